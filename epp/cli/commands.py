@@ -172,6 +172,46 @@ class PickerFlags:
             "others too."
         ),
     ] = Seconds(600)
+    outlier_detection: Annotated[
+        Switch,
+        switch_option(
+            "Avoid endpoints at which requests fail: one to which a connection fails until its port has answered, and "
+            "one that goes on failing for a time."
+        ),
+    ] = Switch.TRUE
+    outlier_consecutive_gateway_failure: Annotated[
+        int,
+        typer.Option(
+            metavar="COUNT",
+            help="Eject an endpoint after so many failed connections, though its port answers, or responses with 502, "
+            "503 or 504, in a row; 0 for never. A 503 with Retry-After does not count.",
+            min=0,
+        ),
+    ] = 3
+    outlier_consecutive_5xx: Annotated[
+        int,
+        typer.Option(
+            metavar="COUNT",
+            help="Eject an endpoint after so many responses with any 5xx in a row, if others have answered as many "
+            "requests meanwhile; 0 for never.",
+            min=0,
+        ),
+    ] = 10
+    outlier_base_ejection_time: Annotated[
+        float,
+        duration_option("Time of an endpoint's first ejection; each further one takes as much longer."),
+    ] = Seconds(10)
+    outlier_max_ejection_time: Annotated[float, duration_option("Longest time of an ejection.")] = Seconds(300)
+    outlier_max_ejection_percent: Annotated[
+        float,
+        typer.Option(
+            metavar="PERCENT",
+            help="Largest part of the pool that is ejected at a time: of two or more endpoints one at least, and never "
+            "all; 0 for none.",
+            min=0,
+            max=100,
+        ),
+    ] = 50
     v: Verbosity = 2
     transport: Annotated[
         Literal["asyncio", "grpcio"],
@@ -326,6 +366,13 @@ class Gateway(PickerFlags):
             help="With override-host: the file of endpoints that Envoy reads; a temporary one by default.",
         ),
     ] = None
+    retry_on_reset: Annotated[
+        Switch,
+        switch_option(
+            "With override-host: send a request again, too, whose server is lost before its response begins. It may "
+            "have worked on it; and a request that makes servers crash then reaches up to three."
+        ),
+    ] = Switch.FALSE
     drain_timeout: DrainTimeout = Seconds(0)
     endpoint_ca_file: Annotated[
         Path | None,

@@ -28,6 +28,7 @@ from epp.observability import logs
 from epp.observability.http_thread import HttpLimits
 from epp.observability.log_writer import LogWriter
 from epp.observability.request_log import request_log
+from epp.outliers import OutlierSettings
 from epp.picker import DEFAULT_POOL_NAME, PickerSettings
 
 
@@ -64,6 +65,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         reservation_seconds=flags.reservation_ttl or math.inf,
         inherited_seconds=flags.inherited_requests_ttl,
         stall_seconds=flags.stall_threshold,
+        outliers=_outliers(flags),
         plain_errors=bool(flags.plain_errors),
         max_body_bytes=flags.max_request_body,
         observers=request_log(flags.v),
@@ -109,6 +111,27 @@ def _metrics_token(flags: PickerFlags) -> Path | None:
     if flags.metrics_port is None and flags.metrics_token_file is not None:
         raise ConfigurationError("--metrics-token-file has no effect without --metrics-port: add it")
     return flags.metrics_token_file
+
+
+def _outliers(flags: PickerFlags) -> OutlierSettings:
+    """Return when endpoints are ejected; raises ConfigurationError for times that make no sense."""
+    base, longest = flags.outlier_base_ejection_time, flags.outlier_max_ejection_time
+    if base <= 0:
+        raise ConfigurationError(
+            "--outlier-base-ejection-time: 0 is no time: write a duration such as 10s, or --outlier-detection=false"
+        )
+    if longest < base:
+        raise ConfigurationError(
+            f"--outlier-max-ejection-time: {longest:g}s is shorter than --outlier-base-ejection-time, {base:g}s"
+        )
+    return OutlierSettings(
+        enabled=bool(flags.outlier_detection),
+        consecutive_gateway_failure=flags.outlier_consecutive_gateway_failure,
+        consecutive_5xx=flags.outlier_consecutive_5xx,
+        base_ejection_seconds=base,
+        max_ejection_seconds=longest,
+        max_ejection_percent=flags.outlier_max_ejection_percent,
+    )
 
 
 def _admin(flags: PickerFlags) -> AdminSettings | None:

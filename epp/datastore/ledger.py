@@ -59,6 +59,11 @@ class Ledger:
                 self._table.add(FAILED, slot, 1)
             self._on_release()
 
+    def count_failed(self, slot: int, epoch: int) -> None:
+        """Count a request that was given back as failed after all."""
+        if self._epochs.get(slot, 0) == epoch:
+            self._table.add(FAILED, slot, 1)
+
     def transfer(self, slot: int, epoch: int, tokens: int, to_slot: int) -> int:
         """Move one request's credit to another slot; return that slot's epoch."""
         if self._epochs.get(slot, 0) == epoch:
@@ -73,7 +78,7 @@ class Ledger:
 class Ticket:
     """One request's entry in the ledger; every verb may be called at any time, any number of times."""
 
-    __slots__ = ("_closed", "_epoch", "_ledger", "_slot", "_tokens")
+    __slots__ = ("_closed", "_epoch", "_failed", "_ledger", "_slot", "_tokens")
 
     def __init__(self, ledger: Ledger, slot: int, epoch: int, tokens: int) -> None:
         self._ledger = ledger
@@ -81,6 +86,7 @@ class Ticket:
         self._epoch = epoch
         self._tokens = tokens
         self._closed = False
+        self._failed = False
 
     @property
     def slot(self) -> int:
@@ -104,8 +110,15 @@ class Ticket:
         if self._closed:
             return
         self._closed = True
+        self._failed = failed
         self.first_token()
         self._ledger.release_request(self._slot, self._epoch, failed=failed)
+
+    def fail(self) -> None:
+        """Count a closed request as failed after all."""
+        if self._closed and not self._failed:
+            self._failed = True
+            self._ledger.count_failed(self._slot, self._epoch)
 
 
 class Credit:
@@ -135,6 +148,10 @@ class Credit:
         """Release everything: the response ended."""
         self._target.close(failed=failed)
         self._close_legs()
+
+    def fail(self) -> None:
+        """Count the request as failed at its target, after it was released."""
+        self._target.fail()
 
     def _close_legs(self) -> None:
         for leg in self._legs:

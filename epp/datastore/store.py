@@ -12,13 +12,14 @@ import numpy as np
 from epp.datastore.inheritance import Inheritance
 from epp.datastore.ledger import Ledger
 from epp.datastore.table import ColumnTable
-from epp.framework.arrays import Floats, Positions, read_only
+from epp.framework.arrays import Floats, Mask, Positions, read_only
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Report
 from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.plugin import Datum
 from epp.framework.snapshot import (
     ANSWERS,
+    AVOIDED,
     CORE_ATTRIBUTES,
     CORE_COLUMNS,
     IN_FLIGHT,
@@ -72,6 +73,11 @@ class Datastore:
             self._add_attribute(attribute)
         self.ledger = Ledger(self._table, on_release=self._tell_news)
         self._inheritance = Inheritance(self._table)
+
+    @property
+    def count(self) -> int:
+        """The number of endpoints."""
+        return len(self._slots)
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -134,7 +140,7 @@ class Datastore:
         METRICS_AT becomes now where the report has a core column: a list of models, or an exporter that still speaks,
         must not make old numbers of the engine look fresh.
         """
-        slot = self._slot_of(endpoint)
+        slot = self.slot_of(endpoint)
         if slot is None:
             return
         if self._reports[slot] is not report:
@@ -162,7 +168,7 @@ class Datastore:
 
     def tag(self, endpoint: Endpoint, report: Report) -> None:
         """Write what the endpoint's labels say of it; METRICS_AT stays, and all is ignored once the endpoint left."""
-        slot = self._slot_of(endpoint)
+        slot = self.slot_of(endpoint)
         if slot is not None:
             self._write(slot, report)
 
@@ -177,7 +183,7 @@ class Datastore:
 
     def news(self, endpoint: Endpoint, report: Report) -> Report:
         """Return the report without what is known already: of many tags, comparing takes longer than writing."""
-        slot = self._slot_of(endpoint)
+        slot = self.slot_of(endpoint)
         if slot is None:
             return report
         attributes = {
@@ -197,7 +203,7 @@ class Datastore:
                 elif isinstance(datum, Attribute):
                     self._add_attribute(datum)
             return
-        slot = self._slot_of(endpoint)
+        slot = self.slot_of(endpoint)
         if slot is not None:
             gone = tuple(data)
             columns = {datum: datum.unknown for datum in gone if isinstance(datum, Column)}
@@ -205,10 +211,21 @@ class Datastore:
 
     def mark(self, endpoint: Endpoint, reachable: float) -> None:
         """Write how an endpoint can be reached (ANSWERS, SILENT or REFUSES); ignored once it left."""
-        slot = self._slot_of(endpoint)
+        slot = self.slot_of(endpoint)
         if slot is not None and self._table.get(REACHABLE, slot) != reachable:
             self._table.put(REACHABLE, slot, reachable)
             self._tell_news()
+
+    def avoid(self, slot: int, *, avoided: bool) -> None:
+        """Write whether requests avoid the endpoint of a slot while there are others."""
+        if self._table.get(AVOIDED, slot) != avoided:
+            self._table.put(AVOIDED, slot, avoided)
+            self._tell_news()
+
+    def reachable(self, endpoint: Endpoint) -> float:
+        """Return how an endpoint can be reached (ANSWERS, SILENT or REFUSES); REFUSES once it left."""
+        slot = self.slot_of(endpoint)
+        return REFUSES if slot is None else self._table.get(REACHABLE, slot)
 
     @property
     def latest(self) -> Snapshot:
@@ -220,14 +237,14 @@ class Datastore:
         if not (self._pool_changed or self._attributes_changed or self._table.dirty):
             return self._snapshot
         last = self._snapshot
-        membership_changed = self._pool_changed or self._table.wrote(REACHABLE)
+        membership_changed = self._pool_changed or self._table.wrote(REACHABLE) or self._table.wrote(AVOIDED)
         slots, endpoints, available = last.slots, last.endpoints, last.available
         if self._pool_changed:
             endpoints = Records[Endpoint | None](tuple(self._endpoints), last.endpoints)
             slots = read_only(np.sort(np.fromiter(self._slots.values(), dtype=np.intp, count=len(self._slots))))
         columns = self._table.publish()
         if membership_changed:
-            available = read_only(_available(slots, columns[REACHABLE.name][slots]))
+            available = read_only(_available(slots, columns[REACHABLE.name][slots], columns[AVOIDED.name][slots]))
         attributes = last.attributes
         if self._attributes_changed:
             changed = {
@@ -251,6 +268,13 @@ class Datastore:
         """Return the endpoint of this id; None when there is none."""
         slot = self._slots.get(identity)
         return None if slot is None else self._endpoints[slot]
+
+    def slot_of(self, endpoint: Endpoint) -> int | None:
+        """Return the slot of an endpoint; None once it left."""
+        slot = self._slots.get(endpoint.id)
+        if slot is None or endpoint.identity.is_another_than(self._identities[slot]):
+            return None
+        return slot
 
     def in_flight(self, identity: str) -> float:
         """Return how many requests the picker has in flight at the endpoint of this id."""
@@ -283,12 +307,6 @@ class Datastore:
             if records[slot] != record:
                 records[slot] = record
                 self._attributes_changed.add(attribute.name)
-
-    def _slot_of(self, endpoint: Endpoint) -> int | None:
-        slot = self._slots.get(endpoint.id)
-        if slot is None or endpoint.identity.is_another_than(self._identities[slot]):
-            return None
-        return slot
 
     def _occupy(self, endpoint: Endpoint) -> int:
         if not self._free:
@@ -355,6 +373,10 @@ def by_id(endpoints: Iterable[Endpoint]) -> dict[str, Endpoint]:
     return wanted
 
 
-def _available(slots: Positions, reachable: Floats) -> Positions:
-    answering = slots[reachable == ANSWERS]
+def _available(slots: Positions, reachable: Floats, avoided: Floats) -> Positions:
+    answers: Mask = reachable == ANSWERS
+    preferred: Positions = slots[answers & (avoided == 0)]
+    if len(preferred):
+        return preferred
+    answering: Positions = slots[answers]
     return answering if len(answering) else slots[reachable > REFUSES]

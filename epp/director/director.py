@@ -33,6 +33,7 @@ from epp.framework.quotas import Blocked, QuotaSource
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Headers, Request
 from epp.framework.roles import Admitter, EndpointObserver, RequestHeaders
 from epp.framework.tenants import TENANT
+from epp.outliers import OutlierMemory, OutlierSettings
 from epp.quotas import Quotas
 from epp.scheduling import Guard
 
@@ -50,6 +51,7 @@ class Director:
         use_subset: bool = True,
         seeds: Seeds | None = None,
         reservation_seconds: float = RESERVATION_SECONDS,
+        outliers: OutlierSettings | None = None,
     ) -> None:
         """`reservation_seconds` is the time for an answer, after which a request counts for its endpoint no more."""
         self.clock = clock
@@ -71,6 +73,8 @@ class Director:
         self.quotas = Quotas(clock, guard=self._guard, observer=self._observer)
         """What tenants have taken of what they may."""
         self.quotas.on_release(self._quota_released)
+        self.outliers = OutlierMemory(store, clock, outliers, observer=self._observer)
+        """Endpoints at which requests failed."""
         self._router = Router(
             store,
             pipeline,
@@ -81,6 +85,7 @@ class Director:
             quotas=self.quotas,
             reservations=self.reservations,
             attempts=self.attempts,
+            outliers=self.outliers,
             use_subset=use_subset,
         )
         self._line = LineDriver(store, clock, lambda: self._flow)

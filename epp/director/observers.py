@@ -11,6 +11,7 @@ from epp.framework.errors import RequestError
 from epp.framework.request import Headers, Request
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot
+from epp.outliers import OutlierObserver
 from epp.quotas import QuotaObserver
 
 
@@ -28,7 +29,7 @@ class Refusal:
     """None where it could not be read."""
 
 
-class DirectorObserver(RoutingObserver, EvictionObserver, FlowObserver, QuotaObserver):
+class DirectorObserver(RoutingObserver, EvictionObserver, FlowObserver, QuotaObserver, OutlierObserver):
     """No-op callbacks; override those of interest."""
 
     __slots__ = ()

@@ -40,6 +40,7 @@ from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH, DataKey, Headers
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Admitter, PreRequest, Producer, Screener
 from epp.framework.snapshot import Snapshot
+from epp.outliers import OutlierMemory
 from epp.quotas import Quotas
 from epp.scheduling import Failure, Guard
 
@@ -64,6 +65,7 @@ class Router:
         quotas: Quotas,
         reservations: Reservations,
         attempts: Attempts,
+        outliers: OutlierMemory,
         use_subset: bool,
     ) -> None:
         self.pipeline = pipeline
@@ -76,6 +78,7 @@ class Router:
         self._quotas = quotas
         self._reservations = reservations
         self._attempts = attempts
+        self._outliers = outliers
         self._use_subset = use_subset
 
     def candidates(self, arrival: Arrival) -> Candidates:
@@ -177,9 +180,11 @@ class Router:
             guard=self._guard,
             observer=self._observer,
             find=self._store.find,
+            outliers=self._outliers,
             settled=self._reservations.settle,
             reservations=reservations,
         )
+        self._outliers.picked(routing.slot)
         self._reservations.assume(routing, started)
         if ATTEMPT_COUNT in request.headers:
             self._attempts.opened(routing)

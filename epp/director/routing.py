@@ -16,9 +16,12 @@ from epp.framework.request import Headers, Request
 from epp.framework.response import Response, Usage
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Metadata, MetadataValue, ResponseHeaders, ResponseReporter, ResponseTiming
+from epp.outliers import Failure as EndpointFailure
+from epp.outliers import OutlierMemory, Verdict
 from epp.scheduling import Failure, Guard, PluginObserver
 
 SERVER_ERROR = 500
+_HASHED_BYTES = 4096
 _NO_HEADERS = Headers()
 
 
@@ -28,7 +31,9 @@ class Cause(StrEnum):
     NATURAL = "natural"
     """The response is complete."""
     CLIENT_DISCONNECT = "client-disconnect"
-    """The gateway closed the exchange before that: the client left, or the model server was lost."""
+    """The gateway closed the exchange before that: the client left, for all that is known."""
+    SERVER_LOST = "server-lost"
+    """The gateway closed the exchange in the midst of the response, and the model server takes no connections."""
     UNSEEN = "unseen"
     """The gateway closed the exchange after the headers of a response whose body it does not show: complete or cut."""
     EVICTED = "evicted"
@@ -83,12 +88,14 @@ class Routing:
         "_is_unseen",
         "_observer",
         "_on_end",
+        "_outliers",
         "_pipeline",
         "_reservations",
         "_response_headers",
         "_served_address",
         "_settled",
         "_usage",
+        "ended_at",
         "first_byte_at",
         "is_committed",
         "request",
@@ -108,6 +115,7 @@ class Routing:
         guard: Guard,
         observer: RoutingObserver,
         find: Callable[[str], tuple[int, Endpoint] | None],
+        outliers: OutlierMemory,
         reservations: Sequence[Reservation] = (),
         settled: "Callable[[Routing], None]" = _unnoted,
     ) -> None:
@@ -122,6 +130,8 @@ class Routing:
         self.response_bytes = 0
         self.first_byte_at: float | None = None
         """Seconds on the clock."""
+        self.ended_at: float | None = None
+        """Seconds on the clock, where the observer is told later."""
         self.served: Endpoint = result.targets[0]
         """The endpoint that serves it, as far as is known."""
         self.is_committed = False
@@ -134,6 +144,7 @@ class Routing:
         self._guard = guard
         self._observer = observer
         self._find = find
+        self._outliers = outliers
         self._served_address = ""
         self._response_headers = _NO_HEADERS
         self._usage: UsageReader | None = None
@@ -231,11 +242,14 @@ class Routing:
 
         Nothing counts for an endpoint that took the address of one of the targets since.
         """
-        self._served_address = hostport
+        is_news, self._served_address = hostport != self._served_address, hostport
         destination = self.result.destination
         expected: Endpoint | None = None
         if hostport in destination.addresses:  # perhaps the address of a proxy in front of the target
-            expected = destination.targets[destination.addresses.index(hostport)]
+            number = destination.addresses.index(hostport)
+            expected = destination.targets[number]
+            if number and is_news:
+                self._outliers.passed_over(destination.targets[:number])
         found = self._find(hostport if expected is None else expected.hostport)
         if found is None or self._completed:
             return
@@ -254,13 +268,24 @@ class Routing:
         return needs.body or (needs.streams and event_stream)
 
     def response_started(
-        self, status: int, headers: Callable[[], Headers], *, event_stream: bool, count_tokens: bool = True
+        self,
+        status: int,
+        headers: Callable[[], Headers],
+        *,
+        event_stream: bool,
+        count_tokens: bool = True,
+        failure: EndpointFailure | None = None,
     ) -> dict[str, str]:
         """Record status and kind of body of the response; return the headers that plugins add.
 
-        `headers` reads those of the response: only once, and only where a plugin sees responses.
+        `headers` reads those of the response: only once, and only where a plugin sees responses. `failure` is what the
+        response says about the endpoint.
         """
         self.status = status
+        if failure is not None:
+            self._outliers.failed(self.served, failure, _hash_of(self.request))
+        elif status < SERVER_ERROR:
+            self._outliers.succeeded(self.served)
         self._commit()
         if self._pipeline.sees_responses:
             self._response_headers = headers()
@@ -322,8 +347,20 @@ class Routing:
         if cause in (Cause.EVICTED, Cause.SUPERSEDED) and self._eviction is not None and not self.status:
             self.status = self._eviction[0].status
         self._release(failed=self.status >= SERVER_ERROR)
-        self._observer.completed(self, cause)
+        if cause is not Cause.CLIENT_DISCONNECT or not self.status or not self._inquire():
+            self._observer.completed(self, cause)
         self._tell_end()
+
+    def _inquire(self) -> bool:
+        """Find out whether it was the model server that left; return False where it cannot be asked."""
+        self.ended_at = self._outliers.now
+        return self._outliers.inquire(self.served, self._told)
+
+    def _told(self, verdict: Verdict) -> None:
+        lost = verdict is Verdict.REFUSES
+        if lost:
+            self._credit.fail()
+        self._observer.completed(self, Cause.SERVER_LOST if lost else Cause.CLIENT_DISCONNECT)
 
     def _commit(self) -> None:
         if self.is_committed:
@@ -358,3 +395,9 @@ class Routing:
 
     def _response(self) -> Response:
         return Response(self.served, self._served_address, self.status, self._response_headers, self.usage)
+
+
+def _hash_of(request: Request) -> int:
+    """Return a hash of what is asked, by the ends of the prompt, which may be long."""
+    prompt = request.body.prompt
+    return hash((request.size_bytes, prompt[:_HASHED_BYTES], prompt[-_HASHED_BYTES:]))

@@ -15,17 +15,21 @@ from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_hea
 from epp.extproc.modes import BodyMode, GatewayTraits, Modes
 from epp.extproc.overrides import IN_PLACE, ResponseUsage, response_mode
 from epp.extproc.slices import SHORT_BYTES, slice_bytes, slices
-from epp.extproc.wire import HttpBody, HttpHeaders
+from epp.extproc.wire import HeaderMap, HttpBody, HttpHeaders
 from epp.framework.clock import Clock
 from epp.framework.errors import BadResponseError
-from epp.framework.headers import CONTENT_LENGTH, DECISION_REASON, ONLY_OURS, SERVED_ENDPOINT
+from epp.framework.headers import CONTENT_LENGTH, DECISION_REASON, ONLY_OURS, RETRY_AFTER, SERVED_ENDPOINT
 from epp.framework.printable import printable
+from epp.outliers import Failure, failure_of
 
 _log = structlog.get_logger()
 
 _MOST_ENDPOINT = 128
 _READ = frozenset({":status", "status", "content-type", CONTENT_LENGTH, *ONLY_OURS})
 _EXPECTED, _BODY, _ENDED = Progress
+_SERVER_ERROR = 500
+_OF_SERVERS = frozenset({"x-envoy-upstream-service-time", "date", "server"})
+"""Headers of which responses that a gateway makes itself have none: it adds its own after the picker has seen them."""
 _EVENT_STREAM = "text/event-stream"
 _NO_PIECE: tuple[bytes, bytes, bytes, bool] = (b"", b"", b"", False)
 """A piece, the part of it that has not been read, what takes the place of the rest, and whether it is the last one."""
@@ -233,11 +237,13 @@ class ResponseHalf:
         event_stream = _EVENT_STREAM in headers.get("content-type", "")
         client_model = routing.request.body.model if routing.request.rewrites_model else ""
         read = self._ask(routing, restored=bool(client_model), event_stream=event_stream)
+        code = int(status) if status.isdecimal() else 0
         added = routing.response_started(
-            int(status) if status.isdecimal() else 0,
+            code,
             partial(read_headers, message.headers),
             event_stream=event_stream,
             count_tokens=read,
+            failure=None if code < _SERVER_ERROR else _failure(code, message.headers),
         )
         if self._mode is BodyMode.NONE:
             routing.response_unseen(self._now(), event_stream=event_stream)
@@ -256,6 +262,12 @@ class ResponseHalf:
     def _use(self, mode: BodyMode | None) -> None:
         self._mode = mode
         self._in_place = mode in IN_PLACE
+
+
+def _failure(status: int, fields: HeaderMap) -> Failure | None:
+    """Return what an error says about the endpoint."""
+    signs = read_some(fields, _OF_SERVERS | {RETRY_AFTER})
+    return failure_of(status, by_gateway=_OF_SERVERS.isdisjoint(signs), overloaded=RETRY_AFTER in signs)
 
 
 def _decision(routing: Routing) -> dict[str, str]:

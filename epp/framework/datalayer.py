@@ -74,6 +74,7 @@ class Contact(StrEnum):
     READ_IN_PART = "answers with a page that is read in part"
     NO_PAGE = "answers without a page that can be read"
     REFUSED = "refuses connections"
+    EJECTED = "ejected, as requests failed"
     SILENT = "does not answer"
     SPEAKS_TLS = "speaks TLS, asked in plaintext"
     SPEAKS_PLAINTEXT = "speaks plaintext, asked over TLS"

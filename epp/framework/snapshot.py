@@ -77,6 +77,8 @@ GPU_UTILIZATION = Column("GPUUtilization", "0..1")
 """Share of the time in which the busiest GPU behind the endpoint did something."""
 REACHABLE = Column("reachable", "0..1", ANSWERS)
 """ANSWERS; SILENT while it takes connections and does not answer; REFUSES while it cannot answer any request."""
+AVOIDED = Column("avoided", "0 or 1", 0.0)
+"""1 while the endpoint is suspected or ejected, as requests failed there."""
 
 CORE_COLUMNS: tuple[Column, ...] = (
     WAITING,
@@ -94,6 +96,7 @@ CORE_COLUMNS: tuple[Column, ...] = (
     FAILED,
     LAST_PICKED,
     REACHABLE,
+    AVOIDED,
 )
 
 
@@ -276,7 +279,8 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     slots: Positions = msgspec.field(default_factory=lambda: _NO_SLOTS)
     """Slots in use, ascending."""
     available: Positions = msgspec.field(default_factory=lambda: _NO_SLOTS)
-    """Those of them that answer; where none does, those that are only silent: it may be the picker that is slow."""
+    """Those of them that answer and are not avoided; where there is none, all that answer, or those that are only
+    silent: it may be the picker that is slow."""
     endpoints: Records[Endpoint | None] = msgspec.field(default_factory=lambda: Records[Endpoint | None](()))
     columns: Mapping[str, Floats] = msgspec.field(default_factory=dict)
     attributes: Mapping[str, Records[object]] = msgspec.field(default_factory=dict)

@@ -103,6 +103,7 @@ _MIB = 1024 * 1024
 _MODEL_SERVER_IDLE = timedelta(seconds=4)
 # A picker names three endpoints at most (maxNumOfEndpoints): the first, and one retry for each of the others.
 _RETRIES = 2
+_SAFE_TO_RETRY = "connect-failure,refused-stream,reset-before-request"
 _RESELECTIONS = 5
 
 
@@ -229,16 +230,17 @@ def model_servers(settings: GatewaySettings) -> Cluster:
     return cluster
 
 
-def retry_policy() -> RetryPolicy:
+def retry_policy(settings: GatewaySettings) -> RetryPolicy:
     """Return the policy that sends each retry to the next endpoint in the picker's list.
 
     A generation is not idempotent: it costs seconds of an accelerator and may have begun to stream. So only failures
     are retried in which no server can have begun to work: no connection (connect-failure), a stream that the server
     rejected (refused-stream), a connection lost before the request's headers were written (reset-before-request). A
-    503 is not among them: the server that sent it had the request.
+    503 is not among them: the server that sent it had the request. A server that dies may have begun, and the request
+    may be what it died of: Envoy's `reset` is for those who accept that.
     """
     return RetryPolicy(
-        retry_on="connect-failure,refused-stream,reset-before-request",
+        retry_on=f"{_SAFE_TO_RETRY},reset" if settings.retry_on_reset else _SAFE_TO_RETRY,
         num_retries=_RETRIES,
         # For the fallback policy, which could otherwise choose the host that has just failed.
         retry_host_predicate=[

@@ -152,7 +152,7 @@ def _access_logs(settings: GatewaySettings) -> list[AccessLog]:
 def _routes(settings: GatewaySettings) -> RouteConfiguration:
     to_model_servers = Route(match=RouteMatch(prefix="/"), route=RouteAction(cluster=MODEL_SERVERS, timeout=_NEVER))
     if settings.cluster_type is ClusterType.OVERRIDE_HOST and to_model_servers.route is not None:
-        to_model_servers.route.retry_policy = retry_policy()
+        to_model_servers.route.retry_policy = retry_policy(settings)
         # A server behind a proxy of many names is asked by its own; endpoints without HTTPS have no host name here.
         to_model_servers.route.auto_host_rewrite = settings.endpoint_tls or None
     if settings.cluster_type is ClusterType.OVERRIDE_HOST or settings.body_modes.request is BodyMode.BUFFERED:

@@ -201,6 +201,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     access_log: bool = False
     """One line of JSON per request on stdout: destination, reason of a refusal, status, duration."""
 
+    retry_on_reset: bool = False
+    """With an override-host cluster, whether a request is sent again that a server had and lost before its response.
+
+    It may have begun to work on it; and a request that makes servers crash then makes up to three of them crash.
+    """
+
     connect_timeout_seconds: float = 2.0
     """Longest time to connect to a model server."""
 
@@ -238,6 +244,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise SettingsError("eds_file", f"{str(self.eds_file)!r} is not an absolute path")
         if self.failure_mode is FailureMode.FAIL_OPEN:
             self._check_fail_open()
+        if self.retry_on_reset and self.cluster_type is not ClusterType.OVERRIDE_HOST:
+            raise SettingsError(
+                "retry_on_reset",
+                f"has no effect with cluster type {self.cluster_type}, which has no list of endpoints to try: choose "
+                f"cluster type {ClusterType.OVERRIDE_HOST}",
+            )
 
     @property
     def listen(self) -> HostPort:

@@ -7,12 +7,14 @@ import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import structlog
 
 from epp.collectors import Condition, Conditions
 from epp.framework.datalayer import Contact, Unresolved
 from epp.framework.endpoint import Endpoint
+from epp.outliers import OutlierMemory
 
 MAX_ROWS = 20
 _MAX_CHARACTERS = 300
@@ -60,9 +62,14 @@ class EndpointState:
 
 
 def endpoint_states(
-    known: Iterable[tuple[Endpoint, Condition]], unresolved: Iterable[Unresolved]
+    known: Iterable[tuple[Endpoint, Condition]],
+    unresolved: Iterable[Unresolved],
+    ejected: Mapping[str, Condition] = MappingProxyType({}),
 ) -> list[EndpointState]:
-    """Return the states of the endpoints of a pool, then of those that are left out of it."""
+    """Return the states of the endpoints of a pool, then of those that are left out of it.
+
+    `ejected` has conditions by id that count for endpoints that would be used otherwise.
+    """
     states = [
         EndpointState(
             _name(endpoint.id),
@@ -72,7 +79,8 @@ def endpoint_states(
             _printable(condition.why or condition.contact),
             _printable(condition.remedy),
         )
-        for endpoint, condition in known
+        for endpoint, asked in known
+        for condition in (ejected.get(endpoint.id, asked) if asked.used else asked,)
     ]
     return states + [
         EndpointState(
@@ -91,7 +99,12 @@ class EndpointReport:
     """Tells of all endpoints once each has been asked, and again when one changes; changes are collected."""
 
     def __init__(
-        self, conditions: Conditions, unresolved: Callable[[], Sequence[Unresolved]], terminal: io.TextIOBase | None
+        self,
+        conditions: Conditions,
+        unresolved: Callable[[], Sequence[Unresolved]],
+        terminal: io.TextIOBase | None,
+        *,
+        outliers: OutlierMemory | None = None,
     ) -> None:
         self._conditions = conditions
         self._unresolved = unresolved
@@ -100,11 +113,22 @@ class EndpointReport:
         self._told: dict[str, Contact] = {}
         self._told_unresolved: set[str] = set()
         conditions.subscribe(self._changed.set)
+        self._outliers = outliers
+        if outliers is not None:
+            outliers.subscribe(self._changed.set)
 
     @property
     def states(self) -> list[EndpointState]:
         """The states of all endpoints; may be read in any thread."""
-        return endpoint_states(self._conditions.all, self._unresolved())
+        return endpoint_states(self._conditions.all, self._unresolved(), self._ejected())
+
+    def _ejected(self) -> Mapping[str, Condition]:
+        """Return the conditions of endpoints that are ejected; in any thread."""
+        outliers = self._outliers
+        if outliers is None or not outliers.ejected:
+            return {}
+        now, remedy = outliers.now, "look at the server's log"
+        return {each.endpoint.id: Condition(Contact.EJECTED, each.why(now), remedy) for each in outliers.ejected}
 
     async def follow(self) -> None:
         """Tell at the start and after changes, until cancelled."""

@@ -18,6 +18,7 @@ from epp.framework.response import Usage
 from epp.observability.families import Counters, Gauges, Histograms
 from epp.observability.flow_series import FlowSeries
 from epp.observability.logs import FailureLog
+from epp.observability.outlier_series import OutlierSeries
 from epp.observability.plugin_times import PluginTimes
 from epp.observability.pool_series import PoolSeries, served_models
 from epp.observability.quota_series import QuotaSeries
@@ -26,6 +27,7 @@ from epp.observability.revocation_series import RevocationSeries
 from epp.observability.rewrite_series import RewriteSeries
 from epp.observability.selection_series import SelectionSeries
 from epp.observability.stalls import StallRecord
+from epp.outliers import Failure, Verdict
 from epp.quotas import Quotas
 from epp.scheduling import SchedulingObserver
 
@@ -160,6 +162,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
                 ("accelerator", "profile", "policy"),
             )
         )
+        self._outliers = OutlierSeries(self.registry)
         self._revocations = RevocationSeries(self.registry)
         self.revoked = self._revocations.decided  # type: ignore[method-assign]  # without a call in between
         self.revocation_confirmed = self._revocations.confirmed  # type: ignore[method-assign]
@@ -172,6 +175,22 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self.cycled = self._flow.cycled  # type: ignore[method-assign]
         self._quotas = QuotaSeries(clock, self.registry)
         self.alert = self._quotas.alert  # type: ignore[method-assign]
+
+    def endpoint_suspected(self, verdict: Verdict) -> None:
+        """Count what the port of an endpoint said after a failed connection."""
+        self._outliers.suspected(verdict)
+
+    def endpoint_ejected(self, cause: Failure) -> None:
+        """Count an ejection."""
+        self._outliers.ejected(cause)
+
+    def ejection_spared(self, cause: Failure) -> None:
+        """Count an endpoint that would have been ejected."""
+        self._outliers.spared(cause)
+
+    def endpoints_ejected(self, count: int) -> None:
+        """Set how many are ejected."""
+        self._outliers.now(count)
 
     def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
         """Count a choice of a model."""
@@ -207,7 +226,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         if series is None:
             return
         status, first_byte_at = routing.status, routing.first_byte_at
-        now = self._clock.now()
+        now = self._clock.now() if routing.ended_at is None else routing.ended_at
         seconds = now - request.received_at
         series.of(self._duration).observe(seconds)
         if cause is not Cause.UNSEEN:

@@ -39,7 +39,7 @@ class RequestLog(DirectorObserver):
     def completed(self, routing: Routing, cause: Cause) -> None:
         """Log a request that was routed."""
         request, decision, usage = routing.request, routing.decision, routing.usage
-        first = routing.first_byte_at
+        first, ended = routing.first_byte_at, routing.ended_at
         scores, share = decision.scores(), decision.cached_share
         _log.info(
             REQUEST_EVENT,
@@ -57,7 +57,7 @@ class RequestLog(DirectorObserver):
             scores={name: round(score, 3) for name, score in scores.items()},
             cached_share=None if share is None else round(share, 3),
             ttft_seconds=None if first is None else round(first - request.received_at, 6),
-            duration_seconds=round(self._clock.now() - request.received_at, 6),
+            duration_seconds=round((self._clock.now() if ended is None else ended) - request.received_at, 6),
             prompt_tokens=None if usage is None else usage.prompt_tokens,
             cached_tokens=None if usage is None else usage.cached_tokens,
             completion_tokens=None if usage is None else usage.completion_tokens,

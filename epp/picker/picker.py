@@ -83,6 +83,7 @@ class Picker:
             poll_seconds=settings.refresh_metrics_seconds,
             gauge_seconds=settings.refresh_prometheus_seconds,
             reservation_seconds=settings.reservation_seconds,
+            outliers=settings.outliers,
             use_subset=settings.use_subset,
             observers=settings.observers,
             trust=settings.endpoint_trust,

@@ -26,9 +26,10 @@ from epp.kube.readers import ClusterReaders
 from epp.observability.endpoints import EndpointReport, EndpointState
 from epp.observability.metrics import Metrics
 from epp.observability.prices import PriceWatch
+from epp.outliers import OutlierSettings
 from epp.picker.first_reports import FirstReports
 from epp.picker.source_pool import SourcePool
-from epp.picker.sweeping import sweep_reservations
+from epp.picker.sweeping import sweep_outliers, sweep_reservations
 from epp.supervisor import Supervisor
 
 _FAILING_SHOWN = 20
@@ -52,6 +53,7 @@ class RunningConfig:
         poll_seconds: float = 0.05,
         gauge_seconds: float = 5.0,
         reservation_seconds: float = RESERVATION_SECONDS,
+        outliers: OutlierSettings | None = None,
         use_subset: bool = True,
         observers: tuple[DirectorObserver, ...] = (),
         trust: EndpointTrust | None = None,
@@ -79,6 +81,7 @@ class RunningConfig:
             observer=observer,
             use_subset=use_subset,
             reservation_seconds=reservation_seconds,
+            outliers=outliers,
         )
         self.director.close()
         self._supervisor = Supervisor(observer=metrics)
@@ -94,8 +97,12 @@ class RunningConfig:
             limits=page_limits,
         )
         self._collector.trust_for(_trusted_seconds(assembly))
+        self.director.outliers.ask_with(self._collector.ask)
+        self._collector.call_on_connection_end(self.director.outliers.suspect)
         self._first_reports = FirstReports(self._collector)
-        self._report = EndpointReport(self._collector.conditions, lambda: self._discovery.unresolved, terminal)
+        self._report = EndpointReport(
+            self._collector.conditions, lambda: self._discovery.unresolved, terminal, outliers=self.director.outliers
+        )
         self._following: tuple[asyncio.Task[None], ...] = ()
         self._tagger_tasks: dict[FollowingTagger[Any], asyncio.Task[None]] = {}
         self._follower_tasks: dict[Follower[Any], asyncio.Task[None]] = {}
@@ -161,6 +168,7 @@ class RunningConfig:
         self._supervisor.start(
             "reservations", partial(sweep_reservations, self.director.reservations, self.store, self.director.quotas)
         )
+        self._supervisor.start("outliers", partial(sweep_outliers, self.director.outliers))
         await self._first_reports.wait()
         self.director.open()
 

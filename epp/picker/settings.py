@@ -20,6 +20,7 @@ from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.observability.http_thread import HttpLimits
 from epp.observability.stalls import DEFAULT_THRESHOLD_SECONDS
+from epp.outliers import OutlierSettings
 from epp.picker.kubernetes import KubernetesSettings
 from epp.policies import PolicyFiles
 
@@ -84,6 +85,8 @@ class PickerSettings:
     """Time between two updates of the pool's gauges."""
     reservation_seconds: float = RESERVATION_SECONDS
     """Time for an answer, after which a request counts for its endpoint no more; infinite for no limit."""
+    outliers: OutlierSettings = field(default_factory=OutlierSettings)
+    """When endpoints at which requests fail are ejected."""
     inherited_seconds: float = 600.0
     """Time in which requests that endpoints have under way at the start count as in flight; 0 for none."""
     emit_endpoint_scores: bool = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The periodic end of what counts as in flight and is not believed any more."""
+"""The periodic end of what counts as in flight and is not believed any more, and of what is held against endpoints."""
 
 import asyncio
 
@@ -7,7 +7,10 @@ import structlog
 
 from epp.datastore import Datastore
 from epp.director.reservations import SWEEP_SECONDS, Reservations
+from epp.outliers import OutlierMemory
 from epp.quotas import Quotas
+
+_OUTLIER_SECONDS = 0.2
 
 _log = structlog.get_logger()
 
@@ -26,3 +29,15 @@ async def sweep_reservations(reservations: Reservations, store: Datastore, quota
                 seconds=reservations.seconds,
                 remedy="set a timeout in the gateway's routes, or a longer --reservation-ttl for long answers",
             )
+
+
+async def sweep_outliers(outliers: OutlierMemory) -> None:
+    """End suspicions and ejections when their time is up; sleep while nothing is held against any endpoint."""
+    news = asyncio.Event()
+    outliers.subscribe(news.set)
+    while True:
+        await news.wait()
+        news.clear()
+        while not outliers.is_clean:
+            await asyncio.sleep(_OUTLIER_SECONDS)
+            outliers.sweep()

@@ -76,7 +76,7 @@ class Shared:
 class Connection(asyncio.BufferedProtocol):
     """Asks for pages, one at a time."""
 
-    __slots__ = ("_done", "_reader", "_shared", "_transport", "begun", "seconds")
+    __slots__ = ("_done", "_reader", "_shared", "_transport", "begun", "on_idle_end", "seconds")
 
     def __init__(self, shared: Shared, gathering: Gathering | None = None) -> None:
         self._shared = shared
@@ -87,6 +87,8 @@ class Connection(asyncio.BufferedProtocol):
         """CPU time for the last answer, but for its last piece."""
         self._transport: asyncio.Transport | None = None
         self._done: Callable[[Outcome], None] | None = None
+        self.on_idle_end: Callable[[], None] | None = None
+        """Called once if the server closes the connection while no answer is due: it may have died."""
 
     @property
     def open(self) -> bool:
@@ -104,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close it at once; an answer that is due is not reported."""
-        self._done = None
+        self._done = self.on_idle_end = None
         transport, self._transport, self._reader = self._transport, None, None
         if transport is not None:
             transport.abort()
@@ -141,8 +143,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report an answer that is due as complete, or as lost."""
-        reader, done = self._reader, self._done
+        reader, done, on_idle_end = self._reader, self._done, self.on_idle_end
         self.close()
+        if done is None and on_idle_end is not None:
+            on_idle_end()
         if reader is None or done is None:
             return
         if not reader.begun:

@@ -4,7 +4,7 @@
 import asyncio
 import math
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from epp.collectors.limits import PageLimits
 from epp.collectors.polling.budget import PollBudget
@@ -23,6 +23,7 @@ from epp.framework.clock import Clock
 from epp.framework.datalayer import Contact, Feed
 from epp.framework.endpoint import Endpoint, EndpointTrust
 from epp.framework.plugin import Datum
+from epp.outliers import Told
 from epp.supervisor import Supervisor
 
 _BATCH = 32
@@ -131,6 +132,14 @@ class Collector:
         self._size_changed()
         await asyncio.gather(*self._ending, return_exceptions=True)
         self._store.forget(_reported(gone) - _reported(wanted))
+
+    def ask(self, endpoint: Endpoint, tell: Told) -> None:
+        """Ask an endpoint out of turn whether it can be reached, and tell the verdict, once."""
+        self._poller.ask(endpoint.id, tell)
+
+    def call_on_connection_end(self, listener: Callable[[Endpoint], None]) -> None:
+        """Call `listener` when a server closes the connection on which it is polled, unless it does so as a habit."""
+        self._poller.on_connection_end = listener
 
     def trust_for(self, seconds: float) -> None:
         """Poll endpoints at rest so often that their metrics are not older than that."""

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from epp.collectors.polling.cadence import Cadence
 from epp.collectors.polling.poll import Poll
+from epp.collectors.polling.urgency import Urgency
 from epp.collectors.sources.asker import Asker
 from epp.collectors.sources.http import HttpSource
 from epp.datastore import Datastore
@@ -25,7 +26,10 @@ class Member:
     Pages over HTTP need no task unless something goes wrong; of any other source, each fetch is one.
     """
 
-    __slots__ = ("_asker", "_store", "_task", "brief", "cadence", "due", "endpoint", "gone", "poll", "wait")
+    __slots__ = (
+        "_asker", "_store", "_task", "brief", "cadence", "due", "endpoint", "gone", "on_idle_end", "poll", "urgency",
+        "wait",
+    )  # fmt: skip
 
     def __init__(
         self, store: Datastore, endpoint: Endpoint, poll: Poll, *, cadence: Cadence | None, brief: bool = False
@@ -40,8 +44,16 @@ class Member:
         self.wait = 0.0
         """Time between the last poll and the next one."""
         self.gone = False
+        self.urgency = Urgency()
+        self.on_idle_end: Callable[[], None] | None = None
+        """Called when the server closes a kept connection between two polls."""
         self._asker: Asker | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def tells_reachability(self) -> bool:
+        """Whether it asks the port that requests go to."""
+        return self.poll.tells_reachability(self.endpoint)
 
     @property
     def needs_connection(self) -> bool:
@@ -59,6 +71,7 @@ class Member:
                 if asker is not None:
                     asker.close()
                 self._asker = asker = source.asker(self.endpoint, self.poll.sieve)
+                asker.on_idle_end = self.on_idle_end
             asker.ask(lambda outcome: done(self, outcome))
         else:
             name = f"collect {source.name} of {self.endpoint.id}"
@@ -75,10 +88,12 @@ class Member:
         if self._asker is not None:
             wait = max(wait, self._asker.seconds / _SHARE)
         self.wait = wait
+        self.urgency.settled(outcome)
 
     def end(self) -> Iterator[asyncio.Task[None]]:
         """Give up what is under way and close the connection; yield tasks that are about to end."""
         self.gone = True
+        self.urgency.end()
         asker, self._asker = self._asker, None
         task, self._task = self._task, None
         if task is not None:

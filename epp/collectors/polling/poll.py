@@ -97,6 +97,10 @@ class Poll:
         """The source of the pages."""
         return self._feed.source
 
+    def tells_reachability(self, endpoint: Endpoint) -> bool:
+        """Whether pages come from the port that requests go to."""
+        return self._feed.asks(endpoint)
+
     @property
     def reads_requests(self) -> bool:
         """Whether pages tell how many requests an endpoint has."""

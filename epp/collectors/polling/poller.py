@@ -12,8 +12,11 @@ from epp.collectors.http.cost import ReadingCost
 from epp.collectors.polling.budget import PollBudget
 from epp.collectors.polling.member import Member
 from epp.collectors.polling.timetable import Timetable
+from epp.collectors.polling.urgency import UrgentBudget
 from epp.datastore import Datastore
 from epp.framework.clock import Clock
+from epp.framework.endpoint import Endpoint
+from epp.outliers import Told, Verdict
 
 _TURN_SECONDS = 0.004
 """Time until the next turn while polls wait."""
@@ -43,9 +46,12 @@ class Poller:
         """Prepare; `cpu_seconds` returns what the thread of the event loop has taken so far."""
         self.cost = ReadingCost()
         """What reading pages takes: sources add to it."""
+        self.on_connection_end: Callable[[Endpoint], None] | None = None
+        """Called when a server closes a kept connection, which is no habit of its own: it may have died."""
         self._store = store
         self._clock = clock
         self._budget = budget
+        self._urgent = UrgentBudget()
         self._generator = generator
         self._cpu_seconds = cpu_seconds
         self._timetable: Timetable[Member] = Timetable(clock.now() - generator.random())
@@ -79,6 +85,8 @@ class Poller:
         self._count += 1
         self._brief += member.brief
         member.wait = interval
+        if member.tells_reachability:
+            member.on_idle_end = lambda: self._connection_ended(member)
         now = self._clock.now()
         longest = min(interval, _LONGEST_FIRST_WAIT_SECONDS)
         first = now - longest * self._generator.random()
@@ -94,6 +102,17 @@ class Poller:
         self._brief -= member.brief
         self._timetable.remove(member)
         return tuple(member.end())
+
+    def ask(self, identity: str, tell: Told) -> None:
+        """Poll an endpoint out of turn, at the port that requests go to, and tell the outcome, once."""
+        members = [member for member in self._members.get(identity, ()) if member.tells_reachability]
+        if not members:
+            tell(Verdict.SILENT)
+            return
+        member = min(members, key=lambda one: one.wait)
+        now = self._clock.now()
+        member.urgency.ask(now, tell)
+        self._hasten(member, now)
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -135,12 +154,36 @@ class Poller:
             if not member.gone:
                 began += 1
                 load += _CONNECTING if member.needs_connection else 1
-                try:
-                    member.begin(self._settle)
-                except Exception as error:  # noqa: BLE001  a certificate file that cannot be read, say
-                    self._settle(member, error)
+                self._begin_one(member)
         self._budget.began(began)
         return began
+
+    def _begin_one(self, member: Member) -> None:
+        member.urgency.began_at = self._clock.now()
+        try:
+            member.begin(self._settle)
+        except Exception as error:  # noqa: BLE001  a certificate file that cannot be read, say
+            self._settle(member, error)
+
+    def _connection_ended(self, member: Member) -> None:
+        """Find out at once whether a server has died that closed a connection."""
+        now = self._clock.now()
+        if not member.gone and member.urgency.connection_ended(now):
+            self._hasten(member, now)
+            if self.on_connection_end is not None:
+                self.on_connection_end(member.endpoint)
+
+    def _hasten(self, member: Member, now: float) -> None:
+        """Poll a member as soon as may be, ahead of all that waits, unless a poll is under way or waits already."""
+        if self._timetable.due_of(member) == math.inf:
+            return
+        earliest = member.urgency.earliest
+        if earliest > now or not self._urgent.take(now):
+            self._put(member, min(max(now, earliest), self._timetable.due_of(member)))
+            return
+        self._timetable.remove(member)
+        self._budget.began(1)
+        self._begin_one(member)
 
     def _settle(self, member: Member, outcome: bytes | Exception) -> None:
         if member.gone:
@@ -150,7 +193,8 @@ class Poller:
             member.settle(outcome, self.delay_seconds, now)
         finally:
             wait = max(member.wait, self._brief / _MOST_BRIEF_PER_SECOND) if member.brief else member.wait
-            self._put(member, self._timetable.after(member.due, wait, now, self._count))
+            due = self._timetable.after(member.due, wait, now, self._count)
+            self._put(member, min(due, max(now, member.urgency.earliest)) if member.urgency.is_asked else due)
 
     def _hurry(self, now: float) -> None:
         """Poll endpoints at full pace again that were sent a request."""

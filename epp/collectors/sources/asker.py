@@ -43,7 +43,9 @@ class Link(Protocol):
 class Asker:
     """Asks for one page again and again; closed once the endpoint has left."""
 
-    __slots__ = ("_connection", "_done", "_gathering", "_link", "_task", "attempt", "seconds", "target")
+    __slots__ = (
+        "_connection", "_done", "_gathering", "_link", "_task", "attempt", "on_idle_end", "seconds", "target",
+    )  # fmt: skip
 
     def __init__(self, link: Link, target: Target, attempt: Attempt, gathering: Gathering | None = None) -> None:
         self.target = target
@@ -55,6 +57,8 @@ class Asker:
         self._connection: Connection | None = None
         self._done: Callable[[bytes | Exception], None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self.on_idle_end: Callable[[], None] | None = None
+        """Called when the server closes a kept connection while no answer is due."""
 
     @property
     def busy(self) -> bool:
@@ -177,6 +181,8 @@ class Asker:
                         raise NotAskedError(f"{self.attempt.url}: {error.error.strerror}") from None
                     raise
                 self._connection = connection
+                if keep:
+                    connection.on_idle_end = self.on_idle_end
                 outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
                 connection.ask(self.target.request, lambda got: None if outcome.done() else outcome.set_result(got))
                 answer = await outcome

@@ -30,6 +30,7 @@ from epp.extproc.wire import (
 )
 from epp.framework import Endpoint, Headers, SystemClock
 from epp.framework.registry import Registry
+from epp.outliers import OutlierMemory
 from epp.scheduling import Guard
 
 STREAMED, BUFFERED = 1, 2
@@ -96,6 +97,7 @@ class Decided:
             guard=Guard(self._observer),
             observer=self._observer,
             find=self._store.find,
+            outliers=OutlierMemory(self._store, self.clock),
         )
 
 

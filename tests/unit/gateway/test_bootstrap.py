@@ -215,6 +215,14 @@ def test_only_what_no_server_can_have_begun_is_tried_again():
     assert route["request_body_buffer_limit"] == 32 * 1024 * 1024
 
 
+def test_what_a_lost_server_may_have_begun_is_tried_again_where_one_asks_for_it():
+    settings = msgspec.structs.replace(override_host(), retry_on_reset=True)
+    route = connection_manager(settings)["route_config"]["virtual_hosts"][0]["routes"][0]
+    assert "reset" in route["route"]["retry_policy"]["retry_on"].split(",")
+    with pytest.raises(SettingsError, match=r"retry_on_reset: has no effect with cluster type original-dst"):
+        GatewaySettings(cluster_type=ClusterType.ORIGINAL_DST, retry_on_reset=True)
+
+
 def test_one_address_has_nothing_to_be_tried_again():
     route = connection_manager(GatewaySettings())["route_config"]["virtual_hosts"][0]["routes"][0]
     assert "retry_policy" not in route["route"]

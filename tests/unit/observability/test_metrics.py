@@ -29,6 +29,7 @@ from epp.framework.snapshot import ACCELERATOR, ANSWERS, KV_USAGE, REFUSES, RUNN
 from epp.framework.snapshot import SILENT as NO_ANSWER
 from epp.framework.testing import candidates
 from epp.observability.metrics import Metrics
+from epp.outliers import OutlierMemory
 from epp.plugins.pickers import RandomPicker
 from epp.plugins.profile_handlers import SingleProfileHandler
 from epp.scheduling import Guard, Scheduler
@@ -68,6 +69,7 @@ class Page:
             guard=Guard(self.metrics),
             observer=self.metrics,
             find=self.store.find,
+            outliers=OutlierMemory(self.store, self.clock),
         )
 
     def value(self, name: str, /, **labels: str) -> float | None:
