@@ -20,6 +20,7 @@ from epp.observability.flow_series import FlowSeries
 from epp.observability.logs import FailureLog
 from epp.observability.outlier_series import OutlierSeries
 from epp.observability.plugin_times import PluginTimes
+from epp.observability.poll_series import PollSeries
 from epp.observability.pool_series import PoolSeries, served_models
 from epp.observability.quota_series import QuotaSeries
 from epp.observability.request_series import MAX_COMBINATIONS, RequestSeries, Series
@@ -125,18 +126,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self.registry.register(self._plugin_times)
         self.plugin_called = self._plugin_times.add  # type: ignore[method-assign]  # many calls for each request
         self._plugin_failures = self._counter("plugin_failures_total", "Errors raised by plugins.", ("plugin_name",))
-        self._poll_errors = self._counter("datalayer_poll_errors_total", "Failed polls of endpoints.", ("source_type",))
-        self._extract_errors = self._counter(
-            "datalayer_extract_errors_total", "Polled pages that could not be read.", ("source_type", "extractor_type")
-        )
-        self._page_limits = self._counter(
-            "datalayer_page_limits_total",
-            "Polled pages beyond a limit: refused, or read in part (family_series, series_bytes).",
-            ("source_type", "limit"),
-        )
-        self._poll_interval = self._gauge(
-            "datalayer_poll_interval_seconds", "Time between two polls of an endpoint, which grows with the pool."
-        )
+        self._polls = PollSeries(self.registry)
         self._config_generation = self._gauge("config_generation", "Generation of the configuration in effect, from 1.")
         self._config_generation.labels().set(self._generation)
         self._config_good = self._gauge(
@@ -271,19 +261,19 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
 
     def poll_error(self, source_type: str) -> None:
         """Count a failed poll."""
-        self._poll_errors.labels(source_type).inc()
+        self._polls.failed(source_type)
 
     def extract_error(self, source_type: str, extractor_type: str) -> None:
         """Count an unreadable page."""
-        self._extract_errors.labels(source_type, extractor_type).inc()
+        self._polls.unreadable(source_type, extractor_type)
 
     def page_limited(self, source_type: str, limit: str) -> None:
         """Count a page beyond a limit."""
-        self._page_limits.labels(source_type, limit).inc()
+        self._polls.limited(source_type, limit)
 
     def poll_interval(self, seconds: float) -> None:
         """Record the time between two polls of an endpoint."""
-        self._poll_interval.labels().set(seconds)
+        self._polls.interval(seconds)
 
     def config_taken(self, generation: int) -> None:
         """Record that the configuration file is in effect."""

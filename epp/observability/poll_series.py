@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of polls of endpoints, and of what is wrong with their pages."""
+
+from prometheus_client.registry import CollectorRegistry
+
+from epp.observability.families import Counters, Gauges
+
+_PREFIX = "llm_d_epp_datalayer_"
+
+
+class PollSeries:
+    """Counts polls and pages that fail."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._errors = Counters(f"{_PREFIX}poll_errors_total", "Failed polls of endpoints.", ("source_type",), registry)
+        self._extract_errors = Counters(
+            f"{_PREFIX}extract_errors_total",
+            "Polled pages that could not be read.",
+            ("source_type", "extractor_type"),
+            registry,
+        )
+        self._limits = Counters(
+            f"{_PREFIX}page_limits_total",
+            "Polled pages beyond a limit: refused, or read in part (family_series, series_bytes).",
+            ("source_type", "limit"),
+            registry,
+        )
+        self._interval = Gauges(
+            f"{_PREFIX}poll_interval_seconds",
+            "Time between two polls of an endpoint, which grows with the pool.",
+            (),
+            registry,
+        ).labels()
+
+    def failed(self, source_type: str) -> None:
+        """Count a failed poll."""
+        self._errors.labels(source_type).inc()
+
+    def unreadable(self, source_type: str, extractor_type: str) -> None:
+        """Count a page that an extractor or a tagger could not read."""
+        self._extract_errors.labels(source_type, extractor_type).inc()
+
+    def limited(self, source_type: str, limit: str) -> None:
+        """Count a page beyond a limit."""
+        self._limits.labels(source_type, limit).inc()
+
+    def interval(self, seconds: float) -> None:
+        """Set the time between two polls."""
+        self._interval.set(seconds)
