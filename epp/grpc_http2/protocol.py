@@ -15,6 +15,8 @@ from epp.grpc_http2.tls import speaks_http2
 _LINGER_SECONDS = 1.0
 _TURN_SECONDS = 0.004
 """Time in which one connection may handle what came, before others have their turn."""
+_MOST_LATER_BYTES = 65_536
+"""What may wait for the next turn before nothing more is read."""
 
 
 class Registry(Protocol):
@@ -55,6 +57,7 @@ class GrpcProtocol(asyncio.Protocol):
         self._flushing = False
         self._closing = False
         self._is_counted = False
+        self._is_ending = False
         self._is_paused = False
         self._later = b""  # what came and has to wait for another turn of the loop
         self._turn_ends = 0.0
@@ -96,8 +99,10 @@ class GrpcProtocol(asyncio.Protocol):
             self._take(data)
 
     def eof_received(self) -> bool:
-        """Close: HTTP/2 knows no connection that is open on one side."""
-        return False
+        """Close, once what came is handled: HTTP/2 knows no connection that is open on one side."""
+        transport = self._transport
+        self._is_ending = bool(self._later and transport is not None and transport.get_extra_info("ssl_object") is None)
+        return self._is_ending  # over TLS it closes in any case
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Close all calls."""
@@ -208,7 +213,8 @@ class GrpcProtocol(asyncio.Protocol):
         if connection.out or connection.closed:
             self._write()
         if self._later and self._transport is not None:
-            self._transport.pause_reading()
+            if len(self._later) > _MOST_LATER_BYTES:
+                self._transport.pause_reading()
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
@@ -218,6 +224,8 @@ class GrpcProtocol(asyncio.Protocol):
         data, self._later = self._later, b""
         self._take(data)
         self._read_on()
+        if self._is_ending and not self._later and self._transport is not None:
+            self._transport.close()
 
     def _read_on(self) -> None:
         transport = self._transport
