@@ -27,8 +27,8 @@ class Member:
     """
 
     __slots__ = (
-        "_asker", "_store", "_task", "brief", "cadence", "due", "endpoint", "gone", "on_idle_end", "poll", "urgency",
-        "wait",
+        "_asker", "_store", "_task", "brief", "cadence", "due", "endpoint", "gone", "least_wait", "on_idle_end", "poll",
+        "urgency", "wait",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +43,8 @@ class Member:
         self.due = 0.0
         self.wait = 0.0
         """Time between the last poll and the next one."""
+        self.least_wait = 0.0
+        """What it is at least, by what the last page cost, whatever happens at the endpoint."""
         self.gone = False
         self.urgency = Urgency()
         self.on_idle_end: Callable[[], None] | None = None
@@ -86,8 +88,8 @@ class Member:
                 cadence.event(now)
             wait = max(wait, cadence.interval(now))
         if self._asker is not None:
-            wait = max(wait, self._asker.seconds / _SHARE)
-        self.wait = wait
+            self.least_wait = self._asker.seconds / _SHARE
+        self.wait = max(wait, self.least_wait)
         self.urgency.settled(outcome)
 
     def end(self) -> Iterator[asyncio.Task[None]]:

@@ -206,7 +206,8 @@ class Poller:
                 if cadence is None:
                     continue
                 cadence.event(now)
-                due = max(now, member.due - member.wait + cadence.interval(now))
+                wait = max(cadence.interval(now), member.least_wait)
+                due = max(now, member.due - member.wait + wait)
                 if due < self._timetable.due_of(member) < math.inf:
                     self._put(member, due)
         self._sequence = self._store.ledger.sequence

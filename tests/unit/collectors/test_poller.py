@@ -147,6 +147,17 @@ async def test_endpoint_with_a_request_in_flight_is_polled_at_the_fastest_pace(m
     assert max(world.gaps("e0", 121.0)) == pytest.approx(SLOWEST)
 
 
+async def test_endpoint_whose_pages_cost_much_is_not_hurried_by_requests(make_world):
+    world = make_world(2)
+    world.members[0].least_wait = 0.6
+    world.run(1.0)
+    for _ in range(40):
+        world.request(0)
+        world.run(FASTEST)
+    assert min(world.gaps("e0", 101.0)) > 0.5
+    assert len(world.gaps("e0", 101.0)) >= 2
+
+
 async def test_numbers_that_change_bring_the_fastest_pace_back(make_world):
     world = make_world(1)
     world.run(5.0)
