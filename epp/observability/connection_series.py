@@ -17,6 +17,7 @@ class Cut(StrEnum):
     RESPONSE_TIMEOUT = "response_timeout"
     BAD_REQUEST = "bad_request"
     UNAUTHORIZED = "unauthorized"
+    BUSY = "busy"
 
 
 class ConnectionCounts:
@@ -46,7 +47,7 @@ class ConnectionSeries:
         self._cut = Counters(
             "llm_d_epp_page_connections_cut_total",
             "Connections to the metrics port and the admin port that were closed or refused, by cause: made_room for "
-            "others, no_descriptor, request_timeout, response_timeout, bad_request, unauthorized.",
+            "others, no_descriptor, request_timeout, response_timeout, bad_request, unauthorized, busy.",
             ("port", "cause"),
             registry,
         )

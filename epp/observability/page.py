@@ -28,12 +28,18 @@ PLACEMENTS_PATH = "/debug/placements"
 _LONGEST_NAME = 253
 _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 _JSON = {"Content-Type": "application/json"}
+_MOST_WAITING = 8
+"""Pages of a client's own choice that wait to be rendered, or are: those that all ask for do not wait for more."""
 _READY, _UNREADY = b"+", b"-"
 _GZIP_LEVEL = 1  # a thirtieth of the size; higher levels take five times as long for little gain
 
 Access: TypeAlias = Callable[[HttpRequest], Answer | None]
 
 _log = structlog.get_logger()
+
+
+class _BusyError(Exception):
+    """Too many pages wait to be rendered."""
 
 
 class OperatorPage:
@@ -82,6 +88,10 @@ class OperatorPage:
         async def answer(request: HttpRequest) -> Answer:
             try:
                 return await self._answer_if_allowed(request, rendering, health)
+            except _BusyError:
+                self._counts.cut(Cut.BUSY)
+                text = "busy: too many selections of metrics are asked for at once; ask again, or for the whole page"
+                return _line(HTTPStatus.SERVICE_UNAVAILABLE, text, {"Retry-After": "1"})
             except Exception as error:  # noqa: BLE001  other requests are still answered
                 _log.exception("operator page failed", path=request.path)
                 return _line(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: see the log")
@@ -157,14 +167,19 @@ class _Rendering:
                 body = encoder(Paced(registry))
             return gzip.compress(body, _GZIP_LEVEL) if compress else body
 
-        body = await self.shared((content_type, names, compress), render)
+        body = await self.shared((content_type, names, compress), render, chosen=bool(names))
         headers = {"Content-Type": content_type, **({"Content-Encoding": "gzip"} if compress else {})}
         return Answer(HTTPStatus.OK, body, headers)
 
-    async def shared(self, key: Hashable, render: Callable[[], bytes]) -> bytes:
-        """Return what `render` returns in a thread, or did for another request with the same key that waits for it."""
+    async def shared(self, key: Hashable, render: Callable[[], bytes], *, chosen: bool = False) -> bytes:
+        """Return what `render` returns in a thread, or did for another request with the same key that waits for it.
+
+        Raises _BusyError for a page that the client has `chosen`, where very many are.
+        """
         task = self._rendering.get(key)
         if task is None:
+            if chosen and len(self._rendering) >= _MOST_WAITING:
+                raise _BusyError
             task = self._rendering[key] = asyncio.create_task(self._render_next(render))
             task.add_done_callback(lambda _: self._rendering.pop(key))
         return await asyncio.shield(task)  # other clients may wait for it if this one disconnects
@@ -189,7 +204,7 @@ async def _cluster_scores(
         return _line(
             HTTPStatus.BAD_REQUEST, f"cluster has {len(local)} characters: write a name of 1 to {_LONGEST_NAME}"
         )
-    body = await rendering.shared((SCORES_PATH, local), lambda: json.dumps(scores(local)).encode() + b"\n")
+    body = await rendering.shared((SCORES_PATH, local), lambda: json.dumps(scores(local)).encode() + b"\n", chosen=True)
     return Answer(HTTPStatus.OK, body, _JSON)
 
 
@@ -214,7 +229,7 @@ async def _placements(
     if name and name not in found:
         return _line(HTTPStatus.NOT_FOUND, f"no such placement is evaluated here: see {PLACEMENTS_PATH} for all")
     shown = found[name] if name else found
-    body = await rendering.shared((PLACEMENTS_PATH, name), lambda: msgspec.json.encode(shown) + b"\n")
+    body = await rendering.shared((PLACEMENTS_PATH, name), lambda: msgspec.json.encode(shown) + b"\n", chosen=True)
     return Answer(HTTPStatus.OK, body, _JSON)
 
 

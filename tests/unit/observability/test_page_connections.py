@@ -331,6 +331,22 @@ def test_scrapes_that_arrive_during_a_render_share_it(registry):
         assert b"\nslow 2.0\n" in asked(page)[2]
 
 
+def test_selections_of_metrics_that_many_ask_for_do_not_hold_up_the_whole_page(registry):
+    slow = Slow()
+    registry.register(slow)
+    with opened(registry) as page, contextlib.ExitStack() as stack:
+        scraper = stack.enter_context(connected(page, ONE_SCRAPE))
+        assert slow.asked.wait(30)
+        chosen = [
+            ONE_SCRAPE.replace(b"/metrics", b"/metrics?name[]=answers&name[]=n%d" % number) for number in range(50)
+        ]
+        clients = [stack.enter_context(connected(page, sent)) for sent in chosen]
+        refused = [b" 503 " in received(client) for client in clients[20:]]
+        assert all(refused)
+        slow.go.set()
+        assert b"\nslow 1.0\n" in received(scraper)
+
+
 def test_client_that_leaves_during_a_render_takes_it_from_no_other(registry):
     slow = Slow()
     registry.register(slow)
