@@ -4,7 +4,6 @@
 import math
 import os
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 
@@ -56,7 +55,7 @@ class Sieve:
         self._held_bytes = 0
         self._sifting = self._skipping = False
         self._start = b""
-        self._counts: Counter[bytes] = Counter()
+        self._counts: dict[bytes, int] = {}
         self._found: list[bytes] = []
         self._found_bytes = 0
         self._newest_found: dict[bytes, tuple[float, bytes]] = {}
@@ -119,12 +118,12 @@ class Sieve:
             known = self._newest_found.get(name)
             if value > (-math.inf if known is None else known[0]) or (known is None and value == -math.inf):
                 self._newest_found[name] = value, line
-        elif self._counts[name] >= self._limits.family_series:
+        elif (count := self._counts.get(name, 0)) >= self._limits.family_series:
             self._cut_by(Limit.FAMILY_SERIES)
         elif self._found_bytes + len(line) > self._limits.series_bytes:
             self._cut_by(Limit.SERIES_BYTES)
         else:
-            self._counts[name] += 1
+            self._counts[name] = count + 1
             self._found_bytes += len(line)
             self._found.append(line)
 

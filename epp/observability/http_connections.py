@@ -102,10 +102,11 @@ class Accepting:
             except BlockingIOError:
                 await _readable(listener, stopping)
             except OSError as error:  # of a client that has left, as a rule
-                if error.errno in NO_DESCRIPTOR:
+                out_of_descriptors = error.errno in NO_DESCRIPTOR
+                if out_of_descriptors:
                     self._make_room(Cut.NO_DESCRIPTOR)
                     self._say(str(error))
-                    await asyncio.wait({stopping}, timeout=_RETRY_SECONDS)
+                await asyncio.wait({stopping}, timeout=_RETRY_SECONDS if out_of_descriptors else _FULL_SECONDS)
             else:
                 await self._serve(client, protocol)
         await stopping
