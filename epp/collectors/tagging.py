@@ -2,8 +2,8 @@
 """Tags of endpoints in the datastore, kept up to date with the pool and the taggers."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import structlog
 
@@ -20,6 +20,9 @@ _BATCH = 4
 _MOST_AT_ONCE = 64
 """Changed endpoints that are tagged with the change of the pool itself; of more, all are tagged in the background."""
 
+_Tagged: TypeAlias = dict[str, tuple[Endpoint, Sequence[Report]]]
+"""Endpoints and the reports of taggers of each, by id."""
+
 _log = structlog.get_logger()
 
 
@@ -34,6 +37,8 @@ class Tagging:
         self._taggers: tuple[Tagger[Any], ...] = ()
         self._failed: set[Tagger[Any]] = set()
         self._retagging = Retagging(store, self._news, batch=_BATCH)
+        self._is_tagged = False
+        """Whether tags of endpoints that join are there."""
         self._steady = asyncio.Event()
         """Not set while the taggers are being changed over."""
         self._steady.set()
@@ -52,7 +57,7 @@ class Tagging:
             return
         self._steady.clear()
         try:
-            tagged: dict[str, tuple[Endpoint, Sequence[Report]]] = {}
+            tagged: _Tagged = {}
             while missing := [one for one in self._store.endpoints if tagged.get(one.id, (None,))[0] is not one]:
                 for number, endpoint in enumerate(missing, 1):
                     tagged[endpoint.id] = endpoint, self._news(endpoint, taggers)
@@ -62,6 +67,28 @@ class Tagging:
             self._store.tag_all(tagged.values())
         finally:
             self._steady.set()
+
+    async def tags_of(self, endpoints: Callable[[], Collection[Endpoint]], taggers: Sequence[Tagger[Any]]) -> _Tagged:
+        """Return the tags of endpoints that are not in the pool yet, by id, without blocking the event loop."""
+        tagged: _Tagged = {}
+        while missing := [one for one in endpoints() if tagged.get(one.id, (None,))[0] is not one]:
+            for number, endpoint in enumerate(missing, 1):
+                tagged[endpoint.id] = endpoint, self._reports(endpoint, taggers)
+                if number % _BATCH == 0:
+                    await asyncio.sleep(0)
+        return tagged
+
+    def replace_with_pool(self, taggers: Sequence[Tagger[Any]], tagged: _Tagged, put: Callable[[], None]) -> None:
+        """Replace the taggers and, by calling `put`, the pool, whose tags are there."""
+        self._is_tagged = True
+        try:
+            put()
+        finally:
+            self._is_tagged = False
+        if tuple(taggers) != self._taggers:
+            self._apply(taggers)
+        # one that is as it was before is the same object still
+        self._store.tag_all((self._store.endpoint(name) or one, reports) for name, (one, reports) in tagged.items())
 
     def retag(self, tagger: Tagger[Any], concerns: Concerns) -> None:
         """Have a tagger tag endpoints again in the background: see `follow`."""
@@ -86,6 +113,8 @@ class Tagging:
         self._store.forget({datum for tagger in before for datum in tagger.writes} - kept)
 
     def _pool_changed(self, change: Change) -> None:
+        if self._is_tagged:
+            return
         updated = [endpoint for _, endpoint in change.updated]
         if len(updated) > _MOST_AT_ONCE:
             for tagger in self._taggers:

@@ -116,6 +116,8 @@ class Datastore:
             if slot is not None and endpoint.identity.is_another_than(self._identities[slot]):
                 leaving.add(slot)
         removed = [(slot, self._vacate(slot)) for slot in sorted(leaving)]
+        if removed:
+            self._table.reset(list(leaving))
         added: list[tuple[int, Endpoint]] = []
         updated: list[tuple[int, Endpoint]] = []
         for endpoint in wanted.values():
@@ -332,7 +334,6 @@ class Datastore:
         if not here:
             del self._by_address[endpoint.hostport]
         heapq.heappush(self._free, slot)
-        self._table.reset(slot)
         self.ledger.forget(slot)
         self._inheritance.forget(slot)
         for name, (attribute, records) in self._attributes.items():

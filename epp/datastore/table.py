@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Working columns that a writer mutates, and the read-only copies that readers get."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import cast
 
@@ -9,6 +9,9 @@ import numpy as np
 
 from epp.framework.arrays import Floats, read_only
 from epp.framework.snapshot import Column
+
+_FEW = 8
+"""Cells of a column that are written one by one in less time than all together."""
 
 
 class ColumnTable:
@@ -66,11 +69,16 @@ class ColumnTable:
         self._cells[name][slot] += amount
         self._dirty.add(name)
 
-    def reset(self, slot: int) -> None:
-        """Make everything about a slot unknown."""
+    def reset(self, slots: Sequence[int]) -> None:
+        """Make everything about some slots unknown."""
         for name, column in self._columns.items():
-            self._cells[name][slot] = column.unknown
-            self._dirty.add(name)
+            if len(slots) > _FEW:
+                self._working[name][slots] = column.unknown
+                continue
+            cells = self._cells[name]
+            for slot in slots:
+                cells[slot] = column.unknown
+        self._dirty.update(self._columns)
 
     def clear(self, column: Column) -> None:
         """Make a column unknown in all slots."""

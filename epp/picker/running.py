@@ -186,11 +186,12 @@ class RunningConfig:
             if discovery is not self._discovery:
                 source_pool = SourcePool(self.store, self._clock)
                 await discovery.start(source_pool)
-                source_pool.open_at_once()
+                tagged = await self._tagging.tags_of(lambda: source_pool.withheld, assembly.taggers)
+                # at once: the filters before know nothing of the new pool
+                self._tagging.replace_with_pool(assembly.taggers, tagged, source_pool.open_at_once)
                 self._source_pool.close()
                 self._discovery, self._source_pool = discovery, source_pool
                 self._follow_discovery()
-                self._tagging.replace(assembly.taggers)  # at once: the filters before know nothing of the new pool
             else:
                 await self._tagging.change_over(assembly.taggers)
             self.director.use(assembly.pipeline)

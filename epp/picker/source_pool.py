@@ -2,7 +2,7 @@
 """The pool as one source of endpoints writes it."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 
 from epp.datastore import Datastore, by_id
@@ -14,6 +14,8 @@ _BATCH = 4
 """Endpoints that join at once; tagging one can take half a millisecond."""
 _MANY = 64
 """Endpoints whose change takes long enough by itself: they join in turns of their own."""
+_LEAVING = 16
+"""Endpoints that leave at once, where many do."""
 _STRETCH_SECONDS = 0.001
 """Time after which the event loop runs other tasks before further endpoints join."""
 
@@ -22,7 +24,7 @@ class SourcePool(Pool):
     """Withheld until `open`, without effect after `close`; in between endpoints leave at once, and join in batches.
 
     An endpoint is in the pool with its tags and its tasks, or not at all. One that is replaced by another leaves at
-    once. While some wait to join, the event loop serves requests.
+    once. While some wait to join, the event loop serves requests; so it does while many are to leave.
     """
 
     def __init__(self, store: Datastore, clock: Clock) -> None:
@@ -32,6 +34,8 @@ class SourcePool(Pool):
         self._is_closed = False
         self._waiting: dict[str, Endpoint] = {}
         """Endpoints that are to join, or to take other labels."""
+        self._leaving: dict[str, None] = {}
+        """Ids of endpoints that are to leave, where they are many."""
         self._any_waiting = asyncio.Event()
 
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
@@ -46,6 +50,8 @@ class SourcePool(Pool):
             for identity, endpoint in wanted.items()
             if (before := known.get(identity)) is not endpoint and before != endpoint
         ]
+        for identity in self._leaving.keys() & wanted.keys():
+            del self._leaving[identity]
         self.update(changed, known.keys() - wanted.keys())
 
     def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> None:
@@ -53,13 +59,20 @@ class SourcePool(Pool):
         wanted, gone = by_id(changed), set(removed)
         if self._is_closed:
             return
-        idle = not self._waiting
+        idle = not self._waiting and not self._leaving
         for identity in gone:
             self._waiting.pop(identity, None)
         self._waiting.update(wanted)
         if not self._is_open:
             return
+        gone = {identity for identity in gone if self._store.endpoint(identity) is not None}
         gone.update(endpoint.id for endpoint in wanted.values() if self._replaces(endpoint))
+        if len(gone) > _MANY or self._leaving:
+            self._leaving.update(dict.fromkeys(gone))
+            if idle:
+                self._join_for_a_stretch()  # so that there is one at any moment
+            self._any_waiting.set()
+            return
         self._store.update(self._next_batch() if idle else (), gone)
         if idle and len(self._waiting) <= _MANY:
             self._join_for_a_stretch()
@@ -71,8 +84,13 @@ class SourcePool(Pool):
         self._is_open = True
         await self._join()
 
+    @property
+    def withheld(self) -> Collection[Endpoint]:
+        """The endpoints that `open` will let join."""
+        return self._waiting.values()
+
     def open_at_once(self) -> None:
-        """Put what was withheld in place of the whole pool, between two requests, however long that takes."""
+        """Put what was withheld in place of the whole pool, between two requests: that is one turn, however long."""
         self._is_open = True
         wanted, self._waiting = self._waiting, {}
         self._store.replace(wanted.values())
@@ -80,7 +98,7 @@ class SourcePool(Pool):
     def close(self) -> None:
         """Ignore further calls: a source may write once more after its task was cancelled."""
         self._is_open, self._is_closed = False, True
-        self._waiting = {}
+        self._waiting, self._leaving = {}, {}
 
     async def follow(self) -> None:
         """Let waiting endpoints join, until cancelled."""
@@ -90,16 +108,25 @@ class SourcePool(Pool):
             self._any_waiting.clear()
 
     async def _join(self) -> None:
-        while self._waiting:
+        while self._waiting or self._leaving:
             self._join_for_a_stretch()
             await asyncio.sleep(0)
 
     def _join_for_a_stretch(self) -> None:
         until = self._clock.now() + _STRETCH_SECONDS
-        while self._waiting:  # one batch at least, however busy the machine is
-            self._store.update(self._next_batch())
+        while self._waiting or self._leaving:  # one batch at least, however busy the machine is
+            batch = self._next_batch()
+            self._store.update(batch, self._next_leaving(batch))
             if self._clock.now() >= until:
                 return
+
+    def _next_leaving(self, joining: Iterable[Endpoint]) -> list[str]:
+        """Return the ids that leave now, those first whose places are taken."""
+        taken = [endpoint.id for endpoint in joining if endpoint.id in self._leaving]
+        batch = [*taken, *islice(self._leaving, _LEAVING)]
+        for identity in batch:
+            self._leaving.pop(identity, None)
+        return batch
 
     def _next_batch(self) -> list[Endpoint]:
         batch = list(islice(self._waiting.values(), _BATCH))

@@ -388,3 +388,36 @@ def test_after_any_changes_each_endpoint_has_the_tag_that_was_told_last(steps):
             assert zones(store) == [str(tagger.said.get(one.name, 0)) for one in store.endpoints]
 
     asyncio.run(run())
+
+
+@pytest.mark.asyncio
+async def test_another_pool_comes_with_the_tags_of_other_taggers_that_were_made_in_turns(store):
+    store.replace([endpoint("kept", zone="zone"), endpoint("changed", zone="z"), endpoint("gone", zone="z1")])
+    tagging = Tagging(store, [Zone()])
+    wanted = [endpoint("kept", zone="zone"), endpoint("changed", zone="zone-5")]
+    wanted += [endpoint(f"new-{number}", zone="z1") for number in range(100)]
+    making = asyncio.create_task(tagging.tags_of(lambda: wanted, [Length()]))
+    turns = 0
+    while not making.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 100 // 4
+    assert zones(store) == ["zone", "z", "z1"]
+    tagging.replace_with_pool([Length()], making.result(), lambda: store.replace(wanted))
+    assert set(zones(store)) == {""}
+    assert lengths(store)[:2] == [4.0, 6.0]
+    assert lengths(store)[2:] == [2.0] * 100
+    store.update([endpoint("later", zone="zone")])  # tagged as it joins, again
+    assert lengths(store)[-1] == 4.0
+
+
+@pytest.mark.asyncio
+async def test_endpoint_that_comes_while_others_are_tagged_is_tagged_too(store):
+    tagging, wanted = Tagging(store, []), [endpoint(f"e{number}", zone="z") for number in range(8)]
+    making = asyncio.create_task(tagging.tags_of(lambda: wanted, [Length()]))
+    await asyncio.sleep(0)
+    wanted.append(endpoint("late", zone="zone"))
+    tagged = await making
+    assert len(tagged) == 9
+    tagging.replace_with_pool([Length()], tagged, lambda: store.replace(wanted))
+    assert lengths(store) == [1.0] * 8 + [4.0]
