@@ -2,7 +2,6 @@
 """A picker and an Envoy in front of it, started and stopped together."""
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ import msgspec
 
 from epp.extproc.settings import message_bytes_for
 from epp.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError
+from epp.gateway.temporary import temporary_directory
 from epp.picker import Picker, PickerSettings
 
 
@@ -59,7 +59,7 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
     EDS file follows the picker's pool; it is a temporary file unless the settings name one. Envoy speaks TLS if an
     endpoint does at the start, and with the IP addresses known then: an endpoint that joins otherwise is not used.
     """
-    with tempfile.TemporaryDirectory(prefix="epp-") as directory:
+    with temporary_directory("epp-") as directory:
         address = f"unix:{Path(directory) / 'picker.sock'}"
         message_bytes = message_bytes_for(picker.max_body_bytes)
         server = replace(

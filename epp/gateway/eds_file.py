@@ -77,7 +77,7 @@ class EdsFile:
         except OSError as error:
             raise SettingsError(
                 "eds_file",
-                f"cannot write {str(self._path)!r}: {error.strerror}; choose a directory with write permission",
+                f"cannot write {str(self._path)!r}: {error.strerror}; make room, or name another directory",
             ) from error
         self._task = asyncio.create_task(self._follow(), name="EDS file")
         return self
@@ -110,5 +110,9 @@ class EdsFile:
 
 def _replace(path: Path, text: bytes) -> None:
     fresh = path.with_name(f"{path.name}.new")
-    fresh.write_bytes(text)
-    fresh.replace(path)
+    try:
+        fresh.write_bytes(text)
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)  # the beginning of it would take the room that is left
+        raise

@@ -27,10 +27,12 @@ from epp.gateway.errors import (
     EnvoyDiedError,
     EnvoyStartError,
     ListenAddressError,
+    NoSpaceError,
     PackageMissingError,
     PortTakenError,
 )
 from epp.gateway.settings import ENDPOINT_PICKER, LISTENER, GatewaySettings, PipeAddress, parse_address
+from epp.gateway.temporary import temporary_directory
 from epp.host_port import HostPort
 
 __all__ = ["EnvoyProcess", "find_envoy"]
@@ -92,7 +94,7 @@ class EnvoyProcess:
         when it rejects its configuration or is not ready after `ready_seconds`.
         """
         binary = find_envoy()
-        directory = tempfile.TemporaryDirectory(prefix="epp-envoy-")
+        directory = temporary_directory("epp-envoy-")
         try:
             if settings.admin_address is None:
                 settings = msgspec.structs.replace(settings, admin_address=f"unix:{directory.name}/admin.sock")
@@ -282,7 +284,10 @@ async def _spawn(binary: Path, settings: GatewaySettings, directory: Path) -> as
     if isinstance(admin, HostPort):
         _check_listen_address(admin)
     config = directory / "envoy.json"
-    config.write_text(bootstrap_json(settings))
+    try:
+        config.write_text(bootstrap_json(settings))
+    except OSError as error:
+        raise NoSpaceError(str(config), error) from error
     return await asyncio.create_subprocess_exec(
         *tied_to_parent(
             str(binary),

