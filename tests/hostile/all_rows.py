@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import endings
 import floods
+import heavy
 import leaving
 import limits
 import mishaps
@@ -17,6 +18,7 @@ ROWS: Mapping[str, Callable[[Campaign], Awaitable[None]]] = {
     "rapid-resets": floods.rapid_resets,
     "slow-writers": floods.slow_writers,
     "held-bodies": floods.held_bodies,
+    "heavy-messages": heavy.heavy_messages,
     "malformed": endings.malformed_streams,
     "random-endings": endings.random_endings,
     "endings-in-queue": endings.endings_in_queue,
