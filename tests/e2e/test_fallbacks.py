@@ -21,6 +21,7 @@ from epp.framework import Endpoint
 from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, SERVED
 from epp.gateway import ClusterType, GatewaySettings
 from epp.gateway.eds_file import discovery_response
+from epp.outliers import OutlierSettings
 
 OVERRIDE_HOST = GatewaySettings(listen_port=0, cluster_type=ClusterType.OVERRIDE_HOST)
 BY_QUEUE = """
@@ -33,7 +34,7 @@ plugins:
 schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {pluginRef: max-score-picker}]}]
 """
 # With metrics of idle servers every score is alike, so that the endpoints take turns; and as they are not asked again,
-# nobody notices when one dies.
+# nobody notices when one dies, as long as nothing else is taken for a sign of that.
 TURNS = BY_QUEUE.replace("plugins:\n", "plugins:\n- {type: metrics-data-source, parameters: {interval: 1h}}\n", 1)
 FROM_FILE = """
 apiVersion: llm-d.ai/v1alpha1
@@ -55,7 +56,10 @@ async def steady_and_doomed(simulated, config: str = TURNS):
         gateway = msgspec.structs.replace(OVERRIDE_HOST, admin_address=f"unix:{admin}")
         async with model_servers([ServerSpec("h100")], MODEL) as (server,):
             endpoints = f"steady={sims['steady'].address},doomed={server.address}"
-            async with open_world(endpoints=endpoints, sims=sims, config=config, gateway=gateway) as world:
+            blind = OutlierSettings(enabled=False)
+            async with open_world(
+                endpoints=endpoints, sims=sims, config=config, gateway=gateway, outliers=blind
+            ) as world:
                 await until(lambda: not np.isnan(list(world.column(METRICS_AT).values())).any(), "both were asked")
                 assert {await world.ask("one"), await world.ask("other")} == {"steady", "h100"}
                 yield world, Doomed(server, admin)

@@ -19,6 +19,7 @@ from epp.framework import SystemClock
 from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, Column
 from epp.gateway import GatewaySettings
 from epp.local import LocalGateway, local_gateway
+from epp.outliers import OutlierSettings
 from epp.picker import PickerSettings
 from epp.policies import PolicyFiles
 from epp.sim import PRESETS, RunningSim
@@ -105,6 +106,7 @@ async def open_world(
     objects: Path | None = None,
     experimental: bool = False,
     plain_errors: bool = False,
+    outliers: OutlierSettings | None = None,
 ) -> AsyncIterator[World]:
     """Run a gateway with a configuration as text, or with a file that the picker follows; `objects` is followed too."""
     loaded = None if config is None else load_text(config)
@@ -118,6 +120,7 @@ async def open_world(
         policies=None if objects is None else PolicyFiles([str(objects)], SystemClock()),
         experimental=experimental,
         plain_errors=plain_errors,
+        outliers=outliers or OutlierSettings(),
         discovery=None if not endpoints and loaded else StaticDiscovery(parse_targets(endpoints) if endpoints else ()),
     )
     async with (

@@ -138,7 +138,10 @@ class Collector:
         self._poller.ask(endpoint.id, tell)
 
     def call_on_connection_end(self, listener: Callable[[Endpoint], None]) -> None:
-        """Call `listener` when a server closes the connection on which it is polled, unless it does so as a habit."""
+        """Call `listener`, which may `ask`, when a server closes the connection on which it is polled.
+
+        Ever more rarely for one that does so as a habit.
+        """
         self._poller.on_connection_end = listener
 
     def trust_for(self, seconds: float) -> None:

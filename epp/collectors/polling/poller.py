@@ -166,12 +166,10 @@ class Poller:
             self._settle(member, error)
 
     def _connection_ended(self, member: Member) -> None:
-        """Find out at once whether a server has died that closed a connection."""
+        """Tell that a server may have died, which has closed a connection."""
         now = self._clock.now()
-        if not member.gone and member.urgency.connection_ended(now):
-            self._hasten(member, now)
-            if self.on_connection_end is not None:
-                self.on_connection_end(member.endpoint)
+        if not member.gone and member.urgency.connection_ended(now) and self.on_connection_end is not None:
+            self.on_connection_end(member.endpoint)
 
     def _hasten(self, member: Member, now: float) -> None:
         """Poll a member as soon as may be, ahead of all that waits, unless a poll is under way or waits already."""

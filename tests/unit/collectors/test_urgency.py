@@ -37,12 +37,11 @@ async def polled_rarely(server, until, collecting, *feeds):
 
 async def test_death_of_a_server_is_noticed_as_it_closes_its_connections(server, until, collecting):
     store, collector = await polled_rarely(server, until, collecting, metrics_feed())
-    ended = []
-    collector.call_on_connection_end(ended.append)
+    verdicts = []
+    collector.call_on_connection_end(lambda endpoint: collector.ask(endpoint, verdicts.append))
     await server.stop()
-    assert value(store, REACHABLE) in {0, 1}  # not yet, perhaps
     await until(lambda: value(store, REACHABLE) == 0)
-    assert ended == [server.endpoint()]
+    assert verdicts == [Verdict.REFUSES]
 
 
 async def test_question_is_answered_by_a_poll_of_its_own(server, until, collecting):
