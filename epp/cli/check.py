@@ -10,12 +10,13 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from epp.cli.check_files import FileReport, check_all
-from epp.cli.commands import POOL_GROUP, Check
+from epp.cli.commands import Check
 from epp.cli.errors import exit_on
 from epp.cli.findings import show_findings
 from epp.cli.inputs import split_list
 from epp.cli.options import Output
 from epp.cli.output import log_of_errors_only, new_console, print_json
+from epp.cli.picker_flags import POOL_GROUP
 from epp.config import Builder
 from epp.config.describe import (
     BandGraph,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pool in the files of --objects, where nothing else names the endpoints."""
 
-from epp.cli.commands import PickerFlags, Serve
 from epp.cli.inputs import split_list
+from epp.cli.picker_flags import PickerFlags, Serve
 from epp.config import LoadedConfig
 from epp.discovery import PodFileDiscovery, PodTarget
 from epp.discovery.pod_files import PodFileParameters

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import structlog
 import typer
 
-from epp.cli.commands import Gateway
 from epp.cli.errors import exit_on
 from epp.cli.inputs import read_bind_address, read_targets, read_trust
+from epp.cli.picker_flags import Gateway
 from epp.cli.running import run
 from epp.cli.settings import budget_settings, picker_settings
 from epp.extproc.settings import ServerSettings, Transport

@@ -10,9 +10,10 @@ from socket import gethostname
 
 import structlog
 
-from epp.cli.commands import Check, Serve
+from epp.cli.commands import Check
 from epp.cli.file_pool import is_in_files
 from epp.cli.inputs import split_list
+from epp.cli.picker_flags import Serve
 from epp.config import LoadedConfig
 from epp.discovery import PodTarget, PoolName
 from epp.framework import ConfigurationError

@@ -4,9 +4,9 @@
 import asyncio
 from dataclasses import replace
 
-from epp.cli.commands import Serve
 from epp.cli.inputs import read_bind_address
 from epp.cli.kubernetes import pool_title, read_kubernetes
+from epp.cli.picker_flags import Serve
 from epp.cli.running import run
 from epp.cli.settings import budget_settings, picker_settings
 from epp.extproc.settings import ServerSettings, TlsVersion, Transport, message_bytes_for

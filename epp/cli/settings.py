@@ -7,7 +7,6 @@ from pathlib import Path
 
 from epp.admin import ADMIN_LIMITS, AdminSettings
 from epp.cli import heap
-from epp.cli.commands import PickerFlags, Serve
 from epp.cli.file_pool import is_in_files, read_file_pool
 from epp.cli.inputs import (
     read_bind_address,
@@ -18,6 +17,7 @@ from epp.cli.inputs import (
     split_list,
 )
 from epp.cli.kubernetes import read_source
+from epp.cli.picker_flags import PickerFlags, Serve
 from epp.collectors import PageLimits
 from epp.discovery import PodTarget
 from epp.extproc.budgets import DEFAULT_GATHERED_BYTES, BudgetSettings, least_gathered_bytes

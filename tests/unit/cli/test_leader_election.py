@@ -3,9 +3,9 @@
 
 import pytest
 
-from epp.cli.commands import Serve
 from epp.cli.kubernetes import read_kubernetes
 from epp.cli.options import Switch
+from epp.cli.picker_flags import Serve
 from epp.framework import ConfigurationError
 from epp.kube.lease import LeaseSettings
 

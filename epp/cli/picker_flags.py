@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flags of the commands that run a picker: `epp serve` and `epp gateway`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from epp.cli.options import (
+    AdminHost,
+    AdminPort,
+    AdminTokenFile,
+    Bytes,
+    ConfigFile,
+    DrainTimeout,
+    Endpoints,
+    EndpointSelector,
+    EndpointTargetPorts,
+    Experimental,
+    Kubeconfig,
+    Listen,
+    MetricsPort,
+    PluginModules,
+    PoolGroup,
+    PoolName,
+    PoolNamespace,
+    Seconds,
+    Switch,
+    Verbosity,
+    cipher_suites_option,
+    connections_option,
+    count_option,
+    duration_option,
+    port_option,
+    size_option,
+    switch_option,
+    tls_version_option,
+)
+
+POOL_GROUP = "inference.networking.k8s.io"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PickerFlags:
+    """Flags of the commands that run a picker."""
+
+    endpoints: Endpoints = None
+    config_file: ConfigFile = None
+    config_text: Annotated[str | None, typer.Option(metavar="TEXT", help="An EndpointPickerConfig as text.")] = None
+    watch_config_file: Annotated[Switch, switch_option("Apply new versions of --config-file without a restart.")] = (
+        Switch.TRUE
+    )
+    allow_experimental_plugins: Experimental = Switch.FALSE
+    allow_plugin_modules: PluginModules = ""
+    objects: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH,...",
+            help="Files or directories of cluster objects: InferenceObjective and InferenceModelRewrite, which set "
+            "priorities and models of requests, and GPUResourceQuota for tenant-quotas. Where nothing else names the "
+            "endpoints, they are the pods in these files, with the hardware that other objects tell of. New versions "
+            "are applied without a restart.",
+        ),
+    ] = ""
+    pool_name: PoolName = None
+    metrics_port: MetricsPort = None
+    """None for no page."""
+    metrics_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the token that clients of the metrics page have to send, as Authorization: Bearer; "
+            "without it, /healthz tells whether the picker is ready and no more. It is read again when it changes.",
+        ),
+    ] = None
+    metrics_max_connections: Annotated[int, connections_option("Most connections to the metrics port")] = 1024
+    metrics_request_timeout: Annotated[
+        float, duration_option("Time for a client of the metrics port to send the head of a request.")
+    ] = Seconds(10)
+    admin_port: AdminPort = None
+    """None for no admin API."""
+    admin_host: AdminHost = "127.0.0.1"
+    admin_token_file: AdminTokenFile = None
+    admin_max_connections: Annotated[int, connections_option("Most connections to the admin port")] = 64
+    admin_request_timeout: Annotated[
+        float, duration_option("Time for a client of the admin port to send the head of a request.")
+    ] = Seconds(10)
+    max_request_body: Annotated[int, size_option("Largest request body accepted.")] = Bytes(32 * 1024 * 1024)
+    max_gathered_bytes: Annotated[
+        int | None,
+        size_option(
+            "Bytes of bodies that may wait, of all requests together: those that come in, and those that a gateway "
+            "does not read. Beyond it requests are refused with 503, the ones first that have been coming in for long. "
+            "By default 256Mi, or twice --max-request-body where that is more."
+        ),
+    ] = None
+    max_pending_streams: Annotated[
+        int,
+        count_option("Requests that may have begun and not be complete at a time; a further one is refused with 503."),
+    ] = 16_384
+    max_streams: Annotated[
+        int, count_option("Requests that may be under way at a time, until their responses end; others get 503.")
+    ] = 65_536
+    max_streams_per_connection: Annotated[
+        int,
+        count_option(
+            "Requests that one connection of a gateway may have under way; it is told, and opens another connection."
+        ),
+    ] = 16_384
+    max_connections: Annotated[
+        int,
+        count_option(
+            "Connections of gateways. A further one takes the place of one without requests, or is closed. Not with "
+            "--transport grpcio."
+        ),
+    ] = 4096
+    body_timeout: Annotated[
+        float,
+        duration_option(
+            "Longest time without another byte of a request body that has begun; then it is refused with 408. 0 for no "
+            "limit. What a gateway gathers before it sends it is not counted."
+        ),
+    ] = Seconds(60)
+    plain_errors: Annotated[Switch, switch_option("Send errors as plain text instead of the API's JSON.")] = (
+        Switch.FALSE
+    )
+    decision_headers: Annotated[
+        Switch,
+        switch_option(
+            "Tell clients which endpoint served and why, in the response headers x-epp-endpoint and x-epp-reason."
+        ),
+    ] = Switch.FALSE
+    response_usage: Annotated[
+        Literal["auto", "always", "never"],
+        typer.Option(
+            help="Read the tokens of responses, for metrics and log lines. auto: where the gateway shows their bodies. "
+            "always: ask it for those that it does not show. never: ask it not to show those that nothing else needs. "
+            "Envoy has to allow that (allow_mode_override), and does not while bodies are in full duplex."
+        ),
+    ] = "auto"
+    ignore_client_headers: Annotated[
+        str,
+        typer.Option(
+            metavar="GROUP,...",
+            help="Headers of clients that are neither obeyed nor passed on: all, or some of model-rewrite, objective, "
+            "fairness-id, session, slo, accelerator, profile, video, prefer, attempt-count, request-id and "
+            "endpoint-selection (docs/headers.md); header:NAME for one that a plugin is told to read.",
+        ),
+    ] = ""
+    reservation_ttl: Annotated[
+        float,
+        duration_option(
+            "Time in which an endpoint is to begin its response, after which a request counts as its load no more, "
+            "though its stream is open; 0 for no limit. Without streaming, responses begin when all of their tokens "
+            "are there. It holds where the gateway shows the headers of responses."
+        ),
+    ] = Seconds(600)
+    inherited_requests_ttl: Annotated[
+        float,
+        duration_option(
+            "Time in which requests that model servers had under way when this picker started, or took over, count as "
+            "sent by it, as long as they report as many; 0 for none: where several pickers are active, they are of "
+            "others too."
+        ),
+    ] = Seconds(600)
+    outlier_detection: Annotated[
+        Switch,
+        switch_option(
+            "Avoid endpoints at which requests fail: one to which a connection fails until its port has answered, and "
+            "one that goes on failing for a time."
+        ),
+    ] = Switch.TRUE
+    outlier_consecutive_gateway_failure: Annotated[
+        int,
+        typer.Option(
+            metavar="COUNT",
+            help="Eject an endpoint after so many failed connections, though its port answers, or responses with 502, "
+            "503 or 504, in a row; 0 for never. A 503 with Retry-After does not count.",
+            min=0,
+        ),
+    ] = 3
+    outlier_consecutive_5xx: Annotated[
+        int,
+        typer.Option(
+            metavar="COUNT",
+            help="Eject an endpoint after so many responses with any 5xx in a row, if others have answered as many "
+            "requests meanwhile; 0 for never.",
+            min=0,
+        ),
+    ] = 10
+    outlier_base_ejection_time: Annotated[
+        float,
+        duration_option("Time of an endpoint's first ejection; each further one takes as much longer."),
+    ] = Seconds(10)
+    outlier_max_ejection_time: Annotated[float, duration_option("Longest time of an ejection.")] = Seconds(300)
+    outlier_max_ejection_percent: Annotated[
+        float,
+        typer.Option(
+            metavar="PERCENT",
+            help="Largest part of the pool that is ejected at a time: of two or more endpoints one at least, and never "
+            "all; 0 for none.",
+            min=0,
+            max=100,
+        ),
+    ] = 50
+    v: Verbosity = 2
+    transport: Annotated[
+        Literal["asyncio", "grpcio"],
+        typer.Option(
+            help="The gRPC server: asyncio, on the event loop, for the least CPU time; grpcio, the gRPC project's own."
+        ),
+    ] = "asyncio"
+    stall_threshold: Annotated[
+        float,
+        duration_option(
+            "Time after which the event loop, which all requests share, counts as held up: a metric, /healthz and a "
+            "log line then name what did it; at least 1ms, and 0 for never."
+        ),
+    ] = Seconds(0.01)
+    refresh_metrics_interval: Annotated[
+        float, duration_option("Time between two polls of an endpoint; up to 150ms while it is at rest.")
+    ] = Seconds(0.05)
+    refresh_prometheus_metrics_interval: Annotated[
+        float, duration_option("Time between two updates of the pool's gauges.")
+    ] = Seconds(5)
+    max_page_size: Annotated[
+        int, size_option("Largest page of metrics that is read of an endpoint; a larger one is refused.")
+    ] = Bytes(8 * 1024 * 1024)
+    max_page_series: Annotated[
+        int,
+        typer.Option(
+            metavar="COUNT", help="Series of one name that are read of an endpoint's page: the first ones.", min=1
+        ),
+    ] = 1000
+    max_series_size: Annotated[
+        int,
+        size_option(
+            "Bytes of the series that are read of an endpoint's page, whatever else it has; a single one may have a "
+            "quarter of them. Requests wait while they are read, some milliseconds for 64Ki."
+        ),
+    ] = Bytes(64 * 1024)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve(PickerFlags):
+    """Run the endpoint picker: an ext_proc server that picks the endpoint of each LLM request for a gateway."""
+
+    pool_name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The InferencePool whose pods are the endpoints: in the cluster, or in the files of --objects if "
+            "there are any. With --endpoints, or endpoints in the configuration: the name of the pool in the labels "
+            "of its metrics, by default default; objects of --objects that are for pools of other names are left out.",
+        ),
+    ] = None
+    pool_namespace: PoolNamespace = None
+    pool_group: PoolGroup = POOL_GROUP
+    endpoint_selector: EndpointSelector = None
+    endpoint_target_ports: EndpointTargetPorts = None
+    kubeconfig: Kubeconfig = None
+    ha_enable_leader_election: Annotated[
+        Switch,
+        switch_option("Of all replicas of a pool in Kubernetes, be the one that is ready, or stand by to take over."),
+    ] = Switch.FALSE
+    bind_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IP", help="Address that all servers listen on; by default all of this machine, IPv4 and IPv6."
+        ),
+    ] = None
+    grpc_port: Annotated[int, port_option("Port of the ext_proc service on --bind-address; 0 for any free one.")] = 9002
+    grpc_health_port: Annotated[
+        int, port_option("Port of the gRPC health service on --bind-address, plaintext; 0 for any free one.")
+    ] = 9003
+    metrics_port: MetricsPort = 9090
+    health_checking: Annotated[
+        Switch, switch_option("Answer gRPC health checks on the ext_proc port too, where Envoy asks.")
+    ] = Switch.TRUE
+    secure_serving: Annotated[Switch, switch_option("Serve ext_proc over TLS.")] = Switch.TRUE
+    cert_path: Annotated[
+        Path | None,
+        typer.Option(metavar="DIRECTORY", help="Where tls.crt and tls.key are; a self-signed certificate without it."),
+    ] = None
+    enable_cert_reload: Annotated[
+        Switch, switch_option("Reload tls.crt and tls.key of --cert-path when they change.")
+    ] = Switch.TRUE
+    tls_min_version: Annotated[str, tls_version_option("Minimum TLS version.")] = "VersionTLS12"
+    tls_cipher_suites: Annotated[
+        str, cipher_suites_option("Cipher suites of TLS 1.2; by default all that HTTP/2 allows.")
+    ] = ""
+    grpc_max_recv_msg_size: Annotated[
+        int | None, size_option("Largest message accepted; by default 1Mi more than a body.")
+    ] = None
+    grpc_max_send_msg_size: Annotated[
+        int | None, size_option("Largest message sent; by default 1Mi more than a body.")
+    ] = None
+    trusted_gateways: Annotated[
+        str,
+        typer.Option(
+            metavar="CIDR,...",
+            help="Networks of gateways from which the headers of --ignore-client-headers count all the same: they have "
+            "set or checked them.",
+        ),
+    ] = ""
+    disable_endpoint_subset_filter: Annotated[Switch, switch_option("Ignore the gateway's subset hint.")] = Switch.FALSE
+    emit_endpoint_scores: Annotated[Switch, switch_option("Send the scores of all candidates in dynamic metadata.")] = (
+        Switch.FALSE
+    )
+    drain_timeout: DrainTimeout = Seconds(30)
+    drain_quiet_period: Annotated[float, duration_option("Time without open streams that ends the drain.")] = Seconds(2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gateway(PickerFlags):
+    """Run Envoy with the picker behind it, for OpenAI-style requests to model servers.
+
+    Flags of `serve` that are left out have nothing to act on here: the two talk over a private socket, and this Envoy
+    neither sends a subset hint nor reads scores.
+    """
+
+    listen: Listen = "127.0.0.1:8080"
+    bind_address: Annotated[
+        str | None,
+        typer.Option(metavar="IP", help="Address that the metrics page listens on; by default 127.0.0.1."),
+    ] = None
+    concurrency: Annotated[int, typer.Option(metavar="THREADS", help="Envoy's worker threads.", min=1)] = 1
+    cluster_type: Annotated[
+        Literal["auto", "original-dst", "override-host"],
+        typer.Option(
+            help="original-dst: Envoy connects to the one address that the picker names. override-host: it reads the "
+            "endpoints from a file, and tries the next in the picker's list when a connection fails. auto: "
+            "override-host if an endpoint is https, which original-dst cannot do."
+        ),
+    ] = "auto"
+    body_mode: Annotated[
+        Literal["full-duplex", "buffered"] | None,
+        typer.Option(
+            help="How bodies come to the picker. full-duplex: in pieces, both ways. buffered: requests whole, of "
+            "--max-request-body at most, and of responses only those that are needed, to put back the name of a "
+            "rewritten model or for a plugin. That takes three messages a request, and none for the pieces of its "
+            "response; but there are no tokens in metrics and log lines, no time to the first token of a stream, and "
+            "no telling whether a response that ended was complete. By default full-duplex; with FailOpen, requests "
+            "whole and responses in pieces."
+        ),
+    ] = None
+    failure_mode: Annotated[
+        Literal["FailClose", "FailOpen"],
+        typer.Option(
+            help="While the picker is down: FailClose answers 503, FailOpen (with override-host) lets Envoy pick."
+        ),
+    ] = "FailClose"
+    eds_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With override-host: the file of endpoints that Envoy reads; a temporary one by default.",
+        ),
+    ] = None
+    retry_on_reset: Annotated[
+        Switch,
+        switch_option(
+            "With override-host: send a request again, too, whose server is lost before its response begins. It may "
+            "have worked on it; and a request that makes servers crash then reaches up to three."
+        ),
+    ] = Switch.FALSE
+    drain_timeout: DrainTimeout = Seconds(0)
+    endpoint_ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="PEM file with the authorities of https endpoints' certificates; by default the system's.",
+        ),
+    ] = None
+    endpoint_insecure_skip_verify: Annotated[Switch, switch_option("Accept any certificate of https endpoints.")] = (
+        Switch.FALSE
+    )
+    print_envoy_config: Annotated[Switch, switch_option("Print Envoy's configuration and exit.")] = Switch.FALSE
