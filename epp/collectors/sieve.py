@@ -43,7 +43,7 @@ class Sieve:
         self._limits = limits
         self._line_bytes = limits.series_bytes // _LINE_SHARE if line_bytes is None else line_bytes
         self._line = _pattern(frozenset(names))
-        self._newest = frozenset(name.encode() for name in newest)
+        self._newest = frozenset(map(str.encode, newest))
         self._plain_bytes = self._plain_pages = 0
         self.begin()
 

@@ -110,7 +110,7 @@ async def test_bad_file_changes_nothing_and_is_explained_until_there_is_a_good_o
 def healthy(*, generation: int, refused: str | None = None) -> dict:
     config = {"generation": generation, "refused": refused}
     nothing_wrong = {"failing_tasks": {}, "lost_log_lines": 0, "not_in_effect": [], "ignored_values": []}
-    pool = {"pool": "default", "endpoints": 2, "reachable": 2, "unreachable": []}
+    pool = {"pool": "default", "endpoints": 2, "reachable": 2, "unreachable": [], "attention": []}
     return {"ready": True, **pool, "config": config, "inherited_requests": 0, **nothing_wrong}
 
 

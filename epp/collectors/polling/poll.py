@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Polls of one feed of one endpoint."""
 
+from functools import lru_cache
 from typing import Any
 
 from epp.collectors.limits import PageLimitError, PageLimits, cut_short
@@ -231,14 +232,24 @@ def _is_read_in_part(problem: PageError) -> bool:
 
 
 def _sieve_of(feed: Feed, limits: PageLimits) -> Sieve | None:
+    names, newest = _wanted(feed)
+    return Sieve(names, limits, newest=newest) if names else None
+
+
+@lru_cache(maxsize=64)  # one for thousands of endpoints
+def _wanted(feed: Feed) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of the series that extractors read, none for whole pages, and those of which the newest counts.
+
+    A name is among the latter if that is so for each extractor that reads it.
+    """
     names: set[str] = set()
     newest: set[str] = set()
+    ordinary: set[str] = set()
     for extractor in feed.extractors:
-        if extractor.series is None:
-            return None
-        names.update(extractor.series)
+        series = extractor.series
+        if series is None:
+            return frozenset(), frozenset()
+        names.update(series)
         newest.update(extractor.newest)
-    others = {
-        name for extractor in feed.extractors for name in (extractor.series or ()) if name not in extractor.newest
-    }
-    return Sieve(names, limits, newest=newest - others) if names else None
+        ordinary.update(set(series) - set(extractor.newest))
+    return frozenset(names), frozenset(newest - ordinary)
