@@ -57,12 +57,7 @@ class Tagging:
             return
         self._steady.clear()
         try:
-            tagged: _Tagged = {}
-            while missing := [one for one in self._store.endpoints if tagged.get(one.id, (None,))[0] is not one]:
-                for number, endpoint in enumerate(missing, 1):
-                    tagged[endpoint.id] = endpoint, self._news(endpoint, taggers)
-                    if number % _BATCH == 0:
-                        await asyncio.sleep(0)
+            tagged = await _in_turns(lambda: self._store.endpoints, lambda one: self._news(one, taggers))
             self._apply(taggers)
             self._store.tag_all(tagged.values())
         finally:
@@ -70,13 +65,7 @@ class Tagging:
 
     async def tags_of(self, endpoints: Callable[[], Collection[Endpoint]], taggers: Sequence[Tagger[Any]]) -> _Tagged:
         """Return the tags of endpoints that are not in the pool yet, by id, without blocking the event loop."""
-        tagged: _Tagged = {}
-        while missing := [one for one in endpoints() if tagged.get(one.id, (None,))[0] is not one]:
-            for number, endpoint in enumerate(missing, 1):
-                tagged[endpoint.id] = endpoint, self._reports(endpoint, taggers)
-                if number % _BATCH == 0:
-                    await asyncio.sleep(0)
-        return tagged
+        return await _in_turns(endpoints, lambda one: self._reports(one, taggers))
 
     def replace_with_pool(self, taggers: Sequence[Tagger[Any]], tagged: _Tagged, put: Callable[[], None]) -> None:
         """Replace the taggers and, by calling `put`, the pool, whose tags are there."""
@@ -148,3 +137,16 @@ class Tagging:
             self._failed.add(tagger)
             reason = described(error, type(tagger))
             _log.warning("endpoint not tagged", endpoint=endpoint.id, tagger=tagger.name, reason=reason, exc_info=error)
+
+
+async def _in_turns(
+    endpoints: Callable[[], Collection[Endpoint]], tag: Callable[[Endpoint], Sequence[Report]]
+) -> _Tagged:
+    """Tag endpoints, a few in each turn of the event loop, until all that there are by then have been."""
+    tagged: _Tagged = {}
+    while missing := [one for one in endpoints() if tagged.get(one.id, (None,))[0] is not one]:
+        for number, endpoint in enumerate(missing, 1):
+            tagged[endpoint.id] = endpoint, tag(endpoint)
+            if number % _BATCH == 0:
+                await asyncio.sleep(0)
+    return tagged
