@@ -14,7 +14,7 @@ from epp.config.load import LoadedConfig, load_text
 from epp.config.sources import decoded, read_again
 from epp.framework import Clock, ConfigurationError, SystemClock
 from epp.framework.faults import described
-from epp.framework.regular_files import FileId
+from epp.framework.regular_files import file_id
 from epp.framework.second_look import Waiting, doubt, next_wait
 from epp.watch import changes
 
@@ -61,7 +61,7 @@ class ConfigFollower:
         self._rejected_text: str | None = None
         self._build = build
         self._clock = clock or SystemClock()
-        self._file: FileId | None = None
+        self._file = file_id(path)
         self._waiting: Waiting | None = None
         self._whole = b""
         """Digest of the last version that did not have to wait any more."""
@@ -144,6 +144,7 @@ class ConfigFollower:
 
     def _refuse(self, reason: str, text: str | None = None) -> None:
         self._rejected_text = text
+        self._waiting = None
         if reason == self.state.refused:
             return
         self.state = ConfigState(self.state.generation, reason)

@@ -22,6 +22,15 @@ class FileContent(NamedTuple):
     file: FileId
 
 
+def file_id(path: Path) -> FileId | None:
+    """Return which file is at a path; None where that cannot be told."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return FileId(status.st_dev, status.st_ino)
+
+
 def read_regular(path: Path, most_bytes: int) -> FileContent:
     """Return the content, or the first `most_bytes` + 1 bytes of a larger one.
 

@@ -329,6 +329,17 @@ async def test_version_written_in_place_waits_for_a_second_look(following):
     assert following.taken == [whole, SECOND]
 
 
+async def test_wait_of_long_ago_does_not_count_for_another_version(following):
+    following.path.write_text(SECOND)
+    await following.look()
+    following.path.write_text(NOT_YAML)
+    assert "is not YAML" in (await following.look()).refused
+    following.clock.advance(3600)
+    following.path.write_text(SECOND)
+    assert "it was written in place" in (await following.look()).refused
+    assert following.taken == []
+
+
 async def test_following_sees_the_links_of_a_config_map_swapped(tmp_path):
     for version, text in (("..2024_1", FIRST), ("..2024_2", SECOND)):
         (tmp_path / version).mkdir()
