@@ -129,6 +129,15 @@ class Campaign:
         at_death = {id(one) for one in self.lost_at_death}
         return [one for one in self.lost if id(one) not in at_death]
 
+    def lost_long_after(self) -> list[Sent]:
+        """Of those, the ones that were sent when whatever was under way at the death should have ended.
+
+        How long that takes depends on the machine: 99 of 100 requests take no longer.
+        """
+        took = sorted(one.ended - one.started for one in self.sent if not one.lost)
+        slack = took[len(took) * 99 // 100] if took else 0.0
+        return [one for one in self.lost_after if all(abs(one.started - d.dead) > slack for d in self.deaths)]
+
     def __str__(self) -> str:
         whats = Counter(f"{one.status} {one.said[:150]}" for one in self.lost)
         since = [

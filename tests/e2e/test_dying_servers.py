@@ -63,15 +63,17 @@ async def lines_of(gateway: Gateway, outcome: str) -> list[dict[str, object]]:
 
 
 async def test_without_retries_hardly_any_request_is_sent_to_a_dead_server():
-    """Counted are requests sent once the kernel has reported the death; those before then go down with the server."""
-    async with mortals(4) as servers, gateway_before(servers) as gateway:
+    """Counted are requests sent once the kernel has reported the death; those before then go down with the server.
+
+    By a poll in each second alone, one of twenty was lost so.
+    """
+    async with mortals(4) as servers, gateway_before(servers, "--refresh-metrics-interval=1s") as gateway:
         campaign = await killed_in_turn(
             gateway.url, servers, Load(rate=60), kills=6, is_back=lambda server: is_used(gateway, server)
         )
         assert len(campaign.deaths) == 6
         assert len(campaign.sent) > 300
-        # Less than one in a thousand, or one that the picker had picked for before the server was dead.
-        assert len(campaign.lost_after) <= max(len(campaign.sent) / 1000, 1), str(campaign)
+        assert 1000 * len(campaign.lost_long_after()) < len(campaign.sent), str(campaign)
 
 
 async def test_with_the_list_of_fallbacks_and_retries_none_is_lost():
@@ -89,7 +91,7 @@ async def test_safe_retries_lose_only_what_a_server_takes_with_it():
         campaign = await killed_in_turn(
             gateway.url, servers, Load(rate=60), kills=4, is_back=lambda server: is_used(gateway, server)
         )
-        assert not campaign.lost_after, str(campaign)
+        assert not campaign.lost_long_after(), str(campaign)
 
 
 async def test_lost_server_and_client_that_left_are_told_apart():

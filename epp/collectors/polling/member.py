@@ -27,7 +27,7 @@ class Member:
     """
 
     __slots__ = (
-        "_asker", "_store", "_task", "brief", "cadence", "due", "endpoint", "gone", "least_wait", "on_idle_end", "poll",
+        "_asker", "_store", "_task", "brief", "cadence", "due", "endpoint", "gone", "least_wait", "on_end", "poll",
         "urgency", "wait",
     )  # fmt: skip
 
@@ -47,8 +47,8 @@ class Member:
         """What it is at least, by what the last page cost, whatever happens at the endpoint."""
         self.gone = False
         self.urgency = Urgency()
-        self.on_idle_end: Callable[[], None] | None = None
-        """Called when the server closes a kept connection between two polls."""
+        self.on_end: Callable[[], None] | None = None
+        """Called when the server closes a kept connection."""
         self._asker: Asker | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -73,7 +73,7 @@ class Member:
                 if asker is not None:
                     asker.close()
                 self._asker = asker = source.asker(self.endpoint, self.poll.sieve)
-                asker.on_idle_end = self.on_idle_end
+                asker.on_end = self.on_end
             asker.ask(lambda outcome: done(self, outcome))
         else:
             name = f"collect {source.name} of {self.endpoint.id}"

@@ -86,7 +86,7 @@ class Poller:
         self._brief += member.brief
         member.wait = interval
         if member.tells_reachability:
-            member.on_idle_end = lambda: self._connection_ended(member)
+            member.on_end = lambda: self._connection_ended(member)
         now = self._clock.now()
         longest = min(interval, _LONGEST_FIRST_WAIT_SECONDS)
         first = now - longest * self._generator.random()

@@ -44,7 +44,7 @@ class Asker:
     """Asks for one page again and again; closed once the endpoint has left."""
 
     __slots__ = (
-        "_connection", "_done", "_gathering", "_link", "_task", "attempt", "on_idle_end", "seconds", "target",
+        "_connection", "_done", "_gathering", "_link", "_task", "attempt", "on_end", "seconds", "target",
     )  # fmt: skip
 
     def __init__(self, link: Link, target: Target, attempt: Attempt, gathering: Gathering | None = None) -> None:
@@ -57,8 +57,8 @@ class Asker:
         self._connection: Connection | None = None
         self._done: Callable[[bytes | Exception], None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self.on_idle_end: Callable[[], None] | None = None
-        """Called when the server closes a kept connection while no answer is due."""
+        self.on_end: Callable[[], None] | None = None
+        """Called when the server closes a kept connection, instead of an answer or while none is due."""
 
     @property
     def busy(self) -> bool:
@@ -127,6 +127,8 @@ class Asker:
         self._link.deadlines.end(self)
         if isinstance(outcome, DisconnectedError):
             self._start(None)
+            if self.on_end is not None:
+                self.on_end()
             return
         self.seconds = 0.0 if self._connection is None else self._connection.seconds
         try:
@@ -182,7 +184,7 @@ class Asker:
                     raise
                 self._connection = connection
                 if keep:
-                    connection.on_idle_end = self.on_idle_end
+                    connection.on_idle_end = self.on_end
                 outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
                 connection.ask(self.target.request, lambda got: None if outcome.done() else outcome.set_result(got))
                 answer = await outcome
