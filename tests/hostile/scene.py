@@ -271,7 +271,11 @@ async def scene(
         await until(lambda: _is_idle(served), "the picker is idle")
         forget_peak(warm.pid)
         warm.before = warm.now()
-        yield warm
+        try:
+            yield warm
+        except Exception:
+            print("the picker said:", *served.command.err[-_EXCERPT_LINES:], sep="\n", flush=True)
+            raise
 
 
 @contextlib.contextmanager
