@@ -20,6 +20,7 @@ from epp.framework.request import DataKey
 from epp.framework.roles import Category, Scorer
 from epp.framework.snapshot import (
     ACCELERATOR,
+    AVOIDED,
     FAILED,
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
@@ -33,7 +34,7 @@ from epp.framework.snapshot import (
 )
 from epp.scheduling import Profile
 
-_OWN_COLUMNS = (IN_FLIGHT, INHERITED, IN_FLIGHT_TOKENS, SERVED, FAILED, LAST_PICKED, METRICS_AT, REACHABLE)
+_OWN_COLUMNS = (IN_FLIGHT, INHERITED, IN_FLIGHT_TOKENS, SERVED, FAILED, LAST_PICKED, METRICS_AT, REACHABLE, AVOIDED)
 """Columns that the picker itself fills for every endpoint."""
 
 

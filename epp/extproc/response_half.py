@@ -18,7 +18,14 @@ from epp.extproc.slices import SHORT_BYTES, slice_bytes, slices
 from epp.extproc.wire import HeaderMap, HttpBody, HttpHeaders
 from epp.framework.clock import Clock
 from epp.framework.errors import BadResponseError
-from epp.framework.headers import CONTENT_LENGTH, DECISION_REASON, ONLY_OURS, RETRY_AFTER, SERVED_ENDPOINT
+from epp.framework.headers import (
+    CONTENT_LENGTH,
+    DECISION_REASON,
+    ONLY_OURS,
+    RETRY_AFTER,
+    SERVED_ENDPOINT,
+    UPSTREAM_SERVICE_TIME,
+)
 from epp.framework.printable import printable
 from epp.outliers import Failure, failure_of
 
@@ -28,7 +35,7 @@ _MOST_ENDPOINT = 128
 _READ = frozenset({":status", "status", "content-type", CONTENT_LENGTH, *ONLY_OURS})
 _EXPECTED, _BODY, _ENDED = Progress
 _SERVER_ERROR = 500
-_OF_SERVERS = frozenset({"x-envoy-upstream-service-time", "date", "server"})
+_OF_SERVERS = frozenset({UPSTREAM_SERVICE_TIME, "date", "server"})
 """Headers of which responses that a gateway makes itself have none: it adds its own after the picker has seen them."""
 _EVENT_STREAM = "text/event-stream"
 _NO_PIECE: tuple[bytes, bytes, bytes, bool] = (b"", b"", b"", False)

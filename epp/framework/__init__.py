@@ -38,6 +38,7 @@ from epp.framework.roles import *  # noqa: F403  a new role is exported by its o
 from epp.framework.scoring import lower_is_better
 from epp.framework.snapshot import (
     ACCELERATOR,
+    AVOIDED,
     FAILED,
     GPU_UTILIZATION,
     IN_FLIGHT,
@@ -71,6 +72,7 @@ __all__ = [
     "ACCELERATOR",
     "ACCELERATOR_SELECTION",
     "AGENT_IDENTITY",
+    "AVOIDED",
     "ENDPOINT_RATES",
     "FAILED",
     "GPU_UTILIZATION",

@@ -240,6 +240,8 @@ class GrpcProtocol(asyncio.Protocol):
         if connection is None or transport is None:
             return
         out = connection.out
+        if self._closing:  # the last bytes are written: what still comes is not answered
+            out.clear()
         if out:
             transport.write(b"".join(out))
             out.clear()

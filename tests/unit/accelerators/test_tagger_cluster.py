@@ -16,6 +16,7 @@ from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import Concerns, every_endpoint
 from epp.framework.inputs import InputProblem
 from epp.framework.registry import Registry
+from epp.framework.second_look import UNCHANGED_SECONDS
 from epp.framework.snapshot import ACCELERATOR
 from epp.kube.resources import ACCELERATORS, PODS
 
@@ -126,7 +127,7 @@ def test_object_that_is_gone_counts_no_more(source):
     assert tag(tagger).kind is AcceleratorKind.UNKNOWN
 
 
-def test_object_of_a_file_takes_precedence_and_nobody_complains(source, tmp_path):
+def test_object_of_a_file_takes_precedence_and_nobody_complains(source, tmp_path, clock):
     path = tmp_path / "nodes.yaml"
     replace(path, yaml.safe_dump(node("n1", T4)))
     tagger = source(paths=[str(path)])
@@ -136,6 +137,8 @@ def test_object_of_a_file_takes_precedence_and_nobody_complains(source, tmp_path
     assert tagger.inventory.problems == ()
     assert [line for line in logs if line["log_level"] == "warning"] == []
     replace(path, yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": []}))
+    asyncio.run(tagger.look())
+    clock.advance(UNCHANGED_SECONDS)  # a file without its objects is looked at twice
     assert asyncio.run(tagger.look())
     assert tag(tagger).model == "h100"
 

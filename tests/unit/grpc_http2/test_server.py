@@ -389,6 +389,20 @@ async def test_client_that_goes_on_sending_reads_the_reason_all_the_same(service
         writer.close()
 
 
+async def test_what_is_due_after_the_end_is_not_written(service, caplog):
+    async with serving(service) as (_, port):
+        reader, writer = await raw(port)
+        writer.write(data(0, b""))
+        *_, goaway = parse(await reader.read())
+        assert goaway.payload[8:] == b"DATA outside of a stream"
+        (connection,) = connections()
+        connection.out.append(frames.rst_stream_frame(1, ErrorCode.CANCEL))
+        writer.write(data(1, message(b"more")))
+        await until(lambda: not connection.out, "it is dropped")
+        writer.close()
+    assert not caplog.records
+
+
 async def test_connection_ends_with_the_last_stream_of_a_client_that_goes_away(service):
     async with serving(service) as (_, port):
         reader, writer = await raw(port)
