@@ -39,6 +39,7 @@ from epp.picker.kubernetes import Kubernetes
 from epp.picker.running import RunningConfig
 from epp.picker.servers import Servers
 from epp.picker.settings import PickerSettings
+from epp.picker.trimming import give_back_memory
 from epp.supervisor import Supervisor
 
 _NAMES_SHOWN = 10
@@ -218,6 +219,8 @@ class Picker:
         if self._watchdog is not None:
             await self._watchdog.start()
         self._supervisor.start("event loop lag", partial(follow_loop_lag, self._lagged))
+        held = self._servers.extproc.budgets.gathered
+        self._supervisor.start("memory", partial(give_back_memory, lambda: held.used))
         self._settings.before_ready()
         self._is_started = True
         if self._kubernetes is not None:
