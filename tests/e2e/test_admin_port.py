@@ -188,7 +188,7 @@ async def test_port_for_other_machines_needs_a_token_and_is_for_its_holders(sim,
     for flags, error in (
         (("--admin-port=0", every), "--admin-host: 0.0.0.0 can be reached from other machines, and there is no token"),
         (("--admin-port=0", "--admin-host=all"), "--admin-host: 'all' is not an IP address"),
-        (("--admin-port=0", f"--admin-token-file={tmp_path}"), "cannot be read: Is a directory"),
+        (("--admin-port=0", f"--admin-token-file={tmp_path}"), "cannot be read: it is a directory"),
         ((f"--admin-token-file={token}",), "--admin-token-file has no effect without --admin-port"),
     ):
         code, said = await outcome("serve", PLAIN, pool, *flags)
