@@ -13,6 +13,7 @@ from world import FAST, MODEL, World, open_world, until
 
 from epp.framework.snapshot import METRICS_AT
 from epp.gateway import ClusterType, GatewaySettings, bootstrap_dict
+from epp.outliers import OutlierSettings
 from epp.sim import running
 
 HEADER = """
@@ -115,7 +116,8 @@ async def test_response_names_the_server_that_the_gateway_reached_in_the_end(sim
             dead=(doomed.address, {"state": "dead"}),
             alive=(sims["alive"].address, {"state": "alive"}),
         )
-        async with open_world(config=with_pool(config, pool), gateway=gateway) as world:
+        blind = OutlierSettings(enabled=False)
+        async with open_world(config=with_pool(config, pool), gateway=gateway, outliers=blind) as world:
             await until(lambda: not np.isnan(list(world.column(METRICS_AT).values())).any(), "both were asked")
             await life.aclose()
             assert await served_endpoint(world, **{"x-prefer": "dead"}) == sims["alive"].address
