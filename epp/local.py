@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from epp.extproc.settings import message_bytes_for
-from epp.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError
+from epp.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError, load_types
 from epp.gateway.temporary import temporary_directory
 from epp.picker import Picker, PickerSettings
 
@@ -59,6 +59,7 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
     EDS file follows the picker's pool; it is a temporary file unless the settings name one. Envoy speaks TLS if an
     endpoint does at the start, and with the IP addresses known then: an endpoint that joins otherwise is not used.
     """
+    load_types()  # before there is a picker, whose event loop it would hold up
     with temporary_directory("epp-") as directory:
         address = f"unix:{Path(directory) / 'picker.sock'}"
         message_bytes = message_bytes_for(picker.max_body_bytes)

@@ -6,7 +6,7 @@ Envoy's typed classes take most of a second to load; they are imported when a co
 
 from __future__ import annotations
 
-from epp.gateway.bootstrap import bootstrap_dict, bootstrap_json, bootstrap_yaml
+from epp.gateway.bootstrap import bootstrap_dict, bootstrap_json, bootstrap_yaml, load_types
 from epp.gateway.chart_proxy import chart_proxy_yaml
 from epp.gateway.eds_file import EdsFile
 from epp.gateway.envoy import EnvoyProcess
@@ -51,6 +51,7 @@ __all__ = [
     "bootstrap_json",
     "bootstrap_yaml",
     "chart_proxy_yaml",
+    "load_types",
     "standalone_buffered_yaml",
     "standalone_override_host_yaml",
     "standalone_yaml",

@@ -12,9 +12,23 @@ import yaml
 from epp.gateway.errors import PackageMissingError
 from epp.gateway.settings import GatewaySettings
 
-__all__ = ["Json", "bootstrap_dict", "bootstrap_json", "bootstrap_yaml"]
+__all__ = ["Json", "bootstrap_dict", "bootstrap_json", "bootstrap_yaml", "load_types"]
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
+
+
+def load_types() -> None:
+    """Load Envoy's typed classes, which takes most of a second, before anything else runs.
+
+    Raises `PackageMissingError` without `envoy-data-plane`.
+    """
+    with warnings.catch_warnings():
+        # The package uses pydantic in a deprecated way.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            import epp.gateway._resources  # noqa: F401, PLC0415  an optional package
+        except ModuleNotFoundError as error:
+            raise PackageMissingError("envoy-data-plane") from error
 
 
 def bootstrap_dict(settings: GatewaySettings) -> dict[str, Json]:
@@ -23,14 +37,8 @@ def bootstrap_dict(settings: GatewaySettings) -> dict[str, Json]:
     Each `typed_config` is expanded, with its `@type`. Raises `PackageMissingError` without `envoy-data-plane`, and
     `SettingsError` for settings that do not fit together, such as an override-host cluster without `eds_file`.
     """
-    # Imported here: the typed classes take most of a second to load, and are an optional package.
-    with warnings.catch_warnings():
-        # The package uses pydantic in a deprecated way.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            from epp.gateway._resources import Casing, build_bootstrap  # noqa: PLC0415  see above
-        except ModuleNotFoundError as error:
-            raise PackageMissingError("envoy-data-plane") from error
+    load_types()
+    from epp.gateway._resources import Casing, build_bootstrap  # noqa: PLC0415  they take long to load
 
     return cast("dict[str, Json]", build_bootstrap(settings).to_dict(casing=Casing.SNAKE))
 

@@ -285,7 +285,7 @@ async def _spawn(binary: Path, settings: GatewaySettings, directory: Path) -> as
         _check_listen_address(admin)
     config = directory / "envoy.json"
     try:
-        config.write_text(bootstrap_json(settings))
+        config.write_text(await asyncio.to_thread(bootstrap_json, settings))
     except OSError as error:
         raise NoSpaceError(str(config), error) from error
     return await asyncio.create_subprocess_exec(

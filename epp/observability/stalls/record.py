@@ -9,12 +9,14 @@ from prometheus_client.registry import CollectorRegistry
 
 from epp.framework.clock import Clock
 from epp.observability.families import Counters
-from epp.observability.stalls.stall import Stall
+from epp.observability.stalls.stall import NO_CPU, Stall
 
 _MOST_PLACES = 100
 _OTHER = "other"
 _LINE_SECONDS = 10.0
 """Between two log lines."""
+_LOGGED_SECONDS = 0.1
+"""A shorter stall is counted, and is no line: many a machine has some now and then."""
 _PART_SECONDS, _PARTS = 60.0, 10
 
 _log = structlog.get_logger()
@@ -41,7 +43,7 @@ class StallRecord:
         self._unsaid = 0
 
     def add(self, stall: Stall) -> None:
-        """Count a stall, and log it unless another was logged just now."""
+        """Count a stall; log a long one, unless another was logged just now."""
         where = stall.where
         places = self._count.values()
         if (where,) not in places and len(places) >= _MOST_PLACES:
@@ -50,12 +52,15 @@ class StallRecord:
         self._seconds.labels(where).inc(stall.seconds)
         now = self._clock.now()
         self._keep_longest(now, stall)
+        if stall.seconds < _LOGGED_SECONDS:
+            return
         if now < self._next_line_at:
             self._unsaid += 1
             return
         more = {"more_since_last_line": self._unsaid} if self._unsaid else {}
         calls = {"calls": list(stall.stack)} if stall.stack else {}
-        _log.warning("event loop stalled", where=stall.where, seconds=round(stall.seconds, 4), **more, **calls)
+        log = _log.info if stall.where == NO_CPU else _log.warning  # which is the machine's fault
+        log("event loop stalled", where=stall.where, seconds=round(stall.seconds, 4), **more, **calls)
         self._next_line_at, self._unsaid = now + _LINE_SECONDS, 0
 
     @property

@@ -10,6 +10,7 @@ from epp.observability.stalls import Stall, StallRecord
 
 SPAN = Stall("epp.bodies.members:next_member", 0.25, ("epp.bodies.members:next_member:12", "epp.x:y:3"))
 SHORT = Stall("garbage collection", 0.0125)
+OTHER = Stall("garbage collection", 0.125)
 
 
 class Recorded:
@@ -42,13 +43,14 @@ def test_places_beyond_a_hundred_count_as_other(recorded: Recorded):
     assert recorded.value("stalls", "plugin:f0") == 2
 
 
-def test_log_has_a_line_every_ten_seconds_at_most_with_the_stack(recorded: Recorded):
+def test_log_has_a_line_of_a_long_stall_every_ten_seconds_at_most_with_the_stack(recorded: Recorded):
     with capture_logs() as lines:
         for _ in range(5):
             recorded.record.add(SPAN)
         recorded.clock.advance(10)
         recorded.record.add(SHORT)
-    assert [line["where"] for line in lines] == [SPAN.where, SHORT.where]
+        recorded.record.add(OTHER)
+    assert [line["where"] for line in lines] == [SPAN.where, OTHER.where]
     assert lines[0]["calls"] == list(SPAN.stack)
     assert lines[0]["seconds"] == 0.25
     assert lines[1]["more_since_last_line"] == 4
