@@ -12,6 +12,7 @@ from contextlib import suppress
 from types import CodeType, FrameType
 
 from epp.observability.stalls.cpu_timer import CpuTimer, ThreadTimes
+from epp.observability.stalls.stack_signal import StackSignal
 from epp.observability.stalls.stall import GARBAGE, NO_CPU, UNKNOWN, Stall, place_of, stack_of
 
 DEFAULT_THRESHOLD_SECONDS = 0.01
@@ -41,7 +42,8 @@ class StallWatchdog:
     """Tells of turns of the event loop that take longer than a threshold; those just above it may be missed.
 
     It looks whenever the loop's thread has used half the threshold of CPU time, and four times a second: a loop at rest
-    costs nothing more. In the middle of a turn, it asks for a callback, and takes the stack until that has run.
+    costs nothing more. In the middle of a turn, it asks for a callback, and takes the stack until that has run. Names
+    are for a loop in the main thread; other stalls are unknown.
     """
 
     def __init__(
@@ -64,6 +66,9 @@ class StallWatchdog:
         self._collected: tuple[float, float] = (-math.inf, 0.0)
         """When the last long collection of garbage began, and its seconds."""
         self._waited = 0.0
+        self._late = 0.0
+        """By how much the last look was late."""
+        self._stack: StackSignal | None = None
 
     async def start(self) -> None:
         """Begin with the running loop, in its own thread."""
@@ -75,6 +80,7 @@ class StallWatchdog:
         self._loop.call_soon(lambda: base.set_result(_caller_code()))
         self._base = await base
         gc.callbacks.append(self._note_collection)
+        self._stack = StackSignal(self._look)
         self._thread = threading.Thread(target=self._watch, name="stall watchdog", daemon=True)
         self._thread.start()
 
@@ -87,6 +93,8 @@ class StallWatchdog:
             self._wake()
             await asyncio.to_thread(self._thread.join)
             self._times.close()
+            if self._stack is not None:
+                self._stack.close()
             self._thread = None
 
     def lagged(self, seconds: float) -> None:
@@ -118,27 +126,27 @@ class StallWatchdog:
                 before, cpu = cpu, self._times.cpu_seconds()
                 unaware = own.waited_seconds() - waited
                 waited += unaware
-                self._look(cpu - before - self._threshold * _HALF - unaware if timer.works else 0.0)
-        except RuntimeError:  # the loop is closed
-            pass
+                self._late = cpu - before - self._threshold * _HALF - unaware if timer.works else 0.0
+                if self._stack is not None:
+                    self._stack.ask()
         finally:
             timer.close()
             own.close()
 
-    def _look(self, late: float) -> None:
-        """See what the loop does now; it was to be looked at so many seconds ago, where that is above the threshold.
+    def _look(self, frame: FrameType) -> None:
+        """See what the loop does now; it was to be looked at sooner, where that is late by more than the threshold.
 
-        A call that keeps the interpreter's lock keeps this thread from looking.
+        A call that keeps the interpreter's lock keeps the look off.
         """
-        frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001  documented
-        if frame is None or self._rests(frame):
+        if self._rests(frame):
             return
         probe = self._probe
         if probe is None:
             now = time.monotonic()
-            started_at = now - late if late > self._threshold else now
+            started_at = now - self._late if self._late > self._threshold else now
             probe = self._probe = _Probe(started_at, self._times.waited_seconds())
-            self._loop.call_soon_threadsafe(self._answer)
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._answer)
         where = place_of(frame, self._packages())
         probe.places[where] = probe.places.get(where, 0) + 1
         probe.stacks[where] = stack_of(frame)
@@ -156,7 +164,7 @@ class StallWatchdog:
         if seconds - (self._times.waited_seconds() - probe.waited) < self._threshold:
             self._tell(Stall(NO_CPU, seconds))
             return
-        places = probe.places.copy()  # at once: the other thread may count in it
+        places = probe.places
         where = max(places, key=lambda place: places[place], default=UNKNOWN)
         self._tell(Stall(where, seconds, probe.stacks.get(where, ())))
 

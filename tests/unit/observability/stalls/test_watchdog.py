@@ -4,6 +4,7 @@
 import asyncio
 import gc
 import json
+import signal
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ import pytest_asyncio
 
 from epp.observability.stalls import Stall, StallWatchdog
 from epp.observability.stalls.cpu_timer import CpuTimer
+from epp.observability.stalls.stack_signal import StackSignal
 from epp.observability.stalls.stall import GARBAGE, NO_CPU, UNKNOWN
 
 pytestmark = pytest.mark.asyncio
@@ -172,3 +174,15 @@ async def test_timer_wakes_for_the_time_that_another_thread_computes_alone():
         compute(0.01)
     assert len(woken) == 5
     assert max(woken) < 29
+
+
+async def test_signal_that_comes_late_ends_nothing_and_a_second_one_leaves_the_first_alone():
+    first, second = StackSignal(lambda _: None), StackSignal(lambda _: None)
+    assert (first.works, second.works) == (True, False)
+    assert not await asyncio.to_thread(lambda: StackSignal(lambda _: None).works)
+    second.close()
+    first.close()
+    signal.raise_signal(signal.SIGRTMIN + 8)
+    third = StackSignal(lambda _: None)
+    assert third.works
+    third.close()
