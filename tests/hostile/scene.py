@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -164,7 +164,12 @@ class Scene:
     async def judge_rest(
         self, *, grown_mib: float = FEW_MIB, peak_mib: float | None = None, tracebacks: bool = False
     ) -> None:
-        """Wait until nothing is under way, and judge what is left; with `tracebacks`, there may be some in the log."""
+        """Let attackers go, wait until nothing is under way, and judge what is left.
+
+        With `tracebacks`, there may be some in the log.
+        """
+        while self._attackers:
+            await self._attackers.pop().stop()  # gRPC's library keeps connections for a while
         judge, before, peak = self.judge, self.before, self.now().peak_mib
         left = await settled(self.under_way)
         judge.exactly("left in streams, queues and ledger", left or "nothing", "nothing")
@@ -222,7 +227,7 @@ async def settled(under_way: Callable[[], Any]) -> dict[str, float]:
 
 
 async def flat(now: Callable[[], Reading], seconds: float = 5.0) -> Reading:
-    """Return the lowest reading of some seconds: what was held is given back after a moment."""
+    """Return the lowest figures of some seconds: what was held is given back after a moment."""
     readings = [now()]
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -231,7 +236,12 @@ async def flat(now: Callable[[], Reading], seconds: float = 5.0) -> Reading:
         same = readings[-1].resident_mib >= readings[0].resident_mib - 1
         if len(readings) > 5 and same and readings[-1].descriptors == readings[-5].descriptors:
             break
-    return min(readings, key=lambda each: each.resident_mib)
+    return replace(
+        readings[-1],
+        resident_mib=min(each.resident_mib for each in readings),
+        descriptors=min(each.descriptors for each in readings),
+        threads=min(each.threads for each in readings),
+    )
 
 
 async def attack_with(attacker: Program, module: str, name: str, **arguments: object) -> dict[str, Any]:
