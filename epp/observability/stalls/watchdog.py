@@ -7,13 +7,14 @@ import math
 import sys
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import CodeType, FrameType
 
 from epp.observability.stalls.cpu_timer import CpuTimer, ThreadTimes
 from epp.observability.stalls.stack_signal import StackSignal
-from epp.observability.stalls.stall import GARBAGE, NO_CPU, UNKNOWN, Stall, place_of, stack_of
+from epp.observability.stalls.stall import GARBAGE, NO_CPU, UNKNOWN, Call, Stall, calls_of, place_of, stack_of
 
 DEFAULT_THRESHOLD_SECONDS = 0.01
 _LEAST_SECONDS = 0.001
@@ -24,26 +25,29 @@ _PLAIN_REST_SECONDS = 0.02
 _ALERT_SECONDS = 10.0
 """Time of frequent looks after a stall without a name."""
 _HALF = 0.5
+_LOOK = 2.5
+"""Thresholds of CPU time between two looks at a busy loop: each takes some 0.1 ms, most of it to change threads."""
+_MOST_LOOKS = 100
 
 
 class _Probe:
     """A callback that the loop was asked for in the middle of a turn, and what was seen until it ran."""
 
-    __slots__ = ("places", "stacks", "started_at", "waited")
+    __slots__ = ("seen", "started_at")
 
-    def __init__(self, started_at: float, waited: float) -> None:
-        self.started_at, self.waited = started_at, waited
-        self.places: dict[str, int] = {}
-        """How often it was seen where."""
-        self.stacks: dict[str, tuple[str, ...]] = {}
+    def __init__(self, started_at: float) -> None:
+        self.started_at = started_at
+        self.seen: deque[tuple[Call, ...]] = deque(maxlen=_MOST_LOOKS)
+        """The stacks."""
 
 
 class StallWatchdog:
-    """Tells of turns of the event loop that take longer than a threshold; those just above it may be missed.
+    """Tells of turns of the event loop that take longer than a threshold.
 
-    It looks whenever the loop's thread has used half the threshold of CPU time, and four times a second: a loop at rest
-    costs nothing more. In the middle of a turn, it asks for a callback, and takes the stack until that has run. Names
-    are for a loop in the main thread; other stalls are unknown.
+    It looks whenever the loop's thread has used two and a half times the threshold of CPU time, and four times a
+    second: a loop at rest costs nothing more. Of stalls that are not much longer than that, it sees some. In the middle
+    of a turn, it asks for a callback, and takes the stack until that has run. Names are for a loop in the main thread;
+    other stalls are unknown.
     """
 
     def __init__(
@@ -115,7 +119,7 @@ class StallWatchdog:
             self._timer.wake()
 
     def _watch(self) -> None:
-        timer = self._timer = CpuTimer(self._times.clock, self._threshold * _HALF)
+        timer = self._timer = CpuTimer(self._times.clock, self._threshold * _LOOK)
         rest = _REST_SECONDS if timer.works else _PLAIN_REST_SECONDS
         own = ThreadTimes(threading.get_ident(), threading.get_native_id())
         cpu, waited = self._times.cpu_seconds(), own.waited_seconds()
@@ -124,9 +128,12 @@ class StallWatchdog:
                 is_close = self._probe is not None or time.monotonic() < self._alert_until
                 timer.wait(self._threshold if is_close else rest)
                 before, cpu = cpu, self._times.cpu_seconds()
-                unaware = own.waited_seconds() - waited
-                waited += unaware
-                self._late = cpu - before - self._threshold * _HALF - unaware if timer.works else 0.0
+                late = cpu - before - self._threshold * _LOOK if timer.works else 0.0
+                if late > self._threshold or cpu == before:  # else it matters little, and reading takes time
+                    unaware = own.waited_seconds() - waited
+                    waited += unaware
+                    late -= unaware
+                self._late = late
                 if self._stack is not None:
                     self._stack.ask()
         finally:
@@ -144,12 +151,10 @@ class StallWatchdog:
         if probe is None:
             now = time.monotonic()
             started_at = now - self._late if self._late > self._threshold else now
-            probe = self._probe = _Probe(started_at, self._times.waited_seconds())
+            probe = self._probe = _Probe(started_at)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._answer)
-        where = place_of(frame, self._packages())
-        probe.places[where] = probe.places.get(where, 0) + 1
-        probe.stacks[where] = stack_of(frame)
+        probe.seen.append(calls_of(frame))
 
     def _answer(self) -> None:
         """End a probe: the loop has come around."""
@@ -161,12 +166,14 @@ class StallWatchdog:
         collected_at, collected = self._collected
         if collected_at >= probe.started_at - self._threshold and collected > seconds * _HALF:
             return  # that was told
-        if seconds - (self._times.waited_seconds() - probe.waited) < self._threshold:
+        if seconds - (self._times.waited_seconds() - self._waited) < self._threshold:  # since the last timer, or before
             self._tell(Stall(NO_CPU, seconds))
             return
-        places = probe.places
-        where = max(places, key=lambda place: places[place], default=UNKNOWN)
-        self._tell(Stall(where, seconds, probe.stacks.get(where, ())))
+        packages = self._packages()
+        places = [place_of(calls, packages) for calls in probe.seen]
+        where, _ = Counter(places).most_common(1)[0]
+        last = len(places) - 1 - places[::-1].index(where)
+        self._tell(Stall(where, seconds, stack_of(probe.seen[last])))
 
     def _tell(self, stall: Stall) -> None:
         self._told_at = time.monotonic()
