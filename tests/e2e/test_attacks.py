@@ -19,7 +19,7 @@ GATHERED_MIB = 256
 
 
 def show(what: str, picker: Watched, waits: Waits, outcome: dict[str, object]) -> None:
-    print(f"{what}: {outcome}; memory +{picker.grown_mib:.0f} MiB at most; a request beside it {waits}")  # noqa: T201
+    print(f"{what}: {outcome}; memory +{picker.grown_mib:.0f} MiB at most; a request beside it {waits}")  # noqa: T201  with -s
 
 
 async def test_fifty_thousand_resets_three_times_over():

@@ -35,13 +35,13 @@ GATEWAY = ("gateway", "--listen=127.0.0.1:0", "--cluster-type=override-host")
 
 @contextlib.contextmanager
 def small_disk(directory: Path, size: str) -> Iterator[None]:
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", directory], check=False)  # noqa: S607
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", directory], check=False)  # noqa: S607  found on the PATH
     if mounted.returncode:
         pytest.skip("mounting takes the rights of root")
     try:
         yield
     finally:
-        subprocess.run(["umount", "-l", directory], check=True)  # noqa: S607
+        subprocess.run(["umount", "-l", directory], check=True)  # noqa: S607  the same
 
 
 async def test_gateway_on_a_full_disk_ends_with_what_could_not_be_written(tmp_path):

@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--coverage", type=Path, metavar="DIRECTORY", help="choose by coverage, and keep inputs there")
     parser.add_argument("--input", type=Path, help="run this file alone, such as one that was left after a crash")
     given = parser.parse_args()
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(open(os.devnull, "w")))  # noqa: SIM115, PTH123
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(open(os.devnull, "w")))  # noqa: SIM115, PTH123  till the end
     if given.input:
         with new_target(given.target) as target:
             target(given.input.read_bytes())

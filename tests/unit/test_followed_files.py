@@ -147,7 +147,7 @@ class Prices(Plugin):
         return "prices:\n" + "".join(f"- {{instanceType: {name}, perHour: 1.5}}\n" for name in names)
 
     def names(self) -> str:
-        return "".join(sorted(price.instance_type for price in self.plugin._tables.price_file.parsed.value))  # noqa: SLF001
+        return "".join(sorted(price.instance_type for price in self.plugin._tables.price_file.parsed.value))  # noqa: SLF001  no other way
 
 
 class GpuCatalogue(Plugin):
@@ -158,7 +158,7 @@ class GpuCatalogue(Plugin):
         return "".join(f"- {{model: {name}, fullModelName: {name}, costPerHour: 1.5}}\n" for name in names)
 
     def names(self) -> str:
-        return "".join(sorted(entry.model for entry in self.plugin._tables.products.parsed.value))  # noqa: SLF001
+        return "".join(sorted(entry.model for entry in self.plugin._tables.products.parsed.value))  # noqa: SLF001  the same
 
 
 class Classes(Plugin):
