@@ -19,6 +19,7 @@ from bench import request_body
 from commands import command
 from config_files import endpoints_file, with_pool
 from serving import PLAIN, Exchange, destination_of, exchange, first_message, serving
+from transports import over_asyncio
 from world import FAST, MODEL, until
 
 from epp.sim import RunningSim, running
@@ -142,6 +143,7 @@ async def flooded(call: Exchange) -> bool:
     return True
 
 
+@over_asyncio  # grpcio allocates in C++, which ends the process where memory is missing
 async def test_requests_for_which_memory_is_missing_fail_alone(sim):
     """Twenty bodies of 30 MB, open all at once, are three times what there is room for."""
     async with serving(sim, PLAIN) as served:
