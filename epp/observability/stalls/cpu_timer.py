@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time of another thread: how much it had, how much it waited for, and a timer that runs as it does."""
+"""CPU time of a thread: how much it had, how much it waited for, and a timer that runs as it does."""
 
 import ctypes
 import os
-import signal
 import sys
-import threading
 import time
 from contextlib import suppress
 
@@ -27,10 +25,6 @@ class ThreadTimes:
     def clock(self) -> int | None:
         """The clock of its CPU time, for `clock_gettime`; None where there is none."""
         return self._clock
-
-    def cpu_seconds(self) -> float:
-        """Return the CPU time that it has used; NaN for unknown."""
-        return float("nan") if self._clock is None else time.clock_gettime(self._clock)
 
     def waited_seconds(self) -> float:
         """Return the time in which it could have run and had no CPU; 0 for unknown."""
@@ -72,24 +66,19 @@ class _Interval(ctypes.Structure):
 
 
 class CpuTimer:
-    """Wakes the thread that made it whenever another has used so much CPU time: one that sleeps wakes no one.
+    """Sends a thread a signal whenever it has used so much CPU time: one that sleeps is left alone.
 
-    Python has no such timer; without it, a thread would have to look at the clock all the time. Where the system has
-    none either (`works` is false), waiting is for time alone.
+    Python has no such timer. Where the system has none either, `works` is false, and nothing is sent.
     """
 
-    def __init__(self, clock: int | None, seconds: float) -> None:
-        """Begin; `clock` is that of the other thread's CPU time. Called in the thread that will wait."""
+    def __init__(self, clock: int | None, native_id: int, number: int, seconds: float) -> None:
+        """Begin; `clock` is that of the thread's CPU time, and `number` the signal's."""
         self._timer = ctypes.c_void_p()
-        self._woken = threading.Event()
-        self._thread = threading.get_ident()
         self.works = False
         if clock is None or sys.platform != "linux" or sys.maxsize < 2**32:
             return
-        self._signal = signal.SIGRTMIN + 7  # of those that C libraries keep for themselves, there are three
-        signal.pthread_sigmask(signal.SIG_BLOCK, {self._signal})
         self._library = ctypes.CDLL(None)
-        event = _SignalEvent(None, self._signal, _SIGEV_THREAD_ID, threading.get_native_id())
+        event = _SignalEvent(None, number, _SIGEV_THREAD_ID, native_id)
         whole, part = divmod(round(seconds * 1e9), 1_000_000_000)
         with suppress(AttributeError):  # a C library that has timers elsewhere
             self.works = (
@@ -98,23 +87,8 @@ class CpuTimer:
                 == 0
             )
 
-    def wait(self, seconds: float) -> None:
-        """Wait for the timer, for `wake`, or for so long."""
-        if self.works:
-            signal.sigtimedwait({self._signal}, seconds)
-        else:
-            self._woken.wait(seconds)
-            self._woken.clear()
-
-    def wake(self) -> None:
-        """Let the wait end, or the next one; called in any thread while the waiting one lives."""
-        if self.works:
-            signal.pthread_kill(self._thread, self._signal)
-        else:
-            self._woken.set()
-
     def close(self) -> None:
-        """End; called in the thread that made it."""
+        """End; a signal may still be under way."""
         if self.works:
             self._library.timer_delete(self._timer)
             self.works = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stack of the main thread, seen by itself at the request of another."""
+"""The stack of the main thread, seen by itself at the request of another, or of a timer."""
 
 import signal
 import sys
@@ -19,30 +19,26 @@ class StackSignal:
         """Begin; `seen` is called in the main thread, and may be in the midst of anything. It is to raise nothing."""
         self._seen = seen
         self._thread = threading.get_ident()
-        self._number = 0
+        self.number = 0
+        """Of the signal; 0 where it has no effect: in other threads, and beside another one."""
         if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
             return
         number = signal.SIGRTMIN + 8
         if signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN):  # else it is somebody else's
             signal.signal(number, self._on_signal)
             signal.siginterrupt(number, False)  # noqa: FBT003  its only form
-            self._number = number
-
-    @property
-    def works(self) -> bool:
-        """Whether `ask` has an effect: not in other threads, nor beside another one."""
-        return self._number > 0
+            self.number = number
 
     def ask(self) -> None:
         """Have the stack shown soon; called in any thread."""
-        if self._number:
-            signal.pthread_kill(self._thread, self._number)
+        if self.number:
+            signal.pthread_kill(self._thread, self.number)
 
     def close(self) -> None:
         """End; called in the main thread, with nobody asking any more. What was asked for is not shown."""
-        if self._number:
-            signal.signal(self._number, signal.SIG_IGN)  # the default would end the process
-            self._number = 0
+        if self.number:
+            signal.signal(self.number, signal.SIG_IGN)  # the default would end the process
+            self.number = 0
 
     def _on_signal(self, _: int, frame: FrameType | None) -> None:
         if frame is not None:

@@ -9,7 +9,8 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from queue import Empty, SimpleQueue
 from types import CodeType, FrameType
 
 from epp.observability.stalls.cpu_timer import CpuTimer, ThreadTimes
@@ -20,13 +21,11 @@ DEFAULT_THRESHOLD_SECONDS = 0.01
 _LEAST_SECONDS = 0.001
 _REST_SECONDS = 0.25
 """Between two looks at a loop that uses no CPU time. A call that waits for something else is found in this time."""
-_PLAIN_REST_SECONDS = 0.02
-"""That, where there is no timer of CPU time."""
 _ALERT_SECONDS = 10.0
 """Time of frequent looks after a stall without a name."""
 _HALF = 0.5
-_LOOK = 2.5
-"""Thresholds of CPU time between two looks at a busy loop: each takes some 0.1 ms, most of it to change threads."""
+_LOOK = 0.5
+"""Thresholds of CPU time between two looks at a busy loop; the kernel rounds it up to its clock's next tick."""
 _MOST_LOOKS = 100
 
 
@@ -44,10 +43,9 @@ class _Probe:
 class StallWatchdog:
     """Tells of turns of the event loop that take longer than a threshold.
 
-    It looks whenever the loop's thread has used two and a half times the threshold of CPU time, and four times a
-    second: a loop at rest costs nothing more. Of stalls that are not much longer than that, it sees some. In the middle
-    of a turn, it asks for a callback, and takes the stack until that has run. Names are for a loop in the main thread;
-    other stalls are unknown.
+    The loop's thread looks at itself at a signal, of a timer of its CPU time, and of a thread four times a second.
+    In the middle of a turn, it asks for a callback, and takes the stack until that has run. Of stalls that are less
+    than twice as long as the threshold, it sees some. Names are for a loop in the main thread; others are unknown.
     """
 
     def __init__(
@@ -61,8 +59,10 @@ class StallWatchdog:
         self._stalled = stalled
         self._packages = packages
         self._stopping = False
+        self._held = ExitStack()
         self._thread: threading.Thread | None = None
         self._timer: CpuTimer | None = None
+        self._stack: StackSignal | None = None
         self._probe: _Probe | None = None
         self._alert_until = -math.inf
         self._told_at = -math.inf
@@ -70,36 +70,40 @@ class StallWatchdog:
         self._collected: tuple[float, float] = (-math.inf, 0.0)
         """When the last long collection of garbage began, and its seconds."""
         self._waited = 0.0
-        self._late = 0.0
-        """By how much the last look was late."""
-        self._stack: StackSignal | None = None
+        self._looked_at = 0.0
+        """CPU time of the loop's thread at the last look."""
+        self._wakes: SimpleQueue[None] = SimpleQueue()  # unlike an event's, its lock is no matter in a signal handler
 
     async def start(self) -> None:
         """Begin with the running loop, in its own thread."""
         self._loop = asyncio.get_running_loop()
-        self._loop_thread = threading.get_ident()
-        self._times = ThreadTimes(self._loop_thread, threading.get_native_id())
+        self._times = ThreadTimes(threading.get_ident(), threading.get_native_id())
+        self._held.callback(self._times.close)
         self._waited = self._times.waited_seconds()
         base: asyncio.Future[CodeType | None] = self._loop.create_future()
         self._loop.call_soon(lambda: base.set_result(_caller_code()))
         self._base = await base
         gc.callbacks.append(self._note_collection)
-        self._stack = StackSignal(self._look)
-        self._thread = threading.Thread(target=self._watch, name="stall watchdog", daemon=True)
-        self._thread.start()
+        self._looked_at = time.thread_time()
+        stack = self._stack = StackSignal(self._look)
+        if stack.number:
+            seconds = self._threshold * _LOOK
+            self._timer = CpuTimer(self._times.clock, threading.get_native_id(), stack.number, seconds)
+            self._thread = threading.Thread(target=self._watch, args=(stack,), name="stall watchdog", daemon=True)
+            self._thread.start()
 
     async def stop(self) -> None:
         """End the thread."""
         self._stopping = True
         with suppress(ValueError):
             gc.callbacks.remove(self._note_collection)
-        if self._thread is not None:
-            self._wake()
+        if self._thread is not None and self._stack is not None and self._timer is not None:
+            self._timer.close()
+            self._wakes.put(None)
             await asyncio.to_thread(self._thread.join)
-            self._times.close()
-            if self._stack is not None:
-                self._stack.close()
+            self._stack.close()
             self._thread = None
+        self._held.close()
 
     def lagged(self, seconds: float) -> None:
         """Count a timer of the loop that was late as a stall, if it was in none; look more often then."""
@@ -111,46 +115,32 @@ class StallWatchdog:
             self._tell(Stall(NO_CPU, seconds))
             return
         self._alert_until = now + _ALERT_SECONDS
-        self._wake()
+        self._wakes.put(None)
         self._tell(Stall(UNKNOWN, seconds))
 
-    def _wake(self) -> None:
-        if self._timer is not None and self._thread is not None and self._thread.is_alive():
-            self._timer.wake()
-
-    def _watch(self) -> None:
-        timer = self._timer = CpuTimer(self._times.clock, self._threshold * _LOOK)
-        rest = _REST_SECONDS if timer.works else _PLAIN_REST_SECONDS
-        own = ThreadTimes(threading.get_ident(), threading.get_native_id())
-        cpu, waited = self._times.cpu_seconds(), own.waited_seconds()
-        try:
-            while not self._stopping:
-                is_close = self._probe is not None or time.monotonic() < self._alert_until
-                timer.wait(self._threshold if is_close else rest)
-                before, cpu = cpu, self._times.cpu_seconds()
-                late = cpu - before - self._threshold * _LOOK if timer.works else 0.0
-                if late > self._threshold or cpu == before:  # else it matters little, and reading takes time
-                    unaware = own.waited_seconds() - waited
-                    waited += unaware
-                    late -= unaware
-                self._late = late
-                if self._stack is not None:
-                    self._stack.ask()
-        finally:
-            timer.close()
-            own.close()
+    def _watch(self, stack: StackSignal) -> None:
+        """Look where no CPU time is used: twice in a short time, and then as long as it is the same turn."""
+        rest = _REST_SECONDS
+        while not self._stopping:
+            with suppress(Empty):
+                self._wakes.get(timeout=rest)
+            stack.ask()
+            is_close = rest == _REST_SECONDS or self._probe is not None or time.monotonic() < self._alert_until
+            rest = self._threshold if is_close else _REST_SECONDS
 
     def _look(self, frame: FrameType) -> None:
-        """See what the loop does now; it was to be looked at sooner, where that is late by more than the threshold.
+        """See what the loop does now; it was to be looked at sooner, where it used more than a timer's CPU time.
 
         A call that keeps the interpreter's lock keeps the look off.
         """
+        before, self._looked_at = self._looked_at, time.thread_time()
         if self._rests(frame):
             return
         probe = self._probe
         if probe is None:
             now = time.monotonic()
-            started_at = now - self._late if self._late > self._threshold else now
+            late = self._looked_at - before - self._threshold * _LOOK
+            started_at = now - late if late > self._threshold else now
             probe = self._probe = _Probe(started_at)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._answer)

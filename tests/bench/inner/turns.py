@@ -105,7 +105,8 @@ class Line:
         for wait in self.waits:
             while not wait.done():  # noqa: ASYNC110  one turn at a time
                 await asyncio.sleep(0)
-            wait.exception()
+            if not wait.cancelled():
+                wait.exception()
 
 
 async def reloaded(count: int) -> float:
