@@ -184,7 +184,8 @@ class Router:
             settled=self._reservations.settle,
             reservations=reservations,
         )
-        self._outliers.picked(routing.slot)
+        if self._outliers.on_trial:
+            self._outliers.picked(routing.slot)
         self._reservations.assume(routing, started)
         if ATTEMPT_COUNT in request.headers:
             self._attempts.opened(routing)

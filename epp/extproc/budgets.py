@@ -55,18 +55,15 @@ class Budgets:
         self.streams = Capacity("streams", settings.max_streams, self._say)
         self.pending = Capacity("pending_streams", settings.max_pending_streams, self._say)
         self.gathered = HeldBytes("gathered_bytes", settings.max_gathered_bytes, self._say)
+        limit = settings.max_streams
+        self.most_streams = limit + max(limit // _EXTRA_STREAMS, 1)
+        """The number of streams from which on none is opened, not even to be refused with words."""
         self.timeouts = 0
         """Requests that were given up as nothing more of them came."""
 
     def __iter__(self) -> Iterator[Capacity]:
         """Yield each budget."""
         return iter((self.connections, self.streams, self.pending, self.gathered))
-
-    @property
-    def most_streams(self) -> int:
-        """The number of streams from which on none is opened, not even to be refused with words."""
-        limit = self.streams.limit
-        return limit + max(limit // _EXTRA_STREAMS, 1)
 
     def _say(self, capacity: Capacity) -> None:
         flag = _REMEDIES[capacity.name]

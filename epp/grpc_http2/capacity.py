@@ -52,7 +52,7 @@ class HeldBytes(Capacity):
     reads slowly loses to others, and not they to it. Those that hold little have some room to themselves.
     """
 
-    __slots__ = ("_clock", "_holders")
+    __slots__ = ("_clock", "_holders", "room_for_all")
 
     def __init__(
         self,
@@ -63,6 +63,8 @@ class HeldBytes(Capacity):
     ) -> None:
         super().__init__(name, limit, refused)
         self._clock = clock
+        self.room_for_all = limit - limit // _RESERVED
+        """The bytes beyond which there is room for small holders alone."""
         self._holders: dict[Account, float] = {}  # those with a worthwhile amount, and since when; the oldest first
 
     def account(self) -> "Account":
@@ -72,7 +74,7 @@ class HeldBytes(Capacity):
     def make_room(self, size: int, *, asker: "Account") -> bool:
         """Have holders give way until there is room for so many bytes more; return whether there is."""
         small = asker.size + size < _SMALL_BYTES
-        limit = self.limit if small else self.limit - self.limit // _RESERVED
+        limit = self.limit if small else self.room_for_all
         while self.used + size > limit:
             oldest = next((each for each in self._holders if each is not asker), None)
             self.refuse()
@@ -107,7 +109,7 @@ class Account:
         held = self._bytes
         if self.closed:
             return False
-        if (held.used + size > held.limit - held.limit // _RESERVED) and not held.make_room(size, asker=self):
+        if held.used + size > held.room_for_all and not held.make_room(size, asker=self):
             return False
         self.put(size)
         return True
@@ -130,7 +132,8 @@ class Account:
     def close(self) -> None:
         """Give everything back, once."""
         if not self.closed:
-            self.put(-self.size)
+            if self.size:
+                self.put(-self.size)
             self.closed = True
             self.on_give_way = _nothing
 

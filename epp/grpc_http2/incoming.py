@@ -114,7 +114,7 @@ class Incoming:
             self._empty_frames.spend(now)
         self._count(stream, len(content), ended=ended)
         stream.heard_at = now
-        if stream.call is not None and self._calls.has_room(stream, len(content)):
+        if content and stream.call is not None and self._calls.has_room(stream, len(content)):
             stream.inbox.feed(bytes(content) if stream.blocked else content)  # a view would keep the whole read alive
         if ended:
             self._calls.request_ended(stream)

@@ -60,7 +60,8 @@ class GrpcProtocol(asyncio.Protocol):
         self._is_ending = False
         self._is_paused = False
         self._later = b""  # what came and has to wait for another turn of the loop
-        self._turn_ends = 0.0
+        self._read_at = 0.0
+        self._turn_ends = 0.0  # 0 before a read has asked
         self._unwritten = registry.held.account()
 
     # what asyncio calls
@@ -92,11 +93,21 @@ class GrpcProtocol(asyncio.Protocol):
         self._check()
 
     def data_received(self, data: bytes) -> None:
-        """Handle one read."""
+        """Handle one read, as far as this turn allows."""
         if self._later:
             self._later += data
-        else:
-            self._take(data)
+            return
+        connection = self._connection
+        if connection is None:
+            return
+        self._turn_ends, self._read_at = 0.0, self._time()
+        self._later = connection.receive(data, self._read_at, self._is_turn_over)
+        if connection.out or connection.closed:
+            self._write()
+        if self._later and self._transport is not None:
+            if len(self._later) > _MOST_LATER_BYTES:
+                self._transport.pause_reading()
+            self._loop.call_soon(self._go_on)
 
     def eof_received(self) -> bool:
         """Close, once what came is handled: HTTP/2 knows no connection that is open on one side."""
@@ -202,27 +213,12 @@ class GrpcProtocol(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _take(self, data: bytes) -> None:
-        """Handle what came, as far as this turn allows."""
-        connection = self._connection
-        if connection is None:
-            return
-        now = self._time()
-        self._turn_ends = min(now + _TURN_SECONDS, self._registry.turn_ends(now))
-        self._later = connection.receive(data, now, self._is_turn_over)
-        if connection.out or connection.closed:
-            self._write()
-        if self._later and self._transport is not None:
-            if len(self._later) > _MOST_LATER_BYTES:
-                self._transport.pause_reading()
-            self._loop.call_soon(self._go_on)
-
     def _go_on(self) -> None:
         """Handle what was left, then read on."""
         if self._is_paused or not self._later:
             return
         data, self._later = self._later, b""
-        self._take(data)
+        self.data_received(data)
         self._read_on()
         if self._is_ending and not self._later and self._transport is not None:
             self._transport.close()
@@ -233,6 +229,9 @@ class GrpcProtocol(asyncio.Protocol):
             transport.resume_reading()
 
     def _is_turn_over(self) -> bool:
+        """Whether it is others' turn; a read of few frames does not ask, and needs no end of a turn."""
+        if not self._turn_ends:
+            self._turn_ends = min(self._read_at + _TURN_SECONDS, self._registry.turn_ends(self._read_at))
         return self._time() >= self._turn_ends
 
     def _write(self) -> None:

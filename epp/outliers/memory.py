@@ -86,7 +86,8 @@ class OutlierMemory:
         self._observer = observer or OutlierObserver()
         self._records: dict[int, Record] = {}
         """By slot; of endpoints that nothing is held against, there is none."""
-        self._on_trial: set[int] = set()
+        self.on_trial: set[int] = set()
+        """Slots whose next request decides; usually none."""
         self._successes = 0
         """Responses that are no failures, since something was held against an endpoint."""
         self._ask: Ask | None = None
@@ -122,7 +123,7 @@ class OutlierMemory:
 
     def picked(self, slot: int) -> None:
         """Note that a request goes to a slot: one on trial gets no other one before the response."""
-        if slot in self._on_trial:
+        if slot in self.on_trial:
             record = self._records[slot]
             record.last(self._clock.now(), self.settings.base_ejection_seconds)
             self._put(slot, record, State.TRIED)
@@ -270,9 +271,9 @@ class OutlierMemory:
     def _put(self, slot: int, record: Record, state: State) -> None:
         was_ejected, record.state = record.state.is_ejected, state
         if state is State.ON_TRIAL:
-            self._on_trial.add(slot)
+            self.on_trial.add(slot)
         else:
-            self._on_trial.discard(slot)
+            self.on_trial.discard(slot)
         self._store.avoid(slot, avoided=state.is_avoided)
         if was_ejected or state.is_ejected:
             self._changed()
@@ -284,7 +285,7 @@ class OutlierMemory:
     def _pool_changed(self, change: Change) -> None:
         for slot, _ in change.removed:
             self._records.pop(slot, None)
-            self._on_trial.discard(slot)
+            self.on_trial.discard(slot)
         if change.removed or change.added:
             self._keep_within_limit()
             self._changed()

@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 
 from epp.observability.stalls.cpu_timer import CpuTimer, ThreadTimes
 from epp.observability.stalls.stack_signal import StackSignal
-from epp.observability.stalls.stall import GARBAGE, NO_CPU, UNKNOWN, Call, Stall, calls_of, place_of, stack_of
+from epp.observability.stalls.stall import GARBAGE, NO_CPU, UNKNOWN, Mark, Stall, marks_of, place_of, stack_of
 
 DEFAULT_THRESHOLD_SECONDS = 0.01
 _LEAST_SECONDS = 0.001
@@ -36,7 +36,7 @@ class _Probe:
 
     def __init__(self, started_at: float) -> None:
         self.started_at = started_at
-        self.seen: deque[tuple[Call, ...]] = deque(maxlen=_MOST_LOOKS)
+        self.seen: deque[list[Mark]] = deque(maxlen=_MOST_LOOKS)
         """The stacks."""
 
 
@@ -144,7 +144,7 @@ class StallWatchdog:
             probe = self._probe = _Probe(started_at)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._answer)
-        probe.seen.append(calls_of(frame))
+        probe.seen.append(marks_of(frame))
 
     def _answer(self) -> None:
         """End a probe: the loop has come around."""
@@ -160,7 +160,7 @@ class StallWatchdog:
             self._tell(Stall(NO_CPU, seconds))
             return
         packages = self._packages()
-        places = [place_of(calls, packages) for calls in probe.seen]
+        places = [place_of(marks, packages) for marks in probe.seen]
         where, _ = Counter(places).most_common(1)[0]
         last = len(places) - 1 - places[::-1].index(where)
         self._tell(Stall(where, seconds, stack_of(probe.seen[last])))

@@ -13,6 +13,7 @@ from timing import no_log_lines, quick, tell
 from epp.config import Builder, assemble
 from epp.datastore import Credit, Datastore
 from epp.director import Director, DirectorObserver, Routing, Subset
+from epp.extproc.budgets import Budgets, BudgetSettings, Claim
 from epp.extproc.decoding import decode
 from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.modes import GatewayTraits
@@ -85,6 +86,7 @@ class Decided:
         first = director.route(Headers([(":path", SENT[":path"])]), body, None)
         assert isinstance(first, Routing)
         self._request, self._result = first.request, first.result
+        self._outliers = OutlierMemory(store, self.clock)
 
     def route(self, headers: Headers, body: bytes, subset: Subset | None, *, incomplete: bool = False) -> Routing:
         """Credit the endpoint, nothing else."""
@@ -97,7 +99,7 @@ class Decided:
             guard=Guard(self._observer),
             observer=self._observer,
             find=self._store.find,
-            outliers=OutlierMemory(self._store, self.clock),
+            outliers=self._outliers,
         )
 
 
@@ -150,12 +152,15 @@ def prompt(size: int) -> bytes:
 def player() -> Callable[[Exchange], None]:
     """Return what plays an exchange."""
     director, settings, traits = Decided(), ExchangeSettings(), GatewayTraits()
+    budgets = Budgets(BudgetSettings())
 
     def play(exchange: Exchange) -> None:
-        session = Session(director, settings, traits)  # type: ignore[arg-type]  # all that a session needs of one
+        claim = Claim(budgets, budgets.gathered.account())
+        session = Session(director, settings, traits, claim)  # type: ignore[arg-type]  # all that it needs of one
         for message in exchange:
             session.receive(decode(message))
         session.close()
+        claim.close()
 
     return play
 
