@@ -9,6 +9,7 @@ from epp.grpc_http2.capacity import HeldBytes
 from epp.grpc_http2.complaints import Complaints
 from epp.grpc_http2.connection import Connection
 from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.peers import peer_of
 from epp.grpc_http2.service import Cancellable, Methods, Waiting
 from epp.grpc_http2.tls import speaks_http2
 
@@ -70,7 +71,7 @@ class GrpcProtocol(asyncio.Protocol):
         """Greet the client."""
         if not speaks_http2(transport.get_extra_info("ssl_object")):
             problem = "TLS connection refused: the client must offer the protocol h2 (ALPN)"
-            self._registry.complaints.warn(problem, self._time(), peer=_peer(transport))
+            self._registry.complaints.warn(problem, self._time(), peer=peer_of(transport))
             transport.close()
             self._loop.call_later(_LINGER_SECONDS, cast("asyncio.Transport", transport).abort)
             return
@@ -84,7 +85,7 @@ class GrpcProtocol(asyncio.Protocol):
             self._methods,
             self._limits,
             self,
-            _peer(transport),
+            peer_of(transport),
             self._time(),
             complaints=self._registry.complaints,
             held=self._registry.held,
@@ -309,13 +310,3 @@ class GrpcProtocol(asyncio.Protocol):
         """Break the cycle with a lost connection, whose tables may be large, in place of the garbage collector."""
         if self._transport is None and not self._held:
             self._connection = None
-
-
-def _peer(transport: asyncio.BaseTransport) -> str:
-    name = transport.get_extra_info("peername")
-    match name:
-        case (str(host), int(port)):
-            return f"ipv4:{host}:{port}"
-        case (str(host), int(port), *_):
-            return f"ipv6:[{host}]:{port}"
-    return "unix:"

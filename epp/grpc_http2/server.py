@@ -66,7 +66,9 @@ class GrpcServer:
 
         if self._tls is not None:
             sock.listen(_BACKLOG)
-            self._listener = TlsListener(sock, self._tls, protocol, limits, self.complaints)
+            self._listener = TlsListener(
+                sock, self._tls, protocol, limits, complaints=self.complaints, turn_ends=self.turn_ends
+            )
         elif sock.family == socket.AF_UNIX:
             self._listener = await loop.create_unix_server(protocol, sock=sock, backlog=_BACKLOG)
         else:

@@ -14,6 +14,7 @@ import structlog
 
 from epp.grpc_http2.complaints import Complaints
 from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.tls_session import TlsSession
 
 _log = structlog.get_logger()
 
@@ -69,13 +70,16 @@ class TlsListener:
         contexts: Callable[[], Awaitable[ssl.SSLContext]],
         protocol: Callable[[], asyncio.Protocol],
         limits: Limits,
+        *,
         complaints: Complaints,
+        turn_ends: Callable[[float], float],
     ) -> None:
+        """Begin; `turn_ends` returns by when all connections together let the event loop go on to other work."""
         self._sock = sock
         self._contexts = contexts
         self._protocol = protocol
-        self._handshake_seconds = limits.handshake_seconds
-        self._max_handshakes = limits.max_handshakes
+        self._limits = limits
+        self._turn_ends = turn_ends
         self._complaints = complaints
         self._loop = asyncio.get_running_loop()
         self._handshakes: dict[asyncio.Task[None], None] = {}
@@ -107,22 +111,30 @@ class TlsListener:
 
     def _make_room(self) -> None:
         """Give up the oldest handshake if there are too many: an honest client has long finished its own."""
-        if len(self._handshakes) >= self._max_handshakes:
+        most = self._limits.max_handshakes
+        if len(self._handshakes) >= most:
             oldest = next(iter(self._handshakes))
             del self._handshakes[oldest]  # now: its end may take some turns of the loop
             oldest.cancel()
-            problem = f"{self._max_handshakes} are open: the oldest is dropped"
+            problem = f"{most} are open: the oldest is dropped"
             self._complaints.warn("too many unfinished TLS handshakes", self._loop.time(), problem=problem)
 
     async def _shake_hands(self, connection: socket.socket) -> None:
         try:
-            async with asyncio.timeout(self._handshake_seconds):
+            async with asyncio.timeout(self._limits.handshake_seconds):
                 context = await self._contexts()
-            await self._loop.connect_accepted_socket(
-                self._protocol, connection, ssl=context, ssl_handshake_timeout=self._handshake_seconds
+            session = TlsSession(
+                context, self._protocol, self._limits, complaints=self._complaints, turn_ends=self._turn_ends
             )
-        except (OSError, TimeoutError):  # of the client's making; ssl.SSLError is an OSError
+            await self._loop.connect_accepted_socket(lambda: session, connection)
+        except (OSError, TimeoutError):  # of the client's making
             connection.close()
+            return
         except BaseException:
             connection.close()
+            raise
+        try:
+            await session.settled
+        except asyncio.CancelledError:
+            session.abort()
             raise

@@ -283,6 +283,30 @@ async def test_slow_certificate_keeps_no_client_for_ever(service):
     await server.stop(0)
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_messages_of_any_size_go_both_ways_over_tls(service, version):
+    key, certificate = self_signed()
+    context = server_context(key, certificate, ssl.TLSVersion.TLSv1_2)
+    context.maximum_version = version
+
+    async def contexts() -> ssl.SSLContext:
+        return context
+
+    server = GrpcServer({ECHO: service.open}, Limits(max_message_bytes=2**26), contexts)
+    sock = listener("127.0.0.1", 0)
+    await server.start(sock)
+    credentials = grpc.ssl_channel_credentials(certificate)
+    named = [("grpc.ssl_target_name_override", "localhost"), *APART]
+    async with grpc.aio.secure_channel(f"127.0.0.1:{sock.getsockname()[1]}", credentials, options=named) as channel:
+        call = channel.stream_stream(ECHO)()
+        for text in (b"a", b"b" * 16_379, b"c" * 3_000_000):
+            await call.write(text)
+            assert await call.read() == text
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+    await server.stop(0)
+
+
 async def test_further_tls_client_takes_the_place_of_the_oldest_that_says_nothing(service):
     key, certificate = self_signed()
     context = server_context(key, certificate, ssl.TLSVersion.TLSv1_2)
