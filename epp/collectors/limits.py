@@ -15,6 +15,7 @@ class Limit(StrEnum):
     PAGE_BYTES = "page_bytes"
     PAGE_CHUNKS = "page_chunks"
     PAGE_SECONDS = "page_seconds"
+    PAGES_BYTES = "pages_bytes"
     FAMILY_SERIES = "family_series"
     SERIES_BYTES = "series_bytes"
 
@@ -32,6 +33,8 @@ class PageLimits:
     """Series of one name that are read: the first ones."""
     series_bytes: int = 64 * _KIB
     """Bytes of all series that are read; a single one may have a quarter of them."""
+    arriving_bytes: int = 64 * _MIB
+    """Bytes of all pages that are kept whole and not all there yet, beyond the first 64 KiB of each."""
 
 
 class PageLimitError(PageError):
@@ -48,6 +51,7 @@ REMEDIES = {
     Limit.PAGE_BYTES: "look at what the server counts, or raise --max-page-size",
     Limit.PAGE_CHUNKS: "look at what is between the server and this program: no server cuts a page so small",
     Limit.PAGE_SECONDS: "look at the server's load and log, or raise timeout of the source",
+    Limit.PAGES_BYTES: "look at which endpoints send pages of so many bytes; this one is asked again",
     Limit.FAMILY_SERIES: "look at what the server counts by, or raise --max-page-series",
     Limit.SERIES_BYTES: "look at what the server counts by, or raise --max-series-size",
 }

@@ -12,6 +12,8 @@ _MOST_PIECES = 8 * 1024
 """Headers, chunks and trailers: more take longer than a page is worth, and no server cuts one so small."""
 _OVERHEAD_BYTES = 1024 * 1024
 """What an answer may have beside head and body: sizes of chunks, say."""
+_UNCOUNTED_BYTES = 64 * 1024
+"""Of each page that is kept whole: honest lists of models have less."""
 _EXCERPT_BYTES = 4 * 1024
 """Of a body that is no page."""
 _OK = 200
@@ -41,25 +43,50 @@ class Gathering(Protocol):
         """Return what is to be read of the page."""
 
 
-class WholePage:
-    """Keeps a page as it is."""
+class Arriving:
+    """Bytes of the pages that are kept whole and are not all there yet, of all connections together."""
 
-    __slots__ = ("_pieces",)
+    __slots__ = ("used",)
 
     def __init__(self) -> None:
+        self.used = 0
+
+
+class WholePage:
+    """Keeps a page as it is, while all such pages have at most `limit` bytes, beyond the first ones of each."""
+
+    __slots__ = ("_arriving", "_counted", "_limit", "_pieces", "_size")
+
+    def __init__(self, arriving: Arriving, limit: int) -> None:
+        self._arriving = arriving
+        self._limit = limit
         self._pieces: list[bytes] = []
+        self._size = 0
+        self._counted = 0
 
     def begin(self) -> None:
-        """Begin a page."""
+        """Begin a page, without what there is of another."""
         self._pieces = []
+        self._size = 0
+        self._arriving.used -= self._counted
+        self._counted = 0
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece."""
+        """Take the next piece; raises UnreadableAnswerError where all pages together are too large."""
+        arriving = self._arriving
+        self._size += len(piece)
+        more = max(self._size - _UNCOUNTED_BYTES, 0) - self._counted
+        if more and arriving.used + more > self._limit:
+            text = f"the pages that are on their way have more than {self._limit} bytes together"
+            raise UnreadableAnswerError(text, Limit.PAGES_BYTES)
+        arriving.used += more
+        self._counted += more
         self._pieces.append(piece)
 
     def end(self) -> bytes:
         """Return the page."""
-        pieces, self._pieces = self._pieces, []
+        pieces = self._pieces
+        self.begin()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -77,7 +104,7 @@ class AnswerReader:
 
     def __init__(self, limit: int, gathering: Gathering | None = None) -> None:
         self._limit = limit
-        self._gathering = gathering or WholePage()
+        self._gathering = WholePage(Arriving(), limit) if gathering is None else gathering
         self._parser = HttpResponseParser(self)
         self.next()
 
@@ -102,6 +129,10 @@ class AnswerReader:
         self.status = 0
         self.encoding = ""
         """Content-Encoding, in lower case; empty for none."""
+
+    def drop(self) -> None:
+        """Keep nothing of an answer that is not wanted any more."""
+        self._gathering.begin()
 
     @property
     def reason(self) -> str:

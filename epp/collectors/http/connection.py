@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from epp.collectors.http.answers import AnswerReader, Gathering, UnreadableAnswerError
+from epp.collectors.http.answers import AnswerReader, Arriving, Gathering, UnreadableAnswerError, WholePage
 from epp.collectors.http.cost import ReadingCost
 
 _BUFFER_BYTES = 64 * 1024
@@ -64,13 +64,20 @@ class Shared:
     One buffer is enough: an event loop with readiness events asks for it, fills it and hands it over in one call.
     """
 
-    __slots__ = ("buffer", "cost", "limit", "view")
+    __slots__ = ("_arriving", "_arriving_limit", "buffer", "cost", "limit", "view")
 
-    def __init__(self, *, limit: int, cost: ReadingCost) -> None:
+    def __init__(self, *, limit: int, cost: ReadingCost, arriving: Arriving, arriving_limit: int) -> None:
+        """Prepare; `limit` is of the bytes of one page, `arriving_limit` of those of all that are on their way."""
+        self._arriving = arriving
+        self._arriving_limit = arriving_limit
         self.buffer = bytearray(_BUFFER_BYTES)
         self.view = memoryview(self.buffer)
         self.limit = limit
         self.cost = cost
+
+    def whole_page(self) -> WholePage:
+        """Return what keeps the pages of one connection."""
+        return WholePage(self._arriving, self._arriving_limit)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -80,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, shared: Shared, gathering: Gathering | None = None) -> None:
         self._shared = shared
-        self._reader: AnswerReader | None = AnswerReader(shared.limit, gathering)
+        self._reader: AnswerReader | None = AnswerReader(shared.limit, gathering or shared.whole_page())
         self.begun = False
         """Whether something of the last answer came."""
         self.seconds = 0.0
@@ -107,7 +114,10 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close it at once; an answer that is due is not reported."""
         self._done = self.on_idle_end = None
-        transport, self._transport, self._reader = self._transport, None, None
+        transport, self._transport = self._transport, None
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.drop()
         if transport is not None:
             transport.abort()
 
@@ -144,6 +154,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Report an answer that is due as complete, or as lost."""
         reader, done, on_idle_end = self._reader, self._done, self.on_idle_end
+        self._reader = None  # what came is still to be read
         self.close()
         if done is None and on_idle_end is not None:
             on_idle_end()
@@ -155,6 +166,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             reader.feed_end()
         except UnreadableAnswerError as error:
+            reader.drop()
             done(error)
         else:
             done(_answer_of(reader))

@@ -207,6 +207,7 @@ class Collector:
             if isinstance(feed.source, HttpSource):
                 feed.source.endpoint_tls = self._endpoint_tls
                 feed.source.cost = self._poller.cost
+                feed.source.arriving = self._poller.arriving
                 feed.source.limits = self._limits
 
     def _feeds_of(self, endpoint: Endpoint) -> tuple[Feed, ...]:

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
+from epp.collectors.http.answers import Arriving
 from epp.collectors.http.cost import ReadingCost
 from epp.collectors.polling.budget import PollBudget
 from epp.collectors.polling.member import Member
@@ -46,6 +47,8 @@ class Poller:
         """Prepare; `cpu_seconds` returns what the thread of the event loop has taken so far."""
         self.cost = ReadingCost()
         """What reading pages takes: sources add to it."""
+        self.arriving = Arriving()
+        """Counts pages that sources keep whole, until all of a page is there."""
         self.on_connection_end: Callable[[Endpoint], None] | None = None
         """Called when a server closes a kept connection, which is no habit of its own: it may have died."""
         self._store = store

@@ -12,7 +12,7 @@ from typing import Protocol
 from epp.collectors.http.answers import IDENTITY, Gathering, UnreadableAnswerError
 from epp.collectors.http.connection import ConnectError, Connection, DisconnectedError, Outcome, Target
 from epp.collectors.http.deadlines import Deadlines
-from epp.collectors.limits import REMEDIES, Limit, PageLimitError
+from epp.collectors.limits import Limit, PageLimitError
 from epp.collectors.sources.failures import Attempt
 from epp.descriptors import NO_DESCRIPTOR
 from epp.framework.datalayer import NotAskedError, PageError
@@ -30,6 +30,10 @@ class Link(Protocol):
     @abstractmethod
     async def open_connection(self, target: Target, gathering: Gathering | None, *, keep: bool) -> Connection:
         """Return a connection; raises ConnectError or ssl.SSLError."""
+
+    @abstractmethod
+    def remedy(self, limit: Limit) -> str:
+        """Return what to do about a page beyond a limit."""
 
     @abstractmethod
     async def wait_for_descriptor(self) -> None:
@@ -120,7 +124,7 @@ class Asker:
         if self._connection is None or not self._connection.begun:
             return TimeoutError()
         text = f"{self.attempt.url}: the page was not all there after {self._link.deadlines.seconds} s"
-        return PageLimitError(text, Limit.PAGE_SECONDS, remedy=REMEDIES[Limit.PAGE_SECONDS])
+        return PageLimitError(text, Limit.PAGE_SECONDS, remedy=self._link.remedy(Limit.PAGE_SECONDS))
 
     def _answered(self, outcome: Outcome) -> None:
         """Report the outcome on a connection that was kept; one that was just closed is no failure yet."""
@@ -132,7 +136,7 @@ class Asker:
             return
         self.seconds = 0.0 if self._connection is None else self._connection.seconds
         try:
-            page = page_of(outcome, self.attempt.url)
+            page = page_of(outcome, self.attempt.url, self._link.remedy)
         except WantsTlsError as error:
             self._start(error)
         except PageError as error:
@@ -189,7 +193,7 @@ class Asker:
                 connection.ask(self.target.request, lambda got: None if outcome.done() else outcome.set_result(got))
                 answer = await outcome
             self.seconds = connection.seconds
-            return page_of(answer, self.attempt.url)
+            return page_of(answer, self.attempt.url, self._link.remedy)
         except TimeoutError:
             late = self._late()
             self._disconnect()
@@ -207,11 +211,11 @@ class Asker:
         return await self._link.judged(error, self.attempt)
 
 
-def page_of(outcome: Outcome, url: str) -> bytes:
+def page_of(outcome: Outcome, url: str, remedy: Callable[[Limit], str]) -> bytes:
     """Return the page; raises PageError for any other answer, and DisconnectedError for none."""
     if isinstance(outcome, UnreadableAnswerError):
         if outcome.limit is not None:
-            raise PageLimitError(f"{url}: {outcome}", outcome.limit, remedy=REMEDIES[outcome.limit])
+            raise PageLimitError(f"{url}: {outcome}", outcome.limit, remedy=remedy(outcome.limit))
         raise PageError(f"{url}: {outcome}")
     if isinstance(outcome, DisconnectedError):
         raise outcome

@@ -15,11 +15,11 @@ from urllib.parse import quote
 
 from typing_extensions import TypeVar
 
-from epp.collectors.http.answers import Gathering
+from epp.collectors.http.answers import Arriving, Gathering
 from epp.collectors.http.connection import ConnectError, Connection, DisconnectedError, Shared, Target, connect
 from epp.collectors.http.cost import ReadingCost
 from epp.collectors.http.deadlines import Deadlines
-from epp.collectors.limits import PageLimits
+from epp.collectors.limits import REMEDIES, Limit, PageLimits
 from epp.collectors.sources.asker import Asker
 from epp.collectors.sources.failures import Attempt
 from epp.collectors.sources.protocols import speaks_http, speaks_tls
@@ -82,6 +82,8 @@ class HttpSource(DataSource[HP]):
         self.deadlines = Deadlines(parse_duration(self.parameters.timeout))
         self.cost = ReadingCost()
         """What reading pages takes."""
+        self.arriving = Arriving()
+        """Counts pages that are kept whole and not all there yet."""
         self.limits = PageLimits()
         self.endpoint_tls: EndpointTls | None = None
         """TLS with HTTPS endpoints, as the gateway has it; None for the parameters of this source."""
@@ -93,6 +95,12 @@ class HttpSource(DataSource[HP]):
         self._turn = asyncio.Lock()
         self._checked: dict[tuple[str, bool], tuple[float, bool]] = {}
         """When a server was asked in the other protocol, and whether it answered, by URL and protocol."""
+
+    def remedy(self, limit: Limit) -> str:
+        """Return what to do about a page beyond a limit."""
+        if limit is Limit.PAGE_BYTES and self.most_bytes is not None and self.most_bytes < self.limits.page_bytes:
+            return "check the path of the source: pages of its kind are not so large"
+        return REMEDIES[limit]
 
     @property
     def port(self) -> int | None:
@@ -154,8 +162,13 @@ class HttpSource(DataSource[HP]):
     async def open_connection(self, target: Target, gathering: Gathering | None, *, keep: bool) -> Connection:
         """Return a connection; raises ConnectError or ssl.SSLError."""
         if self._shared is None:
-            limit = min(self.limits.page_bytes, self.most_bytes or self.limits.page_bytes)
-            self._shared = Shared(limit=limit, cost=self.cost)
+            limits = self.limits
+            self._shared = Shared(
+                limit=min(limits.page_bytes, self.most_bytes or limits.page_bytes),
+                cost=self.cost,
+                arriving=self.arriving,
+                arriving_limit=limits.arriving_bytes,
+            )
         return await connect(target, kept_socket if keep else brief_socket, self._shared, gathering)
 
     async def judged(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:

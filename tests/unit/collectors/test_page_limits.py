@@ -6,13 +6,15 @@ import time
 from collections import Counter
 
 import pytest
-from hostile_servers import HONEST, answering, answers, whole
+from hostile_servers import HONEST, answering, answers, endless, whole
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from epp.collectors import CollectorObserver, PageLimits
 from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
 from epp.collectors.http import connection
-from epp.collectors.http.answers import AnswerReader
+from epp.collectors.http.answers import AnswerReader, Arriving, UnreadableAnswerError, WholePage
 from epp.collectors.sources.models import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
 from epp.datastore import Datastore
 from epp.framework import Endpoint, SystemClock
@@ -187,3 +189,72 @@ async def test_page_that_is_beyond_the_limit_of_a_plain_fetch(until):
         with pytest.raises(PageError, match="larger than 8388608 bytes"):
             await source.fetch(Endpoint("e", "127.0.0.1", server.port))
         await source.close()
+
+
+def models(timeout: str = "60s") -> Feed:
+    return Feed(ModelsDataSource(ModelsSourceParameters(timeout=timeout)), (ModelsDataExtractor(),))
+
+
+async def test_too_long_list_of_models_is_not_explained_with_the_limit_of_metrics_pages(collecting, until, store):
+    async with answering(whole(b'{"data":[' + b" " * 3 * 2**20 + b"]}")) as server:
+        with capture_logs() as logs:
+            _, seen, _ = await settled(collecting, until, store, server.port, models())
+    (entry,) = [entry for entry in logs if entry["event"] == "endpoint not read"]
+    assert "larger than 2097152 bytes" in entry["reason"]
+    assert entry["remedy"] == "check the path of the source: pages of its kind are not so large"
+    assert set(seen) == {"page_bytes"}
+
+
+async def test_limit_of_the_operator_below_that_of_the_source_is_named(collecting, until, store):
+    async with answering(whole(b'{"data":[' + b" " * 2000 + b"]}")) as server:
+        with capture_logs() as logs:
+            await settled(collecting, until, store, server.port, models(), page_bytes=1000)
+    (entry,) = [entry for entry in logs if entry["event"] == "endpoint not read"]
+    assert "--max-page-size" in entry["remedy"]
+
+
+async def test_all_whole_pages_together_are_limited_and_small_ones_come_through(collecting, until, store):
+    small = b'{"data":[{"id":"a"}]}'
+    stuck = endless(b"", head=b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 2**20, pause_seconds=0.1)
+    async with answering(stuck) as first, answering(stuck) as second, answering(whole(small)) as third:
+        store.replace([Endpoint(name, "127.0.0.1", server.port) for name, server in (("a", first), ("b", second))])
+        seen, feed = Limited(), models()
+        await collecting(store, feed, observer=seen, limits=PageLimits(arriving_bytes=1_500_000))
+        await until(lambda: seen.seen["pages_bytes"])
+        assert feed.source.arriving.used == 2**20 - 64 * 1024
+        store.update([Endpoint("c", "127.0.0.1", third.port)])
+        await until(lambda: frozenset({"a"}) in store.snapshot().records(MODELS).values)
+        store.replace([])
+        await until(lambda: not feed.source.arriving.used)
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, 2), st.one_of(st.sampled_from(["begin", "end"]), st.integers(1, 90_000))), max_size=40
+    )
+)
+def test_whole_pages_give_back_what_they_took(steps):
+    """The first 64 KiB of each are not counted; a page that was refused is begun anew, as its connection is closed."""
+    arriving = Arriving()
+    pages = [WholePage(arriving, 100_000) for _ in range(3)]
+    sizes = [0, 0, 0]
+    for which, step in steps:
+        page = pages[which]
+        if step == "begin":
+            page.begin()
+            sizes[which] = 0
+        elif step == "end":
+            assert len(page.end()) == sizes[which]
+            sizes[which] = 0
+        else:
+            others = sum(max(size - 65_536, 0) for number, size in enumerate(sizes) if number != which)
+            fits = sizes[which] + step <= 65_536 or others + sizes[which] + step - 65_536 <= 100_000
+            try:
+                page.feed(bytes(step))
+                assert fits
+                sizes[which] += step
+            except UnreadableAnswerError:
+                assert not fits
+                page.begin()
+                sizes[which] = 0
+        assert arriving.used == sum(max(size - 65_536, 0) for size in sizes)
