@@ -18,7 +18,7 @@ from epp.grpc_http2.tls_records import TlsRecords
 from epp.grpc_http2.tls_transport import TlsTransport
 
 _READ_BYTES: Final = 65_536
-_FEW_RECORDS: Final = 16
+FEW_RECORDS: Final = 16
 """In each turn at least so many are decrypted."""
 _MOST_LATER_BYTES: Final = 65_536
 """What may wait for the next turn before nothing more is read."""
@@ -177,7 +177,7 @@ class TlsSession(asyncio.Protocol):
                     self._later = data[at:]
                     self._come_again()
                     return
-            stop = self._records.take(data, at, _FEW_RECORDS)
+            stop = self._records.take(data, at, FEW_RECORDS)
             self._incoming.write(data[at:stop])
             self._pass_on()
             at = stop

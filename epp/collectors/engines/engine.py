@@ -28,9 +28,9 @@ from epp.framework.snapshot import (
 
 Fold: TypeAlias = Callable[[Iterable[float]], float]
 
-_MOST_ADAPTERS = 1000
+MOST_ADAPTERS = 1000
 """Names of adapters that are kept of one endpoint, running and waiting each; a GPU runs some dozens."""
-_LONGEST_NAME = 256
+LONGEST_NAME = 256
 _LONGEST_NUMBER = 9
 
 _value: Callable[[Series], float] = attrgetter("value")
@@ -234,5 +234,5 @@ def _label_value(label: str) -> Callable[[Series], float]:
 
 def _adapters(names: str) -> frozenset[str]:
     """Return the names; what a server may name has a bound."""
-    parts = names.split(",", _MOST_ADAPTERS)[:_MOST_ADAPTERS]
-    return frozenset(name for part in parts if 0 < len(name := part.strip()) <= _LONGEST_NAME)
+    parts = names.split(",", MOST_ADAPTERS)[:MOST_ADAPTERS]
+    return frozenset(name for part in parts if 0 < len(name := part.strip()) <= LONGEST_NAME)

@@ -8,11 +8,11 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from epp.collectors.limits import Limit
 
 _HEAD_LIMIT_BYTES = 16 * 1024
-_MOST_PIECES = 8 * 1024
+MOST_PIECES = 8 * 1024
 """Headers, chunks and trailers: more take longer than a page is worth, and no server cuts one so small."""
 _OVERHEAD_BYTES = 1024 * 1024
 """What an answer may have beside head and body: sizes of chunks, say."""
-_UNCOUNTED_BYTES = 64 * 1024
+UNCOUNTED_BYTES = 64 * 1024
 """Of each page that is kept whole: honest lists of models have less."""
 _EXCERPT_BYTES = 4 * 1024
 """Of a body that is no page."""
@@ -75,7 +75,7 @@ class WholePage:
         """Take the next piece; raises UnreadableAnswerError where all pages together are too large."""
         arriving = self._arriving
         self._size += len(piece)
-        more = max(self._size - _UNCOUNTED_BYTES, 0) - self._counted
+        more = max(self._size - UNCOUNTED_BYTES, 0) - self._counted
         if more and arriving.used + more > self._limit:
             text = f"the pages that are on their way have more than {self._limit} bytes together"
             raise UnreadableAnswerError(text, Limit.PAGES_BYTES)
@@ -227,5 +227,5 @@ class AnswerReader:
 
     def _count_piece(self) -> None:
         self._pieces += 1
-        if self._pieces > _MOST_PIECES:
-            raise UnreadableAnswerError(f"the page comes in more than {_MOST_PIECES} pieces", Limit.PAGE_CHUNKS)
+        if self._pieces > MOST_PIECES:
+            raise UnreadableAnswerError(f"the page comes in more than {MOST_PIECES} pieces", Limit.PAGE_CHUNKS)

@@ -10,9 +10,9 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.limits import AbsolutePath
 from epp.framework.snapshot import MODELS
 
-_MOST_BYTES = 2 * 1024 * 1024
+MOST_BYTES = 2 * 1024 * 1024
 _LONGEST_NAME = 256
-_MOST_OBJECTS = 10_000
+MOST_OBJECTS = 10_000
 """Requests wait while a list is read: 2 ms for so many."""
 
 
@@ -30,7 +30,7 @@ class ModelsDataSource(HttpSource[ModelsSourceParameters]):
 
     plugin_type = "models-data-source"
     accept = "application/json"
-    most_bytes = _MOST_BYTES
+    most_bytes = MOST_BYTES
 
 
 class _Model(msgspec.Struct):
@@ -54,10 +54,10 @@ class ModelsDataExtractor(Extractor):
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
         """Return the names; raises PageError for any other page."""
-        if len(page) > _MOST_BYTES or np.count_nonzero(np.frombuffer(page, np.uint8) == ord("{")) > _MOST_OBJECTS:
+        if len(page) > MOST_BYTES or np.count_nonzero(np.frombuffer(page, np.uint8) == ord("{")) > MOST_OBJECTS:
             raise PageError(
-                f"endpoint {endpoint.id}: the list of models has more than {_MOST_BYTES} bytes, or more than "
-                f"{_MOST_OBJECTS} objects; check the path of the source"
+                f"endpoint {endpoint.id}: the list of models has more than {MOST_BYTES} bytes, or more than "
+                f"{MOST_OBJECTS} objects; check the path of the source"
             )
         try:
             models = self._decoder.decode(page)
