@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 
 import pytest
@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from epp.observability.connection_series import ConnectionSeries
+from epp.observability.connection_series import ConnectionCounts, ConnectionSeries, Cut
 from epp.observability.http_connections import OpenConnections
 from epp.observability.http_request import HttpRequest
 from epp.observability.http_thread import Answer, HttpLimits, HttpThread
@@ -30,9 +30,41 @@ async def answer(request: HttpRequest) -> Answer:
     return Answer(HTTPStatus.OK, LARGE if request.path == "/large" else b"page\n")
 
 
+class Watched(ConnectionCounts):
+    """Counts, and tells a test that waits for one."""
+
+    def __init__(self, counts: ConnectionCounts) -> None:
+        self._counts = counts
+        self._changed = threading.Condition()
+
+    def opened(self) -> None:
+        with self._changing():
+            self._counts.opened()
+
+    def closed(self) -> None:
+        with self._changing():
+            self._counts.closed()
+
+    def cut(self, cause: Cut) -> None:
+        with self._changing():
+            self._counts.cut(cause)
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, timeout=20), f"waited in vain until {what}"
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self._changed:
+            yield
+            self._changed.notify_all()
+
+
 @contextlib.contextmanager
-def listening(registry: CollectorRegistry | None = None, **limits: float) -> Iterator[HttpThread]:
-    counts = ConnectionSeries(registry or CollectorRegistry()).of("metrics")
+def listening(
+    registry: CollectorRegistry | None = None, counts: ConnectionCounts | None = None, **limits: float
+) -> Iterator[HttpThread]:
+    counts = counts or ConnectionSeries(registry or CollectorRegistry()).of("metrics")
     thread = HttpThread("127.0.0.1", 0, answer, HttpLimits(**limits), name="page", counts=counts)
     try:
         yield thread
@@ -46,16 +78,13 @@ def connected(thread: HttpThread, sent: bytes = b"") -> socket.socket:
     return client
 
 
+def value(registry: CollectorRegistry, what: str) -> float | None:
+    return registry.get_sample_value(f"llm_d_epp_page_connections_{what}", {"port": "metrics"})
+
+
 def cut(registry: CollectorRegistry, cause: str) -> float:
     labels = {"port": "metrics", "cause": cause}
     return registry.get_sample_value("llm_d_epp_page_connections_cut_total", labels) or 0.0
-
-
-def until(condition, what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, f"timed out waiting until {what}"
-        time.sleep(0.01)
 
 
 async def test_a_thousand_half_open_scrapes_are_all_answered():
@@ -66,13 +95,15 @@ async def test_a_thousand_half_open_scrapes_are_all_answered():
 
 def test_connections_beyond_the_limit_make_room_and_are_counted():
     registry = CollectorRegistry()
-    with listening(registry, connections=10) as thread, contextlib.ExitStack() as stack:
+    counts = Watched(ConnectionSeries(registry).of("metrics"))
+    with listening(registry, counts, connections=10) as thread, contextlib.ExitStack() as stack:
         for _ in range(50):
             stack.enter_context(connected(thread, SCRAPE[:20]))
-        until(lambda: cut(registry, "made_room") == 40, "40 have made room")
-        assert registry.get_sample_value("llm_d_epp_page_connections_open", {"port": "metrics"}) == 10
-    assert registry.get_sample_value("llm_d_epp_page_connections_total", {"port": "metrics"}) == 50
-    assert registry.get_sample_value("llm_d_epp_page_connections_open", {"port": "metrics"}) == 0
+        counts.wait_for(lambda: value(registry, "total") == 50, "all are accepted")
+        counts.wait_for(lambda: value(registry, "open") == 10, "all but 10 have ended")
+        assert cut(registry, "made_room") == 40
+    assert value(registry, "total") == 50
+    assert value(registry, "open") == 0
 
 
 @pytest.mark.parametrize(
@@ -87,8 +118,9 @@ def test_connections_beyond_the_limit_make_room_and_are_counted():
 )
 def test_each_way_to_be_cut_off_is_counted(sent, limits, cause):
     registry = CollectorRegistry()
-    with listening(registry, **limits) as thread, connected(thread, sent):
-        until(lambda: cut(registry, cause) == 1, f"{cause} is counted")
+    counts = Watched(ConnectionSeries(registry).of("metrics"))
+    with listening(registry, counts, **limits) as thread, connected(thread, sent):
+        counts.wait_for(lambda: cut(registry, cause) == 1, f"{cause} is counted")
 
 
 def test_connection_that_is_kept_for_the_next_request_is_not_said_to_be_cut_off():
@@ -130,18 +162,18 @@ def _connect_many(port: int, stack: contextlib.ExitStack) -> None:
 def test_connection_accepted_as_the_port_closes_is_closed(monkeypatch):
     """The end comes between accepting a connection and serving it."""
     accepted: list[socket.socket] = []
-    closing = threading.Event()
+    is_accepted, closing = threading.Event(), threading.Event()
     connect = asyncio.SelectorEventLoop.connect_accepted_socket
 
     async def late(loop, factory, sock):
         accepted.append(sock)
-        while not closing.is_set():  # noqa: ASYNC110  it is of another thread
-            await asyncio.sleep(0.001)
+        is_accepted.set()
+        await loop.run_in_executor(None, closing.wait, 20)
         return await connect(loop, factory, sock)
 
     monkeypatch.setattr(asyncio.SelectorEventLoop, "connect_accepted_socket", late)
     with listening() as thread, connected(thread):
-        until(lambda: accepted, "it is accepted")
+        assert is_accepted.wait(20)
         closer = threading.Thread(target=thread.close)
         closer.start()
         time.sleep(0.05)  # it may have told the thread to end by then, or tell it later: both are right
