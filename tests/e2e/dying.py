@@ -2,6 +2,7 @@
 """Model servers that are killed and started again, one after the other, under load; and the requests that are lost.
 
 A campaign of any size: `await killed_in_turn(gateway, servers, load, kills=...)` returns what came of every request.
+With load from elsewhere: `await kill_in_turn(servers, deaths, kills=...)`.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
+import world
 from rig.ports import reserved_ports
 from waiting import until
 
@@ -24,12 +26,24 @@ _MOST_OPEN = 500
 _OK = 200
 
 
+def small_server(name: str, port: int) -> Sequence[str]:
+    """The command of a server that starts at once, and does little."""
+    return sys.executable, "-I", "-S", str(Path(__file__).with_name("mortal_server.py")), str(port), name
+
+
+def simulated_server(name: str, port: int) -> Sequence[str]:
+    """The command of one that takes time for its tokens, as one on a GPU does."""
+    flags = f"--port={port}", f"--model={world.MODEL}", f"--name={name}", "--preset=h100", "--time-scale=0.1"
+    return sys.executable, "-m", "epp", "sim-server", *flags
+
+
 @dataclass
 class Mortal:
     """A model server as a process of its own, on a port that it has again after each death."""
 
     name: str
     port: int
+    command: Callable[[str, int], Sequence[str]] = small_server
     process: asyncio.subprocess.Process | None = None
 
     @property
@@ -38,11 +52,11 @@ class Mortal:
 
     async def start(self) -> None:
         """Return once it says that it listens."""
-        program = Path(__file__).with_name("mortal_server.py")
         self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(program), str(self.port), self.name),
+            *self.command(self.name, self.port),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,  # full of clients that have left
         )
         assert self.process.stdout is not None
         assert await self.process.stdout.readline(), f"{self.name} did not start"
@@ -68,9 +82,12 @@ def _death_of(pid: int) -> float:
 
 
 @contextlib.asynccontextmanager
-async def mortals(count: int) -> AsyncIterator[list[Mortal]]:
+async def mortals(
+    count: int, command: Callable[[str, int], Sequence[str]] = small_server
+) -> AsyncIterator[list[Mortal]]:
+    """Run so many, each by the command for its name and port."""
     with reserved_ports(count) as ports:
-        servers = [Mortal(f"s{number}", port) for number, port in enumerate(ports)]
+        servers = [Mortal(f"s{number}", port, command) for number, port in enumerate(ports)]
         try:
             await asyncio.gather(*(server.start() for server in servers))
             yield servers
@@ -177,16 +194,9 @@ async def killed_in_turn(
 
     async def kill_on() -> None:
         try:
-            await asyncio.sleep(between_seconds)
-            for number in range(kills):
-                server = servers[number % len(servers)]
-                killed = time.monotonic()
-                campaign.deaths.append(Death(killed, await server.end(sent)))
-                await asyncio.sleep(between_seconds)
-                await server.start()
-                if is_back is not None:
-                    await until(lambda server=server: is_back(server), f"{server.name} is used again")
-                await asyncio.sleep(between_seconds)
+            await kill_in_turn(
+                servers, campaign.deaths, kills=kills, between_seconds=between_seconds, is_back=is_back, sent=sent
+            )
         finally:
             stopping.set()
 
@@ -198,6 +208,28 @@ async def killed_in_turn(
         tasks.create_task(kill_on())
         tasks.create_task(_send_on(http, url, load, campaign, stopping))
     return campaign
+
+
+async def kill_in_turn(
+    servers: Sequence[Mortal],
+    deaths: list[Death],
+    *,
+    kills: int,
+    between_seconds: float,
+    is_back: Callable[[Mortal], Awaitable[object]] | None = None,
+    sent: signal.Signals = signal.SIGKILL,
+) -> None:
+    """Kill one server after the other, note its death, and start it again before the next."""
+    await asyncio.sleep(between_seconds)
+    for number in range(kills):
+        server = servers[number % len(servers)]
+        killed = time.monotonic()
+        deaths.append(Death(killed, await server.end(sent)))
+        await asyncio.sleep(between_seconds)
+        await server.start()
+        if is_back is not None:
+            await until(lambda server=server: is_back(server), f"{server.name} is used again")
+        await asyncio.sleep(between_seconds)
 
 
 async def _send_on(

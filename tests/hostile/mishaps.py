@@ -9,19 +9,16 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
-import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 
 from behind_envoy import Behind, behind_envoy
 from config_files import ConfigMap, replace
-from rig.ports import reserved_ports
+from dying import Campaign as Toll
+from dying import Sent, kill_in_turn, mortals, simulated_server
 from scene import HERE, WIDE, Campaign, attack_with
 from waiting import until
-from world import MODEL
 
 from epp.gateway import ClusterType
 
@@ -103,46 +100,6 @@ async def _is(behind: Behind, name: str, value: float) -> bool:
     return await _config(behind, name) == value
 
 
-@dataclass
-class Mortal:
-    """A simulated server as a process of its own, which may be killed and started again on its port."""
-
-    port: int
-    process: asyncio.subprocess.Process | None = None
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    async def start(self) -> None:
-        """Return once it listens."""
-        flags = ("sim-server", f"--port={self.port}", f"--model={MODEL}", "--preset=h100", "--time-scale=0.1")
-        self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "epp", *flags), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-        )
-        assert self.process.stdout is not None
-        assert await self.process.stdout.readline()
-
-    async def die(self) -> None:
-        """Be killed."""
-        if self.process is not None:
-            self.process.kill()
-            await self.process.wait()
-            self.process = None
-
-
-@contextlib.asynccontextmanager
-async def mortals(count: int) -> AsyncIterator[Sequence[Mortal]]:
-    """Run so many."""
-    with reserved_ports(count) as ports:
-        servers = [Mortal(port) for port in ports]
-        try:
-            await asyncio.gather(*(server.start() for server in servers))
-            yield servers
-        finally:
-            await asyncio.gather(*(server.die() for server in servers))
-
-
 async def dying_servers(campaign: Campaign) -> None:
     """Model servers that are killed and come back, one after the other, without retries in Envoy."""
     await _let_servers_die(campaign, ClusterType.ORIGINAL_DST)
@@ -155,33 +112,26 @@ async def dying_servers_with_retries(campaign: Campaign) -> None:
 
 async def _let_servers_die(campaign: Campaign, cluster_type: ClusterType) -> None:
     kills, judge = campaign.of(16, 2), campaign.judge
-    async with mortals(4) as servers:
+    async with mortals(4, simulated_server) as servers:
         pool = [server.address for server in servers]
         async with behind_envoy(campaign, servers=pool, cluster_type=cluster_type) as behind:
-            moments = []
+            toll = Toll()
             async with under_load(behind, campaign, clients=8) as said:
-                for number in range(kills):
-                    await asyncio.sleep(2)
-                    server = servers[number % len(servers)]
-                    moments.append(time.monotonic())
-                    await server.die()
-                    await asyncio.sleep(2)
-                    await server.start()
+                await kill_in_turn(servers, toll.deaths, kills=kills, between_seconds=2)
             statuses = dict(said["statuses"])
             total, good = sum(statuses.values()), statuses.pop("200", 0)
-            lost = said["lost"]
-            at_a_kill = [began for began, ended in lost if any(began <= at <= ended for at in moments)]
+            toll.sent += [Sent(began, ended, 0, complete=False) for began, ended in said["lost"]]
             judge.at_least("requests answered with 200", good, 100)
-            judge.shows("servers killed", len(moments))
-            judge.shows("requests lost that were under way at a kill", len(at_a_kill))
+            judge.shows("servers killed", len(toll.deaths))
+            judge.shows("requests lost that were under way at a kill", len(toll.lost_at_death))
             if statuses:
                 judge.shows(f"answered otherwise: {statuses}", total - good)
             if cluster_type is ClusterType.OVERRIDE_HOST:
-                judge.at_most("requests lost that were sent after one", len(lost) - len(at_a_kill), 0)
+                judge.at_most("requests lost that were sent after one", len(toll.lost_after), 0)
             else:
-                judge.at_most("requests lost that were sent after one", len(lost) - len(at_a_kill), total * _LOST_SHARE)
+                judge.at_most("requests lost that were sent after one", len(toll.lost_after), total * _LOST_SHARE)
             if campaign.size == "full":
-                judge.at_most("requests lost in all", len(lost), total * _LOST_SHARE)
+                judge.at_most("requests lost in all", len(toll.lost), total * _LOST_SHARE)
             await behind.scene.judge_rest()
 
 

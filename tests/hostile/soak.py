@@ -9,8 +9,9 @@ from pathlib import Path
 
 from behind_envoy import Behind, behind_envoy
 from config_files import endpoints_file, replace, with_pool
+from dying import Mortal, mortals, simulated_server
 from judging import slope
-from mishaps import OTHER, Mortal, mortals, under_load
+from mishaps import OTHER, under_load
 from scene import WIDE, Campaign, Reading, attack_with
 from visitors import PHASES
 
@@ -27,7 +28,7 @@ async def soak(campaign: Campaign) -> None:
     """All of it at once, half an hour in a full run; then memory, descriptors, threads and requests are flat."""
     folder, judge = campaign.folder, campaign.judge
     config, pool = folder / "config.yaml", folder / "endpoints.yaml"
-    async with mortals(_SERVERS) as servers:
+    async with mortals(_SERVERS, simulated_server) as servers:
         _write_pool(pool, servers)
         replace(config, with_pool(WIDE, pool))
         addresses = [server.address for server in servers]
@@ -46,7 +47,7 @@ async def soak(campaign: Campaign) -> None:
                 done["changes of the pool"] += 2
 
             async def kill(number: int) -> None:
-                await servers[number % _SERVERS].die()
+                await servers[number % _SERVERS].end()
                 await asyncio.sleep(2)
                 await servers[number % _SERVERS].start()
                 done["servers killed"] += 1
