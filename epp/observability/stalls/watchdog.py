@@ -44,8 +44,9 @@ class StallWatchdog:
     """Tells of turns of the event loop that take longer than a threshold.
 
     The loop's thread looks at itself at a signal, of a timer of its CPU time, and of a thread four times a second.
-    In the middle of a turn, it asks for a callback, and takes the stack until that has run. Of stalls that are less
-    than twice as long as the threshold, it sees some. Names are for a loop in the main thread; others are unknown.
+    In the middle of a turn, it asks for a callback, and takes the stack at each further look until that has run. Of
+    stalls that are less than twice as long as the threshold, it sees some. Names are for a loop in the main thread;
+    others are unknown.
     """
 
     def __init__(
@@ -140,10 +141,12 @@ class StallWatchdog:
         if probe is None:
             now = time.monotonic()
             late = self._looked_at - before - self._threshold * _LOOK
-            started_at = now - late if late > self._threshold else now
-            probe = self._probe = _Probe(started_at)
+            is_late = late > self._threshold
+            probe = self._probe = _Probe(now - late if is_late else now)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._answer)
+            if not is_late:
+                return  # most turns end soon, and the next look comes before one is too long
         probe.seen.append(marks_of(frame))
 
     def _answer(self) -> None:
@@ -158,6 +161,9 @@ class StallWatchdog:
             return  # that was told
         if seconds - (self._times.waited_seconds() - self._waited) < self._threshold:  # since the last timer, or before
             self._tell(Stall(NO_CPU, seconds))
+            return
+        if not probe.seen:
+            self._tell(Stall(UNKNOWN, seconds))
             return
         packages = self._packages()
         places = [place_of(marks, packages) for marks in probe.seen]
