@@ -63,7 +63,7 @@ class Limits:
     empty_frames: Rate = Rate(1000, 100)
     """DATA without bytes or end."""
     empty_records: Rate = Rate(1000, 100)
-    """TLS records in a row without data: one that renews the keys is more work than most messages."""
+    """TLS records without data: one that renews the keys is more work than most messages."""
     priorities: Rate = Rate(2000, 200)
     small_updates: Rate = Rate(10_000, 20_000)
     """WINDOW_UPDATE by less than 1 KiB; larger ones are limited by the size of a window."""
