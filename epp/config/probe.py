@@ -17,6 +17,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.errors import RequestError
 from epp.framework.faults import described
 from epp.framework.plugin import Plugin
+from epp.framework.records import Records
 from epp.framework.request import (
     AGENT_IDENTITY,
     PREFIX_MATCH,
@@ -28,7 +29,7 @@ from epp.framework.request import (
     Request,
     RequestBody,
 )
-from epp.framework.snapshot import CORE_COLUMNS, Attribute, Column, Records, Snapshot
+from epp.framework.snapshot import CORE_COLUMNS, Attribute, Column, Snapshot
 
 T = TypeVar("T")
 

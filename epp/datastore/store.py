@@ -17,6 +17,7 @@ from epp.framework.clock import Clock
 from epp.framework.datalayer import Report
 from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.plugin import Datum
+from epp.framework.records import Records
 from epp.framework.snapshot import (
     ANSWERS,
     AVOIDED,
@@ -29,7 +30,6 @@ from epp.framework.snapshot import (
     REFUSES,
     Attribute,
     Column,
-    Records,
     Snapshot,
 )
 

@@ -18,6 +18,7 @@ from epp.framework.limits import *  # noqa: F403  the types of parameters
 from epp.framework.load import LOAD_INPUTS, comparable_load, expected_load, fill_unknown
 from epp.framework.plugin import Datum, Parameters, Plugin, Stability
 from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.records import Records
 from epp.framework.request import (
     AGENT_IDENTITY,
     IN_FLIGHT_COST,
@@ -62,7 +63,6 @@ from epp.framework.snapshot import (
     Attribute,
     Column,
     LoraState,
-    Records,
     Snapshot,
     Topology,
 )

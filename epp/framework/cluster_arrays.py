@@ -10,7 +10,8 @@ from epp.framework.arrays import Floats, Mask, Positions, read_only
 from epp.framework.candidates import Candidates
 from epp.framework.clusters import CLUSTER, ClusterStanding
 from epp.framework.endpoint import Endpoint
-from epp.framework.snapshot import Records, Snapshot
+from epp.framework.records import Records
+from epp.framework.snapshot import Snapshot
 
 A = TypeVarTuple("A")
 

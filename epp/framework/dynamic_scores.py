@@ -9,7 +9,8 @@ import numpy as np
 
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats, read_only
-from epp.framework.snapshot import ACCELERATOR, Attribute, Records, Snapshot
+from epp.framework.records import Records
+from epp.framework.snapshot import ACCELERATOR, Attribute, Snapshot
 
 _PER_POD = "pod"
 

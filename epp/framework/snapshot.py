@@ -5,29 +5,21 @@ A slot belongs to an endpoint for as long as it is in the pool, so that indexes 
 (a prefix index's bit masks, say) can use the slot number as the endpoint's name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from math import nan
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple, cast
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag
-from epp.framework.arrays import Floats, Mask, Positions, read_only
+from epp.framework.arrays import Floats, Positions
 from epp.framework.endpoint import Endpoint
+from epp.framework.records import Records
 
 T = TypeVar("T")
-D = TypeVar("D")
-A = TypeVarTuple("A")
-
-_MEMO_LIMIT = 1024
-_MOST_HANDED_ON = 64
-"""Arrays that are handed on from records to the records after them; clients may ask for more."""
-_MOST_UNUSED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,111 +153,6 @@ NODE_LABELS: Attribute[Mapping[str, str]] = Attribute("node_labels", MappingProx
 """Labels of the node of an endpoint, and its name as `metadata.name`; none for an unknown node."""
 
 CORE_ATTRIBUTES: tuple[Attribute[Any], ...] = (LORA, MODELS, TOPOLOGY, ACCELERATOR, NODE_LABELS)
-
-
-class _Former(NamedTuple):
-    """An array of former records."""
-
-    values: tuple[Any, ...]
-    array: NDArray[Any]
-    unused: int
-    """Number of later records whose readers had no use for it."""
-
-
-class Records(Generic[T]):
-    """One record for each slot, and a memo of values derived from all of them.
-
-    What is derived from each record by itself is taken over from the `former` records where these have the same one.
-    """
-
-    __slots__ = ("_changes", "_each", "_former", "_memo", "values")
-
-    def __init__(self, values: tuple[T, ...], former: "Records[T] | None" = None) -> None:
-        self.values = values
-        self._memo: dict[tuple[object, ...], object] = {}
-        self._each: dict[tuple[object, ...], NDArray[Any]] = {}
-        self._former = {} if former is None else former.handed_on()
-        self._changes: tuple[tuple[T, ...], list[int]] = ((), [])
-        """Former values, and the slots where they are others."""
-
-    def derive(self, build: Callable[[tuple[T, ...], *A], D], *arguments: *A) -> D:
-        """Return `build(values, *arguments)`, memoised by function and arguments; an array is made read-only.
-
-        `build` is a module-level function or a method, the arguments are hashable. Raises TypeError for a function
-        that is made anew at every call, such as a lambda: it would never be found in the memo.
-        """
-        key = (build, *arguments)
-        found = self._memo.get(key, _MISSING)
-        if found is _MISSING:
-            _require_lasting(key)
-            if len(self._memo) >= _MEMO_LIMIT:  # arguments may come from clients
-                self._memo.clear()
-            found = self._memo[key] = read_only(build(self.values, *arguments))
-        return cast("D", found)
-
-    def derive_numbers(self, number: Callable[[T, *A], float | None], *arguments: *A) -> Floats:
-        """Return `number(value, *arguments)` for each slot, NaN for None; memoised like `derive`.
-
-        The function depends on nothing but its arguments: where a slot's record stays, its number does.
-        """
-        return self._derive_each((np.float64, number, *arguments), number, arguments)
-
-    def derive_mask(self, test: Callable[[T, *A], bool], *arguments: *A) -> Mask:
-        """Return `test(value, *arguments)` for each slot, like `derive_numbers`."""
-        return self._derive_each((np.bool_, test, *arguments), test, arguments)
-
-    def handed_on(self) -> dict[tuple[object, ...], _Former]:
-        """Return the arrays that later records can begin with: those in use, and of the others the latest."""
-        older = {
-            key: former._replace(unused=former.unused + 1)
-            for key, former in self._former.items()
-            if former.unused < _MOST_UNUSED
-        }
-        recent = {key: _Former(self.values, array, 0) for key, array in self._each.items()}
-        return dict(islice((recent | older).items(), _MOST_HANDED_ON))
-
-    def _derive_each(
-        self, key: tuple[Any, ...], function: Callable[[T, *A], object], arguments: tuple[*A]
-    ) -> NDArray[Any]:
-        found = self._each.get(key)
-        if found is None:
-            _require_lasting(key[1:])
-            if len(self._each) >= _MEMO_LIMIT:
-                self._each.clear()
-            former = self._former.pop(key, None)
-            if former is None or len(former.values) > len(self.values):
-                found = np.array([function(value, *arguments) for value in self.values], dtype=key[0])
-            else:
-                found = np.empty(len(self.values), dtype=key[0])
-                found[: len(former.array)] = former.array
-                for slot in self._changed_since(former.values):
-                    found[slot] = function(self.values[slot], *arguments)
-            self._each[key] = read_only(found)
-        return found
-
-    def _changed_since(self, former: tuple[T, ...]) -> list[int]:
-        """Return the slots that have another record than before, or had none."""
-        if self._changes[0] is not former:
-            pairs = enumerate(zip(self.values, former, strict=False))
-            changed = [slot for slot, (now, before) in pairs if now is not before]
-            self._changes = former, changed + list(range(len(former), len(self.values)))
-        return self._changes[1]
-
-
-_MISSING = object()
-
-
-def _require_lasting(key: tuple[object, ...]) -> None:
-    for part in key:
-        if isinstance(part, tuple):
-            _require_lasting(part)
-        elif callable(part):
-            name = getattr(part, "__qualname__", repr(part))  # a functools.partial has none
-            if "<locals>" in name or name == repr(part):
-                raise TypeError(
-                    f"cannot memoise {name}: define it at module level or as a method, and pass what it needs as "
-                    "arguments"
-                )
 
 
 _NO_SLOTS: Positions = np.empty(0, dtype=np.intp)

@@ -22,10 +22,11 @@ from epp.framework.clock import Clock, ManualClock
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Plugin
 from epp.framework.rates import EndpointRates
+from epp.framework.records import Records
 from epp.framework.request import Headers, Request, RequestBody
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Parser, Scorer
-from epp.framework.snapshot import ACCELERATOR, CORE_COLUMNS, LORA, Attribute, LoraState, Records, Snapshot
+from epp.framework.snapshot import ACCELERATOR, CORE_COLUMNS, LORA, Attribute, LoraState, Snapshot
 
 
 def candidates(

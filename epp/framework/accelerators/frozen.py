@@ -6,7 +6,8 @@ import numpy as np
 from epp.framework.accelerators.tag import FROZEN, AcceleratorTag
 from epp.framework.arrays import Floats, any_true
 from epp.framework.candidates import Candidates
-from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, RUNNING, Records
+from epp.framework.records import Records
+from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, RUNNING
 
 WAKE_UP_INPUTS = (ACCELERATOR, RUNNING, IN_FLIGHT)
 """What the cost is computed of; a plugin that uses it reads them."""

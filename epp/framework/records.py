@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One record for each slot of a snapshot, and what is derived of them: built once for each change."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, TypeVarTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epp.framework.arrays import Floats, Mask, read_only
+
+T = TypeVar("T")
+D = TypeVar("D")
+A = TypeVarTuple("A")
+
+Derivation: TypeAlias = tuple[Any, ...]
+"""A function and its arguments; after a type of numbers, where the function is called for each record."""
+
+_MEMO_LIMIT = 1024
+_MOST_HANDED_ON = 64
+"""Arrays that are handed on from records to the records after them; clients may ask for more."""
+_MOST_UNUSED = 8
+_STEP = 64
+"""Records that a function is called for in one step: at a microsecond each, mostly."""
+_PLAIN = (str, bytes, bool, int, float, type(None))
+
+
+class _Former(NamedTuple):
+    """An array of former records."""
+
+    values: tuple[Any, ...]
+    array: NDArray[Any]
+    unused: int
+    """Number of later records whose readers had no use for it."""
+
+
+class Records(Generic[T]):
+    """One record for each slot, and a memo of values derived from all of them.
+
+    What is derived from each record by itself is taken over from the `former` records where these have the same one.
+    """
+
+    __slots__ = ("_changes", "_each", "_former", "_memo", "values")
+
+    def __init__(self, values: tuple[T, ...], former: "Records[T] | None" = None) -> None:
+        self.values = values
+        self._memo: dict[Derivation, object] = {}
+        self._each: dict[Derivation, NDArray[Any]] = {}
+        self._former = {} if former is None else former.handed_on()
+        self._changes: tuple[tuple[T, ...], list[int]] = ((), [])
+        """Former values, and the slots where they are others."""
+
+    def derive(self, build: Callable[[tuple[T, ...], *A], D], *arguments: *A) -> D:
+        """Return `build(values, *arguments)`, memoised by function and arguments; an array is made read-only.
+
+        `build` is a module-level function or a method, the arguments are hashable. Raises TypeError for a function
+        that is made anew at every call, such as a lambda: it would never be found in the memo.
+        """
+        key = (build, *arguments)
+        found = self._memo.get(key, _MISSING)
+        if found is _MISSING:
+            _require_lasting(key)
+            if len(self._memo) >= _MEMO_LIMIT:  # arguments may come from clients
+                self._memo.clear()
+            found = self._memo[key] = read_only(build(self.values, *arguments))
+        return cast("D", found)
+
+    def derive_numbers(self, number: Callable[[T, *A], float | None], *arguments: *A) -> Floats:
+        """Return `number(value, *arguments)` for each slot, NaN for None; memoised like `derive`.
+
+        The function depends on nothing but its arguments: where a slot's record stays, its number does.
+        """
+        return self._derive_each((np.float64, number, *arguments))
+
+    def derive_mask(self, test: Callable[[T, *A], bool], *arguments: *A) -> Mask:
+        """Return `test(value, *arguments)` for each slot, like `derive_numbers`."""
+        return self._derive_each((np.bool_, test, *arguments))
+
+    def derive_objects(self, function: Callable[[T, *A], D], *arguments: *A) -> NDArray[np.object_]:
+        """Return `function(value, *arguments)` for each slot, like `derive_numbers`."""
+        return self._derive_each((np.object_, function, *arguments))
+
+    def handed_on(self) -> dict[Derivation, _Former]:
+        """Return the arrays that later records can begin with: those in use, and of the others the latest."""
+        older = {
+            key: former._replace(unused=former.unused + 1)
+            for key, former in self._former.items()
+            if former.unused < _MOST_UNUSED
+        }
+        recent = {key: _Former(self.values, array, 0) for key, array in self._each.items()}
+        return dict(islice((recent | older).items(), _MOST_HANDED_ON))
+
+    @property
+    def derivations(self) -> Iterable[Derivation]:
+        """What has been derived here, and can be derived of other records ahead of requests; at most 64."""
+        found = (*self.handed_on(), *(key for key in self._memo if _is_plain(key)))
+        return found[:_MOST_HANDED_ON]
+
+    def derive_ahead(self, derivation: Derivation) -> Iterator[None]:
+        """Derive what is likely to be asked for, in steps of a fraction of a millisecond, but for whole builds.
+
+        A function that raises is left to the requests that ask for it.
+        """
+        with suppress(Exception):
+            if not _is_of_each(derivation):
+                self.derive(derivation[0], *derivation[1:])
+                yield
+            elif derivation not in self._each:
+                yield from self._fill(derivation)
+
+    def _derive_each(self, key: Derivation) -> NDArray[Any]:
+        found = self._each.get(key)
+        if found is None:
+            _require_lasting(key[1:])
+            for _ in self._fill(key):
+                pass
+            found = self._each[key]
+        return found
+
+    def _fill(self, key: Derivation) -> Iterator[None]:
+        """Compute an array, and keep it once it is complete."""
+        if len(self._each) >= _MEMO_LIMIT:
+            self._each.clear()
+        dtype, function, *arguments = key
+        values = self.values
+        former = self._former.pop(key, None)
+        if former is not None and len(former.values) > len(values):
+            former = None
+        slots = [] if former is None else self._changed_since(former.values)
+        records = values if former is None else [values[slot] for slot in slots]
+        computed: list[object] = []
+        for start in range(0, len(records), _STEP):
+            computed += [function(record, *arguments) for record in records[start : start + _STEP]]
+            yield
+        found = _array(computed, dtype)
+        if former is not None:
+            changed, found = found, np.empty(len(values), dtype=dtype)
+            found[: len(former.array)] = former.array
+            found[slots] = changed
+        self._each[key] = read_only(found)
+
+    def _changed_since(self, former: tuple[T, ...]) -> list[int]:
+        """Return the slots that have another record than before, or had none."""
+        if self._changes[0] is not former:
+            pairs = enumerate(zip(self.values, former, strict=False))
+            changed = [slot for slot, (now, before) in pairs if now is not before]
+            self._changes = former, changed + list(range(len(former), len(self.values)))
+        return self._changes[1]
+
+
+_MISSING = object()
+
+
+def _array(values: Sequence[object], dtype: type[np.generic]) -> NDArray[Any]:
+    if dtype is np.object_:  # which may be sequences
+        return np.fromiter(values, dtype=dtype, count=len(values))
+    return np.array(values, dtype=dtype)
+
+
+def _is_of_each(derivation: Derivation) -> bool:
+    return isinstance(derivation[0], type)
+
+
+def _is_plain(part: object) -> bool:
+    """Return whether a derivation makes sense of other records: it has nothing that was derived of these."""
+    if isinstance(part, tuple):
+        return all(map(_is_plain, part))
+    owner = getattr(part, "__self__", None)
+    return isinstance(part, _PLAIN) or (callable(part) and (owner is None or hasattr(owner, "plugin_type")))
+
+
+def _require_lasting(key: tuple[object, ...]) -> None:
+    for part in key:
+        if isinstance(part, tuple):
+            _require_lasting(part)
+        elif callable(part):
+            name = getattr(part, "__qualname__", repr(part))  # a functools.partial has none
+            if "<locals>" in name or name == repr(part):
+                raise TypeError(
+                    f"cannot memoise {name}: define it at module level or as a method, and pass what it needs as "
+                    "arguments"
+                )
