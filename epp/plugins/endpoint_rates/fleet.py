@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tracks the hardware and engine of each slot, and the slots where they changed."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from epp.framework import ACCELERATOR, AcceleratorTag, Endpoint, Records, Snapshot
 from epp.framework.accelerators.tag import BOOT_ID, POD_UID
+from epp.plugins.endpoint_rates.profile import plain_key
 from epp.plugins.endpoint_rates.table import Hardware, hardware_of
 
 EMPTY = Hardware()
@@ -15,35 +17,27 @@ _MOST_FORMER = 8
 """Kinds without an endpoint that are kept beyond as many as there are with one."""
 
 
-class _Inhabitant(NamedTuple):
-    """Identity of an endpoint; boot and pod are empty if unknown."""
+class _Facts(NamedTuple):
+    """What rates depend on in a tag, and what tells pods apart; boot and pod are empty if unknown."""
 
-    id: str
-    hostport: str
     hardware: Hardware
+    """Without an engine; one object for all that are equal."""
     boot: str
     pod: str
-
-    def is_another_than(self, before: "_Inhabitant") -> bool:
-        """Return whether samples of `before` are void for this one; an unknown boot or pod counts as the same."""
-        return (
-            self[:3] != before[:3]
-            or (self.boot != before.boot and "" not in {self.boot, before.boot})
-            or (self.pod != before.pod and "" not in {self.pod, before.pod})
-        )
 
 
 class RateFleet:
     """Numbers the kinds of endpoints; free slots have number 0."""
 
-    __slots__ = ("_default_engine", "_endpoints", "_inhabitants", "_label", "_numbers", "_tags", "kinds")
+    __slots__ = ("_default_engine", "_endpoints", "_engines", "_facts", "_label", "_numbers", "_tags", "kinds")
 
     def __init__(self, engine_label_key: str, default_engine: str) -> None:
         self._label = engine_label_key
         self._default_engine = default_engine
         self._endpoints: Records[Endpoint | None] = Records(())
         self._tags: Records[AcceleratorTag] = Records(())
-        self._inhabitants: list[_Inhabitant | None] = []
+        self._facts: list[_Facts] = []
+        self._engines: list[str] = []
         self._numbers: dict[Hardware, int] = {}
         """Of all kinds, in order from 1 on."""
         self.kinds: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
@@ -65,21 +59,34 @@ class RateFleet:
         depends on, such as its price or state, do not count.
         """
         endpoints, tags = snapshot.endpoints, snapshot.records(ACCELERATOR)
+        facts: list[_Facts] = tags.derive_objects(_facts_of).tolist()
+        engines: list[str] = endpoints.derive_objects(_engine_of, self._label, self._default_engine).tolist()
         records = enumerate(zip(endpoints.values, tags.values, self._endpoints.values, self._tags.values, strict=False))
         touched = [slot for slot, (one, tag, former, its) in records if one is not former or tag is not its]
-        capacity, former = len(endpoints.values), len(self._inhabitants)
+        inhabitants, capacity, former = self._endpoints.values, len(endpoints.values), len(self._endpoints.values)
         touched += range(former, capacity)
-        changed = [slot for slot in range(capacity, former) if self._inhabitants[slot] is not None]
-        self._inhabitants = self._inhabitants[:capacity] + [None] * (capacity - former)
-        self._endpoints, self._tags = endpoints, tags
+        changed = [slot for slot in range(capacity, former) if inhabitants[slot] is not None]
         kinds = np.zeros(capacity, dtype=np.intp)
         kinds[:former] = self.kinds[:capacity]
+        numbers: dict[tuple[int, str], int] = {}
         for slot in touched:
-            before = self._inhabitants[slot]
-            now = self._inhabitants[slot] = self._inhabitant(endpoints.values[slot], tags.values[slot])
-            if before is not None and _is_another(now, before):
+            now, before = endpoints.values[slot], inhabitants[slot] if slot < former else None
+            if before is not None and (
+                now is None
+                or (now.id, now.hostport, engines[slot]) != (before.id, before.hostport, self._engines[slot])
+                or _is_another(facts[slot], self._facts[slot])
+            ):
                 changed.append(slot)
-            kinds[slot] = 0 if now is None else self._numbers.setdefault(now.hardware, len(self._numbers) + 1)
+            if now is None:
+                kinds[slot] = 0
+                continue
+            hardware, engine = facts[slot].hardware, engines[slot]
+            kind = numbers.get((id(hardware), engine))
+            if kind is None:
+                kind = self._numbers.setdefault(hardware._replace(engine=engine), len(self._numbers) + 1)
+                numbers[id(hardware), engine] = kind
+            kinds[slot] = kind
+        self._endpoints, self._tags, self._facts, self._engines = endpoints, tags, facts, engines
         self.kinds = kinds
         if len(self._numbers) > _MOST_FORMER + 2 * len(np.unique(kinds)):
             self._number_anew()
@@ -91,13 +98,26 @@ class RateFleet:
         self._numbers = {hardware[kind]: number for number, kind in enumerate(used.tolist(), 1)}
         self.kinds = np.where(self.kinds > 0, np.searchsorted(used, self.kinds) + 1, 0)
 
-    def _inhabitant(self, endpoint: Endpoint | None, tag: AcceleratorTag) -> _Inhabitant | None:
-        if endpoint is None:
-            return None
-        hardware = hardware_of(tag, endpoint.labels.get(self._label, self._default_engine))
-        boot, pod = (str(tag.attributes.get(name, "")) for name in (BOOT_ID, POD_UID))
-        return _Inhabitant(endpoint.id, endpoint.hostport, hardware, boot, pod)
+
+def _engine_of(endpoint: Endpoint | None, label: str, default: str) -> str:
+    return "" if endpoint is None else plain_key(endpoint.labels.get(label, default))
 
 
-def _is_another(now: _Inhabitant | None, before: _Inhabitant) -> bool:
-    return now is None or now.is_another_than(before)
+def _facts_of(tag: AcceleratorTag) -> _Facts:
+    boot, pod = (str(tag.attributes.get(name, "")) for name in (BOOT_ID, POD_UID))
+    return _Facts(_the_one(hardware_of(tag, "")), boot, pod)
+
+
+@lru_cache
+def _the_one(hardware: Hardware) -> Hardware:
+    """Return one object for all that are equal: endpoints are many, their kinds few."""
+    return hardware
+
+
+def _is_another(now: _Facts, before: _Facts) -> bool:
+    """Return whether samples of `before` are void; an unknown boot or pod counts as the same."""
+    return (
+        now.hardware != before.hardware
+        or (now.boot != before.boot and "" not in {now.boot, before.boot})
+        or (now.pod != before.pod and "" not in {now.pod, before.pod})
+    )
