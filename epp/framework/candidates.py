@@ -115,7 +115,7 @@ class Candidates:
 
     def where_label(self, key: str, values: Sequence[str]) -> Mask:
         """Mark the members whose label `key` has one of the values."""
-        return self.snapshot.endpoints.derive(_have_label, key, tuple(values))[self.slots]
+        return self.snapshot.endpoints.derive_mask(_has_label, key, tuple(values))[self.slots]
 
     def where_label_is(self, key: str, value: str) -> Mask:
         """Mark the members whose label `key` is this value, not empty, which may come from a client."""
@@ -124,8 +124,8 @@ class Candidates:
         return mask
 
 
-def _have_label(endpoints: tuple[Endpoint | None, ...], key: str, values: tuple[str, ...]) -> Mask:
-    return np.array([e is not None and e.labels.get(key) in values for e in endpoints], dtype=np.bool_)
+def _has_label(endpoint: Endpoint | None, key: str, values: tuple[str, ...]) -> bool:
+    return endpoint is not None and endpoint.labels.get(key) in values
 
 
 def _numbered_values(endpoints: tuple[Endpoint | None, ...], key: str) -> tuple[Mapping[str, int], NDArray[np.int64]]:

@@ -3,8 +3,6 @@
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
@@ -34,7 +32,7 @@ def saturation_of(detector: SaturationDetector[Any], candidates: Candidates) -> 
         full = detector.saturation(candidates)
         return Saturation(full, decode=full if len(candidates) else None)
     prefill = _saturation(detector, candidates, candidates.where_label(ROLE_LABEL, PREFILL_ROLES))
-    decode = _saturation(detector, candidates, endpoints.derive(_decode)[candidates.slots])
+    decode = _saturation(detector, candidates, endpoints.derive_mask(_decodes)[candidates.slots])
     stages = [each for each in (prefill, decode) if each is not None]
     return Saturation(max(stages) if stages else detector.saturation(candidates), prefill, decode)
 
@@ -47,8 +45,5 @@ def _have_roles(endpoints: tuple[Endpoint | None, ...]) -> bool:
     return any(each is not None and ROLE_LABEL in each.labels for each in endpoints)
 
 
-def _decode(endpoints: tuple[Endpoint | None, ...]) -> Mask:
-    return np.array(
-        [each is not None and each.labels.get(ROLE_LABEL, DECODE_ROLES[0]) in DECODE_ROLES for each in endpoints],
-        dtype=np.bool_,
-    )
+def _decodes(endpoint: Endpoint | None) -> bool:
+    return endpoint is not None and endpoint.labels.get(ROLE_LABEL, DECODE_ROLES[0]) in DECODE_ROLES

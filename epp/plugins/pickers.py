@@ -63,7 +63,7 @@ class MaxScorePicker(Picker[PickerParameters]):
             return contenders
         slots = candidates.slots[contenders]
         last_picked = candidates.snapshot.column(LAST_PICKED)[slots]
-        hashes = _mix(candidates.snapshot.endpoints.derive(_id_hashes)[slots], request.seed)
+        hashes = _mix(candidates.snapshot.endpoints.derive_numbers(_id_hash)[slots], request.seed)
         order = np.lexsort((hashes, last_picked, -totals[contenders]))
         return contenders[order[:wanted]]
 
@@ -111,9 +111,9 @@ def _are_top(totals: Floats, count: int) -> Mask:
     return top
 
 
-def _id_hashes(endpoints: tuple[Endpoint | None, ...]) -> Floats:
-    """Hash each endpoint's id to 53 bits, which a float64 holds exactly."""
-    return np.array([0 if e is None else xxhash.xxh3_64_intdigest(e.id.encode()) >> 11 for e in endpoints], np.float64)
+def _id_hash(endpoint: Endpoint | None) -> float:
+    """Hash an endpoint's id to 53 bits, which a float64 holds exactly."""
+    return 0.0 if endpoint is None else float(xxhash.xxh3_64_intdigest(endpoint.id.encode()) >> 11)
 
 
 def _mix(id_hashes: Floats, seed: int) -> NDArray[np.uint64]:

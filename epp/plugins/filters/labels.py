@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
-import numpy as np
 
 from epp.framework import (
     Candidates,
@@ -68,10 +67,10 @@ class LabelSelectorFilter(Filter[LabelSelectorParameters]):
     drops = DropCause.CONSTRAINT
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
-        return candidates.snapshot.endpoints.derive(self._select)[candidates.slots]
+        return candidates.snapshot.endpoints.derive_mask(self._selects)[candidates.slots]
 
-    def _select(self, endpoints: tuple[Endpoint | None, ...]) -> Mask:
-        return np.array([e is not None and self._matches(e.labels) for e in endpoints], dtype=np.bool_)
+    def _selects(self, endpoint: Endpoint | None) -> bool:
+        return endpoint is not None and self._matches(endpoint.labels)
 
     def _matches(self, labels: Mapping[str, str]) -> bool:
         wanted = self.parameters.match_labels
@@ -128,8 +127,8 @@ def has_value(candidates: Candidates, label: str, values: tuple[str, ...], *, or
     mask = candidates.where_label(label, values)
     if not or_no_label:
         return mask
-    return mask | candidates.snapshot.endpoints.derive(_lack_label, label)[candidates.slots]
+    return mask | candidates.snapshot.endpoints.derive_mask(_lacks_label, label)[candidates.slots]
 
 
-def _lack_label(endpoints: tuple[Endpoint | None, ...], label: str) -> Mask:
-    return np.array([e is not None and label not in e.labels for e in endpoints], dtype=np.bool_)
+def _lacks_label(endpoint: Endpoint | None, label: str) -> bool:
+    return endpoint is not None and label not in endpoint.labels
