@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
+from epp.collectors.turns import in_turns
 from epp.datastore import Datastore
 from epp.framework.datalayer import Concerns, EveryEndpoint, Report, Tagger
 from epp.framework.endpoint import Endpoint
@@ -77,7 +78,7 @@ class Retagging:
         """Do some of it, then pause for as long as the share requires."""
         started = time.perf_counter()
         self._tag_some()
-        self._go_round()
+        await self._go_round()
         if not (self._some or self._next or self._round):
             self._wanted.clear()
         await asyncio.sleep((time.perf_counter() - started) * (1 / _SHARE - 1))
@@ -93,7 +94,7 @@ class Retagging:
             if this is not None and name in this.done and not taggers.keys().isdisjoint(this.taggers):
                 this.done[name] = endpoint, self._reports(endpoint, this.taggers)
 
-    def _go_round(self) -> None:
+    async def _go_round(self) -> None:
         if self._round is None and self._next:
             taggers, self._next = self._in_use(self._next), {}
             self._round = _Round(taggers, list(reversed(self._store.endpoints))) if taggers else None
@@ -104,8 +105,11 @@ class Retagging:
             endpoint = this.left.pop()
             this.done[endpoint.id] = endpoint, self._reports(endpoint, this.taggers)
         if not this.left:
-            self._round = None
-            self._store.tag_all(this.done.values())
+            staging = self._store.stage(this.done)
+            await in_turns(staging.steps())
+            if self._round is this:  # no other taggers meanwhile
+                self._round = None
+                self._store.put_tags(staging)
 
     def _write(self, endpoint: Endpoint, reports: Iterable[Report]) -> None:
         for report in reports:

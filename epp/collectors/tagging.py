@@ -2,17 +2,21 @@
 """Tags of endpoints in the datastore, kept up to date with the pool and the taggers."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import structlog
 
 from epp.collectors.polling.poll import CollectorObserver
 from epp.collectors.retagging import Retagging
-from epp.datastore import Change, Datastore
+from epp.collectors.turns import in_turns
+from epp.datastore import Change, Datastore, Staging
 from epp.framework.datalayer import Concerns, Report, Tagger
 from epp.framework.endpoint import Endpoint
 from epp.framework.faults import described
+from epp.framework.records import Derivation
 from epp.plugins.taggers import EndpointNotificationSource
 
 _BATCH = 4
@@ -20,6 +24,11 @@ _BATCH = 4
 _MOST_AT_ONCE = 64
 """Changed endpoints that are tagged with the change of the pool itself; of more, all are tagged in the background."""
 
+_TRIES = 3
+"""Attempts at a large change in turns, while the pool changes otherwise."""
+
+Derivations: TypeAlias = Mapping[str, Iterable[Derivation]]
+NO_DERIVATIONS: Derivations = MappingProxyType({})
 _Tagged: TypeAlias = dict[str, tuple[Endpoint, Sequence[Report]]]
 """Endpoints and the reports of taggers of each, by id."""
 
@@ -51,33 +60,68 @@ class Tagging:
             self._apply(taggers)
             self._tag(self._store.endpoints)
 
-    async def change_over(self, taggers: Sequence[Tagger[Any]]) -> None:
-        """Replace the taggers without blocking the event loop; readers see the old tags until all are new."""
+    async def change_over(self, taggers: Sequence[Tagger[Any]], derivations: Derivations = NO_DERIVATIONS) -> None:
+        """Replace the taggers without blocking the event loop; readers see the old tags until all are new.
+
+        `derivations` are what requests are going to derive of endpoints and tags, by attribute. The turn in which this
+        returns is that of the change.
+        """
         if tuple(taggers) == self._taggers:
+            await in_turns(self._store.derive_ahead(derivations))
             return
         self._steady.clear()
         try:
-            tagged = await _in_turns(lambda: self._store.endpoints, lambda one: self._news(one, taggers))
+            tagged: _Tagged = {}
+            for _ in range(_TRIES):
+                await _in_turns(lambda: self._store.endpoints, lambda one: self._news(one, taggers), tagged)
+                staging = self._store.stage(tagged, derivations=derivations)
+                await in_turns(staging.steps())
+                late = [one for one in self._store.endpoints if tagged.get(one.id, (None,))[0] is not one]
+                if len(late) <= _BATCH:
+                    break
             self._apply(taggers)
-            self._store.tag_all(tagged.values())
+            self._store.put_tags(staging)
+            self._tag(late)
         finally:
             self._steady.set()
 
     async def tags_of(self, endpoints: Callable[[], Collection[Endpoint]], taggers: Sequence[Tagger[Any]]) -> _Tagged:
         """Return the tags of endpoints that are not in the pool yet, by id, without blocking the event loop."""
-        return await _in_turns(endpoints, lambda one: self._reports(one, taggers))
+        return await _in_turns(endpoints, lambda one: self._reports(one, taggers), {})
 
-    def replace_with_pool(self, taggers: Sequence[Tagger[Any]], tagged: _Tagged, put: Callable[[], None]) -> None:
-        """Replace the taggers and, by calling `put`, the pool, whose tags are there."""
+    async def replace_with_pool(
+        self,
+        taggers: Sequence[Tagger[Any]],
+        wanted: Collection[Endpoint],
+        tagged: _Tagged,
+        derivations: Derivations = NO_DERIVATIONS,
+    ) -> None:
+        """Replace the taggers and the pool, whose tags are there, without blocking the event loop.
+
+        Readers see the old ones until the turn in which this returns; see `change_over`.
+        """
+        self._steady.clear()
+        try:
+            for attempt in range(_TRIES + 1):
+                staging = self._store.stage(tagged, wanted, derivations)
+                if attempt < _TRIES:
+                    await in_turns(staging.steps())
+                else:  # its source changes the old pool all the time
+                    deque(staging.steps(), maxlen=0)
+                if self._put_pool(staging):
+                    break
+            if tuple(taggers) != self._taggers:
+                self._apply(taggers)
+            self._store.put_tags(staging)
+        finally:
+            self._steady.set()
+
+    def _put_pool(self, staging: Staging) -> bool:
         self._is_tagged = True
         try:
-            put()
+            return self._store.put_pool(staging)
         finally:
             self._is_tagged = False
-        if tuple(taggers) != self._taggers:
-            self._apply(taggers)
-        # one that is as it was before is the same object still
-        self._store.tag_all((self._store.endpoint(name) or one, reports) for name, (one, reports) in tagged.items())
 
     def retag(self, tagger: Tagger[Any], concerns: Concerns) -> None:
         """Have a tagger tag endpoints again in the background: see `follow`."""
@@ -140,10 +184,9 @@ class Tagging:
 
 
 async def _in_turns(
-    endpoints: Callable[[], Collection[Endpoint]], tag: Callable[[Endpoint], Sequence[Report]]
+    endpoints: Callable[[], Collection[Endpoint]], tag: Callable[[Endpoint], Sequence[Report]], tagged: _Tagged
 ) -> _Tagged:
-    """Tag endpoints, a few in each turn of the event loop, until all that there are by then have been."""
-    tagged: _Tagged = {}
+    """Tag endpoints besides those tagged, a few in each turn of the event loop, until all that there are have been."""
     while missing := [one for one in endpoints() if tagged.get(one.id, (None,))[0] is not one]:
         for number, endpoint in enumerate(missing, 1):
             tagged[endpoint.id] = endpoint, tag(endpoint)

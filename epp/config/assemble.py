@@ -2,7 +2,7 @@
 """Turns a configuration into plugin instances: adds defaults and connects them."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.headers import RESERVED
 from epp.framework.plugin import Plugin, all_roles
 from epp.framework.quotas import QuotaSource
+from epp.framework.records import Derivation
 from epp.framework.roles import Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.scheduling import Scheduler, SchedulingObserver
@@ -50,6 +51,11 @@ class Assembly:
     instances: Instances
     warnings: tuple[Problem, ...]
     """Warnings to its author."""
+
+    @property
+    def derivations(self) -> Mapping[str, Collection[Derivation]]:
+        """What new plugins have derived of made-up endpoints and their attributes, by name of the attribute."""
+        return self.instances.derivations
 
     @property
     def plugins(self) -> tuple[Plugin[Any], ...]:
@@ -148,6 +154,8 @@ def _rehearse(instances: Instances, builder: Builder) -> None:
             continue
         path = instances.path_of(plugin)
         findings = rehearse(plugin, builder.clock.now)
+        for name, derivations in findings.derivations.items():
+            instances.derivations.setdefault(name, {}).update(derivations)
         for name in findings.undeclared:
             instances.fail(
                 f"plugin {plugin.name!r} reads {name!r} without declaring it: add it to `reads` or `may_read` of "

@@ -24,6 +24,7 @@ from epp.framework.parameters import (
     without_mistakes,
 )
 from epp.framework.plugin import Parameters, Plugin, Stability
+from epp.framework.records import Derivation
 from epp.framework.registry import Registry, UnknownTypeError
 
 Role = TypeVar("Role", bound=Plugin[Any])
@@ -57,6 +58,8 @@ class Instances:
         """Plugins without the parameters at fault, for checks of the others."""
         self.implied: dict[str, str] = {}
         """Reason for each instance that the file does not declare."""
+        self.derivations: dict[str, dict[Derivation, None]] = {}
+        """What new plugins derive of endpoints and their attributes, by name of the attribute."""
         self.problems: list[Problem] = list(loaded.problems)
         self.warnings: list[Problem] = []
         self.unconnected: set[str] = set()

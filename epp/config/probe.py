@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tries plugins on made-up endpoints: finds undeclared reads, unusable results, errors and slow calls beforehand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -17,7 +17,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.errors import RequestError
 from epp.framework.faults import described
 from epp.framework.plugin import Plugin
-from epp.framework.records import Records
+from epp.framework.records import ENDPOINTS, Derivation, Records
 from epp.framework.request import (
     AGENT_IDENTITY,
     PREFIX_MATCH,
@@ -57,6 +57,8 @@ class Findings:
     """Results that no request could use."""
     raised: tuple[str, ...]
     """Other errors: perhaps only made-up data causes them."""
+    derivations: Mapping[str, Mapping[Derivation, None]] = field(default_factory=dict, compare=False)
+    """What it derived of endpoints and attributes, by name of the attribute."""
     seconds: float = field(default=0.0, compare=False)
     """Duration of the slower call."""
 
@@ -72,8 +74,10 @@ def rehearse(plugin: Plugin[Any], timer: Callable[[], float] = perf_counter) -> 
     seconds = 0.0
     unusable: dict[str, None] = {}
     raised: dict[str, None] = {}
+    derivations: dict[str, dict[Derivation, None]] = {}
     for column in (_KNOWN, _UNKNOWN):
-        pool = Candidates(_watched_snapshot(touched, column), np.arange(len(column), dtype=np.intp), profile="probe")
+        snapshot = _watched_snapshot(touched, column)
+        pool = Candidates(snapshot, np.arange(len(column), dtype=np.intp), profile="probe")
         try:
             seconds = max(seconds, _least_seconds(partial(_rehearse, plugin, touched, pool), timer))
         except RequestError:
@@ -82,8 +86,10 @@ def rehearse(plugin: Plugin[Any], timer: Callable[[], float] = perf_counter) -> 
             unusable[str(error)] = None
         except Exception as error:  # noqa: BLE001  a plugin may raise anything
             raised[described(error, type(plugin))] = None
+        for name, records in (*snapshot.made.items(), (ENDPOINTS, snapshot.endpoints)):
+            derivations.setdefault(name, {}).update(dict.fromkeys(records.derivations))
     declared = {datum.name for datum in (*plugin.reads, *plugin.may_read, *plugin.writes)}
-    return Findings(tuple(sorted(touched - declared)), tuple(unusable), tuple(raised), seconds)
+    return Findings(tuple(sorted(touched - declared)), tuple(unusable), tuple(raised), derivations, seconds)
 
 
 def _rehearse(plugin: Plugin[Any], touched: set[str], pool: Candidates) -> None:
@@ -128,6 +134,8 @@ class _WatchedSnapshot(Snapshot, frozen=True):
     """Records which columns and attributes are asked for."""
 
     touched: set[str] = msgspec.field(default_factory=set)
+    made: dict[str, Records[Any]] = msgspec.field(default_factory=dict)
+    """Records by name of the attribute."""
 
     def column(self, column: Column) -> Floats:
         self.touched.add(column.name)
@@ -135,10 +143,12 @@ class _WatchedSnapshot(Snapshot, frozen=True):
 
     def records(self, attribute: Attribute[T]) -> Records[T]:
         self.touched.add(attribute.name)
-        return super().records(attribute)
+        if attribute.name not in self.made:
+            self.made[attribute.name] = super().records(attribute)
+        return self.made[attribute.name]
 
 
-def _watched_snapshot(touched: set[str], values: Floats) -> Snapshot:
+def _watched_snapshot(touched: set[str], values: Floats) -> _WatchedSnapshot:
     endpoints = tuple(Endpoint(f"probe-{i}", f"192.0.2.{i + 1}", 8000) for i in range(len(values)))
     slots = np.arange(len(values), dtype=np.intp)
     return _WatchedSnapshot(

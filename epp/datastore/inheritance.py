@@ -56,10 +56,10 @@ class Inheritance:
         own = self._table.get(IN_FLIGHT, slot) - self._table.get(INHERITED, slot)
         self._put(slot, min(most, max(0.0, int(min(sum(known), _MOST)) - own)))
 
-    def forget(self, slot: int) -> None:
-        """Note that the endpoint of a slot left, with its numbers; another one there inherits nothing."""
-        self._expected.discard(slot)
-        self._heirs.discard(slot)
+    def forget(self, *slots: int) -> None:
+        """Note that the endpoints of slots left, with their numbers; others there inherit nothing."""
+        self._expected.difference_update(slots)
+        self._heirs.difference_update(slots)
 
     def sweep(self, now: float) -> bool:
         """End it if it is time; return whether that made room."""

@@ -40,9 +40,10 @@ class Ledger:
             self._table.add(IN_FLIGHT_TOKENS, slot, tokens)
         return Ticket(self, slot, self._epochs.get(slot, 0), tokens)
 
-    def forget(self, slot: int) -> None:
-        """Void the tickets of a slot whose endpoint left: the next endpoint there starts from zero."""
-        self._epochs[slot] = self._epochs.get(slot, 0) + 1
+    def forget(self, *slots: int) -> None:
+        """Void the tickets of slots whose endpoints left: the next endpoints there start from zero."""
+        for slot in slots:
+            self._epochs[slot] = self._epochs.get(slot, 0) + 1
 
     def release_tokens(self, slot: int, epoch: int, tokens: int) -> None:
         """Give tokens back."""

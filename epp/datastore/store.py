@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Endpoints and their data: written in the background, read as snapshots."""
 
-import heapq
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import is_
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from epp.datastore.inheritance import Inheritance
 from epp.datastore.ledger import Ledger
+from epp.datastore.places import Change, Places, by_id
+from epp.datastore.staging import Staging, Tagged
 from epp.datastore.table import ColumnTable
 from epp.framework.arrays import Floats, Mask, Positions, read_only
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Report
-from epp.framework.endpoint import Endpoint, Identity
+from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Datum
-from epp.framework.records import Records
+from epp.framework.records import ENDPOINTS, Derivation, Records
 from epp.framework.snapshot import (
     ANSWERS,
     AVOIDED,
@@ -33,19 +34,10 @@ from epp.framework.snapshot import (
     Snapshot,
 )
 
+T = TypeVar("T")
+
 _FIRST_CAPACITY = 8
-_NOBODY = Identity("", "")
 _CORE_NAMES = frozenset(column.name for column in CORE_COLUMNS)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What one `replace` or `update` did to the pool."""
-
-    added: tuple[tuple[int, Endpoint], ...]
-    removed: tuple[tuple[int, Endpoint], ...]
-    updated: tuple[tuple[int, Endpoint], ...] = ()
-    """Those that stayed and took other labels."""
 
 
 class Datastore:
@@ -54,19 +46,19 @@ class Datastore:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._table = ColumnTable(CORE_COLUMNS)
-        self._slots: dict[str, int] = {}
-        self._endpoints: list[Endpoint | None] = []
-        self._identities: list[Identity] = []
+        self._places = Places()
         self._reports: list[Report | None] = []
         """By slot: the last report, if nothing else was written there since."""
         self._has_core = bytearray()
         """Whether that has a core column."""
-        self._by_address: dict[str, list[int]] = {}
-        self._free: list[int] = []
         self._attributes: dict[str, tuple[Attribute[Any], list[object]]] = {}
         self._listeners: list[Callable[[Change], None]] = []
         self._on_news: Callable[[], None] | None = None
         self._pool_changed = True
+        self._version = 0
+        """Grows with each change of the pool."""
+        self._planned: dict[str, Records[Any]] = {}
+        """Records that are about to be in effect, with what was derived of them ahead, by attribute; see `stage`."""
         self._attributes_changed: set[str] = set()
         self._snapshot = Snapshot()
         for attribute in CORE_ATTRIBUTES:
@@ -77,12 +69,12 @@ class Datastore:
     @property
     def count(self) -> int:
         """The number of endpoints."""
-        return len(self._slots)
+        return len(self._places.slots)
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """The endpoints of the pool, by slot."""
-        return tuple(e for e in self._endpoints if e is not None)
+        return tuple(e for e in self._places.endpoints if e is not None)
 
     def subscribe(self, listener: Callable[[Change], None]) -> None:
         """Call `listener` after every change of the pool."""
@@ -99,7 +91,7 @@ class Datastore:
         labels; any other is new. Raises ValueError for two endpoints of one id.
         """
         wanted = by_id(endpoints)
-        return self._apply(wanted, self._slots.keys() - wanted.keys())
+        return self._apply(wanted, self._places.slots.keys() - wanted.keys())
 
     def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> Change:
         """Take out the endpoints of the ids `removed`, then add those of `changed` or let them replace their likes.
@@ -110,31 +102,38 @@ class Datastore:
         return self._apply(by_id(changed), removed)
 
     def _apply(self, wanted: Mapping[str, Endpoint], unwanted: Iterable[str]) -> Change:
-        leaving = {self._slots[identity] for identity in unwanted if identity in self._slots}
-        for endpoint in wanted.values():
-            slot = self._slots.get(endpoint.id)
-            if slot is not None and endpoint.identity.is_another_than(self._identities[slot]):
-                leaving.add(slot)
+        places = self._places
+        leaving = {places.slots[identity] for identity in unwanted if identity in places.slots}
+        leaving.update(
+            slot
+            for endpoint in wanted.values()
+            if (slot := places.slots.get(endpoint.id)) is not None and not places.is_kept(endpoint)
+        )
         removed = [(slot, self._vacate(slot)) for slot in sorted(leaving)]
         if removed:
             self._table.reset(list(leaving))
         added: list[tuple[int, Endpoint]] = []
         updated: list[tuple[int, Endpoint]] = []
         for endpoint in wanted.values():
-            kept = self._slots.get(endpoint.id)
+            kept = places.slots.get(endpoint.id)
             if kept is None:
-                added.append((self._occupy(endpoint), endpoint))
-            elif self._endpoints[kept] != endpoint:
-                self._endpoints[kept] = endpoint
-                self._identities[kept] = endpoint.identity.after(self._identities[kept])
-                self._pool_changed = True
+                if not places.has_room:
+                    self._grow()
+                added.append((places.put(endpoint), endpoint))
+            elif places.endpoints[kept] != endpoint:
+                places.relabel(kept, endpoint)
                 updated.append((kept, endpoint))
         change = Change(tuple(added), tuple(removed), tuple(updated))
         if added or removed or updated:
-            for listener in self._listeners:
-                listener(change)
-            self._tell_news()
+            self._tell(change)
         return change
+
+    def _tell(self, change: Change) -> None:
+        self._pool_changed = True
+        self._version += 1
+        for listener in self._listeners:
+            listener(change)
+        self._tell_news()
 
     def report(self, endpoint: Endpoint, report: Report) -> None:
         """Write the report of an endpoint; ignored once it left.
@@ -160,7 +159,7 @@ class Datastore:
 
         Endpoints that join later inherit nothing: no request was sent there from here.
         """
-        self._inheritance.begin(self._slots.values(), self._clock.now(), seconds)
+        self._inheritance.begin(self._places.slots.values(), self._clock.now(), seconds)
         self._tell_news()
 
     def sweep_inherited(self) -> None:
@@ -174,14 +173,77 @@ class Datastore:
         if slot is not None:
             self._write(slot, report)
 
-    def tag_all(self, tagged: Iterable[tuple[Endpoint, Iterable[Report]]]) -> None:
-        """Write tags of many endpoints; those of one that is not in the pool as it is here are ignored."""
-        slots, endpoints = self._slots, self._endpoints
-        for endpoint, reports in tagged:
-            slot = slots.get(endpoint.id)
-            if slot is not None and endpoints[slot] is endpoint:
-                for report in reports:
-                    self._write(slot, report)
+    def stage(
+        self,
+        tagged: Mapping[str, Tagged],
+        wanted: Iterable[Endpoint] | None = None,
+        derivations: Mapping[str, Iterable[Derivation]] = MappingProxyType({}),
+    ) -> Staging:
+        """Begin to prepare tags of many endpoints and, unless it is None, a whole pool, as in `replace`.
+
+        `derivations` are what requests will derive of the endpoints and their tags besides what they do now, by name of
+        the attribute; ENDPOINTS stands for the endpoints. Raises ValueError for two endpoints of one id.
+        """
+        pool = None if wanted is None else by_id(wanted)
+        while pool is not None and len(pool) > self._table.capacity:
+            self._grow()
+        attributes = {name: (attribute, list(records)) for name, (attribute, records) in self._attributes.items()}
+        return Staging(
+            version=self._version,
+            snapshot=self._snapshot,
+            places=self._places,
+            attributes=attributes,
+            tagged=tagged,
+            wanted=pool,
+            derivations=derivations,
+        )
+
+    def derive_ahead(self, derivations: Mapping[str, Iterable[Derivation]]) -> Iterator[None]:
+        """Derive what requests are going to, by name of the attribute, in steps of a fraction of a millisecond."""
+        snapshot = self.snapshot()
+        for name, wanted in derivations.items():
+            records: Records[Any] | None = snapshot.endpoints if name == ENDPOINTS else snapshot.attributes.get(name)
+            if records is not None:
+                for derivation in wanted:
+                    yield from records.derive_ahead(derivation)
+
+    def put_pool(self, staging: Staging) -> bool:
+        """Put a prepared pool in place of the one that is there; return False, with no change, if that has changed."""
+        if staging.version != self._version:
+            return False
+        change = staging.change
+        slots = [slot for slot, _ in change.removed]
+        if slots:
+            self._table.reset(slots)
+            self.ledger.forget(*slots)
+            self._inheritance.forget(*slots)
+            for name, (attribute, records) in self._attributes.items():
+                for slot in slots:
+                    records[slot] = attribute.unknown
+                self._attributes_changed.add(name)
+            for slot in slots:
+                self._reports[slot] = None
+        self._places = staging.places
+        self._planned[ENDPOINTS] = staging.records[ENDPOINTS]
+        if change.added or change.removed or change.updated:
+            self._tell(change)
+        return True
+
+    def put_tags(self, staging: Staging) -> None:
+        """Put the prepared tags of the endpoints that are still the same objects."""
+        endpoints, reports = self._places.endpoints, self._reports
+        for name, (attribute, *tags) in staging.tags.items():
+            records = self._attributes[name][1] if name in self._attributes else self._add_attribute(attribute)
+            for slot, endpoint, record in zip(*tags, strict=True):
+                if endpoints[slot] is endpoint and records[slot] is not record:
+                    records[slot] = record
+                    reports[slot] = None
+            self._attributes_changed.add(name)
+            self._planned[name] = staging.records[name]
+        for slot, endpoint, column, value in staging.cells:
+            if endpoints[slot] is endpoint:
+                self._table.put(column, slot, value)
+                reports[slot] = None
 
     def news(self, endpoint: Endpoint, report: Report) -> Report:
         """Return the report without what is known already: of many tags, comparing takes longer than writing."""
@@ -242,15 +304,16 @@ class Datastore:
         membership_changed = self._pool_changed or self._table.wrote(REACHABLE) or self._table.wrote(AVOIDED)
         slots, endpoints, available = last.slots, last.endpoints, last.available
         if self._pool_changed:
-            endpoints = Records[Endpoint | None](tuple(self._endpoints), last.endpoints)
-            slots = read_only(np.sort(np.fromiter(self._slots.values(), dtype=np.intp, count=len(self._slots))))
+            endpoints = self._records_of(ENDPOINTS, self._places.endpoints, last.endpoints)
+            used = self._places.slots
+            slots = read_only(np.sort(np.fromiter(used.values(), dtype=np.intp, count=len(used))))
         columns = self._table.publish()
         if membership_changed:
             available = read_only(_available(slots, columns[REACHABLE.name][slots], columns[AVOIDED.name][slots]))
         attributes = last.attributes
         if self._attributes_changed:
             changed = {
-                name: Records(tuple(self._attributes[name][1]), attributes.get(name))
+                name: self._records_of(name, self._attributes[name][1], attributes.get(name))
                 for name in self._attributes_changed
             }
             attributes = MappingProxyType({**attributes, **changed})
@@ -266,33 +329,43 @@ class Datastore:
         )
         return self._snapshot
 
+    def _records_of(self, name: str, values: Sequence[T], former: Records[T] | None) -> Records[T]:
+        """Return records with what can be taken over, and what was derived ahead of them."""
+        planned: Records[T] | None = self._planned.pop(name, None)
+        if planned is None:
+            return Records(tuple(values), former)
+        if len(planned.values) == len(values) and all(map(is_, planned.values, values)):
+            return planned
+        return Records(tuple(values), planned)
+
     def endpoint(self, identity: str) -> Endpoint | None:
         """Return the endpoint of this id; None when there is none."""
-        slot = self._slots.get(identity)
-        return None if slot is None else self._endpoints[slot]
+        slot = self._places.slots.get(identity)
+        return None if slot is None else self._places.endpoints[slot]
 
     def slot_of(self, endpoint: Endpoint) -> int | None:
         """Return the slot of an endpoint; None once it left."""
-        slot = self._slots.get(endpoint.id)
-        if slot is None or endpoint.identity.is_another_than(self._identities[slot]):
+        places = self._places
+        slot = places.slots.get(endpoint.id)
+        if slot is None or endpoint.identity.is_another_than(places.identities[slot]):
             return None
         return slot
 
     def in_flight(self, identity: str) -> float:
         """Return how many requests the picker has in flight at the endpoint of this id."""
-        slot = self._slots.get(identity)
+        slot = self._places.slots.get(identity)
         return 0.0 if slot is None else self._table.get(IN_FLIGHT, slot)
 
     def picked_since(self, sequence: int) -> list[Endpoint]:
         """Return the endpoints that were sent a request after the one of this number: see `Ledger.sequence`."""
         slots = self._table.above(LAST_PICKED, sequence)
-        return [endpoint for slot in slots if (endpoint := self._endpoints[slot]) is not None]
+        return [endpoint for slot in slots if (endpoint := self._places.endpoints[slot]) is not None]
 
     def find(self, hostport: str) -> tuple[int, Endpoint] | None:
         """Return the endpoint with this address and its slot; None when there is none."""
-        slot = min(self._by_address.get(hostport, ()), default=-1)
-        endpoint = None if slot < 0 else self._endpoints[slot]
-        return None if endpoint is None else (slot, endpoint)
+        slot = self._places.slot_at(hostport)
+        endpoint = None if slot is None else self._places.endpoints[slot]
+        return None if slot is None or endpoint is None else (slot, endpoint)
 
     def _tell_news(self) -> None:
         if self._on_news is not None:
@@ -310,68 +383,36 @@ class Datastore:
                 records[slot] = record
                 self._attributes_changed.add(attribute.name)
 
-    def _occupy(self, endpoint: Endpoint) -> int:
-        if not self._free:
-            self._grow()
-        slot = heapq.heappop(self._free)
-        self._endpoints[slot] = endpoint
-        self._identities[slot] = endpoint.identity
-        self._slots[endpoint.id] = slot
-        self._by_address.setdefault(endpoint.hostport, []).append(slot)
-        self._pool_changed = True
-        return slot
-
     def _vacate(self, slot: int) -> Endpoint:
         """Take the endpoint of a slot in use out of it."""
-        endpoint = self._endpoints[slot]
-        assert endpoint is not None  # noqa: S101  of a slot in use
-        self._endpoints[slot] = None
-        self._identities[slot] = _NOBODY
+        endpoint = self._places.clear(slot)
         self._reports[slot] = None
-        del self._slots[endpoint.id]
-        here = self._by_address[endpoint.hostport]
-        here.remove(slot)
-        if not here:
-            del self._by_address[endpoint.hostport]
-        heapq.heappush(self._free, slot)
         self.ledger.forget(slot)
         self._inheritance.forget(slot)
         for name, (attribute, records) in self._attributes.items():
             if records[slot] != attribute.unknown:
                 records[slot] = attribute.unknown
                 self._attributes_changed.add(name)
-        self._pool_changed = True
         return endpoint
 
     def _grow(self) -> None:
         before = self._table.capacity
         after = max(_FIRST_CAPACITY, before * 2)
         self._table.grow(after)
-        self._endpoints.extend([None] * (after - before))
-        self._identities.extend([_NOBODY] * (after - before))
+        self._places.grow(after - before)
         self._reports.extend([None] * (after - before))
         self._has_core.extend(bytes(after - before))
         for name, (attribute, records) in self._attributes.items():
             records.extend([attribute.unknown] * (after - before))
             self._attributes_changed.add(name)
-        self._free.extend(range(before, after))
         self._pool_changed = True
+        self._version += 1
 
     def _add_attribute(self, attribute: Attribute[Any]) -> list[object]:
         records: list[object] = [attribute.unknown] * self._table.capacity
         self._attributes[attribute.name] = (attribute, records)
         self._attributes_changed.add(attribute.name)
         return records
-
-
-def by_id(endpoints: Iterable[Endpoint]) -> dict[str, Endpoint]:
-    """Return the endpoints by id, in order; raises ValueError for two of one id."""
-    wanted: dict[str, Endpoint] = {}
-    for endpoint in endpoints:
-        if endpoint.id in wanted:
-            raise ValueError(f"two endpoints are named {endpoint.id!r}: names are unique within a namespace")
-        wanted[endpoint.id] = endpoint
-    return wanted
 
 
 def _available(slots: Positions, reachable: Floats, avoided: Floats) -> Positions:

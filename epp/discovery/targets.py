@@ -117,11 +117,13 @@ class Resolver:
         for two targets with one address if they have to be `unique`.
         """
         async with self._refreshing:
+            await self._find_names()
             hosts = self._hosts()
             self._addresses = {host: address for host, address in self._addresses.items() if host in hosts}
             self._failing = {host: reason for host, reason in self._failing.items() if host in hosts}
             await asyncio.gather(*map(self._resolve, sorted(hosts)))
             endpoints = self._without_repeated(await self._endpoints(), refuse=unique)
+            await asyncio.sleep(0)
             pool.replace(endpoints)
             return len(endpoints)
 
@@ -172,6 +174,19 @@ class Resolver:
             repeated.add(pair)
         self._repeated = repeated
         return list(firsts.values())
+
+    async def _find_names(self) -> None:
+        """Find out which of the targets have a host name, a few at a time."""
+        targets = self.targets
+        if self._names_of is targets:
+            return
+        names = set()
+        for number, target in enumerate(targets, 1):
+            if not is_ip(target.host):
+                names.add(target.host)
+            if number % _BATCH == 0:
+                await asyncio.sleep(0)
+        self._names_of, self._names = targets, frozenset(names)
 
     def _hosts(self) -> frozenset[str]:
         if self._names_of is not self.targets:

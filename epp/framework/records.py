@@ -18,6 +18,9 @@ A = TypeVarTuple("A")
 Derivation: TypeAlias = tuple[Any, ...]
 """A function and its arguments; after a type of numbers, where the function is called for each record."""
 
+ENDPOINTS = ""
+"""Name of the endpoints where derivations are listed by attribute, none of which is called so."""
+
 _MEMO_LIMIT = 1024
 _MOST_HANDED_ON = 64
 """Arrays that are handed on from records to the records after them; clients may ask for more."""

@@ -129,8 +129,8 @@ class Picker(Plugin[P], role=Role(title="Pickers", stage=Stage.CYCLE, on_error=O
 
     def rehearse(self, request: Request, candidates: Candidates) -> None:
         """Check that there is at least one position, and none out of range."""
-        totals = np.linspace(0.0, 1.0, len(candidates))
-        as_positions(self.pick(request, candidates, totals, _made_up_draw), len(candidates))
+        for totals in (np.zeros(len(candidates)), np.linspace(0.0, 1.0, len(candidates))):
+            as_positions(self.pick(request, candidates, totals, _made_up_draw), len(candidates))
         super().rehearse(request, candidates)
 
 

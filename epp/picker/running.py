@@ -187,19 +187,23 @@ class RunningConfig:
                 source_pool = SourcePool(self.store, self._clock)
                 await discovery.start(source_pool)
                 tagged = await self._tagging.tags_of(lambda: source_pool.withheld, assembly.taggers)
-                # at once: the filters before know nothing of the new pool
-                self._tagging.replace_with_pool(assembly.taggers, tagged, source_pool.open_at_once)
+                await self._tagging.replace_with_pool(
+                    assembly.taggers, source_pool.withheld, tagged, assembly.derivations
+                )
+                # until `use` in the same turn as the change: the filters before know nothing of the new pool
+                source_pool.opened()
                 self._source_pool.close()
                 self._discovery, self._source_pool = discovery, source_pool
                 self._follow_discovery()
             else:
-                await self._tagging.change_over(assembly.taggers)
+                await self._tagging.change_over(assembly.taggers, assembly.derivations)
             self.director.use(assembly.pipeline)
             before, self.assembly = self.assembly, assembly
         finally:
             self._disconnect_readers()
         self._sync_tagger_tasks()
         self._sync_follower_tasks()
+        await asyncio.sleep(0)  # requests between two long steps
         self._collector.trust_for(_trusted_seconds(assembly))
         await self._collector.replace(assembly.feeds)
         await _close(feed for feed in before.feeds if all(feed.source is not kept.source for kept in assembly.feeds))

@@ -89,11 +89,10 @@ class SourcePool(Pool):
         """The endpoints that `open` will let join."""
         return self._waiting.values()
 
-    def open_at_once(self) -> None:
-        """Put what was withheld in place of the whole pool, between two requests: that is one turn, however long."""
+    def opened(self) -> None:
+        """Be open from now on: what was withheld is in the pool, in place of all that was."""
         self._is_open = True
-        wanted, self._waiting = self._waiting, {}
-        self._store.replace(wanted.values())
+        self._waiting = {}
 
     def close(self) -> None:
         """Ignore further calls: a source may write once more after its task was cancelled."""

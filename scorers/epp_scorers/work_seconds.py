@@ -114,7 +114,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
 
     def seconds(self, request: Request, candidates: Candidates) -> Floats | None:
         """Return the expected seconds at each candidate; None without rates."""
-        rates = request.get(ENDPOINT_RATES)
+        rates, waking_up = request.get(ENDPOINT_RATES), self._wake_up.of(candidates)
         if rates is None:
             return None
         ahead = candidates.values(IN_FLIGHT_TOKENS)
@@ -122,7 +122,6 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         tokens += ahead
         seconds = rates.seconds(candidates, tokens, self._output_tokens(request))
         seconds += self._barrier(candidates)
-        waking_up = self._wake_up.of(candidates)
         return seconds if waking_up is None else seconds + waking_up
 
     def _own_tokens(self, request: Request, candidates: Candidates, ahead: Floats) -> Floats:

@@ -5,6 +5,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
 
 from epp.collectors.limits import PageLimits
 from epp.collectors.polling.budget import PollBudget
@@ -27,7 +28,9 @@ from epp.outliers import Told
 from epp.supervisor import Supervisor
 
 _BATCH = 32
-"""Endpoints whose feeds are replaced before the event loop runs other tasks: half a millisecond's work."""
+"""Endpoints whose polls begin or end before the event loop runs other tasks: a millisecond's work."""
+_MANY = 64
+"""Endpoints of one change whose polls begin and end in turns of their own."""
 
 
 class Collector:
@@ -76,6 +79,9 @@ class Collector:
         self._endpoints: dict[str, Endpoint] = {}
         self._reachability: dict[str, Reachability] = {}
         self._running = False
+        self._late: dict[str, bool] = {}
+        """Ids of endpoints whose change is to be followed, and whether the one that is polled has left."""
+        self._any_late = asyncio.Event()
         self._capacity = Capacity(self._poller, self._observer)
         self._tasks: tuple[asyncio.Task[None], ...] = ()
 
@@ -110,6 +116,7 @@ class Collector:
         self._tasks = (
             self._supervisor.start("collect", self._poller.run),
             self._supervisor.start("collector capacity", self._capacity.follow),
+            self._supervisor.start("collect", self._catch_up, name="polls of many endpoints"),
         )
         self._size_changed()
 
@@ -135,6 +142,8 @@ class Collector:
 
     def ask(self, endpoint: Endpoint, tell: Told) -> None:
         """Ask an endpoint out of turn whether it can be reached, and tell the verdict, once."""
+        if endpoint.id in self._late:
+            self._catch_up_with(endpoint.id)
         self._poller.ask(endpoint.id, tell)
 
     def call_on_connection_end(self, listener: Callable[[Endpoint], None]) -> None:
@@ -169,18 +178,49 @@ class Collector:
     def _pool_changed(self, change: Change) -> None:
         if not self._running:
             return
-        for _, endpoint in change.removed:
-            self._end(endpoint.id)
-        for _, endpoint in change.updated:
-            if self._endpoints[endpoint.id].tls != endpoint.tls:
-                self._end(endpoint.id)
-                self._begin(endpoint)
-            self._endpoints[endpoint.id] = endpoint
-            for member in self._members.get(endpoint.id, {}).values():
-                member.endpoint = endpoint
-        for _, endpoint in change.added:
-            self._begin(endpoint)
+        ended = [endpoint.id for _, endpoint in change.removed]
+        changed = [endpoint.id for _, endpoint in (*change.updated, *change.added)]
+        if self._late or len(ended) + len(changed) > _MANY:
+            self._late.update(dict.fromkeys(ended, True))
+            self._late.update((identity, self._late.get(identity, False)) for identity in changed)
+            self._any_late.set()
+            return
+        for identity in ended:
+            self._end(identity)
+        for identity in changed:
+            self._follow(identity)
         self._size_changed()
+
+    async def _catch_up(self) -> None:
+        """Follow changes of many endpoints, a few in each turn of the event loop, until cancelled."""
+        while True:
+            await self._any_late.wait()
+            while self._late:
+                for identity in tuple(islice(self._late, _BATCH)):
+                    self._catch_up_with(identity)
+                await asyncio.sleep(0)
+            self._any_late.clear()
+            self._size_changed()
+
+    def _catch_up_with(self, identity: str) -> None:
+        if self._late.pop(identity):
+            self._end(identity)
+        self._follow(identity)
+
+    def _follow(self, identity: str) -> None:
+        """Poll an endpoint of the pool as it is now."""
+        endpoint, before = self._store.endpoint(identity), self._endpoints.get(identity)
+        if endpoint is None:
+            return  # it is about to end
+        if before is not None and before.tls != endpoint.tls:
+            self._end(identity)
+            before = None
+        if before is None:
+            self._begin(endpoint)
+            return
+        self._endpoints[identity] = endpoint
+        for member in self._members.get(identity, {}).values():
+            member.endpoint = endpoint
 
     def _size_changed(self) -> None:
         self._capacity.changed(

@@ -65,14 +65,15 @@ class RateLearner:
         self._new.add(slot)
         self.version += 1
 
-    def forget(self, slot: int) -> None:
-        """Drop the samples of a slot whose endpoint or hardware changed."""
-        self._epochs[slot] = self.epoch(slot) + 1
-        self._recent.pop(slot, None)
-        self._new.discard(slot)
-        if slot < len(self._counts):
-            self._counts[slot] = 0
-        self.version += 1
+    def forget(self, *slots: int) -> None:
+        """Drop the samples of slots whose endpoint or hardware changed."""
+        epochs, recent = self._epochs, self._recent
+        for slot in slots:
+            epochs[slot] = epochs.get(slot, 0) + 1
+            recent.pop(slot, None)
+        self._new.difference_update(slots)
+        self._counts[[slot for slot in slots if slot < len(self._counts)]] = 0
+        self.version += len(slots)
 
     def learned(self, capacity: int, now: float) -> tuple[Floats, NDArray[np.intp]]:
         """Return logarithms of ratios and sample counts of the first `capacity` slots; NaN and 0 if not learned."""

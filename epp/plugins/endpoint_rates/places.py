@@ -49,9 +49,9 @@ class PlacesLearner:
         places[: len(known)][known] = self._largest[:capacity][known]
         return places
 
-    def forget(self, slot: int) -> None:
-        """Drop what is known of a slot whose endpoint or hardware changed."""
-        if slot < len(self._largest):
-            self._largest[slot] = 0.0
-            self._sightings[slot] = 0
-        self.version += 1
+    def forget(self, *slots: int) -> None:
+        """Drop what is known of slots whose endpoint or hardware changed."""
+        known = [slot for slot in slots if slot < len(self._largest)]
+        self._largest[known] = 0.0
+        self._sightings[known] = 0
+        self.version += len(slots)

@@ -167,10 +167,8 @@ class EndpointRatesProducer(
             self._itl.add(sent.slot, sent.epoch, ratio, self.clock.now())
 
     def slots_removed(self, slots: Sequence[int]) -> None:
-        for slot in slots:
-            self._prefill.forget(slot)
-            self._itl.forget(slot)
-            self._places.forget(slot)
+        for learner in (self._prefill, self._itl, self._places):
+            learner.forget(*slots)
 
     def _served_as_sent(self, request: Request, response: Response) -> _Sent | None:
         sent = request.get(self._sent_key)

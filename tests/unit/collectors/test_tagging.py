@@ -403,7 +403,7 @@ async def test_another_pool_comes_with_the_tags_of_other_taggers_that_were_made_
         await asyncio.sleep(0)
     assert turns >= 100 // 4
     assert zones(store) == ["zone", "z", "z1"]
-    tagging.replace_with_pool([Length()], making.result(), lambda: store.replace(wanted))
+    await tagging.replace_with_pool([Length()], wanted, making.result())
     assert set(zones(store)) == {""}
     assert lengths(store)[:2] == [4.0, 6.0]
     assert lengths(store)[2:] == [2.0] * 100
@@ -419,5 +419,5 @@ async def test_endpoint_that_comes_while_others_are_tagged_is_tagged_too(store):
     wanted.append(endpoint("late", zone="zone"))
     tagged = await making
     assert len(tagged) == 9
-    tagging.replace_with_pool([Length()], tagged, lambda: store.replace(wanted))
+    await tagging.replace_with_pool([Length()], wanted, tagged)
     assert lengths(store) == [1.0] * 8 + [4.0]

@@ -222,8 +222,10 @@ def test_tags_of_many_are_written_of_those_that_are_in_the_pool_as_they_were_tag
     relabelled = endpoint("c", zone="z2")
     store.replace([a, b, relabelled])
     level = Column("level", "")
-    tagged = {one: [Report({level: 7.0}, {TOPOLOGY: Topology(zone=one.name)})] for one in (a, b, c, gone)}
-    store.tag_all(tagged.items())
+    tags = {one.id: (one, [Report({level: 7.0}, {TOPOLOGY: Topology(zone=one.name)})]) for one in (a, b, c, gone)}
+    staging = store.stage(tags)
+    list(staging.steps())
+    store.put_tags(staging)
     assert [record.zone for record in everyone(store).records(TOPOLOGY)] == ["a", "b", ""]
     assert everyone(store).values(level).tolist()[:2] == [7.0, 7.0]
     assert np.isnan(everyone(store).values(METRICS_AT)).all()

@@ -133,7 +133,7 @@ async def test_plugin_kept_across_a_switch_goes_on():
 async def test_switch_that_fails_leaves_what_was_read(monkeypatch):
     async with started("{type: queue-scorer}") as world:
 
-        async def fail(_taggers):
+        async def fail(*_arguments):
             raise ConfigurationError("not today")
 
         monkeypatch.setattr(world.running._tagging, "change_over", fail)  # noqa: SLF001  as late as a switch can fail

@@ -67,15 +67,14 @@ async def test_nothing_is_in_the_pool_before_it_is_opened(store):
     assert names(store) == {"e1", "e2", "e7"}
 
 
-async def test_pool_that_is_opened_at_once_takes_the_place_of_the_one_before(store):
-    store.replace(endpoints(3))
-    changes = []
-    store.subscribe(changes.append)
+async def test_pool_that_took_the_place_of_the_one_before_is_open(store):
     pool = SourcePool(store, Ticking())
-    pool.replace(endpoints(1000, start=2))
-    pool.open_at_once()
-    assert len(changes) == 1
-    assert names(store) == {f"e{number}" for number in range(2, 1002)}
+    pool.replace(endpoints(3))
+    store.replace(pool.withheld)
+    pool.opened()
+    assert not pool.withheld
+    pool.update([endpoint(3)], ["default/e0"])
+    assert names(store) == {"e1", "e2", "e3"}
 
 
 async def test_small_change_is_one_change_and_has_effect_at_once(store):

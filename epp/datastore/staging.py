@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of very many endpoints at once, prepared in steps and then put as a whole."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from epp.datastore.places import Change, Places
+from epp.framework.datalayer import Report
+from epp.framework.endpoint import Endpoint
+from epp.framework.records import ENDPOINTS, Derivation, Records
+from epp.framework.snapshot import Attribute, Column, Snapshot
+
+_STEP = 32
+"""Endpoints that are looked at in one step: a tenth of a millisecond."""
+
+Tagged: TypeAlias = tuple[Endpoint, Iterable[Report]]
+"""An endpoint and the reports of its taggers."""
+
+
+class Staging:
+    """What is to be in the datastore: requests see what is there now until all of it takes its place.
+
+    Valid for the pool of the moment in which it was begun, as far as it replaces that.
+    """
+
+    def __init__(
+        self,
+        *,
+        version: int,
+        snapshot: Snapshot,
+        places: Places,
+        attributes: Mapping[str, tuple[Attribute[Any], list[Any]]],
+        tagged: Mapping[str, Tagged],
+        wanted: Mapping[str, Endpoint] | None,
+        derivations: Mapping[str, Iterable[Derivation]],
+    ) -> None:
+        """Begin; `attributes` are copies of the records by slot."""
+        self.version = version
+        self.places = places
+        self.change = Change((), ())
+        self.tags: dict[str, tuple[Attribute[Any], list[int], list[Endpoint], list[Any]]] = {}
+        """By attribute: slots, their endpoints and their records."""
+        self.cells: list[tuple[int, Endpoint, Column, float]] = []
+        self.records: dict[str, Records[Any]] = {}
+        """The records to come, with what is derived of them."""
+        self._snapshot = snapshot
+        self._attributes = dict(attributes)
+        self._tagged = tagged
+        self._wanted = wanted
+        self._derivations = derivations
+
+    def steps(self) -> Iterator[None]:
+        """Prepare it, in steps of a fraction of a millisecond, but for what plugins build of all records together."""
+        if self._wanted is not None:
+            yield from self._fill(self.places, self._wanted)
+        yield from self._tag()
+        if self._wanted is not None:
+            yield from self._derive(ENDPOINTS, self.places.endpoints, self._snapshot.endpoints)
+        for name in self.tags:
+            yield from self._derive(name, self._attributes[name][1], self._snapshot.attributes.get(name))
+
+    def _fill(self, before: Places, wanted: Mapping[str, Endpoint]) -> Iterator[None]:
+        """Find the slot of each endpoint: the one that it has, or else the lowest that is free."""
+        places = self.places = Places(len(before.endpoints))
+        added, removed, updated = [], [], []
+        for number, (identity, slot) in enumerate(before.slots.items()):
+            current, endpoint = before.endpoints[slot], wanted.get(identity)
+            assert current is not None  # noqa: S101  of a slot in use
+            if endpoint is None or not before.is_kept(endpoint):
+                removed.append((slot, current))
+            elif endpoint == current:
+                places.put_at(slot, current, before.identities[slot])
+            else:
+                places.put_at(slot, endpoint, endpoint.identity.after(before.identities[slot]))
+                updated.append((slot, endpoint))
+            if number % _STEP == 0:
+                yield
+        places.count_free()
+        for number, endpoint in enumerate(wanted.values()):
+            if endpoint.id not in places.slots:
+                added.append((places.put(endpoint), endpoint))
+            if number % _STEP == 0:
+                yield
+        self.change = Change(tuple(added), tuple(sorted(removed, key=lambda pair: pair[0])), tuple(updated))
+        for attribute, records in self._attributes.values():
+            for slot, _ in removed:
+                records[slot] = attribute.unknown
+            yield
+
+    def _tag(self) -> Iterator[None]:
+        for number, (identity, (tagged, reports)) in enumerate(self._tagged.items()):
+            slot = self.places.slots.get(identity)
+            endpoint = None if slot is None else self.places.endpoints[slot]
+            if slot is None or endpoint is None or (self._wanted is None and endpoint is not tagged):
+                continue  # it has left
+            for report in reports:
+                self.cells += [(slot, endpoint, column, value) for column, value in report.columns.items()]
+                for attribute, record in report.attributes.items():
+                    self._put(attribute, slot, endpoint, record)
+            if number % _STEP == 0:
+                yield
+
+    def _put(self, attribute: Attribute[Any], slot: int, endpoint: Endpoint, record: object) -> None:
+        name = attribute.name
+        if name not in self._attributes:
+            self._attributes[name] = attribute, [attribute.unknown] * len(self.places.endpoints)
+        records = self._attributes[name][1]
+        if records[slot] != record:
+            records[slot] = record
+        if name not in self.tags:
+            self.tags[name] = attribute, [], [], []
+        _, slots, endpoints, tags = self.tags[name]
+        slots.append(slot)
+        endpoints.append(endpoint)
+        tags.append(records[slot])
+
+    def _derive(self, name: str, values: Iterable[Any], former: Records[Any] | None) -> Iterator[None]:
+        records = self.records[name] = Records(tuple(values), former)
+        usual = () if former is None else former.derivations
+        for derivation in dict.fromkeys((*usual, *self._derivations.get(name, ()))):
+            yield from records.derive_ahead(derivation)
