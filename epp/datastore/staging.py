@@ -2,6 +2,7 @@
 """Changes of very many endpoints at once, prepared in steps and then put as a whole."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 from epp.datastore.places import Change, Places
@@ -12,6 +13,8 @@ from epp.framework.snapshot import Attribute, Column, Snapshot
 
 _STEP = 32
 """Endpoints that are looked at in one step: a tenth of a millisecond."""
+
+_first = itemgetter(0)
 
 Tagged: TypeAlias = tuple[Endpoint, Iterable[Report]]
 """An endpoint and the reports of its taggers."""
@@ -62,10 +65,12 @@ class Staging:
     def _fill(self, before: Places, wanted: Mapping[str, Endpoint]) -> Iterator[None]:
         """Find the slot of each endpoint: the one that it has, or else the lowest that is free."""
         places = self.places = Places(len(before.endpoints))
-        added, removed, updated = [], [], []
-        for number, (identity, slot) in enumerate(before.slots.items()):
+        removed: list[tuple[int, Endpoint]] = []
+        updated: list[tuple[int, Endpoint]] = []
+        for number, (identity, slot) in enumerate(tuple(before.slots.items())):
             current, endpoint = before.endpoints[slot], wanted.get(identity)
-            assert current is not None  # noqa: S101  of a slot in use
+            if current is None:
+                return  # it has left since: this is outdated
             if endpoint is None or not before.is_kept(endpoint):
                 removed.append((slot, current))
             elif endpoint == current:
@@ -75,17 +80,24 @@ class Staging:
                 updated.append((slot, endpoint))
             if number % _STEP == 0:
                 yield
+        added: list[tuple[int, Endpoint]] = []
+        yield from self._join(places, wanted, added)
+        removed.sort(key=_first)
+        self.change = Change(tuple(added), tuple(removed), tuple(updated))
+        for attribute, records in self._attributes.values():
+            for slot, _ in removed:
+                records[slot] = attribute.unknown
+            yield
+
+    def _join(
+        self, places: Places, wanted: Mapping[str, Endpoint], added: list[tuple[int, Endpoint]]
+    ) -> Iterator[None]:
         places.count_free()
         for number, endpoint in enumerate(wanted.values()):
             if endpoint.id not in places.slots:
                 added.append((places.put(endpoint), endpoint))
             if number % _STEP == 0:
                 yield
-        self.change = Change(tuple(added), tuple(sorted(removed, key=lambda pair: pair[0])), tuple(updated))
-        for attribute, records in self._attributes.values():
-            for slot, _ in removed:
-                records[slot] = attribute.unknown
-            yield
 
     def _tag(self) -> Iterator[None]:
         for number, (identity, (tagged, reports)) in enumerate(self._tagged.items()):

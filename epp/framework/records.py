@@ -52,7 +52,7 @@ class Records(Generic[T]):
         self._memo: dict[Derivation, object] = {}
         self._each: dict[Derivation, NDArray[Any]] = {}
         self._former = {} if former is None else former.handed_on()
-        self._changes: tuple[tuple[T, ...], list[int]] = ((), [])
+        self._changes: tuple[tuple[T, ...] | None, list[int]] = (None, [])
         """Former values, and the slots where they are others."""
 
     def derive(self, build: Callable[[tuple[T, ...], *A], D], *arguments: *A) -> D:
