@@ -33,11 +33,12 @@ class Staging:
         snapshot: Snapshot,
         places: Places,
         attributes: Mapping[str, tuple[Attribute[Any], list[Any]]],
+        writes: Mapping[str, int],
         tagged: Mapping[str, Tagged],
         wanted: Mapping[str, Endpoint] | None,
         derivations: Mapping[str, Iterable[Derivation]],
     ) -> None:
-        """Begin; `attributes` are copies of the records by slot."""
+        """Begin; `attributes` are copies of the records by slot, as they were after so many writes."""
         self.version = version
         self.places = places
         self.change = Change((), ())
@@ -47,7 +48,9 @@ class Staging:
         self.records: dict[str, Records[Any]] = {}
         """The records to come, with what is derived of them."""
         self._snapshot = snapshot
-        self._attributes = dict(attributes)
+        self.attributes = dict(attributes)
+        """All records by slot, and those to come in place of what is there."""
+        self.writes = writes
         self._tagged = tagged
         self._wanted = wanted
         self._derivations = derivations
@@ -60,7 +63,7 @@ class Staging:
         if self._wanted is not None:
             yield from self._derive(ENDPOINTS, self.places.endpoints, self._snapshot.endpoints)
         for name in self.tags:
-            yield from self._derive(name, self._attributes[name][1], self._snapshot.attributes.get(name))
+            yield from self._derive(name, self.attributes[name][1], self._snapshot.attributes.get(name))
 
     def _fill(self, before: Places, wanted: Mapping[str, Endpoint]) -> Iterator[None]:
         """Find the slot of each endpoint: the one that it has, or else the lowest that is free."""
@@ -84,7 +87,7 @@ class Staging:
         yield from self._join(places, wanted, added)
         removed.sort(key=_first)
         self.change = Change(tuple(added), tuple(removed), tuple(updated))
-        for attribute, records in self._attributes.values():
+        for attribute, records in self.attributes.values():
             for slot, _ in removed:
                 records[slot] = attribute.unknown
             yield
@@ -114,9 +117,9 @@ class Staging:
 
     def _put(self, attribute: Attribute[Any], slot: int, endpoint: Endpoint, record: object) -> None:
         name = attribute.name
-        if name not in self._attributes:
-            self._attributes[name] = attribute, [attribute.unknown] * len(self.places.endpoints)
-        records = self._attributes[name][1]
+        if name not in self.attributes:
+            self.attributes[name] = attribute, [attribute.unknown] * len(self.places.endpoints)
+        records = self.attributes[name][1]
         if records[slot] != record:
             records[slot] = record
         if name not in self.tags:

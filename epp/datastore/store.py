@@ -60,6 +60,8 @@ class Datastore:
         self._planned: dict[str, Records[Any]] = {}
         """Records that are about to be in effect, with what was derived of them ahead, by attribute; see `stage`."""
         self._attributes_changed: set[str] = set()
+        self._writes: dict[str, int] = {}
+        """By attribute: grows with each change of a record."""
         self._snapshot = Snapshot()
         for attribute in CORE_ATTRIBUTES:
             self._add_attribute(attribute)
@@ -193,6 +195,7 @@ class Datastore:
             snapshot=self._snapshot,
             places=self._places,
             attributes=attributes,
+            writes=self._writes.copy(),
             tagged=tagged,
             wanted=pool,
             derivations=derivations,
@@ -211,19 +214,18 @@ class Datastore:
         """Put a prepared pool in place of the one that is there; return False, with no change, if that has changed."""
         if staging.version != self._version:
             return False
-        change = staging.change
+        change, self._places = staging.change, staging.places
         slots = [slot for slot, _ in change.removed]
         if slots:
             self._table.reset(slots)
             self.ledger.forget(*slots)
             self._inheritance.forget(*slots)
-            for name, (attribute, records) in self._attributes.items():
+        for name, (attribute, records) in tuple(self._attributes.items()):
+            if not self._take_over(name, staging):
                 for slot in slots:
                     records[slot] = attribute.unknown
-                self._attributes_changed.add(name)
-            for slot in slots:
-                self._reports[slot] = None
-        self._places = staging.places
+            self._changed(name)
+        self._reports = [None] * len(self._reports)
         self._planned[ENDPOINTS] = staging.records[ENDPOINTS]
         if change.added or change.removed or change.updated:
             self._tell(change)
@@ -231,19 +233,34 @@ class Datastore:
 
     def put_tags(self, staging: Staging) -> None:
         """Put the prepared tags of the endpoints that are still the same objects."""
-        endpoints, reports = self._places.endpoints, self._reports
+        endpoints = self._places.endpoints
         for name, (attribute, *tags) in staging.tags.items():
-            records = self._attributes[name][1] if name in self._attributes else self._add_attribute(attribute)
-            for slot, endpoint, record in zip(*tags, strict=True):
-                if endpoints[slot] is endpoint and records[slot] is not record:
-                    records[slot] = record
-                    reports[slot] = None
-            self._attributes_changed.add(name)
+            if not self._take_over(name, staging):
+                records = self._attributes[name][1] if name in self._attributes else self._add_attribute(attribute)
+                for slot, endpoint, record in zip(*tags, strict=True):
+                    if endpoints[slot] is endpoint:
+                        records[slot] = record
+            self._changed(name)
             self._planned[name] = staging.records[name]
         for slot, endpoint, column, value in staging.cells:
             if endpoints[slot] is endpoint:
                 self._table.put(column, slot, value)
-                reports[slot] = None
+        self._reports = [None] * len(self._reports)
+
+    def _take_over(self, name: str, staging: Staging) -> bool:
+        """Take the records of an attribute from a staging as a whole; return False where others were written since."""
+        found = staging.attributes.get(name)
+        if found is None:
+            return False
+        if self._attributes.get(name) is not found:
+            if self._version != staging.version or self._writes.get(name, 0) != staging.writes.get(name, 0):
+                return False
+            self._attributes[name] = found
+        return True
+
+    def _changed(self, name: str) -> None:
+        self._attributes_changed.add(name)
+        self._writes[name] = self._writes.get(name, 0) + 1
 
     def news(self, endpoint: Endpoint, report: Report) -> Report:
         """Return the report without what is known already: of many tags, comparing takes longer than writing."""
@@ -381,7 +398,7 @@ class Datastore:
             records = self._add_attribute(attribute) if values is None else values[1]
             if records[slot] != record:
                 records[slot] = record
-                self._attributes_changed.add(attribute.name)
+                self._changed(attribute.name)
 
     def _vacate(self, slot: int) -> Endpoint:
         """Take the endpoint of a slot in use out of it."""
@@ -392,7 +409,7 @@ class Datastore:
         for name, (attribute, records) in self._attributes.items():
             if records[slot] != attribute.unknown:
                 records[slot] = attribute.unknown
-                self._attributes_changed.add(name)
+                self._changed(name)
         return endpoint
 
     def _grow(self) -> None:
@@ -404,14 +421,14 @@ class Datastore:
         self._has_core.extend(bytes(after - before))
         for name, (attribute, records) in self._attributes.items():
             records.extend([attribute.unknown] * (after - before))
-            self._attributes_changed.add(name)
+            self._changed(name)
         self._pool_changed = True
         self._version += 1
 
     def _add_attribute(self, attribute: Attribute[Any]) -> list[object]:
         records: list[object] = [attribute.unknown] * self._table.capacity
         self._attributes[attribute.name] = (attribute, records)
-        self._attributes_changed.add(attribute.name)
+        self._changed(attribute.name)
         return records
 
 

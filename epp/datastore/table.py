@@ -71,9 +71,10 @@ class ColumnTable:
 
     def reset(self, slots: Sequence[int]) -> None:
         """Make everything about some slots unknown."""
+        positions = np.array(slots, dtype=np.intp) if len(slots) > _FEW else None
         for name, column in self._columns.items():
-            if len(slots) > _FEW:
-                self._working[name][slots] = column.unknown
+            if positions is not None:
+                self._working[name][positions] = column.unknown
                 continue
             cells = self._cells[name]
             for slot in slots:

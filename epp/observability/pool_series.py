@@ -2,7 +2,8 @@
 """The pool as metrics: endpoints that can be reached, by accelerator too, and means over all."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from typing import TypeVar
 
 import numpy as np
 from prometheus_client.registry import CollectorRegistry
@@ -24,7 +25,9 @@ from epp.framework.snapshot import (
 )
 from epp.observability.endpoint_series import EndpointSeries
 from epp.observability.families import Gauges
-from epp.observability.prices import prices_of
+from epp.observability.prices import count_unpriced
+
+_T = TypeVar("_T")
 
 
 class PoolSeries:
@@ -66,11 +69,11 @@ class PoolSeries:
         """Set all gauges to what the snapshot has."""
         up = snapshot.column(REACHABLE) == ANSWERS
         self._ready.labels(self._name).set(int(up[snapshot.slots].sum()))
-        self._unpriced.labels(self._name).set(len(prices_of(snapshot).missing))
+        self._unpriced.labels(self._name).set(count_unpriced(snapshot))
         self._inherited.labels(self._name).set(snapshot.column(INHERITED).sum())
         self._accelerators.clear()
-        hardware = snapshot.records(ACCELERATOR).derive(_hardware_names)
-        for name, count in Counter(map(hardware.__getitem__, snapshot.available.tolist())).items():
+        hardware = snapshot.records(ACCELERATOR).derive_objects(hardware_name)
+        for name, count in Counter(hardware[snapshot.available].tolist()).items():
             self._accelerators.labels(self._name, name).set(count)
         for column, gauge in self._averages.items():
             gauge.labels(self._name).set(_mean(snapshot.column(column)[snapshot.slots]))
@@ -87,16 +90,17 @@ def served_models(snapshot: Snapshot) -> frozenset[str]:
     return snapshot.records(MODELS).derive(_union) | snapshot.records(LORA).derive(_adapters)
 
 
-def _hardware_names(tags: tuple[AcceleratorTag, ...]) -> tuple[str, ...]:
-    return tuple(map(hardware_name, tags))
-
-
 def _union(models: tuple[frozenset[str], ...]) -> frozenset[str]:
-    return frozenset().union(*set(models))
+    return frozenset().union(*_distinct(models))
 
 
 def _adapters(states: tuple[LoraState, ...]) -> frozenset[str]:
-    return frozenset().union(*(one.running | one.waiting for one in set(states)))
+    return frozenset().union(*(one.running | one.waiting for one in _distinct(states)))
+
+
+def _distinct(records: Iterable[_T]) -> Iterable[_T]:
+    """Return each object once: most endpoints have the same few, and equal ones cost more to find."""
+    return {id(record): record for record in records}.values()
 
 
 def _mean(values: Floats) -> float:

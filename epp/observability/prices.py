@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
+import numpy as np
 import structlog
 
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
@@ -46,12 +47,17 @@ def prices_of(snapshot: Snapshot) -> Prices:
     """Return which endpoints have no price."""
     tags = snapshot.records(ACCELERATOR)
     lacking = tags.derive_mask(_lacks_price)
-    slots = (slot for slot in snapshot.slots.tolist() if lacking[slot])
+    slots = snapshot.slots[lacking[snapshot.slots]].tolist()
     missing = tuple(endpoint.id for slot in slots if (endpoint := snapshot.endpoints.values[slot]) is not None)
     if not missing:
         return Prices(Known.ALL)
     has_any = tags.derive_mask(_has_price)[snapshot.slots].any()
     return Prices(Known.SOME if has_any else Known.NONE, missing)
+
+
+def count_unpriced(snapshot: Snapshot) -> int:
+    """Return how many endpoints have no price."""
+    return int(np.count_nonzero(snapshot.records(ACCELERATOR).derive_mask(_lacks_price)[snapshot.slots]))
 
 
 class PriceWatch:

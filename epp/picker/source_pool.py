@@ -14,6 +14,8 @@ _BATCH = 4
 """Endpoints that join at once; tagging one can take half a millisecond."""
 _MANY = 64
 """Endpoints whose change takes long enough by itself: they join in turns of their own."""
+_VERY_MANY = 512
+"""Endpoints that are so many that it takes long to find out which of them have changed: that is done in turns, too."""
 _LEAVING = 16
 """Endpoints that leave at once, where many do."""
 _STRETCH_SECONDS = 0.001
@@ -23,8 +25,9 @@ _STRETCH_SECONDS = 0.001
 class SourcePool(Pool):
     """Withheld until `open`, without effect after `close`; in between endpoints leave at once, and join in batches.
 
-    An endpoint is in the pool with its tags and its tasks, or not at all. One that is replaced by another leaves at
-    once. While some wait to join, the event loop serves requests; so it does while many are to leave.
+    An endpoint is in the pool with its tags, or not at all. One that is replaced by another leaves at once, in a very
+    large pool as soon as that is noticed. While some wait to join, the event loop serves requests; so it does while
+    many are to leave.
     """
 
     def __init__(self, store: Datastore, clock: Clock) -> None:
@@ -34,6 +37,8 @@ class SourcePool(Pool):
         self._is_closed = False
         self._waiting: dict[str, Endpoint] = {}
         """Endpoints that are to join, or to take other labels."""
+        self._unread: dict[str, Endpoint] = {}
+        """Endpoints that may be others than those that are there, or take other labels, where they are many."""
         self._leaving: dict[str, None] = {}
         """Ids of endpoints that are to leave, where they are many."""
         self._any_waiting = asyncio.Event()
@@ -44,24 +49,31 @@ class SourcePool(Pool):
         if not self._is_open:
             self._waiting = wanted
             return
-        known = {endpoint.id: endpoint for endpoint in self._store.endpoints} | self._waiting
-        changed = [
-            endpoint
-            for identity, endpoint in wanted.items()
-            if (before := known.get(identity)) is not endpoint and before != endpoint
-        ]
+        known = {endpoint.id: endpoint for endpoint in self._store.endpoints} | self._waiting | self._unread
+        others = {identity: one for identity, one in wanted.items() if known.get(identity) is not one}
+        gone = known.keys() - wanted.keys()
         for identity in self._leaving.keys() & wanted.keys():
             del self._leaving[identity]
-        self.update(changed, known.keys() - wanted.keys())
+        if len(others) <= _VERY_MANY and not self._unread:
+            self.update([one for identity, one in others.items() if known.get(identity) != one], gone)
+            return
+        self.update((), gone)
+        if not self._is_closed:
+            self._unread.update(others)
+            self._any_waiting.set()
 
     def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> None:
         """Take out some endpoints, and add or replace others; raises ValueError for two of one id."""
         wanted, gone = by_id(changed), set(removed)
         if self._is_closed:
             return
-        idle = not self._waiting and not self._leaving
+        idle = not (self._waiting or self._leaving or self._unread)
         for identity in gone:
             self._waiting.pop(identity, None)
+            self._unread.pop(identity, None)
+        if self._unread:
+            for identity in wanted:
+                self._unread.pop(identity, None)
         self._waiting.update(wanted)
         if not self._is_open:
             return
@@ -97,7 +109,7 @@ class SourcePool(Pool):
     def close(self) -> None:
         """Ignore further calls: a source may write once more after its task was cancelled."""
         self._is_open, self._is_closed = False, True
-        self._waiting, self._leaving = {}, {}
+        self._waiting, self._leaving, self._unread = {}, {}, {}
 
     async def follow(self) -> None:
         """Let waiting endpoints join, until cancelled."""
@@ -107,9 +119,25 @@ class SourcePool(Pool):
             self._any_waiting.clear()
 
     async def _join(self) -> None:
-        while self._waiting or self._leaving:
-            self._join_for_a_stretch()
+        while self._waiting or self._leaving or self._unread:
+            if self._unread:
+                self._read_for_a_stretch()
+            else:
+                self._join_for_a_stretch()
             await asyncio.sleep(0)
+
+    def _read_for_a_stretch(self) -> None:
+        """Sort out which endpoints take other labels, and which are replaced: those leave at once."""
+        until = self._clock.now() + _STRETCH_SECONDS
+        while self._unread:
+            for identity in tuple(islice(self._unread, _LEAVING)):
+                endpoint = self._unread.pop(identity)
+                if self._replaces(endpoint):
+                    self._leaving[identity] = None
+                if self._waiting.get(identity, self._store.endpoint(identity)) != endpoint or identity in self._leaving:
+                    self._waiting[identity] = endpoint
+            if self._clock.now() >= until:
+                return
 
     def _join_for_a_stretch(self) -> None:
         until = self._clock.now() + _STRETCH_SECONDS

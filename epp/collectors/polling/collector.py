@@ -4,8 +4,8 @@
 import asyncio
 import math
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import islice
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from epp.collectors.limits import PageLimits
 from epp.collectors.polling.budget import PollBudget
@@ -79,8 +79,8 @@ class Collector:
         self._endpoints: dict[str, Endpoint] = {}
         self._reachability: dict[str, Reachability] = {}
         self._running = False
-        self._late: dict[str, bool] = {}
-        """Ids of endpoints whose change is to be followed, and whether the one that is polled has left."""
+        self._late: deque[Change] = deque()
+        """Changes that are still to be followed, the first one in part."""
         self._any_late = asyncio.Event()
         self._capacity = Capacity(self._poller, self._observer)
         self._tasks: tuple[asyncio.Task[None], ...] = ()
@@ -142,8 +142,8 @@ class Collector:
 
     def ask(self, endpoint: Endpoint, tell: Told) -> None:
         """Ask an endpoint out of turn whether it can be reached, and tell the verdict, once."""
-        if endpoint.id in self._late:
-            self._catch_up_with(endpoint.id)
+        if self._late:
+            self._follow(endpoint.id)
         self._poller.ask(endpoint.id, tell)
 
     def call_on_connection_end(self, listener: Callable[[Endpoint], None]) -> None:
@@ -178,17 +178,12 @@ class Collector:
     def _pool_changed(self, change: Change) -> None:
         if not self._running:
             return
-        ended = [endpoint.id for _, endpoint in change.removed]
-        changed = [endpoint.id for _, endpoint in (*change.updated, *change.added)]
-        if self._late or len(ended) + len(changed) > _MANY:
-            self._late.update(dict.fromkeys(ended, True))
-            self._late.update((identity, self._late.get(identity, False)) for identity in changed)
+        if self._late or len(change.removed) + len(change.updated) + len(change.added) > _MANY:
+            self._late.append(change)
             self._any_late.set()
             return
-        for identity in ended:
-            self._end(identity)
-        for identity in changed:
-            self._follow(identity)
+        for _ in self._follow_change(change):
+            pass
         self._size_changed()
 
     async def _catch_up(self) -> None:
@@ -196,23 +191,28 @@ class Collector:
         while True:
             await self._any_late.wait()
             while self._late:
-                for identity in tuple(islice(self._late, _BATCH)):
-                    self._catch_up_with(identity)
-                await asyncio.sleep(0)
+                for number, _ in enumerate(self._follow_change(self._late[0]), 1):
+                    if number % _BATCH == 0:
+                        await asyncio.sleep(0)
+                self._late.popleft()
             self._any_late.clear()
             self._size_changed()
 
-    def _catch_up_with(self, identity: str) -> None:
-        if self._late.pop(identity):
-            self._end(identity)
-        self._follow(identity)
+    def _follow_change(self, change: Change) -> Iterator[None]:
+        """End and begin the polls of one endpoint after the other."""
+        for _, endpoint in change.removed:
+            self._end(endpoint.id)
+            yield
+        for _, endpoint in (*change.updated, *change.added):
+            self._follow(endpoint.id)
+            yield
 
     def _follow(self, identity: str) -> None:
         """Poll an endpoint of the pool as it is now."""
         endpoint, before = self._store.endpoint(identity), self._endpoints.get(identity)
         if endpoint is None:
-            return  # it is about to end
-        if before is not None and before.tls != endpoint.tls:
+            return  # it has left since
+        if before is not None and (before.tls != endpoint.tls or endpoint.identity.is_another_than(before.identity)):
             self._end(identity)
             before = None
         if before is None:

@@ -73,7 +73,9 @@ class RateFleet:
             now, before = endpoints.values[slot], inhabitants[slot] if slot < former else None
             if before is not None and (
                 now is None
-                or (now.id, now.hostport, engines[slot]) != (before.id, before.hostport, self._engines[slot])
+                or now.id != before.id
+                or now.hostport != before.hostport
+                or engines[slot] != self._engines[slot]
                 or _is_another(facts[slot], self._facts[slot])
             ):
                 changed.append(slot)

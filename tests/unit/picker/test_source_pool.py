@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock
+from epp.picker import source_pool
 from epp.picker.source_pool import SourcePool
 
 
@@ -164,8 +165,10 @@ async def test_those_that_are_wanted_again_before_they_have_left_stay_as_they_ar
     assert len(kept) >= 200 - 20
 
 
+@pytest.mark.parametrize("very_many", [0, 50, 512])
 @pytest.mark.parametrize("seed", range(10))
-async def test_pool_is_the_one_wanted_last_whatever_came_before(store, seed):
+async def test_pool_is_the_one_wanted_last_whatever_came_before(store, seed, very_many, monkeypatch):
+    monkeypatch.setattr(source_pool, "_VERY_MANY", very_many)  # of 150
     draw = random.Random(seed)
     pool = await opened(store, *endpoints(150))
     wanted = {one.id: one for one in endpoints(150)}
@@ -185,6 +188,18 @@ async def test_pool_is_the_one_wanted_last_whatever_came_before(store, seed):
         async with asyncio.timeout(60):
             while {one.id: one for one in store.endpoints} != wanted:  # noqa: ASYNC110  there is no event
                 await asyncio.sleep(0)
+
+
+async def test_very_many_that_have_not_changed_stay_without_a_change(store):
+    pool = await opened(store, *endpoints(1000))
+    changes = []
+    store.subscribe(changes.append)
+    async with following(pool):
+        pool.replace([*endpoints(999), endpoint(2000)])  # other objects
+        while store.endpoint("default/e2000") is None:  # noqa: ASYNC110  as above
+            await asyncio.sleep(0)
+    assert [len(change.updated) for change in changes] == [0] * len(changes)
+    assert sum(len(change.removed) for change in changes) == 1
 
 
 async def test_source_that_was_closed_changes_nothing_more(store):
