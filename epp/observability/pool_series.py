@@ -2,7 +2,7 @@
 """The pool as metrics: endpoints that can be reached, by accelerator too, and means over all."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -11,6 +11,7 @@ from prometheus_client.registry import CollectorRegistry
 from epp.framework import LoraState
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats
+from epp.framework.records import Derivation
 from epp.framework.snapshot import (
     ACCELERATOR,
     ANSWERS,
@@ -25,7 +26,7 @@ from epp.framework.snapshot import (
 )
 from epp.observability.endpoint_series import EndpointSeries
 from epp.observability.families import Gauges
-from epp.observability.prices import count_unpriced
+from epp.observability.prices import PRICE_DERIVATIONS, count_unpriced
 
 _T = TypeVar("_T")
 
@@ -83,6 +84,12 @@ class PoolSeries:
 def hardware_name(tag: AcceleratorTag) -> str:
     """Return the class of an accelerator; its model, or at least its kind, where it has none."""
     return tag.primary_class or tag.model or tag.kind.value
+
+
+GAUGE_DERIVATIONS: Mapping[str, Sequence[Derivation]] = {
+    ACCELERATOR.name: (*PRICE_DERIVATIONS, (np.object_, hardware_name)),
+}
+"""What gauges show that is derived of each endpoint, by name of the attribute."""
 
 
 def served_models(snapshot: Snapshot) -> frozenset[str]:

@@ -10,6 +10,7 @@ import structlog
 
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
 from epp.framework.plugin import Plugin
+from epp.framework.records import Derivation
 from epp.framework.snapshot import ACCELERATOR, Snapshot
 
 REMEDY = (
@@ -101,3 +102,7 @@ def _has_price(tag: AcceleratorTag) -> bool:
 
 def _lacks_price(tag: AcceleratorTag) -> bool:
     return tag.kind is not AcceleratorKind.CPU and not _has_price(tag)
+
+
+PRICE_DERIVATIONS: tuple[Derivation, ...] = ((np.bool_, _lacks_price), (np.bool_, _has_price))
+"""What is derived of the tag of each endpoint."""

@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from epp.collectors import Collector, PageLimits, Tagging
+from epp.collectors.turns import in_turns
 from epp.config import Assembly
 from epp.datastore import Datastore
 from epp.director import Director, DirectorObserver, Observers
@@ -25,6 +26,7 @@ from epp.framework.snapshot import INHERITED
 from epp.kube.readers import ClusterReaders
 from epp.observability.endpoints import EndpointReport, EndpointState
 from epp.observability.metrics import Metrics
+from epp.observability.pool_series import GAUGE_DERIVATIONS
 from epp.observability.prices import PriceWatch
 from epp.outliers import OutlierSettings
 from epp.picker.first_reports import FirstReports
@@ -216,6 +218,7 @@ class RunningConfig:
 
     async def _refresh_gauges(self) -> None:
         while True:
+            await in_turns(self.store.derive_ahead(GAUGE_DERIVATIONS))
             self._metrics.refresh_pool(self.store, self.director.flow)
             self._metrics.refresh_quotas(self.director.quotas, self.tenants)
             await asyncio.sleep(self._gauge_seconds)
@@ -225,6 +228,7 @@ class RunningConfig:
         watch = PriceWatch()
         await asyncio.sleep(_TAGGING_SECONDS)
         while True:
+            await in_turns(self.store.derive_ahead(GAUGE_DERIVATIONS))
             watch.look(self.store.snapshot(), self.assembly.plugins)
             await asyncio.sleep(self._gauge_seconds)
 

@@ -104,6 +104,7 @@ class Poller:
         self._count -= 1
         self._brief -= member.brief
         self._timetable.remove(member)
+        member.on_end = None  # it refers to the member: without it, no garbage is left to be collected
         return tuple(member.end())
 
     def ask(self, identity: str, tell: Told) -> None:

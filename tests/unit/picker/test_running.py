@@ -2,14 +2,16 @@
 """One running configuration, without a process: started, switched, stopped."""
 
 import asyncio
+from typing import NamedTuple
 
 import pytest
 from waiting import until
 
 from epp.config import Builder, assemble, load_text
+from epp.director import Cause
 from epp.discovery import StaticDiscovery
 from epp.discovery.targets import Target
-from epp.framework import RUNNING, Clock, ConfigurationError, Headers, ManualClock, Parameters, SystemClock
+from epp.framework import RUNNING, Clock, ConfigurationError, Endpoint, Headers, ManualClock, Parameters, SystemClock
 from epp.framework.datalayer import (
     DataSource,
     Discovery,
@@ -17,6 +19,7 @@ from epp.framework.datalayer import (
     FollowingTagger,
     PageError,
     Report,
+    Tagger,
     every_endpoint,
 )
 from epp.framework.errors import StartingError
@@ -81,6 +84,20 @@ class Zone(FollowingTagger):
         await asyncio.Event().wait()
 
 
+class PlaceParameters(Parameters, frozen=True):
+    zone: str = ""
+
+
+class Place(Tagger[PlaceParameters]):
+    """Puts every endpoint in a zone."""
+
+    plugin_type = "place"
+    writes = (TOPOLOGY,)
+
+    def tag(self, endpoint):
+        return Report(attributes={TOPOLOGY: Topology(zone=self.parameters.zone)})
+
+
 class Pages(DataSource):
     """Answers when a test says so: the first poll of each endpoint; later ones are not answered."""
 
@@ -136,7 +153,7 @@ class World:
         self.metrics = Metrics("pool", self.clock)
         self.registry = Registry()
         self.registry.register(Hosts)
-        for plugin in (Zone, Pages, Counts):
+        for plugin in (Zone, Place, Pages, Counts):
             self.registry.register(plugin)
         self.running = RunningConfig(self.assembly(text), self.clock, self.metrics, **options)
 
@@ -204,6 +221,68 @@ async def test_switch_changes_the_pool_between_two_requests():
         assert world.targets() == {"10.0.0.1"}
         await world.running.switch(world.assembly(pool("10.0.0.2", "10.0.0.3")))
         assert world.targets() == {"10.0.0.2", "10.0.0.3"}
+
+
+MANY = 300
+
+
+def hosts(first: int) -> list[str]:
+    return [f"10.0.{number // 250}.{number % 250 + 1}" for number in range(first, first + MANY)]
+
+
+def placed(first: int, zone: str) -> str:
+    return pool(*hosts(first), more=f", {{type: place, parameters: {{zone: {zone}}}}}")
+
+
+class Seen(NamedTuple):
+    """Addresses and zones of the endpoints that a request chose from, and where it went."""
+
+    addresses: frozenset[str]
+    zones: frozenset[str]
+    target: str
+
+
+def seen(world: World) -> Seen:
+    routing = world.running.director.route(Headers(), BODY, None)
+    candidates = routing.result.primary.candidates
+    routing.complete(Cause.NATURAL)
+    zones = frozenset(each.zone for each in candidates.records(TOPOLOGY))
+    return Seen(frozenset(one.address for one in candidates.endpoints), zones, routing.result.targets[0].address)
+
+
+async def test_each_request_during_a_switch_of_many_has_the_old_pool_or_the_new_one_with_its_tags():
+    old, new = (frozenset(hosts(0)), frozenset({"z1"})), (frozenset(hosts(MANY // 2)), frozenset({"z2"}))
+    async with World(placed(0, "z1"), SystemClock()) as world:
+        found, changes = [seen(world)], []
+        world.running.store.subscribe(changes.append)
+        switching = asyncio.ensure_future(world.running.switch(world.assembly(placed(MANY // 2, "z2"))))
+        while not switching.done():
+            await asyncio.sleep(0)
+            found.append(seen(world))
+        await switching
+        pools = [(each.addresses, each.zones) for each in found]
+        assert pools == [old] * pools.count(old) + [new] * pools.count(new)
+        assert pools.count(old) > MANY // 4  # turns in which four are tagged
+        assert pools[-1] == new
+        assert all(each.target in each.addresses for each in found)
+        assert len(changes) == 1
+        await until(lambda: set(world.running._collector._endpoints) == {  # noqa: SLF001  what is polled
+            one.id for one in world.running.store.endpoints
+        }, "the new pool is polled")  # fmt: skip
+
+
+async def test_switch_of_many_ends_though_the_old_pool_changes_all_the_time():
+    async with World(placed(0, "z1"), SystemClock()) as world:
+        switching = asyncio.ensure_future(world.running.switch(world.assembly(placed(MANY, "z2"))))
+        number = 0
+        while not switching.done():
+            world.running.store.update([Endpoint("restless", "10.9.9.9", 1 + number % 2)])
+            number += 1
+            await asyncio.sleep(0)
+        await switching
+        world.running.store.update([], ["default/restless"])
+        found = seen(world)
+        assert (found.addresses, found.zones) == (frozenset(hosts(MANY)), {"z2"})
 
 
 async def test_switch_that_fails_changes_nothing():
