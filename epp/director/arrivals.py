@@ -82,7 +82,7 @@ class InLine(Entrant):
         self.is_restricted = arrival.subset is not None
         self.arrival = arrival
         self.outcome: Routing | Hold | Exception | None = None
-        """What has become of it; None while it waits."""
+        """What has become of it; None while it waits, and once the error of one that was refused is raised."""
         self._router = router
         self._settled: asyncio.Future[None] | None = None
 
@@ -131,11 +131,16 @@ class InLine(Entrant):
         return self.result()
 
     def result(self) -> Routing | Hold:
-        """Return what has become of it; raises the error that ended its waiting."""
-        assert self.outcome is not None  # noqa: S101  settled
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome
+        """Return what has become of it, once; raises the error that ended its waiting."""
+        outcome = self.outcome
+        assert outcome is not None  # noqa: S101  settled
+        if not isinstance(outcome, Exception):
+            return outcome
+        self.outcome = None
+        try:
+            raise outcome
+        finally:
+            del outcome  # which has the frames that it passes, and they have this request
 
     def _settle(self, outcome: Routing | Hold | Exception) -> None:
         self.outcome = outcome

@@ -43,9 +43,14 @@ class Held:
             self._outcome.complete(Cause.CLIENT_DISCONNECT)
 
     def routing(self) -> Routing:
-        """Return the routing; raises the error that refused or failed it, RuntimeError before it is settled."""
-        if isinstance(self._outcome, Exception):
-            raise self._outcome
-        if self._outcome is None:
+        """Return the routing; raises the error that refused or failed it once, RuntimeError before it is settled."""
+        outcome = self._outcome
+        if outcome is None:
             raise RuntimeError("a held request was not awaited")
-        return self._outcome
+        if isinstance(outcome, Routing):
+            return outcome
+        self._outcome = None
+        try:
+            raise outcome
+        finally:
+            del outcome  # which has the frames that it passes, and they have this request

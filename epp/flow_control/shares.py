@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each flow of a band takes of its limits, and which requests give way to one of a flow that takes less."""
 
-import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
@@ -9,9 +8,10 @@ from typing import Generic, NamedTuple
 
 from typing_extensions import TypeVar
 
+from epp.framework.heap import Heap
+
 T = TypeVar("T")
 
-_FEW = 64
 _MOST_GIVE_WAY = 32
 """Requests that give way to one with a long body."""
 
@@ -25,31 +25,35 @@ class _Entry(NamedTuple, Generic[T]):
 class Shares(Generic[T]):
     """All that waits at one priority, by flow; numbers are unique, and grow."""
 
-    __slots__ = ("_by_bytes", "_by_requests", "_flows")
+    __slots__ = ("_flows", "_largest", "_longest", "_size_bytes")
 
     def __init__(self) -> None:
         self._flows: dict[str, OrderedDict[int, _Entry[T]]] = {}
         """What waits by number, oldest first."""
-        self._by_requests = _Largest()
-        self._by_bytes = _Largest()
+        self._size_bytes: dict[str, int] = {}
+        """Of what waits, by flow."""
+        self._longest: Heap[str, tuple[float, ...], str] = Heap()
+        """Flows, the one with most requests first; of several, the one with most bytes. Keys are negative for that."""
+        self._largest: Heap[str, tuple[float, ...], str] = Heap()
+        """The same the other way round."""
 
     def add(self, flow: str, number: int, size_bytes: int, waiting: T) -> None:
         """Take in a request."""
         self._flows.setdefault(flow, OrderedDict())[number] = _Entry(number, size_bytes, waiting)
-        self._note(flow, self._by_bytes.of(flow) + size_bytes)
+        self._note(flow, size_bytes)
 
     def remove(self, flow: str, number: int) -> None:
         """Forget a request."""
         entry = self._flows[flow].pop(number)
-        self._note(flow, self._by_bytes.of(flow) - entry.size_bytes)
+        self._note(flow, -entry.size_bytes)
 
     def newest_of_longest(self) -> T:
         """Return the last to come of the flow with most requests; there has to be one."""
-        return next(self._newest(self._by_requests.first())).waiting
+        return next(self._newest(_name_of_first(self._longest))).waiting
 
     def newest_of_largest(self) -> T:
         """Return the last to come of the flow with most bytes; there has to be one."""
-        return next(self._newest(self._by_bytes.first())).waiting
+        return next(self._newest(_name_of_first(self._largest))).waiting
 
     def giving_way(self, flow: str, size_bytes: int, *, place: bool, lacking_bytes: int) -> list[T] | None:
         """Return which requests go so that one more of a flow may come; None where that would not be fair.
@@ -58,17 +62,17 @@ class Shares(Generic[T]):
         of the flow with most bytes. A flow that gives way keeps as much as that of the newcomer has then.
         """
         found: list[_Entry[T]] = []
-        longest = self._by_requests.first()
+        longest = _name_of_first(self._longest)
         if place:
-            if self._by_requests.of(longest) - 1 < self._by_requests.of(flow) + 1:
+            if self._requests_of(longest) - 1 < self._requests_of(flow) + 1:
                 return None
             found.append(next(self._newest(longest)))
             lacking_bytes -= found[0].size_bytes
         if lacking_bytes <= 0:
             return [each.waiting for each in found]
-        largest = self._by_bytes.first()
-        own = self._by_bytes.of(flow) + size_bytes
-        left = self._by_bytes.of(largest)
+        largest = _name_of_first(self._largest)
+        own = self._size_bytes.get(flow, 0) + size_bytes
+        left = self._size_bytes.get(largest, 0)
         begun = len(found) if largest == longest else 0
         left -= sum(each.size_bytes for each in found[:begun])
         for entry in islice(self._newest(largest), begun, _MOST_GIVE_WAY):
@@ -84,52 +88,22 @@ class Shares(Generic[T]):
     def _newest(self, flow: str) -> Iterator[_Entry[T]]:
         return reversed(self._flows.get(flow, OrderedDict()).values())
 
-    def _note(self, flow: str, size_bytes: int) -> None:
-        requests = len(self._flows[flow])
+    def _requests_of(self, flow: str) -> int:
+        return len(self._flows.get(flow, ()))
+
+    def _note(self, flow: str, more_bytes: int) -> None:
+        requests, size_bytes = len(self._flows[flow]), self._size_bytes.get(flow, 0) + more_bytes
         if requests:
-            self._by_requests.set(flow, requests, size_bytes)
-            self._by_bytes.set(flow, size_bytes, requests)
+            self._size_bytes[flow] = size_bytes
+            self._longest.push((-requests, -size_bytes), flow, flow)
+            self._largest.push((-size_bytes, -requests), flow, flow)
         else:
-            del self._flows[flow]
-            self._by_requests.discard(flow)
-            self._by_bytes.discard(flow)
+            del self._flows[flow], self._size_bytes[flow]
+            self._longest.discard(flow)
+            self._largest.discard(flow)
 
 
-class _Largest:
-    """The flow that takes most of a limit; of several, that which takes most of the other limit.
-
-    What a flow took before leaves a stale entry that is dropped on the way up, or once these are as many as flows.
-    """
-
-    __slots__ = ("_heap", "_takes")
-
-    def __init__(self) -> None:
-        self._takes: dict[str, tuple[int, int]] = {}
-        """Negative numbers, so that the largest is the first in the heap."""
-        self._heap: list[tuple[tuple[int, int], str]] = []
-
-    def of(self, flow: str) -> int:
-        """Return what a flow takes; 0 for one that is not known."""
-        return -self._takes.get(flow, (0, 0))[0]
-
-    def set(self, flow: str, takes: int, of_other: int) -> None:
-        """Note what a flow takes of this limit, and of the other one."""
-        self._takes[flow] = key = -takes, -of_other
-        heapq.heappush(self._heap, (key, flow))
-        if len(self._heap) > 2 * len(self._takes) + _FEW:
-            self._heap = [(each, name) for name, each in self._takes.items()]
-            heapq.heapify(self._heap)
-
-    def discard(self, flow: str) -> None:
-        """Forget a flow."""
-        del self._takes[flow]
-
-    def first(self) -> str:
-        """Return the flow; empty where there is none."""
-        heap = self._heap
-        while heap:
-            key, flow = heap[0]
-            if self._takes.get(flow) == key:
-                return flow
-            heapq.heappop(heap)
-        return ""
+def _name_of_first(flows: Heap[str, tuple[float, ...], str]) -> str:
+    """Return the flow; empty where there is none."""
+    found = flows.first()
+    return "" if found is None else found[1]

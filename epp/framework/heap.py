@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A heap from which entries may be taken out anywhere, at once and for good."""
+"""A heap in which any entry may move or go, each at the cost of a few steps."""
 
-import heapq
 from collections.abc import Iterator
 from typing import Generic
 
@@ -9,52 +8,90 @@ from typing_extensions import TypeVar
 
 T = TypeVar("T")
 K = TypeVar("K", float, tuple[float, ...], default=float)
+N = TypeVar("N", int, str, default=int)
 
-_FEW = 64
 
+class Heap(Generic[T, K, N]):
+    """Entries by key, the least first, and by name where keys are equal; each has a name of its own, such as a number.
 
-class Heap(Generic[T, K]):
-    """Entries by key, the least first, and by number where keys are equal; numbers are unique.
-
-    What is taken out other than from the top leaves a mark that is cleared on the way up, or once there are more marks
-    than entries: so the memory that it takes stays in proportion.
+    No change takes more than the logarithm of the number of entries: marks in place of what went would have to be
+    cleared some time, all at once. Nothing is left of an entry that is taken out.
     """
 
-    __slots__ = ("_entries", "_live")
+    __slots__ = ("_entries", "_places")
 
     def __init__(self) -> None:
-        self._entries: list[tuple[K, int, T]] = []
-        self._live: set[int] = set()
+        self._entries: list[tuple[K, N, T]] = []
+        """Each before the two at twice its index and one or two."""
+        self._places: dict[N, int] = {}
+        """Index of each, by name."""
 
     def __len__(self) -> int:
-        return len(self._live)
+        return len(self._entries)
 
-    def __contains__(self, number: int) -> bool:
-        """Return whether the entry of this number is there."""
-        return number in self._live
+    def __contains__(self, name: N) -> bool:
+        """Return whether the entry of this name is there."""
+        return name in self._places
 
     def __iter__(self) -> Iterator[T]:
         """Yield the entries, in no order."""
-        return (each[2] for each in self._entries if each[1] in self._live)
+        return (each[2] for each in self._entries)
 
-    def push(self, key: K, number: int, entry: T) -> None:
-        """Add an entry."""
-        self._live.add(number)
-        heapq.heappush(self._entries, (key, number, entry))
+    def push(self, key: K, name: N, entry: T) -> None:
+        """Add an entry, or put it in place of the one of this name."""
+        place, pushed = self._places.get(name), (key, name, entry)
+        if place is None:
+            self._entries.append(pushed)
+            self._up(len(self._entries) - 1, pushed)
+        else:
+            self._put(place, pushed)
 
-    def discard(self, number: int) -> None:
-        """Take out the entry of this number, if it is there."""
-        self._live.discard(number)
-        if len(self._entries) > 2 * len(self._live) + _FEW:
-            self._entries = [each for each in self._entries if each[1] in self._live]
-            heapq.heapify(self._entries)
+    def discard(self, name: N) -> None:
+        """Take out the entry of this name, if it is there."""
+        place = self._places.pop(name, None)
+        if place is None:
+            return
+        last = self._entries.pop()
+        if place < len(self._entries):
+            self._put(place, last)
 
     def first(self) -> tuple[K, T] | None:
         """Return the key and the entry at the top; None where there is none."""
-        entries = self._entries
-        while entries:
-            key, number, entry = entries[0]
-            if number in self._live:
-                return key, entry
-            heapq.heappop(entries)
-        return None
+        if not self._entries:
+            return None
+        key, _, entry = self._entries[0]
+        return key, entry
+
+    def _put(self, place: int, entry: tuple[K, N, T]) -> None:
+        if place and entry < self._entries[(place - 1) >> 1]:
+            self._up(place, entry)
+        else:
+            self._down(place, entry)
+
+    def _up(self, place: int, entry: tuple[K, N, T]) -> None:
+        entries, places = self._entries, self._places
+        while place:
+            above = entries[(place - 1) >> 1]
+            if above < entry:
+                break
+            entries[place] = above
+            places[above[1]] = place
+            place = (place - 1) >> 1
+        entries[place] = entry
+        places[entry[1]] = place
+
+    def _down(self, place: int, entry: tuple[K, N, T]) -> None:
+        entries, places = self._entries, self._places
+        count = len(entries)
+        while (child := 2 * place + 1) < count:
+            below = entries[child]
+            if child + 1 < count and entries[child + 1] < below:
+                child += 1
+                below = entries[child]
+            if entry < below:
+                break
+            entries[place] = below
+            places[below[1]] = place
+            place = child
+        entries[place] = entry
+        places[entry[1]] = place

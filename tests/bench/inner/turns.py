@@ -86,7 +86,6 @@ class Line:
         store.replace([Endpoint("e", "10.0.0.1", 8000)])
         self.text = FLOW_CONFIG.replace("1h", ttl)
         self.director = Director(store, pipeline(self.text), SystemClock())
-        self.held: list[Held] = []
         self.waits: list[asyncio.Task[object]] = []
 
     async def fill(self, count: int) -> None:
@@ -95,8 +94,7 @@ class Line:
             headers = Headers([(":path", COMPLETIONS), ("x-gateway-inference-fairness-id", f"t{number % 10_000}")])
             held = self.director.route(headers, BODY, None)
             assert isinstance(held, Held), held
-            self.held.append(held)
-            self.waits.append(asyncio.ensure_future(held.settle()))
+            self.waits.append(asyncio.ensure_future(_settled(held)))
             if number % 16 == 0:
                 await asyncio.sleep(0)
 
@@ -107,6 +105,13 @@ class Line:
                 await asyncio.sleep(0)
             if not wait.cancelled():
                 wait.exception()
+
+
+async def _settled(held: Held) -> None:
+    """Wait for a request, and take what becomes of it, as a session does."""
+    await held.settle()
+    with contextlib.suppress(RequestError):
+        held.routing()
 
 
 async def reloaded(count: int) -> float:

@@ -2,6 +2,8 @@
 """Requests that wait for room, from their arrival to every end that they can have; with what operators see of them."""
 
 import asyncio
+import contextlib
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,6 +12,7 @@ from queueing import OFF, ON, SIZE, World, settled
 from waiting import until
 
 from epp.director import Cause, Held, Routing, Subset
+from epp.flow_control import Entrant
 from epp.framework import Endpoint
 from epp.framework.datalayer import Report
 from epp.framework.errors import (
@@ -351,3 +354,26 @@ async def test_plugin_that_raises_is_counted_and_holds_up_nobody(world, broken):
         "llm_d_epp_plugin_failures_total", {"plugin_name": f"broken-{broken}"}
     )
     assert failures
+
+
+@pytest.mark.parametrize("end", ["refused", "left"])
+async def test_request_that_did_not_go_leaves_nothing_to_the_garbage_collector(world, end):
+    world.fill()
+    gc.collect()
+    gc.disable()
+    try:
+        asked = world.held()
+        if end == "refused":
+            world.director.refuse_waiting()
+        else:
+            await asyncio.sleep(0)
+            asked.task.cancel()
+        await until(asked.task.done, "it has gone")
+        if end == "refused":
+            with contextlib.suppress(ShuttingDownError):
+                asked.held.routing()
+        del asked
+        world.tasks.clear()
+        assert not [each for each in gc.get_objects() if isinstance(each, (Held, Entrant))]
+    finally:
+        gc.enable()

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A heap whose entries move and go anywhere: the first is always the least, and no single change takes long."""
+
+import sys
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from epp.framework.heap import Heap
+
+KEYS = st.sampled_from([0.0, 0.0, 1.0, 2.0, 3.0, 9.0])
+NAMES = st.integers(0, 40)
+
+
+class HeapMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heap: Heap[str] = Heap()
+        self.model: dict[int, float] = {}
+
+    @rule(key=KEYS, name=NAMES)
+    def push(self, key, name):
+        self.heap.push(key, name, f"{name}@{key}")
+        self.model[name] = key
+
+    @rule(name=NAMES)
+    def discard(self, name):
+        self.heap.discard(name)
+        self.model.pop(name, None)
+
+    @precondition(lambda self: self.model)
+    @rule()
+    def discard_the_first(self):
+        (_, name), _ = self.least()
+        self.discard(name)
+
+    def least(self) -> tuple[tuple[float, int], str]:
+        key, name = min((key, name) for name, key in self.model.items())
+        return (key, name), f"{name}@{key}"
+
+    @invariant()
+    def first_is_the_least(self):
+        found = self.heap.first()
+        assert (None if found is None else (found[0], found[1])) == (
+            (self.least()[0][0], self.least()[1]) if self.model else None
+        )
+
+    @invariant()
+    def entries_are_those_of_the_model(self):
+        assert len(self.heap) == len(self.model)
+        assert sorted(self.heap) == sorted(f"{name}@{key}" for name, key in self.model.items())
+        assert all(name in self.heap for name in self.model)
+
+
+TestHeapMachine = HeapMachine.TestCase
+
+
+class Counted(float):
+    """A key that counts how often it is compared."""
+
+    compared = 0
+
+    def __lt__(self, other: float) -> bool:
+        Counted.compared += 1
+        return float.__lt__(self, other)
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return float.__eq__(self, other)
+
+    __hash__ = float.__hash__
+
+
+def comparisons_of_each_change(names: range) -> int:
+    """Return the most comparisons of a change, as entries of keys that grow go in this order, with looks between."""
+    heap: Heap[None] = Heap()
+    for name in range(len(names)):
+        heap.push(Counted(name), name, None)
+    most = 0
+    for name in names:
+        Counted.compared = 0
+        heap.discard(name)
+        heap.first()
+        most = max(most, Counted.compared)
+    assert not len(heap)
+    return most
+
+
+def test_no_change_takes_more_than_the_height_of_the_heap():
+    count = 5000  # of 13 levels: two children are compared at each, by `==` and `<`
+    assert comparisons_of_each_change(range(count)) <= 13 * 4 + 2
+    assert comparisons_of_each_change(range(count - 1, -1, -1)) <= 13 * 4 + 2
+
+
+def test_nothing_is_left_of_what_is_taken_out():
+    heap: Heap[list[int]] = Heap()
+    entry = [1]
+    for number in range(3):
+        heap.push(float(number), number, entry)
+    held = sys.getrefcount(entry)
+    heap.discard(2)
+    heap.discard(0)
+    assert sys.getrefcount(entry) == held - 2
