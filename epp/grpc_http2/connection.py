@@ -17,6 +17,7 @@ from epp.grpc_http2.inbox import PREFIX_BYTES
 from epp.grpc_http2.incoming import Incoming
 from epp.grpc_http2.limits import Budget, Limits
 from epp.grpc_http2.liveness import Liveness
+from epp.grpc_http2.pace import MOST_IN_A_TURN
 from epp.grpc_http2.receiving import Receiving
 from epp.grpc_http2.sending import Sending
 from epp.grpc_http2.service import Host, Methods
@@ -32,7 +33,7 @@ _ID_MASK: Final = 0x7FFF_FFFF
 
 _FEW_FRAMES: Final = 4
 """In each turn at least so many are handled."""
-_ENDED_AT_ONCE: Final = 100
+_ENDED_AT_ONCE: Final = MOST_IN_A_TURN
 
 
 def _never() -> bool:

@@ -3,12 +3,14 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, cast
 
 from epp.grpc_http2.capacity import HeldBytes
 from epp.grpc_http2.complaints import Complaints
 from epp.grpc_http2.connection import Connection
 from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.pace import MOST_IN_A_TURN, Pace
 from epp.grpc_http2.peers import peer_of
 from epp.grpc_http2.service import Cancellable, Methods, Waiting
 from epp.grpc_http2.tls import speaks_http2
@@ -30,6 +32,10 @@ class Registry(Protocol):
     @property
     def held(self) -> HeldBytes:
         """Counts what the connections hold."""
+
+    @property
+    def pace(self) -> Pace:
+        """Spreads the ends of calls over turns of the event loop."""
 
     def turn_ends(self, now: float) -> float:
         """Return by when all connections together let the event loop go on to other work."""
@@ -125,13 +131,11 @@ class GrpcProtocol(asyncio.Protocol):
         self._checking = self._stalled = None
         self._transport = None
         self._later = b""
-        if self._connection is not None:
-            self._connection.lose()
-            self._connection.out.clear()
-        self._forget_if_settled()
         self._unwritten.close()
         if self._is_counted:
             self._registry.connection_closed(self)
+        if self._connection is not None:
+            self._registry.pace.do(self._lose, MOST_IN_A_TURN)
 
     def pause_writing(self) -> None:
         """Read no more while the client reads nothing."""
@@ -164,10 +168,12 @@ class GrpcProtocol(asyncio.Protocol):
         task = self._loop.create_task(self._settle(waiting))
         self._held[id(task)] = task
         task.add_done_callback(lambda done: self._settled(stream_id, done))
-        return task
+        return _Holding(task, self._registry.pace)
 
     def after(self, seconds: float, act: Callable[[], None]) -> Cancellable:
-        """Call `act` later."""
+        """Call `act` later; after no time, in a turn in which no other calls end."""
+        if not seconds:
+            return self._loop.call_later(0, self._registry.pace.do, partial(self._act, act), MOST_IN_A_TURN)
         return self._loop.call_later(seconds, self._act, act)
 
     def flush(self) -> None:
@@ -213,6 +219,12 @@ class GrpcProtocol(asyncio.Protocol):
         """Close without writing what is left."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _lose(self) -> None:
+        if self._connection is not None:
+            self._connection.lose()
+            self._connection.out.clear()
+        self._forget_if_settled()
 
     def _go_on(self) -> None:
         """Handle what was left, then read on."""
@@ -279,6 +291,7 @@ class GrpcProtocol(asyncio.Protocol):
     def _act(self, act: Callable[[], None]) -> None:
         act()
         self._write()
+        self._forget_if_settled()
 
     def _expect_progress(self) -> None:
         if self._stalled is None:
@@ -308,5 +321,19 @@ class GrpcProtocol(asyncio.Protocol):
 
     def _forget_if_settled(self) -> None:
         """Break the cycle with a lost connection, whose tables may be large, in place of the garbage collector."""
-        if self._transport is None and not self._held:
+        connection = self._connection
+        if self._transport is None and not self._held and connection is not None and not connection.open_streams:
             self._connection = None
+
+
+class _Holding:
+    """A task that is given up when there is time for that."""
+
+    __slots__ = ("_pace", "_task")
+
+    def __init__(self, task: asyncio.Task[None], pace: Pace) -> None:
+        self._task = task
+        self._pace = pace
+
+    def cancel(self) -> None:
+        self._pace.do(self._task.cancel)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from epp.grpc_http2.capacity import Capacity, HeldBytes
 from epp.grpc_http2.complaints import Complaints
 from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.pace import Pace
 from epp.grpc_http2.protocol import GrpcProtocol
 from epp.grpc_http2.service import Methods
 from epp.grpc_http2.tls import TlsListener
@@ -52,6 +53,8 @@ class GrpcServer:
         self._connections: dict[GrpcProtocol, None] = {}
         self.complaints = Complaints()
         """Takes warnings about clients."""
+        self.pace = Pace()
+        """Spreads the ends of calls over turns of the event loop."""
         self._empty = asyncio.Event()
         self._empty.set()
 

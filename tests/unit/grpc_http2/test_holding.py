@@ -119,7 +119,7 @@ def test_call_whose_answers_are_not_read_is_reset_in_time():
 
 def test_thousands_of_late_calls_end_in_portions():
     client = Client(Limits(stall_seconds=60, keepalive_seconds=10_000))
-    for _ in range(250):
+    for _ in range(80):
         client.open()
         client.calls[-1].awaits_more = True
     client.now += 61
@@ -129,10 +129,10 @@ def test_thousands_of_late_calls_end_in_portions():
 
 def test_thousands_of_calls_of_a_lost_connection_are_closed_in_portions():
     client = Client()
-    for _ in range(250):
+    for _ in range(80):
         client.open()
     client.connection.lose()
-    assert 0 < client.connection.open_streams < 250
+    assert 0 < client.connection.open_streams < 80
     client.pass_time(0)
     client.pass_time(0)
     assert client.connection.open_streams == 0
