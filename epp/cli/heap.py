@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Garbage collection of a process that runs for long."""
 
+import asyncio
 import gc
+import sys
+import time
 
 _YOUNG = 4_000
 """Net new objects between two collections; Python has 700. Requests leave no cycles, and need fewer while in flight."""
@@ -10,11 +13,22 @@ _MIDDLE = 1
 12,000 objects, for 2 or 3 ms: as a pool or a configuration changes, all of it may stay."""
 _FULL = 250
 """Collections of the middle generation between two full ones; Python has 10."""
+_NEVER = 2**31 - 1
+_LOOK_SECONDS = 5.0
+_FULL_SECONDS = 0.005
+"""Time that a full collection may take as it becomes due; twice as much where it has been due for twice as long."""
+_SECONDS_PER_BLOCK = 3e-7
+"""Time of a full collection for each small block of memory in use: a guess, before the first one."""
+_FEW_BLOCKS = 10_000
+"""Too few to measure that by."""
 
 
 def collect_rarely() -> None:
-    """Let collections of garbage, which stop the event loop, be rare and leave out imported modules."""
-    gc.set_threshold(_YOUNG, _MIDDLE, _FULL)
+    """Let collections of garbage, which stop the event loop, be rare and leave out imported modules.
+
+    None is a full one, which would look at all requests that wait: that is for `collect_in_quiet_moments`.
+    """
+    gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
     gc.freeze()
 
 
@@ -25,3 +39,50 @@ def freeze() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+class FullCollections:
+    """Decides when to look at all objects: soon where they are few, and the later the more they are.
+
+    100,000 requests that wait are two million objects, and a look at them takes a second. Cycles that live for long are
+    rare, those of a former configuration, say: they can wait for a quiet moment.
+    """
+
+    def __init__(self) -> None:
+        self._base = sys.getallocatedblocks()
+        """Blocks that are frozen, or as good as that."""
+        self._seconds_per_block = _SECONDS_PER_BLOCK
+        self._count = 0
+
+    def look(self) -> bool:
+        """Collect if it is time; return whether that was done."""
+        count = gc.get_count()[2]
+        if count < self._count:  # another has collected, to freeze what is left
+            self._base = sys.getallocatedblocks()
+        self._count = count
+        if count < _FULL or self.expected_seconds > _FULL_SECONDS * count / _FULL:
+            return False
+        blocks = self._blocks
+        started = time.thread_time()
+        gc.collect()
+        if blocks > _FEW_BLOCKS:
+            self._seconds_per_block = (time.thread_time() - started) / blocks
+        self._count = 0
+        return True
+
+    @property
+    def expected_seconds(self) -> float:
+        """CPU time that a full collection would take now."""
+        return self._blocks * self._seconds_per_block
+
+    @property
+    def _blocks(self) -> int:
+        return max(0, sys.getallocatedblocks() - self._base)
+
+
+async def collect_in_quiet_moments() -> None:
+    """Do all full collections of the process, until cancelled."""
+    collections = FullCollections()
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        collections.look()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 
 from epp.cli.errors import exit_on
-from epp.cli.heap import collect_rarely
+from epp.cli.heap import collect_in_quiet_moments, collect_rarely
 from epp.descriptors import raise_limit
 
 _SWITCH_SECONDS = 0.001
@@ -27,7 +27,11 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    await work(stop)
+    collecting = asyncio.create_task(collect_in_quiet_moments())
+    try:
+        await work(stop)
+    finally:
+        collecting.cancel()
 
 
 def _run(main: Coroutine[object, object, None]) -> None:

@@ -117,6 +117,15 @@ async def _settled(held: Held) -> None:
         held.routing()
 
 
+async def came(count: int) -> float:
+    """Return the longest turn as so many come, with the collections of garbage that this means."""
+    line = Line()
+    found = await longest(line.fill(count))
+    line.director.refuse_waiting()
+    await line.end()
+    return found
+
+
 async def reloaded(count: int) -> float:
     """Return the longest turn as the order of flows changes while so many wait."""
     line = Line()
@@ -265,6 +274,7 @@ async def main() -> None:
             endpoints, sample, lambda number: endpoint(number) if number % 2 else None
         )
     waiting = int(100_000 * scale)
+    figures["came"] = await came(waiting)
     figures["reload"] = await reloaded(waiting)
     figures["refused"] = await refused(waiting)
     figures["left"] = await left(waiting)

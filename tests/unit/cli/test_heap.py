@@ -34,6 +34,64 @@ def test_heap_is_frozen_without_its_garbage():
     subprocess.run([sys.executable, "-c", FROZEN], check=True, timeout=60)
 
 
+QUIET = """
+import gc
+from epp.cli import heap
+heap.collect_rarely()
+full = heap.FullCollections()
+ended = []
+gc.callbacks.append(lambda phase, about: ended.append(phase) if about["generation"] == 2 else None)
+
+def live_for_long(count):
+    "Make so many cycles that outlive their youth, and let them go."
+    made = []
+    for _ in range(count):
+        cycle = [[] for _ in range(10)]
+        cycle.append(cycle)
+        made.append(cycle)
+    gc.collect(1)
+
+live_for_long(1000)
+assert not full.look(), "it is not due"
+waiting = []
+while gc.get_count()[2] < 250:
+    waiting.append([[], []])
+assert not ended, "Python itself does none"
+assert full.expected_seconds > 0.1, full.expected_seconds
+assert not full.look(), "it would look at half a million objects that wait"
+waiting.clear()
+assert full.expected_seconds < 0.005, full.expected_seconds
+gc.set_debug(gc.DEBUG_SAVEALL)
+assert full.look(), "it is quiet now"
+assert len(ended) == 2  # a beginning and an end
+assert sum(type(found) is list and len(found) == 11 for found in gc.garbage) == 1000
+assert not full.look()
+"""
+
+
+def test_full_collection_waits_until_few_objects_are_left():
+    subprocess.run([sys.executable, "-c", QUIET], check=True, timeout=60)
+
+
+PATIENT = """
+import gc
+from epp.cli import heap
+heap.collect_rarely()
+full = heap.FullCollections()
+waiting = [[] for _ in range(200_000)]
+looks = 0
+while not full.look():
+    looks += 1
+    for _ in range(50):  # of collections of the middle generation
+        gc.collect(1)
+assert 5 < looks < 1000, looks
+"""
+
+
+def test_full_collection_comes_although_it_is_never_quiet():
+    subprocess.run([sys.executable, "-c", PATIENT], check=True, timeout=60)
+
+
 @pytest.mark.asyncio
 async def test_hook_is_called_once_with_a_full_pool_before_the_picker_is_ready(tmp_path):
     called = []
