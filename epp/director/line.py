@@ -35,13 +35,18 @@ class LineDriver:
         self._clock = clock
         self._current = current
         self._timer: asyncio.TimerHandle | None = None
+        self._is_soon = False
+        """Whether the timer is for the next turn."""
         self.latest = _NOBODY
         """What waited when it was looked at last; at most 50 ms old, unless the event loop is late."""
 
     def arm(self) -> None:
-        """Begin, unless it has begun."""
+        """Begin, unless it has begun; look in the next turn where one that came has left something to do."""
         if self._timer is None:
             self._wait()
+        flow = self._current()
+        if flow is not None and flow.is_behind and not self._is_soon:
+            self.hear()
 
     def _wait(self) -> None:
         flow = self._current()
@@ -61,10 +66,14 @@ class LineDriver:
         """Look in the next turn of the event loop, since there may be room: much may change in this one."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(0, self._look)
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        self._is_soon = True
+        self._timer = asyncio.get_running_loop().call_later(0, self._look)
 
     def _look(self) -> None:
-        flow, is_soon = self._current(), False
+        flow, is_soon, self._is_soon = self._current(), False, False
         try:
             if flow is not None:
                 flow.pool_changed(has_endpoints=bool(len(self._store.snapshot().available)))
@@ -73,6 +82,6 @@ class LineDriver:
             if self._timer is not None:  # it may have been set meanwhile
                 self._timer.cancel()
             if is_soon:
-                self._timer = asyncio.get_running_loop().call_later(0, self._look)
+                self._look_soon()
             else:
                 self._wait()

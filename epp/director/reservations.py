@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reservations of routed requests: assumed at the pick, committed as the endpoint answers, released once."""
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from epp.framework.clock import Clock
@@ -11,6 +12,8 @@ RESERVATION_SECONDS = 600.0
 """Time without an answer after which an endpoint is not believed to work on a request any more."""
 SWEEP_SECONDS = 30.0
 """Time between two looks for such requests."""
+_EXPIRED = 32
+"""Requests that expire in a step: with what is recorded of each, that takes some milliseconds."""
 
 
 class Reservation(Protocol):
@@ -61,12 +64,14 @@ class Reservations:
         """Note that it was answered, or has ended."""
         self._assumed.pop(assumed, None)
 
-    def sweep(self) -> int:
-        """Expire what was not answered in time; return how many."""
+    def sweep(self) -> Iterator[int]:
+        """Expire what was not answered in time, some in each step, as all may be due at once; yield how many."""
         due = self._clock.now() - self.seconds
         overdue = []
         for assumed, at in self._assumed.items():
             if at > due:
                 break
             overdue.append(assumed)
-        return sum(assumed.expire() for assumed in overdue)
+        for start in range(0, len(overdue), _EXPIRED):
+            some = overdue[start : start + _EXPIRED]
+            yield sum(assumed.expire() for assumed in some if assumed in self._assumed)

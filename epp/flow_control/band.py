@@ -164,10 +164,14 @@ class Band:
         for flow in self._held.some(most):
             self.resume(flow)
 
-    def resume_due(self, now: float) -> None:
-        """Let flows go on that may by now."""
-        for flow in self._held.due(now):
+    def resume_due(self, now: float, most: int) -> int:
+        """Let so many flows go on that may by now; return their number."""
+        for number in range(most):
+            flow = self._held.due(now)
+            if flow is None:
+                return number
             self.resume(flow)
+        return most
 
     def aside(self, most: int) -> list[Waiting]:
         """Return some of the requests that are set aside, those first that were tried longest ago."""

@@ -83,7 +83,8 @@ class FlowControl:
         self._patience = Patience()
         self._is_dispatching = False
         self._is_behind = False
-        """Whether the last look left something to do at once."""
+        self._surplus_of: int | None = None
+        """Priority of a request that came although the limits for all did not allow it yet."""
         self._is_stopped = False
         self._has_ended = False
 
@@ -96,6 +97,11 @@ class FlowControl:
     def has_ended(self) -> bool:
         """Whether it holds no more requests, and lets those go that it has."""
         return self._has_ended
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last look left something to do at once."""
+        return self._is_behind
 
     @property
     def queues(self) -> Queues:
@@ -183,7 +189,8 @@ class FlowControl:
         if self._has_ended:
             return self._let_go()
         is_behind = self._queues.settle(_QUEUED_ANEW) | self._expire()
-        self._queues.resume_due(self._clock.now())
+        is_behind |= self._end_surplus()
+        is_behind |= self._queues.resume_due(self._clock.now(), _QUEUED_ANEW)
         released = 0
         for priority in self._queues.priorities:
             found = self._dispatch_band(priority, _RELEASED - released)
@@ -352,8 +359,29 @@ class FlowControl:
         for victim in victims:
             error = self._refusals.full(priority, victim.flow, has_endpoints=has_endpoints)
             self._refuse(victim, error, Outcome.EVICTED_OTHER)
-        while (lower := queues.in_the_way(priority, size_bytes)) is not None:
+        if not self._clear(priority, 1, size_bytes):
+            return
+        if self._surplus_of is not None:
+            self._observer.left(request, Outcome.REJECTED_CAPACITY, 0.0)
+            raise self._refusals.full(priority, request.fairness_id, has_endpoints=has_endpoints)
+        self._surplus_of = priority  # thousands of short bodies may go for a long one
+
+    def _clear(self, priority: int, requests: int, size_bytes: int) -> bool:
+        """Refuse some of what is of lower priority and in the way of so much more; return whether there is more."""
+        for _ in range(_REFUSED):
+            lower = self._queues.in_the_way(priority, requests, size_bytes)
+            if lower is None:
+                return False
             self._refuse(lower, self._refusals.gave_way(lower), Outcome.EVICTED_OTHER)
+        return self._queues.in_the_way(priority, requests, size_bytes) is not None
+
+    def _end_surplus(self) -> bool:
+        """Refuse some of what is in the way of a request that came before it was gone; return whether there is more."""
+        if self._surplus_of is None:
+            return False
+        if not self._clear(self._surplus_of, 0, 0):
+            self._surplus_of = None
+        return self._surplus_of is not None
 
     def _expire(self) -> bool:
         """Refuse some of the requests that have waited for too long; return whether there may be more."""

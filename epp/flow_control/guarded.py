@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies of flow control behind a guard: one that raises or returns nonsense is counted, and done without."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -28,6 +29,8 @@ from epp.scheduling import Failure, Guard
 _MOST_CEILING = 1.0
 _ARRIVAL = 0.0
 """The key of all requests where only their arrival counts."""
+_ORDERED = 64
+"""Flows that are put into the order of arrival each time that the next flow is asked for: there may be 100,000."""
 
 
 def guarded(settings: FlowControlSettings, guard: Guard) -> FlowControlSettings:
@@ -143,6 +146,8 @@ class _GuardedOrder(FlowOrder):
         self._heads: dict[str, tuple[float, Queued]] = {}
         """The key and the first request of each flow: from these another order can go on."""
         self._has_failed = False
+        self._left: deque[str] = deque()
+        """Flows that are not in the order of arrival yet, once the policy has failed."""
 
     def head(self, flow: str, key: float, queued: Queued) -> None:
         self._heads[flow] = key, queued
@@ -164,6 +169,7 @@ class _GuardedOrder(FlowOrder):
             if not isinstance(found, Failure):
                 return found
             self._fall_back()
+        self._order_some()
         return self._order.first()
 
     def dispatched(self, flow: str) -> None:
@@ -185,8 +191,16 @@ class _GuardedOrder(FlowOrder):
     def _fall_back(self) -> None:
         self._has_failed = True
         self._order = HeadOrder()
-        for flow, (_, queued) in self._heads.items():
-            self._order.head(flow, _ARRIVAL, queued)
+        self._left = deque(self._heads)
+
+    def _order_some(self) -> None:
+        """Put some flows into the order of arrival, those first that have been there longest."""
+        ordered = 0
+        while self._left and ordered < _ORDERED:
+            flow = self._left.popleft()
+            if flow in self._heads:
+                self._order.head(flow, _ARRIVAL, self._heads[flow][1])
+                ordered += 1
 
 
 def _fullness(detector: SaturationDetector[Any], candidates: Candidates) -> Floats:

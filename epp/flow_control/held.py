@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flows that may not go on, whatever the room: their tenants have taken what they may."""
 
-from collections.abc import Iterator
 from itertools import islice
 from math import inf
 
@@ -59,7 +58,7 @@ class HeldFlows:
             self._blocked[flow] = self._blocked.pop(flow)
         return flows
 
-    def due(self, now: float) -> Iterator[str]:
-        """Yield those that may go on by now; each is to be discarded before the next."""
-        while (first := self._ends.first()) is not None and first[0] <= now:
-            yield first[1]
+    def due(self, now: float) -> str | None:
+        """Return one that may go on by now; None where there is none."""
+        first = self._ends.first()
+        return None if first is None or first[0] > now else first[1]

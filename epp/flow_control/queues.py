@@ -72,10 +72,11 @@ class Queues:
         """Return what a request is held back for; None for one that is not."""
         return self._bands[waiting.priority].why_held(waiting)
 
-    def resume_due(self, now: float) -> None:
-        """Let flows go on that may by now."""
+    def resume_due(self, now: float, most: int) -> bool:
+        """Let so many flows go on that may by now; return whether there may be more, as at midnight."""
         for band in self._bands.values():
-            band.resume_due(now)
+            most -= band.resume_due(now, most)
+        return not most
 
     def resume(self, flow: str) -> None:
         """Let a flow go on at every priority."""
@@ -121,14 +122,14 @@ class Queues:
         # more than a body has wait after a change to lower limits: then one comes for one that goes
         return band.giving_way(flow, size_bytes, place=place, lacking_bytes=min(lacking, size_bytes))
 
-    def in_the_way(self, priority: int, size_bytes: int) -> Waiting | None:
-        """Return what has to go next so that the limits for all allow one more request; None for nothing any more.
+    def in_the_way(self, priority: int, requests: int, size_bytes: int) -> Waiting | None:
+        """Return what has to go next so that the limits for all allow so much more; None for nothing any more.
 
         It is of a lower priority, the lowest first; in that, of the flow that takes most where flows share, and there
         the last to come.
         """
-        requests, used = self.requests + 1, self.size_bytes + size_bytes
-        if self.limits.allow(requests, used) or self.priorities[-1] >= priority:
+        requests, used = self.requests + requests, self.size_bytes + size_bytes
+        if self.limits.allow(requests, used) or not self.priorities or self.priorities[-1] >= priority:
             return None
         return self._bands[self.priorities[-1]].last(by_bytes=self.limits.allow(requests, 0))
 

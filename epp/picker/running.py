@@ -31,7 +31,7 @@ from epp.observability.prices import PriceWatch
 from epp.outliers import OutlierSettings
 from epp.picker.first_reports import FirstReports
 from epp.picker.source_pool import SourcePool
-from epp.picker.sweeping import sweep_outliers, sweep_reservations
+from epp.picker.sweeping import sweep_outliers, sweep_quotas, sweep_reservations
 from epp.supervisor import Supervisor
 
 _FAILING_SHOWN = 20
@@ -168,8 +168,9 @@ class RunningConfig:
         self._supervisor.start("endpoint report", self._report.follow)
         self._supervisor.start("prices", self._watch_prices)
         self._supervisor.start(
-            "reservations", partial(sweep_reservations, self.director.reservations, self.store, self.director.quotas)
+            "reservations", partial(sweep_reservations, self.director.reservations, self.store)
         )
+        self._supervisor.start("quotas", partial(sweep_quotas, self.director.quotas))
         self._supervisor.start("outliers", partial(sweep_outliers, self.director.outliers))
         await self._first_reports.wait()
         self.director.open()

@@ -10,18 +10,29 @@ from epp.director.reservations import SWEEP_SECONDS, Reservations
 from epp.outliers import OutlierMemory
 from epp.quotas import Quotas
 
+QUOTA_SECONDS = 3.0
+"""Time between two looks at quotas."""
 _OUTLIER_SECONDS = 0.2
 
 _log = structlog.get_logger()
 
 
-async def sweep_reservations(reservations: Reservations, store: Datastore, quotas: Quotas) -> None:
+async def sweep_quotas(quotas: Quotas) -> None:
+    """Charge the time of long requests, some of them each time."""
+    while True:
+        await asyncio.sleep(QUOTA_SECONDS)
+        quotas.sweep()
+
+
+async def sweep_reservations(reservations: Reservations, store: Datastore) -> None:
     """Let endpoints be rid of requests that they have not answered, or that they inherited, for too long."""
     while True:
         await asyncio.sleep(min(SWEEP_SECONDS, reservations.seconds))
         store.sweep_inherited()
-        quotas.sweep()
-        expired = reservations.sweep()
+        expired = 0
+        for some in reservations.sweep():
+            expired += some
+            await asyncio.sleep(0)
         if expired:
             _log.warning(
                 "requests count as load no more: no response has begun, and their streams are still open",

@@ -227,7 +227,7 @@ class Quotas:
         return None if allowance is None else allowance.quota
 
     def sweep(self) -> None:
-        """Charge the time of long requests, and drop what is not needed; to be called every 30 seconds."""
+        """Charge the time of some long requests, and drop some of what is not needed; to be called every 3 seconds."""
         self._books.sweep()
 
     def _blocked(

@@ -26,6 +26,8 @@ from epp.director import Director, Held, PoolPolicies, Rewrite
 from epp.director.pipeline import Pipeline
 from epp.director.policies import NO_POLICIES
 from epp.framework import Endpoint, Headers, RequestError, SystemClock
+from epp.framework.breach import Breach
+from epp.framework.quotas import Blocked
 from epp.framework.registry import Registry
 from epp.grpc_http2.pace import Pace
 from epp.observability.metrics import Metrics
@@ -177,6 +179,45 @@ async def left(count: int) -> float:
     return await longest(leave())
 
 
+async def resumed(count: int) -> float:
+    """Return the longest turn as 10,000 tenants, whose quotas are used up, may go on at the same moment."""
+    line = Line()
+    await line.fill(count)
+    assert line.director.flow is not None
+    (band,) = line.director.flow.queues.bands.values()
+    until = SystemClock().now() + 1.0
+    for number in range(min(count, 10_000)):
+        breach = Breach(f"t{number}", "total.tokensPerMinute", 2.0, 1.0)
+        band.hold(f"t{number}", Blocked(breach, 1, until, waits=True))
+
+    async def resume() -> None:
+        while band.held_flows:  # noqa: ASYNC110  no event to have
+            await asyncio.sleep(0)
+
+    found = await longest(resume())
+    line.director.refuse_waiting()
+    await line.end()
+    return found
+
+
+async def unanswered(count: int) -> float:
+    """Return the longest turn as the endpoints of so many requests have not answered for too long."""
+    store = Datastore(SystemClock())
+    store.replace([Endpoint(f"e{number}", f"10.0.0.{number}", 8000) for number in range(1, 9)])
+    plain = pipeline("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n")
+    director = Director(store, plain, SystemClock(), reservation_seconds=0.0)
+    routed = [director.route(HEADERS, BODY, None) for _ in range(count)]
+
+    async def sweep() -> None:
+        for _ in director.reservations.sweep():
+            await asyncio.sleep(0)
+
+    found = await longest(sweep())
+    assert len(routed) == count
+    assert not len(director.reservations)
+    return found
+
+
 def ask(config: RunningConfig) -> None:
     """Route a request, or have it refused."""
     with contextlib.suppress(RequestError):
@@ -277,6 +318,8 @@ async def main() -> None:
     figures["came"] = await came(waiting)
     figures["reload"] = await reloaded(waiting)
     figures["refused"] = await refused(waiting)
+    figures["resumed"] = await resumed(waiting)
+    figures["unanswered"] = await unanswered(waiting)
     figures["left"] = await left(waiting)
     figures["expired"] = await expired(waiting)
     tell(figures)

@@ -100,7 +100,7 @@ class Gateway:
 
     def sweep(self) -> None:
         self.bench.clock.advance(self.chance.choice([30.0, RESERVATION_SECONDS / 2]))
-        self.bench.director.reservations.sweep()
+        sum(self.bench.director.reservations.sweep())
 
     def pool_changes(self) -> None:
         """Some endpoints leave with all that runs there; others take their slots."""

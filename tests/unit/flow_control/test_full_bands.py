@@ -203,3 +203,20 @@ def test_index_knows_the_longest_and_the_largest_flow_after_any_changes(changes)
         longest, largest = max(each[:2] for each in takes), max(each[1::-1] for each in takes)
         assert shares.newest_of_longest() in {newest for *found, newest in takes if tuple(found) == longest}
         assert shares.newest_of_largest() in {newest for *found, newest in takes if tuple(found[::-1]) == largest}
+
+
+def test_thousands_of_short_bodies_give_way_to_a_long_one_some_in_each_look():
+    front = Front(0, limits=Limits(requests=0, size_bytes=1000))
+    short = [front.send("a", -1, size=1) for _ in range(1000)]
+    long = front.send("b", 1, size=500)
+    left = len(waiting(*short))
+    assert 800 < left < 1000  # the limit is kept soon, not at once
+    with pytest.raises(QueueFullError):
+        front.send("b", 1, size=500)  # one at a time
+    while front.flow.dispatch():
+        pass
+    assert waiting(*short) == short[:500]
+    assert waiting(long) == [long]
+    assert front.flow.queues.size_bytes == 1000
+    assert waiting(front.send("b", 1, size=30))
+    assert front.flow.queues.size_bytes == 1000

@@ -20,6 +20,7 @@ from epp.framework.flow_control import (
     SaturationDetector,
     UsageLimitPolicy,
 )
+from epp.framework.flow_orders import HeadOrder
 from epp.plugins.flow_control.fairness import RoundRobinFairness
 from epp.scheduling import Guard
 from epp.scheduling.guard import PluginObserver
@@ -229,3 +230,28 @@ def test_guard_knows_all_methods_of_a_role(role: type, wrapper: type | None):
         wrapper = type(GuardedFairness(RoundRobinFairness(), Guard(Counted())).order())
     assert methods
     assert methods <= vars(wrapper).keys()
+
+
+def test_of_thousands_of_flows_some_are_ordered_anew_each_time(monkeypatch):
+    policy = RoundRobinFairness()
+    front, counted = front_of(1, fairness=policy)
+    running = front.send()
+    queued = [front.send(f"flow-{number}") for number in range(300)]
+    monkeypatch.setattr(type(policy.order()), "first", raising)
+    ordered, head = [], HeadOrder.head
+
+    def counted_head(order, flow, *given):
+        ordered.append(flow)
+        head(order, flow, *given)
+
+    monkeypatch.setattr(HeadOrder, "head", counted_head)
+    gone = queued.pop(0)
+    front.flow.leave(gone)
+    for expected in queued:
+        before = len(ordered)
+        front.end(running)
+        assert len(ordered) - before <= 200  # it looks a few times
+        assert expected.place == 0
+        running = expected
+    assert sorted(ordered) == sorted(each.request.fairness_id for each in queued)
+    assert counted.failed == [policy.name]

@@ -131,3 +131,22 @@ def test_a_reload_looks_anew_at_what_is_held_back():
     front.places.shares["a"] = 2
     front.flow.use(front.settings)
     assert waiting(*held) == held[2:]
+
+
+def test_thousands_whose_time_has_come_at_once_go_on_in_several_looks():
+    front = Front(10)
+    flows = [f"tenant-{number}" for number in range(1000)]
+    front.places.shares, front.places.shares_end = dict.fromkeys(flows, 0), 3.0
+    held = [front.send(flow) for flow in flows]
+    while front.flow.dispatch():
+        pass
+    band = front.flow.queues.bands[0]
+    assert band.held_flows == 1000
+    front.clock.advance(3.0)  # midnight, say
+    front.places.shares = {}
+    assert front.flow.dispatch()
+    assert 800 < band.held_flows < 1000
+    while front.flow.dispatch():
+        pass
+    assert band.held_flows == 0
+    assert len(waiting(*held)) == 990  # ten places

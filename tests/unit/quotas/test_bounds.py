@@ -34,8 +34,8 @@ def test_tenants_with_tokens_of_the_minute_are_forgotten_once_these_are_back():
     assert desk.quotas.tenants == 3_000
     desk.clock.advance(601)
     desk.quotas.sweep()
-    assert desk.quotas.tenants == 2_500  # it looks at 500 in a sweep
-    for _ in range(5):
+    assert desk.quotas.tenants == 2_950  # it looks at 50 in a sweep
+    for _ in range(59):
         desk.quotas.sweep()
     assert desk.quotas.tenants == 0
 
