@@ -2,6 +2,7 @@
 """The `model` member of JSON bodies: replaced in requests, and restored in responses."""
 
 import sys
+from collections.abc import Iterable
 from itertools import chain
 
 import msgspec
@@ -10,6 +11,7 @@ from epp.bodies.members import MemberScanner, Wanted
 from epp.bodies.model_values import TooManyModelsError, model_values
 from epp.bodies.partial import completed
 from epp.framework.errors import MalformedBodyError
+from epp.framework.steps import Steps
 
 _MODEL = Wanted.named("model")
 _MODEL_OF_EVENT = Wanted.named("model", within=("response", "message"))
@@ -30,33 +32,43 @@ def with_model(body: bytes, model: str, *, partial: bool = False) -> bytes:
     A body that is no JSON object, or has no top-level `model`, is returned unchanged. So is a truncated one, unless
     `partial` allows it: then a complete `model` is replaced.
     """
-    return with_model_at(model_spans(body, partial=partial), body, model)
-
-
-def model_spans(body: bytes, *, partial: bool = False) -> list[tuple[int, int]]:
-    """Return start and end of the values that `with_model` replaces; raises MalformedBodyError for more than two."""
     try:
         spans = model_values(completed(body) if partial else body)
     except TooManyModelsError as error:
-        raise MalformedBodyError('"model" is in the JSON body more than twice: send it once', param="model") from error
+        raise too_many_models() from error
     if spans is None:
         spans = _scanned(body, partial=partial)
-    return [] if spans and spans[-1][1] > len(body) else spans
-
-
-def with_model_at(spans: list[tuple[int, int]], body: bytes, model: str) -> bytes:
-    """Return a body with this model in the place of each value; the very same one without any."""
-    if not spans:
+    if not spans or spans[-1][1] > len(body):
         return body
     value = msgspec.json.encode(model)
     marks = [0, *chain.from_iterable(spans), len(body)]
     return value.join(body[start:end] for start, end in zip(marks[::2], marks[1::2], strict=True))
 
 
+def too_many_models() -> MalformedBodyError:
+    """Return the error for a body with more than two top-level members `model`."""
+    return MalformedBodyError('"model" is in the JSON body more than twice: send it once', param="model")
+
+
 def _scanned(body: bytes, *, partial: bool) -> list[tuple[int, int]]:
+    steps = model_spans_of([memoryview(body)], partial=partial)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: list[tuple[int, int]] = end.value
+            return found
+
+
+def model_spans_of(slices: Iterable[memoryview], *, partial: bool) -> Steps[list[tuple[int, int]]]:
     """Return start and end of each value in an object that only lenient readers accept: one with NaN, for example."""
     scanner = MemberScanner(_MODEL, most_members=sys.maxsize)  # not to let a model pass that is not asked for
-    marks = scanner.feed(body)
+    marks: list[int] = []
+    start = 0
+    for part in slices:
+        marks += [start + mark for mark in scanner.feed(bytes(part))]
+        start += len(part)
+        yield None
     usable = scanner.complete or (partial and not scanner.invalid and len(marks) % 2 == 0)
     return list(zip(marks[::2], marks[1::2], strict=True)) if usable else []
 

@@ -4,7 +4,7 @@
 import msgspec
 import numpy as np
 
-_MOST_MODELS = 2
+MOST_MODELS = 2
 _SPACE = b" \t\n\r"
 
 
@@ -34,7 +34,7 @@ def model_values(body: bytes) -> list[tuple[int, int]] | None:
             return None
         if isinstance(model, msgspec.UnsetType):
             return found[::-1]
-        if len(found) == _MOST_MODELS:
+        if len(found) == MOST_MODELS:
             raise TooManyModelsError
         start = _address(model) - _address(rest)
         found.append((start, start + len(memoryview(model))))

@@ -7,6 +7,7 @@ from epp.director.held import Held
 from epp.director.observers import DirectorObserver, Observers, Refusal
 from epp.director.pipeline import ParserTable, Pipeline, ResponseNeeds
 from epp.director.policies import PoolPolicies, Rewrite
+from epp.director.reading import Gathered, in_turns
 from epp.director.routing import Cause, Routing
 from epp.director.seeds import Seeds
 from epp.framework.addresses import Subset
@@ -16,6 +17,7 @@ __all__ = [
     "Decision",
     "Director",
     "DirectorObserver",
+    "Gathered",
     "Held",
     "Observers",
     "ParserTable",
@@ -27,5 +29,6 @@ __all__ = [
     "Routing",
     "Seeds",
     "Subset",
+    "in_turns",
     "top_values",
 ]

@@ -3,7 +3,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -13,9 +13,9 @@ from epp.director.attempts import Attempts
 from epp.director.held import Held
 from epp.director.line import Line, LineDriver
 from epp.director.observers import DirectorObserver, Refusal
-from epp.director.pipeline import Parsed, Pipeline, ReadingBody
+from epp.director.pipeline import Parsed, Pipeline
 from epp.director.policies import NO_POLICIES, PoolPolicies, choose_model, give_priority, give_standing
-from epp.director.reading import Call, Turns, path_of, read
+from epp.director.reading import Call, Gathered, Turns, path_of, read
 from epp.director.reports import FlowReports
 from epp.director.reservations import RESERVATION_SECONDS, Reservations
 from epp.director.router import Router, none_eligible
@@ -149,7 +149,7 @@ class Director:
         return error
 
     def route(
-        self, headers: Headers, body: bytes, subset: Subset | None, *, incomplete: bool = False
+        self, headers: Headers, body: bytes | Gathered, subset: Subset | None, *, incomplete: bool = False
     ) -> Routing | Held:
         """Return the routing of a request, or Held where it has to wait; raises a RequestError that refuses it.
 
@@ -160,14 +160,15 @@ class Director:
         if self._is_closed:
             raise self.refuse(headers, StartingError())
         call = Call(self._pipeline, path_of(headers), headers, len(body), subset)
+        if isinstance(body, Gathered):
+            return self._held_unread(call, partial(self._turns.read_gathered, call, body, incomplete=incomplete))
         try:
             parsed = read(call, body, incomplete=incomplete)
         except RequestError as error:
             self._observer.refused(Refusal(error, headers))
             raise
         if not isinstance(parsed, Parsed):
-            read_later = partial(self._read, call, parsed)
-            return Held(read_later, partial(self._left_unread, call), longest_seconds=self._longest_wait())
+            return self._held_unread(call, partial(self._turns.read, parsed))
         outcome = self._arrive(call, parsed)
         if isinstance(outcome, Routing):
             return outcome
@@ -179,10 +180,15 @@ class Director:
         """Return how long a request may wait for room, at this priority or any; 0 where none does."""
         return 0.0 if self.flow is None else self.flow.settings.longest_wait(priority)
 
-    async def _read(self, call: Call, reading: ReadingBody) -> Routing:
+    def _held_unread(self, call: Call, read_later: Callable[[], Awaitable[Parsed]]) -> Held:
+        """Return a request whose body takes long to be read."""
+        proceed, abandoned = partial(self._read, call, read_later), partial(self._left_unread, call)
+        return Held(proceed, abandoned, longest_seconds=self._longest_wait())
+
+    async def _read(self, call: Call, read_later: Callable[[], Awaitable[Parsed]]) -> Routing:
         """Go on with a request once its body has been read in turns."""
         try:
-            parsed = await self._turns.read(reading)
+            parsed = await read_later()
         except RequestError as error:
             self._observer.refused(Refusal(error, call.headers))
             raise

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one configuration makes of a request: parsers, producers, scheduler and hooks, swapped as a whole."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,6 +13,7 @@ from epp.framework.headers import CONTROL
 from epp.framework.plugin import Plugin, R
 from epp.framework.request import Headers, Reading, RequestBody
 from epp.framework.roles import Parser, ResponseHeaders, ResponseReporter, ResponseTiming
+from epp.framework.steps import Steps
 from epp.scheduling.scheduler import Scheduler
 
 _MOST_PATHS = 16
@@ -26,7 +27,7 @@ class Parsed(NamedTuple):
     """Whether the API wants a model to be named."""
 
 
-ReadingBody: TypeAlias = Generator[None, None, Parsed]
+ReadingBody: TypeAlias = Steps[Parsed]
 """A body that is being read, with a turn of the event loop for others at each `yield`."""
 
 

@@ -2,20 +2,22 @@
 """Bodies of requests, read at once, or in turns of the event loop where they take long."""
 
 import asyncio
-from typing import NamedTuple
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import NamedTuple, TypeVar
 
-from epp.bodies import completed
+from epp.bodies import completed, completed_in_turns
 from epp.director.pipeline import Parsed, Pipeline, ReadingBody
 from epp.framework.addresses import Subset
 from epp.framework.errors import BadRequestError, BodyMissingError
 from epp.framework.headers import METHOD, PATHS
 from epp.framework.request import Headers, RequestBody
+from epp.framework.steps import Steps, joined_slices
+
+T = TypeVar("T")
 
 DEFAULT_PATH = "/v1/completions"
 _LONG_BYTES = 256 * 1024
 """A body that takes a millisecond to be completed."""
-_LARGE_BYTES = 4 * 1024 * 1024
-"""A body that takes a millisecond to be received, and another one to be looked through."""
 _NOTHING = Parsed(RequestBody(), names_model=False)
 
 
@@ -32,21 +34,61 @@ class Call(NamedTuple):
 class Turns:
     """Reads bodies one step in each turn of the event loop, in rotation."""
 
-    __slots__ = ("_step",)
+    __slots__ = ("_joining", "_step")
 
     def __init__(self) -> None:
         self._step = asyncio.Lock()
+        self._joining = asyncio.Lock()  # since a body takes twice its memory then
 
     async def read(self, reading: ReadingBody) -> Parsed:
         """Return what routing needs of a body; raises what its parser does."""
-        try:
-            while True:
-                async with self._step:
-                    await asyncio.sleep(0)
-                    next(reading)
-        except StopIteration as end:
-            parsed: Parsed = end.value
-            return parsed
+        return await in_turns(reading, self._step)
+
+    async def read_gathered(self, call: Call, gathered: "Gathered", *, incomplete: bool) -> Parsed:
+        """Put a body together, and return the same."""
+        async with self._joining:
+            body = await in_turns(gathered.join(), self._step)
+        found = read(call, body, incomplete=incomplete)
+        return found if isinstance(found, Parsed) else await self.read(found)
+
+
+async def in_turns(steps: Steps[T], lock: AbstractAsyncContextManager[object] | None = None) -> T:
+    """Return what steps return, made one in each turn of the event loop, each with the lock."""
+    sent: bytes | None = None
+    try:
+        while True:
+            async with lock or nullcontext():
+                await asyncio.sleep(0)
+                pieces = steps.send(sent)
+            sent = None if pieces is None else await asyncio.to_thread(b"".join, pieces)  # without Python's lock
+    except StopIteration as end:
+        found: T = end.value
+        return found
+
+
+class Gathered:
+    """A long body in the pieces in which it came."""
+
+    __slots__ = ("_pieces", "_size", "body")
+
+    def __init__(self, pieces: list[bytes | bytearray | memoryview]) -> None:
+        self._pieces = pieces
+        self._size = sum(map(len, pieces))
+        self.body = b""
+        """All of it, once it was put together."""
+
+    def __len__(self) -> int:
+        return self._size
+
+    def join(self) -> Steps[bytes]:
+        """Put it together."""
+        first = self._pieces[0]
+        if len(self._pieces) == 1 and isinstance(first, bytes):
+            self.body = first
+        else:
+            self.body = yield from joined_slices(self._pieces)
+        self._pieces = []
+        return self.body
 
 
 def read(call: Call, body: bytes, *, incomplete: bool) -> Parsed | ReadingBody:
@@ -60,7 +102,7 @@ def read(call: Call, body: bytes, *, incomplete: bool) -> Parsed | ReadingBody:
             raise BodyMissingError
         return _NOTHING
     if not incomplete:
-        return _in_turns(call, body) if len(body) > _LARGE_BYTES else parsers.parse(call.path, call.headers, body)
+        return parsers.parse(call.path, call.headers, body)
     reading = _read_beginning(call, body)
     if len(body) > _LONG_BYTES:
         return reading
@@ -72,15 +114,6 @@ def read(call: Call, body: bytes, *, incomplete: bool) -> Parsed | ReadingBody:
     return reading
 
 
-def _in_turns(call: Call, body: bytes) -> ReadingBody:
-    yield
-    parsed = call.pipeline.parsers.parse(call.path, call.headers, body)
-    if isinstance(parsed, Parsed):
-        return parsed
-    yield
-    return (yield from parsed)
-
-
 def path_of(headers: Headers) -> str:
     """Return the path of a request, without the query."""
     path = headers.first_of(*PATHS) or DEFAULT_PATH
@@ -88,9 +121,7 @@ def path_of(headers: Headers) -> str:
 
 
 def _read_beginning(call: Call, body: bytes) -> ReadingBody:
-    whole = completed(body)
-    if len(body) > _LONG_BYTES:
-        yield
+    whole = (yield from completed_in_turns(body)) if len(body) > _LONG_BYTES else completed(body)
     try:
         parsed = call.pipeline.parsers.parse(call.path, call.headers, whole)
         if not isinstance(parsed, Parsed):

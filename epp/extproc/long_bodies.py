@@ -2,50 +2,62 @@
 """Long request bodies whose answer, which has all of their bytes again, is made in several turns of the event loop."""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
-from epp.bodies import model_spans, with_model_added, with_model_at
-from epp.director import Held, Routing
+from epp.bodies import long_with_model, long_with_model_added
+from epp.director import Gathered, Held, Routing, in_turns
 from epp.extproc import replies
 from epp.framework import RequestError
+from epp.framework.steps import Steps, Text, joined_slices
 
 LONG_BYTES = 1024 * 1024
 """A body that takes a millisecond to be copied a few times."""
-_SLICE_BYTES = 32 * replies.PIECE_BYTES
+Around: TypeAlias = Callable[[Routing, int], tuple[bytes, bytes]]
+"""What goes before and after a changed body of this size, where it goes in one."""
+_SLICE_BYTES = 16 * replies.PIECE_BYTES
 
 
 class LongBody:
     """Takes its turns between the routing of a held request and the answer to the gateway."""
 
-    __slots__ = ("_body", "_end_of_stream", "_error", "_incomplete", "_pieces", "_sent")
+    __slots__ = ("_around", "_end_of_stream", "_error", "_gathered", "_incomplete", "_parts", "_replies")
 
-    def __init__(self, body: bytes, *, incomplete: bool, end_of_stream: bool | None) -> None:
+    def __init__(self, gathered: Gathered, around: Around, *, incomplete: bool, end_of_stream: bool | None) -> None:
         """`end_of_stream` is for the last of the pieces in which it goes back; None where it goes back in one."""
-        self._body = self._sent = body
+        self._around = around
+        self._gathered = gathered
         self._incomplete = incomplete
         self._end_of_stream = end_of_stream
-        self._pieces: list[bytes] = []
+        self._parts: list[Text] = []
+        self._replies: list[bytes] = []
         self._error: RequestError | None = None
 
     def after(self, held: Held) -> Held:
         """Return what is to be settled in place of a request, and settles that first."""
         return Held(partial(self._proceed, held), held.abandon, longest_seconds=held.longest_seconds)
 
-    def sent(self) -> bytes:
-        """Return the body with the model the endpoint is asked for; raises a RequestError where that cannot be set."""
+    @property
+    def is_changed(self) -> bool:
+        """Whether the endpoint is sent another body than the client's."""
+        return len(self._parts) != 1
+
+    def size(self) -> int:
+        """Return the number of bytes that the endpoint is sent; raises a RequestError where its model cannot be set."""
         if self._error is not None:
             raise self._error
-        return self._sent
+        return sum(map(len, self._parts))
 
-    def pieces(self) -> list[bytes]:
-        """Return the replies that hand it back."""
-        return self._pieces
+    def replies(self) -> list[bytes]:
+        """Return those that hand it back: in pieces, or whole and with the destination where it was changed."""
+        return self._replies
 
     async def _proceed(self, held: Held) -> Routing:
         await held.settle()
         routing = held.routing()
         try:
-            await self._make(routing)
+            await in_turns(self._make(routing))
         except RequestError as error:
             self._error = error
         except asyncio.CancelledError:
@@ -53,20 +65,32 @@ class LongBody:
             raise
         return routing
 
-    async def _make(self, routing: Routing) -> None:
-        await asyncio.sleep(0)
-        request, body = routing.request, self._body
+    def _make(self, routing: Routing) -> Steps[None]:
+        request, body = routing.request, self._gathered.body
+        self._parts = [body]
         if request.rewrites_model and not request.body.model:
-            self._sent = with_model_added(body, request.model)
+            self._parts = yield from long_with_model_added(body, request.model)
         elif request.rewrites_model:
-            spans = model_spans(body, partial=self._incomplete)
-            await asyncio.sleep(0)
-            self._sent = with_model_at(spans, body, request.model)
-        if self._end_of_stream is None:
-            return
-        sent = self._sent
-        for start in range(0, len(sent), _SLICE_BYTES):
-            await asyncio.sleep(0)
-            end = start + _SLICE_BYTES
-            is_last = self._end_of_stream and end >= len(sent)
-            self._pieces += replies.request_body_pieces(sent[start:end], end_of_stream=is_last)
+            self._parts = yield from long_with_model(body, request.model, partial=self._incomplete)
+        if self._end_of_stream is not None:
+            yield from self._cut(end_of_stream=self._end_of_stream)
+        elif self.is_changed:
+            before, after = self._around(routing, self.size())
+            self._replies = [(yield from joined_slices([before, *self._parts, after]))]
+
+    def _cut(self, *, end_of_stream: bool) -> Steps[None]:
+        """Make the replies: each but the last is of the full size, whatever the parts are."""
+        block, left = [], _SLICE_BYTES
+        for number, part in enumerate(self._parts, start=1):
+            view = memoryview(part)
+            while view:
+                block.append(view[:left])
+                view = view[left:]
+                left -= len(block[-1])
+                is_last = number == len(self._parts) and not view
+                if not left or is_last:
+                    self._replies += replies.request_body_pieces(
+                        b"".join(block), end_of_stream=end_of_stream and is_last
+                    )
+                    block, left = [], _SLICE_BYTES
+                    yield None

@@ -6,7 +6,7 @@ from functools import partial
 from math import ceil
 
 from epp.bodies import with_model, with_model_added
-from epp.director import Director, Held, Routing, Subset
+from epp.director import Director, Gathered, Held, Routing, Subset
 from epp.extproc import replies
 from epp.extproc.budgets import Claim
 from epp.extproc.decoding import RequestPiece
@@ -254,10 +254,12 @@ class RequestHalf:
             self._claim.account.put(size - self._counted)
             self._counted = size
 
-    def _gathered(self) -> bytes:
-        """Return the body; of its pieces, an empty last one costs no copy."""
+    def _gathered(self) -> bytes | Gathered:
+        """Return the body, a long one in its pieces; of those, an empty last one costs no copy."""
         pieces = [piece for piece in self._pieces if piece]
         self._pieces.clear()
+        if self._size >= LONG_BYTES:
+            return Gathered(pieces)
         first = pieces[0] if len(pieces) == 1 else None
         return first if isinstance(first, bytes) else b"".join(pieces)
 
@@ -270,7 +272,7 @@ class RequestHalf:
 
     def _route(
         self,
-        body: bytes,
+        body: bytes | Gathered,
         answer: Callable[[Routing], Sequence[bytes]],
         *,
         incomplete: bool = False,
@@ -287,8 +289,13 @@ class RequestHalf:
         self._count(0)
         outcome = self._director.route(self.headers, body, self.subset, incomplete=incomplete)
         if isinstance(outcome, Held):
-            if len(body) >= LONG_BYTES:
-                self._long = LongBody(body, incomplete=incomplete, end_of_stream=last_piece)
+            if isinstance(body, Gathered):
+                self._long = LongBody(
+                    body,
+                    partial(self._around, whole=self._progress is _ENDED),
+                    incomplete=incomplete,
+                    end_of_stream=last_piece,
+                )
                 outcome = self._long.after(outcome)
             self._held = outcome, answer
             if not outcome.longest_seconds:  # else it may be in a queue, which has a limit of its own
@@ -296,7 +303,7 @@ class RequestHalf:
             return (*self._asking_for_time(outcome, body), outcome)
         return self._routed(outcome, answer)
 
-    def _asking_for_time(self, held: Held, body: bytes) -> Sequence[bytes]:
+    def _asking_for_time(self, held: Held, body: bytes | Gathered) -> Sequence[bytes]:
         """Return what makes Envoy wait for as long as a request may; of other gateways it is not known what they do."""
         has_no_limit = self._mode is BodyMode.FULL_DUPLEX_STREAMED and body
         if not self._is_envoy or has_no_limit or not held.longest_seconds:
@@ -313,34 +320,52 @@ class RequestHalf:
     def _with_headers(self, routing: Routing) -> Sequence[bytes]:
         return (replies.destination_with_headers(self._forwarding(routing)),)
 
-    def _with_body(self, body: bytes, routing: Routing, *, last: bool, incomplete: bool) -> Sequence[bytes]:
-        sent = self._sent(routing, body, incomplete=incomplete)
+    def _with_body(self, body: bytes | Gathered, routing: Routing, *, last: bool, incomplete: bool) -> Sequence[bytes]:
         forwarding = self._forwarding(routing)
-        _set_length(forwarding, body, sent, whole=last)
-        return (replies.destination_with_body(forwarding, None if sent is body else sent),)
+        if isinstance(body, Gathered):
+            size = self._long_body.size()
+            if self._long_body.is_changed:
+                return self._long_body.replies()
+            changed = None
+        else:
+            sent = _rewritten(routing, body, incomplete=incomplete)
+            size, changed = len(sent), None if sent is body else sent
+        _set_length(forwarding, size, is_changed=changed is not None, whole=last)
+        return (replies.destination_with_body(forwarding, changed),)
 
-    def _with_pieces(self, body: bytes, routing: Routing) -> Sequence[bytes]:
-        sent = self._sent(routing, body)
+    def _around(self, routing: Routing, size: int, *, whole: bool) -> tuple[bytes, bytes]:
         forwarding = self._forwarding(routing)
-        _set_length(forwarding, body, sent, whole=True)
-        pieces = self._returned(sent, end_of_stream=True)
+        _set_length(forwarding, size, is_changed=True, whole=whole)
+        return replies.around_replaced_body(forwarding, size)
+
+    def _with_pieces(self, body: bytes | Gathered, routing: Routing) -> Sequence[bytes]:
+        forwarding = self._forwarding(routing)
+        pieces = self._returned(forwarding, routing, body, end_of_stream=True)
         return [replies.destination_with_headers(forwarding), *pieces]
 
-    def _with_trailers(self, body: bytes, routing: Routing, *, shown: bool) -> Sequence[bytes]:
-        sent = self._sent(routing, body)
+    def _with_trailers(self, body: bytes | Gathered, routing: Routing, *, shown: bool) -> Sequence[bytes]:
         forwarding = self._forwarding(routing)
-        _set_length(forwarding, body, sent, whole=False)
         # Envoy takes no piece in return for none.
-        pieces = self._returned(sent, end_of_stream=False) if shown else ()
+        pieces = self._returned(forwarding, routing, body, end_of_stream=False) if shown else ()
         return [replies.destination_with_headers(forwarding), *pieces, replies.REQUEST_TRAILERS_PASS]
 
-    def _sent(self, routing: Routing, body: bytes, *, incomplete: bool = False) -> bytes:
-        return _rewritten(routing, body, incomplete=incomplete) if self._long is None else self._long.sent()
-
-    def _returned(self, sent: bytes, *, end_of_stream: bool) -> Sequence[bytes]:
-        if self._long is None:
+    def _returned(
+        self, forwarding: Forwarding, routing: Routing, body: bytes | Gathered, *, end_of_stream: bool
+    ) -> Sequence[bytes]:
+        """Return the pieces in which a body goes back, its length set in the headers."""
+        if isinstance(body, bytes):
+            sent = _rewritten(routing, body)
+            _set_length(forwarding, len(sent), is_changed=sent is not body, whole=end_of_stream)
             return replies.request_body_pieces(sent, end_of_stream=end_of_stream)
-        return self._long.pieces()
+        long = self._long_body
+        _set_length(forwarding, long.size(), is_changed=long.is_changed, whole=end_of_stream)
+        return long.replies()
+
+    @property
+    def _long_body(self) -> LongBody:
+        if self._long is None:
+            raise RuntimeError("a long body was not held")
+        return self._long
 
     def _forwarding(self, routing: Routing) -> Forwarding:
         destination = routing.result.destination
@@ -370,15 +395,15 @@ def _rewritten(routing: Routing, body: bytes, *, incomplete: bool = False) -> by
     return with_model(body, request.model, partial=incomplete)
 
 
-def _set_length(forwarding: Forwarding, body: bytes, sent: bytes, *, whole: bool) -> None:
+def _set_length(forwarding: Forwarding, size: int, *, is_changed: bool, whole: bool) -> None:
     """Set the content-length of a body that is whole; where more follows one that was changed, remove the client's.
 
     A length other than that of the body sent would let a model server take the rest of one request for another. After
     a body come trailers, or what a partial buffer does not hold; HTTP/1.1 has no trailers beside a content-length.
     """
     if whole:
-        forwarding.setting[CONTENT_LENGTH] = str(len(sent))
-    elif sent is not body:
+        forwarding.setting[CONTENT_LENGTH] = str(size)
+    elif is_changed:
         forwarding.remove.append(CONTENT_LENGTH)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One LLM request as plugins see it: protocol-neutral, with a typed store for what producers compute."""
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, overload
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from epp.framework.arrays import read_only
 from epp.framework.candidates import Candidates
+from epp.framework.steps import Steps
 
 T = TypeVar("T")
 
@@ -118,7 +119,7 @@ class RequestBody(msgspec.Struct, frozen=True):
         return [self.prompt[start:end] for start, end in pairwise((0, *self.prompt_ends))]
 
 
-Reading: TypeAlias = Generator[None, None, RequestBody]
+Reading: TypeAlias = Steps[RequestBody]
 """A body that is being read: other requests get a turn at each `yield`, a few milliseconds apart."""
 
 

@@ -13,8 +13,8 @@ from epp.plugins.parsers.prompt import Content, PromptWriter
 _BILLING = "x-anthropic-billing-header"
 
 
-class BlockFields(msgspec.Struct, gc=False):
-    """A content block, but for the content within it."""
+class Block(msgspec.Struct, gc=False):
+    """A content block."""
 
     type: str = ""
     text: str | None = None
@@ -23,11 +23,6 @@ class BlockFields(msgspec.Struct, gc=False):
     name: str | None = None
     input: msgspec.Raw = ABSENT
     tool_use_id: str | None = None
-
-
-class Block(BlockFields, gc=False):
-    """A content block."""
-
     content: Content = None
 
 
@@ -109,7 +104,12 @@ def write_system_blocks(prompt: PromptWriter, blocks: list[msgspec.Raw]) -> None
 
 def is_billing(block: Block) -> bool:
     """Return whether a block of the system prompt is the billing block."""
-    return (block.text or "").startswith(_BILLING)
+    return is_billing_text(block.text or "")
+
+
+def is_billing_text(text: str) -> bool:
+    """Return whether a text of the system prompt is that of the billing block."""
+    return text.startswith(_BILLING)
 
 
 def block_of(raw: msgspec.Raw) -> Block:

@@ -2,28 +2,35 @@
 """Readers of long arrays that give other requests a turn between batches."""
 
 import re
-from collections.abc import Callable, Generator
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
+import xxhash
 
+from epp.framework.long_json import Envelope, decoded_text, stripped
 from epp.framework.request import BYTES_PER_TOKEN
+from epp.framework.steps import Steps, Text, Turns
 from epp.plugins.parsers.json_parser import ABSENT, TokenId
-from epp.plugins.parsers.long_arrays import BATCH_BYTES, batches
+from epp.plugins.parsers.long_arrays import batches
 from epp.plugins.parsers.prompt import Content, PromptWriter
-from epp.plugins.parsers.token_ids import all_ids, pack, packed_json
+from epp.plugins.parsers.token_ids import are_ids, pack, packed_json
 
-Turns: TypeAlias = Generator[None, None, None]
+S = TypeVar("S", bound=msgspec.Struct)
 
+_HEAD_BYTES = 64 * 1024
+"""Of a medium: they have its size."""
+_WRONG = {b"{": b"{}", b'"': b'""'}
+"""What stands for a long value of a wrong type."""
 _IDS_BYTES = 64 * 1024
 _LONG_BYTES = 256 * 1024
-"""An array that takes a millisecond to be found."""
-_EMPTY = re.compile(rb"\[[ \t\n\r]*+\]")
+"""An array that takes a millisecond to be found, or a text to be read."""
 _INDEX = re.compile(r"`\$\[(\d+)\]")
 
 decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
 _decode_ids = msgspec.json.Decoder(list[TokenId]).decode
+_decode_text = msgspec.json.Decoder(str).decode
 _decode_content = msgspec.json.Decoder(Content).decode
 
 
@@ -35,17 +42,29 @@ class LongMessage(msgspec.Struct, gc=False):
     tool_calls: msgspec.Raw = ABSENT
 
 
-_decode_long_messages = msgspec.json.Decoder(tuple[LongMessage]).decode
+class _LongPart(msgspec.Struct, gc=False):
+    type: str = ""
+    text: msgspec.Raw = ABSENT
+    source: msgspec.Raw = ABSENT
 
 
-def array_of(raw: msgspec.Raw, place: str) -> bytes:
+LONG_MESSAGE = Envelope(LongMessage)
+_LONG_PART = Envelope(_LongPart)
+
+
+def first_of(raw: msgspec.Raw | Text) -> bytes:
+    """Return the first byte of a value."""
+    return bytes(memoryview(raw)[:1])
+
+
+def array_of(raw: msgspec.Raw, place: str) -> Text:
     """Return the JSON of an array, the empty one for null and absence; raises ValidationError for anything else."""
-    found = bytes(raw)
-    if found.startswith(b"["):
+    found = memoryview(raw)
+    if first_of(found) == b"[":
         return found
     if found:
         try:
-            _decode_list(found)
+            _decode_list(_WRONG.get(first_of(found), found))
         except msgspec.ValidationError as error:
             raise within(error, place) from error
     return b"[]"
@@ -59,35 +78,39 @@ def within(error: msgspec.ValidationError, place: str) -> msgspec.ValidationErro
     return msgspec.ValidationError(f"{text} - at `{place}`")
 
 
-def turn_if_long(array: bytes) -> Turns:
+def turn_if_long(array: Text) -> Turns:
     """Let others have a turn before an array that takes a while to be searched."""
     if len(array) > _LONG_BYTES:
-        yield
+        yield None
 
 
-def is_empty(array: bytes) -> bool:
+def is_empty(array: Text) -> Steps[bool]:
     """Return whether an array has no elements."""
-    return _EMPTY.fullmatch(array) is not None
+    start, end = yield from stripped(array, 1, len(array) - 1)
+    return start == end
 
 
 def in_batches(
-    array: bytes, place: str, read: Callable[[bytes], None], read_long: Callable[[bytes], Turns] | None = None
+    array: Text, place: str, read: Callable[[bytes], None], read_long: Callable[[memoryview], Turns] | None = None
 ) -> Turns:
-    """Call `read` with an array in batches, `read_long` with those of a single long element.
+    """Call `read` with an array in batches, `read_long` with each long element, without the space around it.
 
     Of errors of msgspec, the path gets the place of the array and the index in it.
     """
     for first, batch in batches(array):
         if first or not batch or len(array) > _LONG_BYTES:
-            yield
+            yield None
         if not batch:
             continue
         try:
-            if read_long is None or len(batch) <= BATCH_BYTES:
+            if isinstance(batch, bytes):
                 read(batch)
+            elif read_long is None:
+                read(b"[%b]" % bytes(batch))
             else:
                 yield from turn_if_long(batch)
-                yield from read_long(batch)
+                start, end = yield from stripped(batch, 0, len(batch))
+                yield from read_long(batch[start:end])
         except msgspec.ValidationError as error:
             raise moved(error, place, first) from error
 
@@ -99,19 +122,29 @@ def moved(error: msgspec.ValidationError, place: str, first: int) -> msgspec.Val
     return within(msgspec.ValidationError(text), place)
 
 
-def ids_in_batches(array: bytes, place: str, write: Callable[[bytes], None]) -> Turns:
+def all_ids(array: Text) -> Steps[bool]:
+    """Return whether a JSON array holds nothing but numbers without sign or fraction."""
+    view = memoryview(array)
+    for start in range(1, len(view) - 1, _LONG_BYTES):
+        if not are_ids(bytes(view[start : min(start + _LONG_BYTES, len(view) - 1)])):
+            return False
+        yield from turn_if_long(view)
+    return True
+
+
+def ids_in_batches(array: Text, place: str, write: Callable[[bytes], None]) -> Turns:
     """Call `write` with the token ids of an array, packed; raises ValidationError for other elements."""
     yield from turn_if_long(array)
-    if not all_ids(array):
-        yield from in_batches(array, place, lambda batch: write(pack(_decode_ids(batch))))
+    view = memoryview(array)
+    if not (yield from all_ids(view)):
+        yield from in_batches(view, place, lambda batch: write(pack(_decode_ids(batch))))
         return
-    first, start, end = 0, 1, len(array) - 1
+    first, start, end = 0, 1, len(view) - 1
     while start < end:
-        if first or len(array) > _LONG_BYTES:
-            yield
-        comma = array.find(b",", start + _IDS_BYTES, end)
-        stop = end if comma < 0 else comma
-        batch = b"[%b]" % array[start:stop]
+        if first or len(view) > _LONG_BYTES:
+            yield None
+        stop = yield from _comma(view, start + _IDS_BYTES, end)
+        batch = b"[%b]" % bytes(view[start:stop])
         packed = packed_json(batch)
         if packed is None:
             try:
@@ -123,44 +156,136 @@ def ids_in_batches(array: bytes, place: str, write: Callable[[bytes], None]) -> 
         start = stop + 1
 
 
-def decode_long_message(batch: bytes) -> LongMessage:
-    """Return the only message of a list."""
-    (message,) = _decode_long_messages(batch)
-    return message
+def _comma(view: memoryview, start: int, end: int) -> Steps[int]:
+    """Return where the next comma is, or the end."""
+    while start < end:
+        found = bytes(view[start : min(start + _IDS_BYTES, end)]).find(b",")
+        if found >= 0:
+            return start + found
+        start += _IDS_BYTES
+        yield None
+    return end
 
 
-def message_in_batches(prompt: PromptWriter, batch: bytes) -> Turns:
+def read_element(envelope: Envelope[S], element: memoryview) -> Steps[S]:
+    """Return an element as a struct; the place in an error is that in a list of one."""
+    try:
+        return (yield from envelope.read(element))
+    except msgspec.ValidationError as error:
+        raise within(error, "$[0]") from error
+
+
+def read_object(envelope: Envelope[S], raw: msgspec.Raw, place: str) -> Steps[S | None]:
+    """Return an object as a struct; None for null and absence."""
+    found = memoryview(raw)
+    if bytes(found[:5]) in {b"", b"null"}:
+        return None
+    try:
+        return (yield from envelope.read(found))
+    except msgspec.ValidationError as error:
+        raise within(error, place) from error
+
+
+def message_in_batches(prompt: PromptWriter, element: memoryview) -> Turns:
     """Write a single long message."""
-    message = decode_long_message(batch)
+    message = yield from read_element(LONG_MESSAGE, element)
     prompt.text(message.role + "\n")
     yield from content_in_batches(prompt, message.content, "$[0].content")
-    prompt.json(message.tool_calls)
+    yield from json_in_slices(prompt, message.tool_calls)
     prompt.text("\n")
 
 
 def content_in_batches(prompt: PromptWriter, raw: msgspec.Raw, place: str) -> Turns:
     """Write a text or content parts; raises ValidationError for anything else."""
-    found = bytes(raw)
-    if not found.startswith(b"["):
+    found = memoryview(raw)
+    first = first_of(found)
+    if first == b"[":
+
+        def write(batch: bytes) -> None:
+            prompt.content(decode_raws(batch))
+            prompt.compact()
+
+        yield from in_batches(found, place, write, lambda element: _part_in_slices(prompt, element))
+    elif first == b'"':
+        yield from text_in_slices(prompt, found)
+    elif found:
         try:
-            prompt.content(_decode_content(found) if found else None)
+            _decode_content(_WRONG.get(first, found))
         except msgspec.ValidationError as error:
             raise within(error, place) from error
+
+
+def text_in_slices(prompt: PromptWriter, found: Text) -> Turns:
+    """Write a JSON string."""
+    if len(found) <= _LONG_BYTES:
+        prompt.text(_decode_text(found))
         return
-
-    def write(batch: bytes) -> None:
-        prompt.content(decode_raws(batch))
-        prompt.compact()
-
-    yield from in_batches(found, place, write)
+    prompt.compact()
+    yield from decoded_text(found, prompt.part_of_prompt)
+    prompt.keep()
 
 
-def has_content(raw: msgspec.Raw) -> bool:
+def json_in_slices(prompt: PromptWriter, raw: msgspec.Raw | memoryview) -> Steps[bool]:
+    """Write JSON unchanged and return whether there was any, like `PromptWriter.json`."""
+    found = memoryview(raw)
+    if len(found) <= _LONG_BYTES:
+        return prompt.json(msgspec.Raw(found))
+    prompt.compact()
+    for start in range(0, len(found), _LONG_BYTES):
+        prompt.part_of_prompt(bytes(found[start : start + _LONG_BYTES]))
+        yield None
+    prompt.keep()
+    return True
+
+
+def tools_in_slices(prompt: PromptWriter, tools: msgspec.Raw) -> Turns:
+    """Write the tools' JSON and a newline; nothing without tools."""
+    if (yield from json_in_slices(prompt, tools)):
+        prompt.text("\n")
+
+
+def _part_in_slices(prompt: PromptWriter, element: memoryview) -> Turns:
+    """Write a single long content part."""
+    if first_of(element) != b"{":
+        yield from json_in_slices(prompt, element)
+        return
+    yield from part_in_slices(prompt, element)
+
+
+def part_in_slices(prompt: PromptWriter, element: memoryview) -> Turns:
+    """Write a content part that is an object, like `PromptWriter.part`."""
+    try:
+        part = yield from _LONG_PART.read(element)
+    except msgspec.ValidationError:
+        part = _LongPart()
+    if not is_text(part.text):
+        yield from json_in_slices(prompt, element)
+    elif prompt.is_text(part.type) and first_of(part.text) == b'"':
+        yield from text_in_slices(prompt, memoryview(part.text))
+    elif prompt.is_medium(part.type):
+        found = prompt.identity(part.type, memoryview(part.source), element)
+        digest = xxhash.xxh3_128()
+        for start in range(0, len(found), _LONG_BYTES):
+            digest.update(found[start : start + _LONG_BYTES])
+            yield None
+        prompt.medium(part.type, bytes(found[:_HEAD_BYTES]), len(found), digest.digest())
+    else:
+        yield from json_in_slices(prompt, element)
+
+
+def has_content(raw: msgspec.Raw) -> Steps[bool]:
     """Return whether the JSON of a content is none of null, the empty text and the empty list, and not absent."""
-    found = bytes(raw)
-    return found not in {b"", b"null", b'""'} and not (found.startswith(b"[") and is_empty(found))
+    found = memoryview(raw)
+    if bytes(found[:5]) in {b"", b"null", b'""'}:
+        return False
+    return not (first_of(found) == b"[" and (yield from is_empty(found)))
 
 
 def is_content(raw: msgspec.Raw) -> bool:
     """Return whether the JSON is a text, a list or null, or absent."""
-    return bytes(memoryview(raw)[:1]) in {b'"', b"[", b"n", b""}
+    return first_of(raw) in {b'"', b"[", b"n", b""}
+
+
+def is_text(raw: msgspec.Raw) -> bool:
+    """Return whether the JSON is a text or null, or absent."""
+    return first_of(raw) in {b'"', b"n", b""}

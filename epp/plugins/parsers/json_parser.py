@@ -10,12 +10,11 @@ import msgspec
 from epp.framework import Headers, Media, Parser, RequestBody
 from epp.framework.errors import MalformedBodyError, NoParserError
 from epp.framework.request import BYTES_PER_TOKEN, Reading
-from epp.plugins.parsers.json_errors import not_json, wrong_shape
+from epp.framework.steps import LONG_BYTES
+from epp.plugins.parsers.json_errors import not_json, not_json_in_turns, wrong_shape
 from epp.plugins.parsers.long_arrays import is_dense
 
 ABSENT = msgspec.Raw()
-_LARGE_BYTES = 1536 * 1024
-"""A body that takes milliseconds to be received and be handed back: it is read in a turn of its own."""
 _MOST_TOKENS = 2**63 - 1
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -40,7 +39,7 @@ class JsonParser(Parser):
 
     readers: ClassVar[Mapping[str, Reader]]
     dense_readers: ClassVar[Mapping[str, DenseReader]]
-    """For bodies of many elements; an API without one reads none."""
+    """For long bodies and those of many elements; an API without one reads none."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -51,16 +50,14 @@ class JsonParser(Parser):
         if read is None:
             raise NoParserError(suffix)
         read_dense = self.dense_readers.get(suffix)
+        if len(body) >= LONG_BYTES:
+            return _in_turns(read_dense or _at_once(read), headers, body)
         if read_dense is not None and is_dense(body):
-            reading = _in_turns(read_dense, headers, body)
-        elif len(body) >= _LARGE_BYTES:
-            reading = _in_turns(_at_once(read), headers, body)
-        else:
-            try:
-                return read(body)
-            except _UNREADABLE as error:
-                raise _malformed(error, headers, body) from error
-        return reading if len(body) >= _LARGE_BYTES else _begun(reading)
+            return _begun(_in_turns(read_dense, headers, body))
+        try:
+            return read(body)
+        except _UNREADABLE as error:
+            raise _malformed(error, headers, body) from error
 
 
 def _at_once(read: Reader) -> DenseReader:
@@ -75,7 +72,9 @@ def _in_turns(read: DenseReader, headers: Headers, body: bytes) -> Reading:
     try:
         return (yield from read(body))
     except _UNREADABLE as error:
-        raise _malformed(error, headers, body) from error
+        if isinstance(error, msgspec.ValidationError):
+            raise wrong_shape(error) from error
+        raise (yield from not_json_in_turns(error, body, headers)) from error
 
 
 def _begun(reading: Reading) -> RequestBody | Reading:

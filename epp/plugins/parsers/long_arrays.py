@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from epp.framework.steps import LONG_BYTES, Steps, Text
+
 BATCH_BYTES = 4 * 1024
 """Of an array that is read at once, unless a single element is longer: 2,048 elements of the shortest kind."""
 MOST_COMMAS = 2048
@@ -39,6 +41,19 @@ def is_dense(body: bytes) -> bool:
     return False
 
 
+def is_dense_in_turns(text: memoryview) -> Steps[bool]:
+    """Return the same for a text that may be long."""
+    if len(text) < LONG_BYTES:
+        return is_dense(bytes(text))
+    found = 0
+    for start in range(0, len(text), _WINDOW_BYTES):
+        found += _between_values(np.frombuffer(text[max(start - 3, 0) : start + _WINDOW_BYTES], np.uint8))
+        if found > MOST_COMMAS:
+            return True
+        yield None
+    return False
+
+
 def _between_values(text: "np.typing.NDArray[np.uint8]") -> int:
     """Return the number of commas, the first three bytes apart, that follow what may end a value."""
     at = np.flatnonzero(text[3:] == _COMMA) + 3
@@ -49,12 +64,14 @@ def _between_values(text: "np.typing.NDArray[np.uint8]") -> int:
     return int(np.count_nonzero(ends)) + int(np.count_nonzero(np.isin(spelled, _WORD_ENDS)))
 
 
-def batches(array: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield a JSON array as arrays of at most 4 KiB or one element, each with the index of its first element.
+def batches(array: Text) -> Iterator[tuple[int, Text]]:
+    """Yield a JSON array as arrays of at most 4 KiB, each with the index of its first element.
 
-    The array is valid JSON, and its elements keep their order. An empty array is one batch; an empty batch stands for
-    64 KiB that were searched for the end of an element in vain.
+    A longer element is a view of that element alone, with the space around it. The array is valid JSON, and its
+    elements keep their order. An empty array is one batch; an empty batch stands for 64 KiB that were searched for the
+    end of an element in vain.
     """
+    array = memoryview(array)
     first, start = 0, 1
     for commas in _element_commas(array):
         if not len(commas):
@@ -65,13 +82,17 @@ def batches(array: bytes) -> Iterator[tuple[int, bytes]]:
             fitting = int(np.searchsorted(commas, start + BATCH_BYTES - 2, "right")) - 1
             last = max(fitting, done)
             end = int(commas[last])
-            yield first, b"[%b]" % array[start:end]
+            yield first, _batch(array[start:end])
             first += last + 1 - done
             start, done = end + 1, last + 1
-    yield first, b"[%b]" % array[start : len(array) - 1]
+    yield first, _batch(array[start : len(array) - 1])
 
 
-def _element_commas(array: bytes) -> "Iterator[np.typing.NDArray[np.intp]]":
+def _batch(elements: memoryview) -> Text:
+    return b"[%b]" % bytes(elements) if len(elements) + 2 <= BATCH_BYTES else elements
+
+
+def _element_commas(array: memoryview) -> "Iterator[np.typing.NDArray[np.intp]]":
     """Yield the positions of the commas between elements, for a window at a time; none is one too."""
     depth, quoted = 0, 0
     position, end = 1, len(array) - 1
@@ -91,8 +112,8 @@ def _element_commas(array: bytes) -> "Iterator[np.typing.NDArray[np.intp]]":
         position += size
 
 
-def _whole_escapes(text: bytes, start: int, end: int) -> bytes:
+def _whole_escapes(text: memoryview, start: int, end: int) -> bytes:
     """Return the bytes from start to end, and one more where they end within an escape."""
-    window = text[start:end]
+    window = bytes(text[start:end])
     backslashes = len(window) - len(window.rstrip(b"\\"))
-    return text[start : end + 1] if backslashes % 2 else window
+    return bytes(text[start : end + 1]) if backslashes % 2 else window

@@ -6,7 +6,12 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from epp.plugins.parsers.json_parser import DenseReader, JsonParser, Reader, dense_not_run, not_run
-from epp.plugins.parsers.openai_dense import read_dense_chat, read_dense_completions, read_dense_embeddings
+from epp.plugins.parsers.openai_dense import (
+    read_dense_chat,
+    read_dense_completions,
+    read_dense_embeddings,
+    read_long_images,
+)
 from epp.plugins.parsers.openai_items import (
     read_conversations,
     read_dense_conversations,
@@ -44,6 +49,7 @@ class OpenAIParser(JsonParser):
             "completions/render": dense_not_run(read_dense_completions),
             "conversations": read_dense_conversations,
             "embeddings": read_dense_embeddings,
+            "images/generations": read_long_images,
             "responses": read_dense_responses,
         }
     )

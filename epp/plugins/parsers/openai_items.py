@@ -4,16 +4,20 @@
 import msgspec
 
 from epp.framework import RequestBody
+from epp.framework.long_json import Envelope
 from epp.framework.request import Reading
+from epp.framework.steps import Text, Turns
 from epp.plugins.parsers.in_batches import (
-    Turns,
     array_of,
     content_in_batches,
     decode_raws,
+    first_of,
     has_content,
     in_batches,
     is_content,
     is_empty,
+    json_in_slices,
+    tools_in_slices,
 )
 from epp.plugins.parsers.json_errors import empty
 from epp.plugins.parsers.json_parser import ABSENT, Common, Limit, request_body
@@ -61,9 +65,9 @@ class _DenseConversations(Common, gc=False):
     items: msgspec.Raw = ABSENT
 
 
-_decode_long_item = msgspec.json.Decoder(_LongItem).decode
-_decode_dense_responses = msgspec.json.Decoder(_DenseResponses).decode
-_decode_dense_conversations = msgspec.json.Decoder(_DenseConversations).decode
+_LONG_ITEM = Envelope(_LongItem)
+_LONG_RESPONSES = Envelope(_DenseResponses)
+_LONG_CONVERSATIONS = Envelope(_DenseConversations)
 _decode_item = msgspec.json.Decoder(_Item).decode
 _decode_responses = msgspec.json.Decoder(_Responses).decode
 _decode_conversations = msgspec.json.Decoder(_Conversations).decode
@@ -99,60 +103,61 @@ def read_conversations(body: bytes) -> RequestBody:
 
 def read_dense_responses(body: bytes) -> Reading:
     """Read a request for a response with many elements, in batches."""
-    responses = _decode_dense_responses(body)
-    found = bytes(responses.input)
-    if found in {b"", b"null"}:
+    responses = yield from _LONG_RESPONSES.read(body)
+    found = memoryview(responses.input)
+    if bytes(found[:5]) in _NONE:
         raise empty("input", "send a text or items")
     prompt = PromptWriter()
-    prompt.tools(responses.tools)
-    if has_content(responses.instructions):
+    yield from tools_in_slices(prompt, responses.tools)
+    if (yield from has_content(responses.instructions)):
         prompt.text("system\n")
         yield from content_in_batches(prompt, responses.instructions, "$.instructions")
         prompt.text("\n")
-    if found.startswith(b"["):
+    if first_of(found) == b"[":
         yield from _items_in_batches(prompt, found, "$.input")
     else:
         prompt.text("user\n")
         yield from content_in_batches(prompt, responses.input, "$.input")
         prompt.text("\n")
-    return request_body(
-        responses, prompt.written(), responses.max_output_tokens, prompt.media_items, media=prompt.media()
-    )
+    written = yield from prompt.written_in_turns()
+    return request_body(responses, written, responses.max_output_tokens, prompt.media_items, media=prompt.media())
 
 
 def read_dense_conversations(body: bytes) -> Reading:
     """Read a request for a new conversation with many elements, in batches."""
-    conversations = _decode_dense_conversations(body)
+    conversations = yield from _LONG_CONVERSATIONS.read(body)
     items = array_of(conversations.items, "$.items")
-    if is_empty(items):
+    if (yield from is_empty(items)):
         raise empty("items", "send at least one item")
     prompt = PromptWriter()
     yield from _items_in_batches(prompt, items, "$.items")
-    return request_body(conversations, prompt.written(), None, prompt.media_items, media=prompt.media())
+    written = yield from prompt.written_in_turns()
+    return request_body(conversations, written, None, prompt.media_items, media=prompt.media())
 
 
-def _items_in_batches(prompt: PromptWriter, items: bytes, place: str) -> Turns:
+def _items_in_batches(prompt: PromptWriter, items: Text, place: str) -> Turns:
     def write(batch: bytes) -> None:
         _write_items(prompt, decode_raws(batch))
         prompt.compact()
 
-    yield from in_batches(items, place, write, lambda batch: _item_in_batches(prompt, batch))
+    yield from in_batches(items, place, write, lambda element: _item_in_batches(prompt, element))
 
 
-def _item_in_batches(prompt: PromptWriter, batch: bytes) -> Turns:
+def _item_in_batches(prompt: PromptWriter, element: memoryview) -> Turns:
     """Write a single long item."""
-    (raw,) = decode_raws(batch)
-    try:
-        item = _decode_long_item(raw)
-    except msgspec.ValidationError:
-        item = _LongItem()
+    item = _LongItem()
+    if first_of(element) == b"{":
+        try:
+            item = yield from _LONG_ITEM.read(element)
+        except msgspec.ValidationError:
+            item = _LongItem()
     known = is_content(item.content) and is_content(item.output)
     if known and item.role is not None:
         head, content = item.role, item.content
-    elif known and bytes(item.output) not in _NONE:
+    elif known and bytes(memoryview(item.output)[:5]) not in _NONE:
         head, content = f"{item.type} {item.call_id or ''}", item.output
     else:
-        prompt.json(raw)
+        yield from json_in_slices(prompt, element)
         prompt.text("\n")
         return
     prompt.text(head + "\n")

@@ -5,6 +5,7 @@ from itertools import chain
 from typing import TypeAlias, cast
 
 import msgspec
+import xxhash
 
 from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
@@ -79,7 +80,11 @@ def read_completions(body: bytes) -> RequestBody:
 
 def completion_of(common: Common, limit: Limit, prompt: PromptWriter) -> RequestBody:
     """Return the parsed body of a request for a completion, given its prompt."""
-    written = prompt.written()
+    return completion_with(common, limit, prompt, prompt.written())
+
+
+def completion_with(common: Common, limit: Limit, prompt: PromptWriter, written: bytes) -> RequestBody:
+    """Return the same, given what was written."""
     if not written:
         raise empty("prompt", "send a text or token ids")
     return request_body(common, written, limit, ends=prompt.ends())
@@ -141,7 +146,12 @@ def mixed(field: str) -> MalformedBodyError:
 def write_embeds(prompt: PromptWriter, embeds: list[str]) -> None:
     """Write placeholders of embeddings in base64."""
     for encoded in embeds:
-        prompt.opaque(encoded.encode(), len(encoded) // _EMBEDS_BASE64_BYTES_PER_TOKEN)
+        write_embed(prompt, xxhash.xxh3_128_digest(encoded.encode()), len(encoded))
+
+
+def write_embed(prompt: PromptWriter, digest: bytes, characters: int) -> None:
+    """Write a placeholder of an embedding of this hash and so many characters of base64."""
+    prompt.opaque(digest, characters // _EMBEDS_BASE64_BYTES_PER_TOKEN)
 
 
 def _encoded(texts: list[str]) -> bytes:

@@ -10,6 +10,7 @@ import msgspec
 import xxhash
 
 from epp.framework.request import BYTES_PER_TOKEN, Media
+from epp.framework.steps import Steps, joined
 from epp.plugins.parsers.images import pixels
 from epp.plugins.parsers.json_parser import ABSENT
 from epp.plugins.parsers.token_ids import pack
@@ -37,6 +38,7 @@ _MEDIA: Mapping[str, tuple[_Kind, int]] = MappingProxyType(
     }
 )
 """Types of content parts, and the estimated tokens of media of unknown size; the defaults of llm-d-router."""
+_AUDIO = "input_audio"
 _AUDIO_BASE64_BYTES_PER_TOKEN = 853  # 16,000 bytes a second over 25 tokens a second, four base64 bytes for three
 _DIGEST_TOKENS = 4
 _MOST_MEDIA = 256
@@ -78,6 +80,10 @@ class PromptWriter:
         """Return the prompt."""
         return b"".join(self._pieces)
 
+    def written_in_turns(self) -> Steps[bytes]:
+        """Return the prompt, which may be long."""
+        return (yield from joined(self._pieces))
+
     def ends(self) -> tuple[int, ...]:
         """Return where each prompt of a list ends; empty for a single prompt."""
         known = self._ends if self._rest else self._ends[:-1]
@@ -116,6 +122,10 @@ class PromptWriter:
         self._pieces[at:] = [b"".join(self._pieces[at:])]
         self._compacted = len(self._pieces)
 
+    def keep(self) -> None:
+        """Leave the pieces so far as they are: they are long."""
+        self._compacted = len(self._pieces)
+
     def message(self, role: str, content: Content, tool_calls: msgspec.Raw = ABSENT) -> None:
         """Write one message of a conversation."""
         if isinstance(content, str) and tool_calls is ABSENT:  # as most are
@@ -151,18 +161,37 @@ class PromptWriter:
             return
         if part.type in _TEXT_TYPES and part.text is not None:
             self.text(part.text)
-        elif part.type in _MEDIA:
-            kind, tokens = _MEDIA[part.type]
-            found = bytes(part.source) or bytes(raw)
-            width, height = pixels(found) if kind == "image" else (0, 0)
-            if width and height:
-                tokens = min(width * height // _PIXELS_PER_TOKEN, _MOST_IMAGE_TOKENS)
-            self._item(kind, found, tokens, width, height)
-        elif part.type == "input_audio":
-            found = bytes(raw)
-            self._item("audio", found, len(found) // _AUDIO_BASE64_BYTES_PER_TOKEN)
+        elif self.is_medium(part.type):
+            found = bytes(self.identity(part.type, memoryview(part.source), memoryview(raw)))
+            self.medium(part.type, found, len(found), xxhash.xxh3_128_digest(found))
         else:
             self.json(raw)
+
+    @staticmethod
+    def is_text(kind: str) -> bool:
+        """Return whether a content part of this type has a text."""
+        return kind in _TEXT_TYPES
+
+    @staticmethod
+    def is_medium(kind: str) -> bool:
+        """Return whether a content part of this type is an image, an audio clip or a video."""
+        return kind in _MEDIA or kind == _AUDIO
+
+    @staticmethod
+    def identity(kind: str, source: memoryview, whole: memoryview) -> memoryview:
+        """Return the JSON that tells a medium from others, given its `source` and all of its part."""
+        return source if source and kind != _AUDIO else whole
+
+    def medium(self, kind: str, head: bytes, size: int, digest: bytes) -> None:
+        """Write a medium whose identity begins with `head`, is of this size, and has this hash of 128 bits."""
+        if kind == _AUDIO:
+            self._item("audio", digest, size // _AUDIO_BASE64_BYTES_PER_TOKEN)
+            return
+        found, tokens = _MEDIA[kind]
+        width, height = pixels(head) if found == "image" else (0, 0)
+        if width and height:
+            tokens = min(width * height // _PIXELS_PER_TOKEN, _MOST_IMAGE_TOKENS)
+        self._item(found, digest, tokens, width, height)
 
     def text(self, text: str) -> None:
         """Write a text."""
@@ -182,12 +211,12 @@ class PromptWriter:
         """Write token ids."""
         self._pieces.append(pack(ids))
 
-    def opaque(self, found: bytes, tokens: int) -> None:
-        """Write a placeholder for media of about so many tokens, at least four."""
+    def opaque(self, digest: bytes, tokens: int) -> None:
+        """Write a placeholder for media of this hash and of about so many tokens, at least four."""
         if self._media_left <= 0:
             tokens = 0
         self._media_left -= 1
-        self._pieces.append(placeholder(found, max(tokens, _DIGEST_TOKENS)))
+        self._pieces.append(_repeated(digest, max(tokens, _DIGEST_TOKENS)))
 
     def media(self) -> tuple[Media, ...]:
         """Return the media written, in order, but for those beyond the 256th."""
@@ -198,15 +227,18 @@ class PromptWriter:
             msgspec.structs.replace(media, offset=starts[piece] + offset) for piece, offset, media in self._media
         )
 
-    def _item(self, kind: _Kind, found: bytes, tokens: int, width: int = 0, height: int = 0) -> None:
+    def _item(self, kind: _Kind, digest: bytes, tokens: int, width: int = 0, height: int = 0) -> None:
         self.media_items += 1
         if self._media_left > 0:
             self._media.append((len(self._pieces), 0, Media(kind, 0, max(tokens, _DIGEST_TOKENS), width, height)))
-        self.opaque(found, tokens)
+        self.opaque(digest, tokens)
 
 
 def placeholder(found: bytes, tokens: int) -> bytes:
     """Return the placeholder of media with that identity: a 128-bit hash, repeated for so many tokens."""
+    return _repeated(xxhash.xxh3_128_digest(found), tokens)
+
+
+def _repeated(digest: bytes, tokens: int) -> bytes:
     size = tokens * BYTES_PER_TOKEN
-    digest = xxhash.xxh3_128_digest(found)
     return (digest * -(-size // len(digest)))[:size]

@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parser of SGLang's generate API, whose prompt is token ids."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
 import msgspec
 
 from epp.framework import RequestBody
+from epp.framework.long_json import Envelope
 from epp.framework.request import Reading
-from epp.plugins.parsers.in_batches import Turns, array_of, decode_raws, ids_in_batches, in_batches, is_empty
+from epp.framework.steps import Steps, Turns
+from epp.plugins.parsers.in_batches import (
+    array_of,
+    decode_raws,
+    first_of,
+    ids_in_batches,
+    in_batches,
+    is_empty,
+    read_object,
+)
 from epp.plugins.parsers.json_errors import empty
 from epp.plugins.parsers.json_parser import (
     ABSENT,
@@ -42,15 +52,17 @@ class _Generate(msgspec.Struct, gc=False):
 class _Dense(msgspec.Struct, gc=False):
     input_ids: msgspec.Raw = ABSENT
     extra_key: str | None = None
-    sampling_params: _Sampling | None = None
+    sampling_params: msgspec.Raw = ABSENT
     stream: bool | None = None
     image_data: msgspec.Raw = ABSENT
     audio_data: msgspec.Raw = ABSENT
     video_data: msgspec.Raw = ABSENT
 
 
-_decode_dense = msgspec.json.Decoder(_Dense).decode
+_DENSE = Envelope(_Dense)
+_SAMPLING = Envelope(_Sampling)
 _decode = msgspec.json.Decoder(_Generate).decode
+_NONE = frozenset({b"", b"null"})
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -66,36 +78,44 @@ def _read(body: bytes) -> RequestBody:
 
 def _read_dense(body: bytes) -> Reading:
     """Read a body of many elements, in batches."""
-    generate = _decode_dense(body)
+    generate = yield from _DENSE.read(body)
     ids = array_of(generate.input_ids, "$.input_ids")
-    if is_empty(ids):
+    if (yield from is_empty(ids)):
         raise empty("input_ids", "send the prompt as token ids")
     prompt = PromptWriter()
     yield from ids_in_batches(ids, "$.input_ids", prompt.part_of_prompt)
-    limit = generate.sampling_params.max_new_tokens if generate.sampling_params is not None else None
+    sampling = yield from read_object(_SAMPLING, generate.sampling_params, "$.sampling_params")
+    limit = None if sampling is None else sampling.max_new_tokens
     common = Common(stream=generate.stream, cache_salt=generate.extra_key)
     items = 0
     for media in (generate.image_data, generate.audio_data, generate.video_data):
         items += yield from _count_in_batches(media)
-    return request_body(common, prompt.written(), limit, items)
+    written = yield from prompt.written_in_turns()
+    return request_body(common, written, limit, items)
 
 
-def _count_in_batches(media: msgspec.Raw) -> Generator[None, None, int]:
+def _count_in_batches(media: msgspec.Raw) -> Steps[int]:
     """Return the same as `_count`."""
-    found = bytes(media)
-    if not found.startswith(b"["):
-        return _count(media)
+    found = memoryview(media)
+    if first_of(found) != b"[":
+        return int(bytes(found[:5]) not in _NONE)
     counts: list[int] = []
 
     def count(batch: bytes) -> None:
         counts.append(sum(len(_items(item)) for item in decode_raws(batch)))
 
-    def count_long(batch: bytes) -> Turns:
-        (item,) = decode_raws(batch)
-        if bytes(item).startswith(b"["):
-            yield from in_batches(bytes(item), "$", lambda inner: counts.append(len(decode_raws(inner))))
+    def count_long(element: memoryview) -> Turns:
+        if first_of(element) == b"[":
+            yield from in_batches(element, "$", count_inner, count_one)
         else:
             counts.append(1)
+
+    def count_inner(batch: bytes) -> None:
+        counts.append(len(decode_raws(batch)))
+
+    def count_one(_element: memoryview) -> Turns:
+        counts.append(1)
+        yield from ()
 
     yield from in_batches(found, "$", count, count_long)
     return sum(counts)
@@ -110,7 +130,7 @@ def _items(media: msgspec.Raw) -> list[msgspec.Raw]:
     found = bytes(media)
     if found.startswith(b"["):
         return _decode_list(found)
-    return [] if found in {b"", b"null"} else [media]
+    return [] if found in _NONE else [media]
 
 
 class SGLangHTTPParser(JsonParser):

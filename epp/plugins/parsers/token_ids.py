@@ -19,15 +19,15 @@ def pack(ids: Iterable[int]) -> bytes:
     return packed.tobytes()
 
 
-def all_ids(raw: bytes) -> bool:
-    """Return whether a JSON array holds nothing but numbers without sign or fraction."""
-    return raw.translate(None, _DIGITS_AND_SPACE) == b"[]"
+def are_ids(part: bytes) -> bool:
+    """Return whether a part of a JSON array holds nothing but numbers without sign or fraction."""
+    return not part.translate(None, _DIGITS_AND_SPACE)
 
 
 def packed_json(raw: bytes) -> bytes | None:
     """Return a JSON array of token ids as bytes; None for any other JSON."""
     inside = raw[1:-1].strip()
-    if not inside or not all_ids(raw):
+    if not inside or not are_ids(inside):
         return None
     ids = np.fromstring(inside.decode(), np.int64, sep=",")  # numbers beyond 64 bits become the largest one
     return ids.astype("<u4").tobytes() if ids.max() <= _MOST_ID else None

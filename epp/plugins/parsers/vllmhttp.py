@@ -9,9 +9,11 @@ import msgspec
 
 from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
+from epp.framework.long_json import Envelope
 from epp.framework.printable import printable
 from epp.framework.request import BYTES_PER_TOKEN, Reading
-from epp.plugins.parsers.in_batches import array_of, ids_in_batches, is_empty, within
+from epp.framework.steps import LONG_BYTES, Steps, joined
+from epp.plugins.parsers.in_batches import array_of, ids_in_batches, is_empty, read_object, within
 from epp.plugins.parsers.json_errors import empty
 from epp.plugins.parsers.json_parser import (
     ABSENT,
@@ -23,7 +25,7 @@ from epp.plugins.parsers.json_parser import (
     TokenId,
     request_body,
 )
-from epp.plugins.parsers.long_arrays import MOST_COMMAS, is_dense
+from epp.plugins.parsers.long_arrays import MOST_COMMAS, is_dense_in_turns
 from epp.plugins.parsers.prompt import placeholder
 from epp.plugins.parsers.token_ids import pack
 
@@ -36,6 +38,11 @@ class _Range(msgspec.Struct, gc=False):
 class _Features(msgspec.Struct, gc=False):
     mm_hashes: dict[str, list[str | None]] | None = None
     mm_placeholders: dict[str, list[_Range]] | None = None
+
+
+class _LongFeatures(msgspec.Struct, gc=False):
+    mm_hashes: msgspec.Raw = ABSENT
+    mm_placeholders: msgspec.Raw = ABSENT
 
 
 class _Sampling(msgspec.Struct, gc=False):
@@ -51,12 +58,14 @@ class _Generate(Common, gc=False):
 class _Dense(Common, gc=False):
     token_ids: msgspec.Raw = ABSENT
     features: msgspec.Raw = ABSENT
-    sampling_params: _Sampling | None = None
+    sampling_params: msgspec.Raw = ABSENT
 
 
 _decode = msgspec.json.Decoder(_Generate).decode
-_decode_dense = msgspec.json.Decoder(_Dense).decode
-_decode_features = msgspec.json.Decoder(_Features | None).decode
+_DENSE = Envelope(_Dense)
+_SAMPLING = Envelope(_Sampling)
+_FEATURES = Envelope(_LongFeatures)
+_decode_features = msgspec.json.Decoder(_Features).decode
 
 
 def _read(body: bytes) -> RequestBody:
@@ -68,24 +77,40 @@ def _read(body: bytes) -> RequestBody:
 
 def _read_dense(body: bytes) -> Reading:
     """Read a body of many elements, in batches but for its media, whose number has a limit."""
-    generate = _decode_dense(body)
+    generate = yield from _DENSE.read(body)
     ids = array_of(generate.token_ids, "$.token_ids")
-    if is_empty(ids):
+    if (yield from is_empty(ids)):
         raise empty("token_ids", "send the prompt as token ids")
-    found = bytes(generate.features)
-    if is_dense(found):
-        raise MalformedBodyError(
-            f'"features" has more than {MOST_COMMAS} values: send fewer images in one request',
-            param="features",
-            kind="invalid_value",
-        )
-    try:
-        features = _decode_features(found) if found else None
-    except msgspec.ValidationError as error:
-        raise within(error, "$.features") from error
+    features = yield from _features(generate.features)
+    sampling = yield from read_object(_SAMPLING, generate.sampling_params, "$.sampling_params")
     pieces: list[bytes] = []
     yield from ids_in_batches(ids, "$.token_ids", pieces.append)
-    return _parsed(generate, b"".join(pieces), features, generate.sampling_params)
+    prompt = yield from joined(pieces)
+    return _parsed(generate, prompt, features, sampling)
+
+
+def _features(raw: msgspec.Raw) -> Steps[_Features | None]:
+    """Return the media of a body of many elements, whose number has a limit."""
+    if (yield from is_dense_in_turns(memoryview(raw))):
+        raise _too_many_values()
+    long = yield from read_object(_FEATURES, raw, "$.features")
+    if long is None:
+        return None
+    if max(len(memoryview(long.mm_hashes)), len(memoryview(long.mm_placeholders))) > LONG_BYTES:
+        raise _too_many_values()
+    found = {"mm_hashes": long.mm_hashes, "mm_placeholders": long.mm_placeholders}
+    try:
+        return _decode_features(msgspec.json.encode({name: raw for name, raw in found.items() if raw is not ABSENT}))
+    except msgspec.ValidationError as error:
+        raise within(error, "$.features") from error
+
+
+def _too_many_values() -> MalformedBodyError:
+    return MalformedBodyError(
+        f'"features" has more than {MOST_COMMAS} values: send fewer images in one request',
+        param="features",
+        kind="invalid_value",
+    )
 
 
 def _parsed(common: Common, prompt: bytes, features: _Features | None, sampling: _Sampling | None) -> RequestBody:

@@ -2,6 +2,7 @@
 """A long request body is read, changed and handed back in turns; the answer is that of a short one."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 from bench import Bench, new_bench, request_body, request_headers, request_trailers
@@ -84,6 +85,40 @@ async def test_body_goes_back_with_another_model(rewriting):
 async def test_buffered_body_is_replaced_where_its_model_changes(rewriting, bench):
     (answer,) = await answers(rewriting, messages("BUFFERED", NAMED))
     assert answer.request_body.response.body_mutation.body == with_model(NAMED, "other")
+
+
+@pytest.mark.parametrize("cuts", [(1,), (16_384,), (2_000_000, 2_000_001), (SIZE // 2, SIZE // 2 + 4097, SIZE - 5)])
+async def test_body_goes_back_the_same_however_it_came(rewriting, cuts):
+    first, _ = messages("FULL_DUPLEX_STREAMED", NAMED)
+    marks = [0, *cuts, len(NAMED)]
+    pieces = [NAMED[start:end] for start, end in pairwise(marks)]
+    sent = [request_body(piece, end=piece is pieces[-1]) for piece in pieces]
+    _, *rest = await answers(rewriting, [first, *sent])
+    assert returned(rest)[0] == with_model(NAMED, "other")
+
+
+@pytest.mark.parametrize(
+    ("ending", "problem"),
+    [
+        (b",}", "a key was expected after the comma"),
+        (b"", "before it is complete"),
+        (rb',"x":"\ud83d"}', "half of a surrogate pair was found"),
+        (b',"model":"\xff"}', "is not UTF-8"),
+    ],
+)
+async def test_long_body_that_is_no_json_is_refused_with_the_place(bench, ending, problem):
+    body = NAMED[:-1] + ending
+    (answer,) = await answers(bench, messages("FULL_DUPLEX_STREAMED", body))
+    assert answer.immediate_response.status.code == 400
+    told = answer.immediate_response.body.decode()
+    assert problem in told
+    assert f"(byte {len(body) - 1})" in told or f"byte {len(body)})" in told or str(len(NAMED))[:4] in told
+
+
+async def test_name_of_a_model_that_is_longer_than_a_mebibyte_is_refused(bench):
+    body = b'{"prompt":"a","model":"%b"}' % TEXT
+    (answer,) = await answers(bench, messages("FULL_DUPLEX_STREAMED", body))
+    assert b'\\"model\\" is not accepted: longer than 1048576 bytes' in answer.immediate_response.body
 
 
 async def test_buffered_body_that_stays_is_not_sent_back(bench):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from epp.framework import Headers, RequestBody
+from epp.framework import Headers, RequestBody, json_scan, long_json, steps
 from epp.framework.errors import MalformedBodyError
-from epp.plugins.parsers import in_batches, long_arrays
+from epp.plugins.parsers import in_batches, json_parser, long_arrays
 from epp.plugins.parsers.anthropic import AnthropicParser
 from epp.plugins.parsers.long_arrays import BATCH_BYTES, batches, is_dense
 from epp.plugins.parsers.openai import OpenAIParser
@@ -63,6 +63,7 @@ BODIES = {
     "responses": {"input": lists(items) | texts, "instructions": contents},
     "conversations": {"items": lists(items)},
     "messages": {"messages": lists(turns) | lists(turns | unknown), "system": st.lists(blocks, max_size=8) | contents},
+    "images/generations": {"prompt": texts | unknown},
     "inference/v1/generate": {"token_ids": lists(ids) | lists(numbers)},
     "/generate": {"input_ids": lists(ids), "image_data": lists(lists(unknown) | unknown), "audio_data": unknown},
 }
@@ -103,23 +104,33 @@ def read(suffix, raw):
 
 def test_every_api_with_a_list_reads_it_in_turns():
     assert set(APIS) == set(BODIES)
-    assert {suffix for parser in PARSERS for suffix in parser.suffixes} - set(APIS) == {"images/generations"}
+    assert {suffix for parser in PARSERS for suffix in parser.suffixes} == set(APIS)
 
 
 @settings(deadline=None, max_examples=600)
-@given(bodies(), st.sampled_from([8, 16, 64, 256]), st.sampled_from([1, 7, 32, 1024]))
-def test_body_that_is_read_in_turns_has_the_same_result(case, batch_bytes, window_bytes):
+@given(bodies(), st.sampled_from([8, 16, 64, 256]), st.sampled_from([1, 7, 32, 1024]), st.sampled_from([0, 40, 10_000]))
+@example(("completions", b'{"prompt_embeds":""}'), 8, 1, 0)
+@example(("completions", b'{"prompt_embeds":[""]}'), 8, 1, 0)
+def test_body_that_is_read_in_turns_has_the_same_result(case, batch_bytes, window_bytes, long_bytes):
     suffix, raw = case
     at_once = outcome(lambda: read(suffix, raw))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("epp.plugins.parsers.json_parser.is_dense", lambda _body: True)
-        for module in (long_arrays, in_batches):
-            patch.setattr(module, "BATCH_BYTES", batch_bytes)
+        patch.setattr(long_arrays, "BATCH_BYTES", batch_bytes)
+        for module in (long_json, json_parser, steps):
+            patch.setattr(module, "LONG_BYTES", long_bytes)
+        patch.setattr(json_scan, "SLICE_BYTES", max(window_bytes, 16))
+        for module in (json_scan, long_json):
+            patch.setattr(module, "RUN_BYTES", max(window_bytes, 16))
         patch.setattr(in_batches, "_IDS_BYTES", batch_bytes)
         patch.setattr(in_batches, "_LONG_BYTES", 4 * batch_bytes)
         patch.setattr(long_arrays, "_WINDOW_BYTES", window_bytes)
         in_turns = outcome(lambda: read(suffix, raw))
     assert in_turns == at_once
+
+
+def elements_of(batch):
+    return json.loads(batch) if isinstance(batch, bytes) else [json.loads(bytes(batch))]
 
 
 @given(st.lists(st.recursive(texts | unknown, st.lists, max_leaves=6), max_size=20), st.integers(1, 64))
@@ -129,7 +140,7 @@ def test_batches_have_all_elements_in_order_under_their_indices(elements, window
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(long_arrays, "_WINDOW_BYTES", window_bytes)
         patch.setattr(long_arrays, "BATCH_BYTES", 16)
-        found = [(first, json.loads(batch), len(batch)) for first, batch in batches(raw) if batch]
+        found = [(first, elements_of(batch), len(batch)) for first, batch in batches(raw) if batch]
     assert [element for _, batch, _ in found for element in batch] == elements
     count = 0
     for first, batch, size in found:
