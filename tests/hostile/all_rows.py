@@ -22,6 +22,7 @@ ROWS: Mapping[str, Callable[[Campaign], Awaitable[None]]] = {
     "malformed": endings.malformed_streams,
     "random-endings": endings.random_endings,
     "endings-in-queue": endings.endings_in_queue,
+    "lost-gateways": endings.lost_gateways,
     "large-page": pages.large_page,
     "adapter-lines": pages.adapter_lines,
     "one-line-page": pages.one_line,

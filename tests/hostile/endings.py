@@ -3,8 +3,10 @@
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import http2_bytes as h2
@@ -26,6 +28,8 @@ _STEPS = (
 """What a gateway sends, one after the other, and how many answers there are then in all."""
 _ENDS = ("reset", "half close", "left open", "cut in a frame")
 _PATIENCE_SECONDS = 30.0
+_GATEWAYS = 8
+_BETWEEN_CALLS = 0.002
 
 
 async def random_endings(campaign: Campaign) -> None:
@@ -54,6 +58,16 @@ async def endings_in_queue(campaign: Campaign) -> None:
         async with picker.beside() as after:
             await asyncio.sleep(1)
         picker.judge_beside(after, longest=None)
+
+
+async def lost_gateways(campaign: Campaign) -> None:
+    """Gateways that all die at one moment, while the requests of their clients wait in a queue."""
+    count = campaign.of(4_000, 800)
+    async with scene(campaign.judge, config=NARROW) as picker:
+        said = await picker.attack("endings", "lose_gateways", port=picker.served.grpc_port, count=count)
+        campaign.judge.exactly("streams that waited", said["waited"], count)
+        campaign.judge.within("longest call beside it", said["longest"], STALL_SECONDS)
+        await picker.judge_rest()
 
 
 async def malformed_streams(campaign: Campaign) -> None:
@@ -140,6 +154,38 @@ async def end_in_queue(port: int, count: int, seed: int) -> dict[str, Any]:
                 await connection.until(lambda peer=connection.peer: len(peer.pongs) == 2, "all have ended")
                 ended += len(calls)
     return {"ended": ended}
+
+
+async def lose_gateways(port: int, count: int) -> dict[str, Any]:
+    """Hold the four places, let others wait on several connections, and cut these, asking for another service meanwhile."""
+    request = b"".join(message for message, _ in _STEPS[:3])
+    each = count // _GATEWAYS
+    async with connected(port) as first, AsyncExitStack() as stack:
+        holders = [first.peer.call(PATH, request) for _ in range(4)]
+        await first.send(*(opened for _, opened in holders))
+        await first.until(lambda: all(len(call.messages) == 2 for call, _ in holders), "four are routed")
+        gateways = [await stack.enter_async_context(connected(port)) for _ in range(_GATEWAYS)]
+        calls = []
+        for gateway in gateways:
+            for start in range(0, each, _AT_ONCE):
+                some = [gateway.peer.call(PATH, request) for _ in range(min(_AT_ONCE, each - start))]
+                calls += [call for call, _ in some]
+                await gateway.send(*(opened for _, opened in some), h2.ping())
+                pongs = start // _AT_ONCE + 1
+                await gateway.until(
+                    lambda peer=gateway.peer, pongs=pongs: len(peer.pongs) == pongs, "they have arrived"
+                )
+        waited = sum(not call.closed for call in calls)
+        for gateway in gateways:
+            gateway.abort()
+        longest, ends = 0.0, time.perf_counter() + 1.0
+        while (began := time.perf_counter()) < ends:
+            call, opened = first.peer.call("/nobody/Home")
+            await first.send(opened)
+            await first.until(lambda call=call: call.closed, "the call is refused")
+            longest = max(longest, time.perf_counter() - began)
+            await asyncio.sleep(_BETWEEN_CALLS)
+        return {"waited": waited, "longest": longest}
 
 
 def malformed(chance: random.Random) -> tuple[bytes, ...]:
