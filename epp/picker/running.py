@@ -167,9 +167,7 @@ class RunningConfig:
         self._supervisor.start("pool gauges", self._refresh_gauges)
         self._supervisor.start("endpoint report", self._report.follow)
         self._supervisor.start("prices", self._watch_prices)
-        self._supervisor.start(
-            "reservations", partial(sweep_reservations, self.director.reservations, self.store)
-        )
+        self._supervisor.start("reservations", partial(sweep_reservations, self.director.reservations, self.store))
         self._supervisor.start("quotas", partial(sweep_quotas, self.director.quotas))
         self._supervisor.start("outliers", partial(sweep_outliers, self.director.outliers))
         await self._first_reports.wait()

@@ -157,7 +157,7 @@ async def end_in_queue(port: int, count: int, seed: int) -> dict[str, Any]:
 
 
 async def lose_gateways(port: int, count: int) -> dict[str, Any]:
-    """Hold the four places, let others wait on several connections, and cut these, asking for another service meanwhile."""
+    """Hold the four places, let others wait on several connections, and cut these, asking another service."""
     request = b"".join(message for message, _ in _STEPS[:3])
     each = count // _GATEWAYS
     async with connected(port) as first, AsyncExitStack() as stack:
