@@ -81,7 +81,7 @@ class Places:
         return endpoint
 
     def put_at(self, slot: int, endpoint: Endpoint, identity: Identity) -> None:
-        """Put an endpoint into a slot, of places none of whose free slots is taken before `count_free`."""
+        """Put an endpoint into this slot; after one of a choice of the caller's, `count_free` before the next `put`."""
         self.endpoints[slot] = endpoint
         self.identities[slot] = identity
         self.slots[endpoint.id] = slot

@@ -226,8 +226,8 @@ class Datastore:
                     records[slot] = attribute.unknown
             self._changed(name)
         self._reports = [None] * len(self._reports)
-        self._planned[ENDPOINTS] = staging.records[ENDPOINTS]
         if change.added or change.removed or change.updated:
+            self._planned[ENDPOINTS] = staging.records[ENDPOINTS]
             self._tell(change)
         return True
 
