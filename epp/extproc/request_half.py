@@ -130,6 +130,7 @@ class RequestHalf:
     def spare(self) -> None:
         """Be evicted no more, and hold nothing: the exchange has ended."""
         self._pieces.clear()
+        self._long = None
         self._count(0)
         self._evict = ignore
 
@@ -220,7 +221,10 @@ class RequestHalf:
             return ()
         (held, answer), self._held = self._held, None
         self._count(0)
-        return self._routed(held.routing(), answer)
+        try:
+            return self._routed(held.routing(), answer)
+        finally:
+            self._long = None  # it refers to this in a ring
 
     def _take(self, headers: Headers) -> None:
         ignored = self._settings.ignored_headers
