@@ -14,7 +14,7 @@ from waiting import until
 
 from epp.extproc.tls import self_signed
 from epp.grpc_http2.complaints import Complaints
-from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.limits import Limits, Rate
 from epp.grpc_http2.tls import server_context
 from epp.grpc_http2.tls_records import TlsRecords
 from epp.grpc_http2.tls_session import TlsSession
@@ -83,7 +83,7 @@ class Scene:
         self.session = TlsSession(
             server_context(KEY, CERTIFICATE, ssl.TLSVersion.TLSv1_3),
             lambda: self.upper,
-            Limits(),
+            Limits(empty_records=Rate(1000, 0)),
             complaints=Complaints(),
             turn_ends=lambda now: now,  # others wait all the time
         )
