@@ -62,6 +62,7 @@ class Director:
         self._store = store
         self._pipeline = pipeline
         self._policies = NO_POLICIES
+        self._use_subset = use_subset
         self._observer = observer or DirectorObserver()
         self._guard = Guard(self._observer)
         self._seeds = seeds or Seeds()
@@ -231,6 +232,7 @@ class Director:
             size_bytes=call.size_bytes,
             received_at=self.clock.now(),
             seed=self._seeds.next(),
+            subset=call.subset if self._use_subset else None,
         )
         give_priority(request, self._policies)
         if parsed.names_model:

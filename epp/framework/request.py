@@ -11,6 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from epp.framework.addresses import Subset
 from epp.framework.arrays import read_only
 from epp.framework.candidates import Candidates
 from epp.framework.steps import Steps
@@ -229,6 +230,8 @@ class Request(msgspec.Struct, eq=False):
     """Priority by its objective; negative for requests that are refused while the pool is saturated."""
     objective: str = ""
     """Name of the InferenceObjective that gave the priority; empty for none."""
+    subset: Subset | None = None
+    """Endpoints among which the gateway allows to pick; None for all."""
     _data: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property

@@ -53,6 +53,8 @@ class ProfileResult(msgspec.Struct, frozen=True, eq=False):
     filters: tuple[FilterTrace, ...] = ()
     scores: tuple[ScoreTrace, ...] = ()
     picker: str = ""
+    considered: Positions = msgspec.field(default_factory=lambda: _NO_SLOTS)
+    """Slots of the candidates before its filters; none where there are no filters."""
 
     @property
     def targets(self) -> tuple[Endpoint, ...]:
@@ -63,6 +65,17 @@ class ProfileResult(msgspec.Struct, frozen=True, eq=False):
     def slot(self) -> int:
         """The slot of the endpoint picked first."""
         return self.candidates.slots.item(self.picked.item(0))
+
+
+class ProfileAttempt(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """How far a profile came that failed."""
+
+    candidates: Candidates
+    """Those before its filters."""
+    filters: tuple[FilterTrace, ...] = ()
+    """Those that ran; the one that failed is not among them."""
+    scores: tuple[ScoreTrace, ...] = ()
+    """Likewise, of the candidates that passed the filters."""
 
 
 class Destination(msgspec.Struct, frozen=True, eq=False):
@@ -90,6 +103,15 @@ class Destination(msgspec.Struct, frozen=True, eq=False):
             assign(self, "repicked", MappingProxyType(dict(self.repicked)))
         if not self.addresses:
             assign(self, "addresses", tuple([endpoint.hostport for endpoint in targets]))
+
+
+class FailedScheduling(msgspec.Struct, frozen=True, eq=False):
+    """How far the scheduling of a request came that has no destination."""
+
+    profiles: Mapping[str, ProfileResult | ProfileAttempt]
+    """Every profile that ran."""
+    errors: Mapping[str, RequestError]
+    """Why profiles failed, by profile; without the error that the request is refused with."""
 
 
 class SchedulingResult(msgspec.Struct, frozen=True, eq=False):

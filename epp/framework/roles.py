@@ -102,6 +102,8 @@ class Scorer(Plugin[P], role=Role(title="Scorers", stage=Stage.CYCLE)):
     category: ClassVar[Category] = Category.DISTRIBUTION
     default_weight: float = 1.0
     """Weight in a profile that gives none."""
+    zero_means: str = ""
+    """What a score of 0 says of an endpoint, after its name: `has the longest queue`."""
 
     @abstractmethod
     def score(self, request: Request, candidates: Candidates) -> Floats:

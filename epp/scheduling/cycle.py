@@ -16,8 +16,9 @@ from epp.framework.arrays import (
     as_scores,
 )
 from epp.framework.candidates import Candidates
+from epp.framework.errors import RequestError
 from epp.framework.request import Request
-from epp.framework.result import ProfileResult, ScoreTrace
+from epp.framework.result import FilterTrace, ProfileAttempt, ProfileResult, ScoreTrace
 from epp.framework.roles import Draw, Picker
 from epp.scheduling.guard import Failure, Guard
 from epp.scheduling.narrowing import Narrowing, seen
@@ -45,14 +46,25 @@ class Cycle:
         """Return what the profile picks.
 
         Raises the RequestError of the cause when its filters drop all candidates, PluginFailedError when a plugin fails
-        that may not be skipped. A scorer that fails and is skipped adds nothing to the totals.
+        that may not be skipped; `attempt` of either is what had been done. A scorer that fails and is skipped adds
+        nothing to the totals.
         """
+        steps: list[FilterTrace] = []
+        traces: list[ScoreTrace] = []
+        try:
+            return self._run(request, candidates, steps, traces)
+        except RequestError as error:
+            error.attempt = ProfileAttempt(candidates, tuple(steps), tuple(traces))
+            raise
+
+    def _run(
+        self, request: Request, candidates: Candidates, steps: list[FilterTrace], traces: list[ScoreTrace]
+    ) -> ProfileResult:
         profile = self._profile
-        left, filters = self._narrowing.run(request, candidates) if self._narrows else (candidates, ())
+        left = self._narrowing.run(request, candidates, steps) if self._narrows else candidates
         count = len(left)
         totals: Floats | None = None
         staleness, shown = None, left
-        traces: list[ScoreTrace] = []
         for weighted, weight in self._scorers:
             scorer, problem = weighted.scorer, ""
             if weighted.staleness != staleness:
@@ -74,7 +86,9 @@ class Cycle:
             Picker.role, picker, _picked, picker, request, left, totals, partial(request.generator, profile.name)
         )
         assert not isinstance(picked, Failure)  # noqa: S101  a picker is never skipped
-        return ProfileResult(profile.name, left, totals, picked, filters, tuple(traces), picker.name)
+        return ProfileResult(
+            profile.name, left, totals, picked, tuple(steps), tuple(traces), picker.name, candidates.slots
+        )
 
     def _repaired(self, weighted: WeightedScorer, found: object, count: int) -> tuple[Floats, str]:
         """Return usable scores in place of those found, and what is wrong with a scorer that has none."""

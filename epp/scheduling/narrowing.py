@@ -24,7 +24,7 @@ from epp.framework.roles import Filter
 from epp.scheduling.guard import Failure, Guard
 from epp.scheduling.profile import OnStale, Profile, ProfileFilter, Staleness
 
-_AGE_STEP = "staleAfter"
+AGE_STEP = "staleAfter"
 """Name, in traces, of the step that drops stale endpoints before any filter."""
 _OPENED = "fails open"
 _NOTHING: frozenset[DropCause] = frozenset()
@@ -44,32 +44,33 @@ class Narrowing:
         self._profile = profile
         self._guard = guard
 
-    def run(self, request: Request, candidates: Candidates) -> tuple[Candidates, tuple[FilterTrace, ...]]:
-        """Return the candidates that all filters keep.
+    def run(self, request: Request, candidates: Candidates, trace: list[FilterTrace]) -> Candidates:
+        """Return the candidates that all filters keep, and append a step for each that ran to `trace`.
 
         Raises the RequestError of the cause where they leave none, PluginFailedError when a filter fails that may not
         be skipped.
         """
-        left, trace = self._filtered(request, candidates, _NOTHING)
+        left = self._filtered(request, candidates, _NOTHING, trace)
         if len(left):
-            return left, tuple(trace)
+            return left
         if self._profile.fail_open:
-            opened, steps = self._filtered(request, candidates, self._profile.fail_open)
+            steps: list[FilterTrace] = []
+            opened = self._filtered(request, candidates, self._profile.fail_open, steps)
             if len(opened):
-                return opened, tuple(steps)
+                trace[:] = steps
+                return opened
         raise self._refusal(request, candidates, trace)
 
     def _filtered(
-        self, request: Request, candidates: Candidates, but: frozenset[DropCause]
-    ) -> tuple[Candidates, list[FilterTrace]]:
+        self, request: Request, candidates: Candidates, but: frozenset[DropCause], trace: list[FilterTrace]
+    ) -> Candidates:
         """Return the candidates left, perhaps none; the filters drop nothing for the causes in `but`."""
-        trace: list[FilterTrace] = []
         left, age = candidates, self._profile.drop_stale_after_seconds
         if age is not None:
             opened = DropCause.STALE in but
             left = left if opened else left.keep(~left.stale(age))
             problem = _OPENED if opened else ""
-            trace.append(FilterTrace(_AGE_STEP, len(candidates), len(left), problem, left.slots))
+            trace.append(FilterTrace(AGE_STEP, len(candidates), len(left), problem, left.slots))
         for member in self._profile.filters:
             if not len(left):
                 break
@@ -88,7 +89,7 @@ class Narrowing:
                 kept, problem = left, "dropped all candidates"
             trace.append(FilterTrace(plugin.name, len(left), len(kept), problem, kept.slots))
             left = kept
-        return left, trace
+        return left
 
     def _refusal(self, request: Request, candidates: Candidates, trace: Sequence[FilterTrace]) -> RequestError:
         kept = tuple(self._kept(request, candidates))

@@ -19,7 +19,7 @@ from epp.framework.errors import (
     UnmetConstraintError,
 )
 from epp.framework.request import Request
-from epp.framework.result import Destination, ProfileResult, SchedulingResult
+from epp.framework.result import Destination, FailedScheduling, ProfileAttempt, ProfileResult, SchedulingResult
 from epp.framework.roles import Aggregator, ProfilePicker
 from epp.scheduling.cycle import Cycle
 from epp.scheduling.guard import Failure, Guard
@@ -51,11 +51,24 @@ class Scheduler:
         self._max_iterations = max_iterations
 
     def schedule(self, request: Request, candidates: Candidates) -> SchedulingResult:
-        """Return the destination of the request; raises a RequestError where it has none."""
+        """Return the destination of the request; raises a RequestError where it has none, with `scheduling`."""
         if not len(candidates):
             raise NoEndpointsError
         results: dict[str, ProfileResult | None] = {}
         errors: dict[str, RequestError] = {}
+        try:
+            return self._schedule(request, candidates, results, errors)
+        except RequestError as error:
+            error.scheduling = _so_far(results, errors, error)
+            raise
+
+    def _schedule(
+        self,
+        request: Request,
+        candidates: Candidates,
+        results: dict[str, ProfileResult | None],
+        errors: dict[str, RequestError],
+    ) -> SchedulingResult:
         shown = MappingProxyType(results)
         for _ in range(self._max_iterations):
             chosen = self._guard.call(
@@ -146,6 +159,18 @@ def _destination(
     if found is not None and not isinstance(found, Destination):
         raise ResultError(f"returned {type(found).__name__} instead of a Destination")
     return found
+
+
+def _so_far(
+    results: Mapping[str, ProfileResult | None], errors: Mapping[str, RequestError], raised: RequestError
+) -> FailedScheduling:
+    """Return what has been done; without the error itself, which would refer to itself then."""
+    runs: dict[str, ProfileResult | ProfileAttempt] = {}
+    for name, result in results.items():
+        run = result if result is not None else errors[name].attempt
+        if run is not None:
+            runs[name] = run
+    return FailedScheduling(runs, {name: error for name, error in errors.items() if error is not raised})
 
 
 _FROM_WORST = (InternalError, UnmetConstraintError, UnavailableError, StaleDataError, AllBusyError)

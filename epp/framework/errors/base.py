@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every error of a request has, and how long to wait after those that pass."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # results know errors
+    from epp.framework.result import FailedScheduling, ProfileAttempt
+
 SOON_SECONDS = 1
 """What clients are told to wait for what passes by itself: for requests to end, or the next report."""
 LATER_SECONDS = 5
@@ -22,6 +27,10 @@ class RequestError(Exception):
     """What the operator may know of it, and the client may not."""
     retry_after_seconds: int | None = None
     """Value of the response header `retry-after`; None where waiting is not known to help."""
+    attempt: "ProfileAttempt | None" = None
+    """How far the profile came that failed with it; None outside of profiles."""
+    scheduling: "FailedScheduling | None" = None
+    """How far the scheduling came that ended with it; None outside of it."""
 
     @property
     def message(self) -> str:

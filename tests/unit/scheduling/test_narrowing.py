@@ -19,6 +19,7 @@ from epp.framework.errors import (
     UnavailableError,
     UnmetConstraintError,
 )
+from epp.framework.result import FilterTrace
 from epp.framework.testing import candidates
 from epp.scheduling import Guard, OnStale, Profile, ProfileFilter, SchedulingObserver, Staleness
 from epp.scheduling.narrowing import Narrowing
@@ -64,8 +65,9 @@ def healthy(*slots: int) -> Keeps:
 def narrowed(*filters: Filter | ProfileFilter, pool: Candidates | None = None, **options) -> list[int]:
     members = tuple(each if isinstance(each, ProfileFilter) else ProfileFilter(each) for each in filters)
     profile = Profile("p", members, (), None, **options)  # type: ignore[arg-type]  it is not asked to pick
-    left, trace = Narrowing(profile, Guard(SchedulingObserver())).run(
-        Request("r"), pool or candidates(waiting=[0, 0, 0, 0])
+    trace: list[FilterTrace] = []
+    left = Narrowing(profile, Guard(SchedulingObserver())).run(
+        Request("r"), pool or candidates(waiting=[0, 0, 0, 0]), trace
     )
     assert trace[-1].after == len(left)
     return left.slots.tolist()
