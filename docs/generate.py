@@ -23,6 +23,7 @@ from epp.config.plugin_data import data_markdown
 from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import plugin_reference
 from epp.config.schema import config_schema
+from epp.decisions.series import DecisionMetrics
 from epp.discovery import StaticDiscovery
 from epp.extproc.client_headers import ALL, GROUPS, HEADER, group_of
 from epp.extproc.settings import ServerSettings
@@ -174,6 +175,7 @@ def metrics_markdown() -> str:
         *registry._collector_to_names,  # noqa: SLF001  no public way to the families
         WatchMetrics(tuple),
         LeaderMetrics("", is_leader=lambda: False),
+        DecisionMetrics(None),
     ]
     rows = [row for collector in families for row in _metric_rows(collector)]
     own, _ = Registry().load_all()

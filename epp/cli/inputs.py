@@ -6,7 +6,7 @@ from pathlib import Path
 
 from epp.config import LoadedConfig, load_file, load_text
 from epp.discovery import StaticDiscovery, Target, parse_targets
-from epp.extproc.client_headers import IgnoredHeaders
+from epp.extproc.client_headers import DECISION_RECORD_GROUP, IgnoredHeaders
 from epp.framework import ConfigurationError, SystemClock
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
@@ -60,13 +60,14 @@ def read_trust(ca_file: Path | None, *, skip_verify: bool) -> EndpointTrust:
 
 
 def read_ignored_headers(names: str, gateways: str) -> IgnoredHeaders | None:
-    """Return the headers of --ignore-client-headers but for --trusted-gateways; raises ConfigurationError."""
-    if not names.strip():
-        if gateways.strip():
-            raise ConfigurationError("--trusted-gateways has no effect without --ignore-client-headers: add it")
+    """Return the headers of --ignore-client-headers but for --trusted-gateways; raises ConfigurationError.
+
+    Only these gateways may ask for records of decisions, whatever the names.
+    """
+    if not names.strip() and not gateways.strip():
         return None
     try:
-        ignored = IgnoredHeaders.parse(split_list(names))
+        ignored = IgnoredHeaders.parse((*split_list(names), DECISION_RECORD_GROUP))
     except ValueError as error:
         raise ConfigurationError(f"--ignore-client-headers: {error}") from error
     try:

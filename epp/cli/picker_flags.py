@@ -86,6 +86,29 @@ class PickerFlags:
     admin_request_timeout: Annotated[
         float, duration_option("Time for a client of the admin port to send the head of a request.")
     ] = Seconds(10)
+    decision_sample_rate: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of the requests whose decisions are recorded, 0 to 1, for `epp explain`, /api/decisions of the "
+            "admin port, and --decision-file. Those of requests that fail are in any case, ten a second at most.",
+            min=0,
+            max=1,
+        ),
+    ] = 0
+    decision_buffer: Annotated[
+        int, typer.Option(metavar="COUNT", help="Decisions that are kept in memory, the latest ones.", min=0)
+    ] = 1000
+    decision_buffer_size: Annotated[int, size_option("The most that these take.")] = Bytes(16 * 1024 * 1024)
+    decision_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write each decision that is recorded into this file, as a line of JSON."),
+    ] = None
+    decision_file_size: Annotated[
+        int,
+        size_option("Size from which --decision-file is moved to FILE.1, that to FILE.2 and so on, and begun anew."),
+    ] = Bytes(64 * 1024 * 1024)
+    decision_file_count: Annotated[int, count_option("Files of decisions that are kept, the one written included.")] = 5
     max_request_body: Annotated[int, size_option("Largest request body accepted.")] = Bytes(32 * 1024 * 1024)
     max_gathered_bytes: Annotated[
         int | None,
@@ -144,8 +167,9 @@ class PickerFlags:
         typer.Option(
             metavar="GROUP,...",
             help="Headers of clients that are neither obeyed nor passed on: all, or some of model-rewrite, objective, "
-            "fairness-id, session, slo, accelerator, profile, video, prefer, attempt-count, request-id and "
-            "endpoint-selection (docs/headers.md); header:NAME for one that a plugin is told to read.",
+            "fairness-id, session, slo, accelerator, profile, video, prefer, attempt-count, request-id, "
+            "decision-record and endpoint-selection (docs/headers.md); header:NAME for one that a plugin is told to "
+            "read.",
         ),
     ] = ""
     reservation_ttl: Annotated[
@@ -301,7 +325,7 @@ class Serve(PickerFlags):
         typer.Option(
             metavar="CIDR,...",
             help="Networks of gateways from which the headers of --ignore-client-headers count all the same: they have "
-            "set or checked them.",
+            "set or checked them. From them alone, x-gateway-decision-record: true has a decision recorded.",
         ),
     ] = ""
     disable_endpoint_subset_filter: Annotated[Switch, switch_option("Ignore the gateway's subset hint.")] = Switch.FALSE

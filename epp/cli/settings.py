@@ -19,6 +19,7 @@ from epp.cli.inputs import (
 from epp.cli.kubernetes import read_source
 from epp.cli.picker_flags import PickerFlags, Serve
 from epp.collectors import PageLimits
+from epp.decisions.settings import DecisionSettings, FileSettings
 from epp.discovery import PodTarget
 from epp.extproc.budgets import DEFAULT_GATHERED_BYTES, BudgetSettings, least_gathered_bytes
 from epp.extproc.overrides import ResponseUsage
@@ -57,6 +58,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         metrics_token_file=_metrics_token(flags),
         admin=_admin(flags),
         admin_limits=_limited(ADMIN_LIMITS, "admin", flags.admin_max_connections, seconds=flags.admin_request_timeout),
+        decisions=_decisions(flags),
         refresh_metrics_seconds=flags.refresh_metrics_interval,
         page_limits=PageLimits(
             page_bytes=flags.max_page_size, family_series=flags.max_page_series, series_bytes=flags.max_series_size
@@ -111,6 +113,29 @@ def _metrics_token(flags: PickerFlags) -> Path | None:
     if flags.metrics_port is None and flags.metrics_token_file is not None:
         raise ConfigurationError("--metrics-token-file has no effect without --metrics-port: add it")
     return flags.metrics_token_file
+
+
+def _decisions(flags: PickerFlags) -> DecisionSettings | None:
+    """Return which decisions are recorded; None where nobody could read them. Raises ConfigurationError."""
+    if flags.admin_port is None and flags.decision_file is None:
+        if flags.decision_sample_rate:
+            raise ConfigurationError(
+                "--decision-sample-rate has no effect without --admin-port, where decisions are shown, or "
+                "--decision-file: add one of them"
+            )
+        return None
+    file = None
+    if flags.decision_file is not None:
+        file = FileSettings(
+            path=flags.decision_file, most_bytes=flags.decision_file_size, count=flags.decision_file_count
+        )
+    return DecisionSettings(
+        sample_rate=flags.decision_sample_rate,
+        asked_by_header=isinstance(flags, Serve) and bool(flags.trusted_gateways.strip()),
+        buffer=flags.decision_buffer,
+        buffer_bytes=flags.decision_buffer_size,
+        file=file,
+    )
 
 
 def _outliers(flags: PickerFlags) -> OutlierSettings:

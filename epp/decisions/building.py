@@ -36,7 +36,8 @@ from epp.framework.snapshot import ACCELERATOR, METRICS_AT, Snapshot
 from epp.framework.tenants import TENANT
 from epp.scheduling import Profile
 
-_MOST_NAME = 128
+MOST_NAME = 128
+"""Characters of a name that a client has chosen."""
 _MOST_TEXT = 300
 _NO_TIMINGS = Timings()
 
@@ -77,7 +78,7 @@ def record_of(
         version=VERSION,
         id=id,
         kind=kind,
-        request_id=printable(request.id, _MOST_NAME),
+        request_id=printable(request.id, MOST_NAME),
         at=datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         recorded_for=recorded_for,
         config_generation=config_generation,
@@ -113,14 +114,14 @@ def _asked(request: Request) -> Asked:
     addresses = () if request.subset is None else tuple(sorted(request.subset.addresses))
     tenant = request.get(TENANT)
     return Asked(
-        path=printable(request.path, _MOST_NAME),
-        model=printable(request.body.model, _MOST_NAME),
-        target_model=printable(request.model, _MOST_NAME) if request.rewrites_model else "",
-        rewrite=printable(request.rewritten_by, _MOST_NAME),
-        objective=printable(request.objective or request.headers.first_of(*OBJECTIVE) or "", _MOST_NAME),
+        path=printable(request.path, MOST_NAME),
+        model=printable(request.body.model, MOST_NAME),
+        target_model=printable(request.model, MOST_NAME) if request.rewrites_model else "",
+        rewrite=printable(request.rewritten_by, MOST_NAME),
+        objective=printable(request.objective or request.headers.first_of(*OBJECTIVE) or "", MOST_NAME),
         priority=request.priority,
-        fairness_id=printable(request.fairness_id, _MOST_NAME),
-        tenant="" if tenant is None else printable(tenant.name, _MOST_NAME),
+        fairness_id=printable(request.fairness_id, MOST_NAME),
+        tenant="" if tenant is None else printable(tenant.name, MOST_NAME),
         size_bytes=request.size_bytes,
         streaming=request.body.streaming,
         subset=tuple(printable(address) for address in addresses[:MOST_LISTED]),

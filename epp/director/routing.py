@@ -218,6 +218,11 @@ class Routing:
         return error if even_if_answered or not self.is_answered else None
 
     @property
+    def pipeline(self) -> Pipeline:
+        """What routed it."""
+        return self._pipeline
+
+    @property
     def decision(self) -> Decision:
         """Why it goes where it goes."""
         return Decision(self.request, self.result)

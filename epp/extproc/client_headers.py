@@ -15,6 +15,7 @@ from epp.framework.headers import (
     AGENT_SESSIONS,
     ATTEMPT_COUNT,
     CONTENT_LENGTH,
+    DECISION_RECORD,
     ENDPOINT_SELECTION,
     FAIRNESS_ID,
     MODEL_REWRITE,
@@ -35,6 +36,7 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 ALL = "all"
 HEADER = "header:"
+DECISION_RECORD_GROUP = "decision-record"
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 _MOST_GATEWAYS = 1024
 
@@ -89,6 +91,9 @@ GROUPS: Mapping[str, Group] = {
     "request-id": Group(
         (REQUEST_ID,),
         "Give several requests one name in logs, or that of a request of another. Ids of gateways are replaced too.",
+    ),
+    DECISION_RECORD_GROUP: Group(
+        (DECISION_RECORD,), "Have its decision recorded. It counts from gateways of `--trusted-gateways` alone."
     ),
     "endpoint-selection": Group(
         (ENDPOINT_SELECTION,),

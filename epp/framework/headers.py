@@ -61,6 +61,8 @@ AUTHORIZATION = "authorization"
 """Credentials; an API key follows `Bearer`."""
 API_KEYS = (AUTHORIZATION, "x-api-key", "api-key")
 """The API key of the client, as clients of OpenAI, Anthropic and Azure send it."""
+DECISION_RECORD = "x-gateway-decision-record"
+"""`true` to have the decision recorded; it counts from gateways of `--trusted-gateways` alone."""
 PREFER = "prefer"
 """Preferences of RFC 7240; with `if-available`, the request is for an endpoint that holds its KV cache, or for none."""
 ENDPOINT_SELECTION = "test-epp-endpoint-selection"

@@ -9,9 +9,11 @@ from typing import Any
 
 import structlog
 
-from epp.admin import AdminPort, LoopCalls, Route, TokenAccess, quota_routes
+from epp.admin import AdminPort, LoopCalls, Route, TokenAccess, decision_routes, quota_routes
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
+from epp.decisions.recorder import Recorder, recorder_of
+from epp.decisions.series import DecisionMetrics
 from epp.director import Director
 from epp.extproc.budgets import Claim
 from epp.extproc.exchange import ExchangeSettings
@@ -75,6 +77,15 @@ class Picker:
                 lease = election.settings.name
                 self.metrics.registry.register(LeaderMetrics(lease, is_leader=lambda: election.is_leader))
             discovery = kubernetes.discovery
+        self.recorder: Recorder | None = None
+        if settings.decisions is not None:
+            self.recorder = recorder_of(
+                settings.decisions,
+                self._clock,
+                lambda: self._running.assembly.pipeline.scheduler.profiles,
+                lambda: self.config.generation,
+            )
+            self.metrics.registry.register(DecisionMetrics(self.recorder))
         self._running = RunningConfig(
             self._build(loaded, {}),
             self._clock,
@@ -86,7 +97,7 @@ class Picker:
             reservation_seconds=settings.reservation_seconds,
             outliers=settings.outliers,
             use_subset=settings.use_subset,
-            observers=settings.observers,
+            observers=settings.observers if self.recorder is None else (self.recorder, *settings.observers),
             trust=settings.endpoint_trust,
             terminal=settings.terminal,
             page_limits=settings.page_limits,
@@ -219,6 +230,8 @@ class Picker:
         if self._watchdog is not None:
             await self._watchdog.start()
         self._supervisor.start("event loop lag", partial(follow_loop_lag, self._lagged))
+        if self.recorder is not None:
+            self._supervisor.start("decision records", self.recorder.run)
         held = self._servers.extproc.budgets.gathered
         self._supervisor.start("memory", partial(give_back_memory, lambda: held.used))
         self._settings.before_ready()
@@ -253,6 +266,8 @@ class Picker:
         if self._watchdog is not None:
             await self._watchdog.stop()
         await self._running.stop()
+        if self.recorder is not None:
+            await self.recorder.close()
         if self._kubernetes is not None:
             await self._kubernetes.stop()
         await self._servers.close_pages()
@@ -316,6 +331,7 @@ class Picker:
             **self._budgets_used_up,
             **self._quota_alerts,
             **self.metrics.stalls.as_fields,
+            **self._decision_file,
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             **({} if self._kubernetes is None else self._kubernetes.health),
             "lost_log_lines": self._settings.lost_log_lines(),
@@ -357,6 +373,12 @@ class Picker:
         alerts = self.metrics.quota_alerts
         return {"quota_alerts": alerts[:MAX_ROWS], "quotas_almost_used_up": len(alerts)} if alerts else {}
 
+    @property
+    def _decision_file(self) -> dict[str, object]:
+        """Why records of decisions are not written, as a part of `/healthz`; nothing where they are."""
+        file = None if self.recorder is None else self.recorder.file
+        return {"decision_file": {"problem": file.problem, "lost": file.lost}} if file and file.problem else {}
+
     def _lagged(self, seconds: float) -> None:
         self.metrics.loop_lagged(seconds)
         if self._watchdog is not None:
@@ -378,7 +400,8 @@ class Picker:
     def _admin_routes(self) -> Sequence[Route]:
         """Return the routes of the admin port, for the event loop that runs now."""
         loop = LoopCalls(asyncio.get_running_loop())
-        return quota_routes(loop, lambda: self.director.quotas, lambda: self._running.tenants)
+        decisions = () if self.recorder is None else decision_routes(loop, self.recorder)
+        return (*quota_routes(loop, lambda: self.director.quotas, lambda: self._running.tenants), *decisions)
 
     def _input_owners(self) -> Sequence[HasInputs]:
         """Return the plugins, and what else reads files or objects."""

@@ -10,6 +10,7 @@ from typing import Any
 from epp.admin import ADMIN_LIMITS, AdminSettings
 from epp.collectors import PageLimits
 from epp.config import LoadedConfig
+from epp.decisions.settings import DecisionSettings
 from epp.director import DirectorObserver
 from epp.director.reservations import RESERVATION_SECONDS
 from epp.extproc.client_headers import IgnoredHeaders
@@ -77,6 +78,8 @@ class PickerSettings:
     """The admin port; None for none."""
     admin_limits: HttpLimits = ADMIN_LIMITS
     """The same for the admin port."""
+    decisions: DecisionSettings | None = None
+    """Which decisions are recorded; None for none."""
     refresh_metrics_seconds: float = 0.05
     """Time between two polls of an endpoint."""
     page_limits: PageLimits = field(default_factory=PageLimits)

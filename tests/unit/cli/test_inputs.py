@@ -6,7 +6,7 @@ import re
 import pytest
 
 from epp.cli.inputs import read_bind_address, read_endpoints, read_ignored_headers, read_policies
-from epp.framework import ConfigurationError
+from epp.framework import ConfigurationError, Headers
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,19 @@ def test_no_header_is_ignored_unless_one_is_named():
     assert read_ignored_headers("objective, header:x-mine", "10.0.0.0/8,::1") is not None
 
 
+def test_records_are_asked_for_by_trusted_gateways_alone():
+    ignored = read_ignored_headers("", "10.0.0.0/8")
+    assert ignored is not None
+    assert ignored.trusts("ipv4:10.1.2.3")
+    assert not ignored.trusts("ipv4:11.1.2.3")
+    headers = Headers([("x-gateway-decision-record", "true"), ("x-llm-d-inference-objective", "o")])
+    left, out = ignored.left_out(headers)
+    assert (list(left), out) == (["x-llm-d-inference-objective"], ["x-gateway-decision-record"])
+
+
 @pytest.mark.parametrize(
     ("names", "gateways", "problem"),
     [
-        ("", "10.0.0.0/8", "--trusted-gateways has no effect without --ignore-client-headers: add it"),
         ("objectiv", "", "--ignore-client-headers: 'objectiv' is no group of headers: write model-rewrite, "),
         ("all", "10.0.0.0/40", "--trusted-gateways: '10.0.0.0/40' is no network: "),
         ("all", "my-gateway", "--trusted-gateways: 'my-gateway' is no network: "),

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decisions on the admin port: the latest records, and one by its id."""
+
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import NamedTuple
+
+from msgspec import Raw
+
+from epp.admin.answers import AdminError, BadAdminRequestError, as_json
+from epp.admin.loop_calls import LoopCalls
+from epp.admin.routes import Route
+from epp.decisions.recorder import Recorder
+from epp.framework.printable import quoted
+from epp.observability.http_request import HttpRequest
+from epp.observability.http_thread import Answer
+
+PATH = "/api/decisions"
+_SHOWN = 50
+_MOST_SHOWN = 1000
+_MOST_DIGITS = 6
+
+
+def decision_routes(loop: LoopCalls, recorder: Recorder) -> tuple[Route, ...]:
+    """Return the routes; the recorder is of the loop."""
+    pages = _DecisionPages(loop, recorder)
+    return Route("GET", PATH, pages.latest), Route("GET", f"{PATH}/", pages.one)
+
+
+class _Since(NamedTuple):
+    at: float | None = None
+    id: str = ""
+
+
+class _DecisionPages:
+    def __init__(self, loop: LoopCalls, recorder: Recorder) -> None:
+        self._loop = loop
+        self._recorder = recorder
+
+    async def latest(self, request: HttpRequest, _rest: str) -> Answer:
+        """Answer with the latest records, newest first."""
+        limit, since, request_id = _limit(request), _since(request), _one(request, "request")
+        recorder = self._recorder
+
+        def found() -> tuple[list[bytes], dict[str, object]]:
+            records = recorder.ring.latest(limit, since=since.at, after=since.id, request_id=request_id)
+            return records, {"recorded": dict(recorder.recorded), "lost": dict(recorder.lost)}
+
+        records, counts = await self._loop.call(found)
+        return as_json({"decisions": [Raw(record) for record in records], **counts})
+
+    async def one(self, _request: HttpRequest, record_id: str) -> Answer:
+        """Answer with one record."""
+        found = await self._loop.call(lambda: self._recorder.ring.get(record_id))
+        if found is None:
+            message = f"no decision {quoted(record_id)} is kept: the latest are at {PATH}"
+            raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)
+        return as_json(Raw(found))
+
+
+def _one(request: HttpRequest, name: str) -> str:
+    """Return a parameter of the query, empty where it is left out; raises AdminError."""
+    values = request.parameters(name)
+    if len(values) > 1:
+        raise BadAdminRequestError(f"{name} is there {len(values)} times: write it once")
+    return values[0] if values else ""
+
+
+def _limit(request: HttpRequest) -> int:
+    text = _one(request, "limit")
+    if not text:
+        return _SHOWN
+    digits = text if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else "0"
+    if not 1 <= int(digits) <= _MOST_SHOWN:
+        raise BadAdminRequestError(f"limit is {quoted(text)}: write a number from 1 to {_MOST_SHOWN}")
+    return int(digits)
+
+
+def _since(request: HttpRequest) -> _Since:
+    text = _one(request, "since")
+    if ":" not in text:
+        return _Since(id=text)
+    try:
+        at = datetime.fromisoformat(text.replace(" ", "+"))  # a plus sign of a query is a blank
+    except ValueError:
+        raise BadAdminRequestError(
+            f"since is {quoted(text)}: write a time such as 2026-01-31T12:00:00Z, or the id of a decision"
+        ) from None
+    return _Since(at=(at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
