@@ -141,6 +141,28 @@ class Accelerators:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Explain:
+    """Show why a request went where it went: what each filter dropped, what each scorer said, and how it ended."""
+
+    id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="The decision, by its id; by default the latest one.")
+    ] = None
+    last: Annotated[Switch, switch_option("Show the latest decision.")] = Switch.FALSE
+    request: Annotated[
+        str | None, typer.Option(metavar="REQUEST_ID", help="Show the decision of the request with this x-request-id.")
+    ] = None
+    admin: Annotated[str, typer.Option(metavar="URL", help="The admin port of the picker.")] = "http://127.0.0.1:9091"
+    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="File with the token of the admin port.")] = (
+        None
+    )
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A file that --decision-file wrote, instead of a running picker."),
+    ] = None
+    output: OutputFormat = Output.TEXT
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimServer:
     """Run a simulated vLLM server: its API, its metrics and its timing, without a GPU."""
 
@@ -209,6 +231,7 @@ COMMANDS: Mapping[str, type[Any]] = {
     "config schema": ConfigSchema,
     "plugins": Plugins,
     "accelerators": Accelerators,
+    "explain": Explain,
     "sim-server": SimServer,
     "demo": Demo,
 }

@@ -13,10 +13,12 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
+from epp.admin import AdminSettings
 from epp.cli.commands import Demo
 from epp.cli.gateway import read_listen
 from epp.cli.running import run
 from epp.config import LoadedConfig, load_file
+from epp.decisions.settings import DecisionSettings
 from epp.demo.clusters import cluster_config, two_clusters
 from epp.demo.last_request import LastRequest
 from epp.demo.pool import PRESETS, demo_config, demo_discovery
@@ -30,12 +32,15 @@ from epp.discovery import StaticDiscovery
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError, Snapshot, SystemClock
 from epp.gateway import GatewayError, GatewaySettings
+from epp.listening import listener
 from epp.local import local_gateway
 from epp.observability import logs
 from epp.observability.request_log import request_log
 from epp.picker import PickerSettings
 
 MODEL = "demo-8b"
+_HOST, _ADMIN_PORT = "127.0.0.1", 9091
+"""Where `epp explain` asks by default."""
 _DRAW_SECONDS = 0.25
 _PRINT_SECONDS = 2.0
 _PHASE_SECONDS = 10.0
@@ -85,6 +90,8 @@ def demo(flags: Demo) -> None:
                 watch_config=flags.config_file,
                 discovery=scene.discovery,
                 observers=(last, *scene.observers, *request_log(flags.v)),
+                admin=AdminSettings(host=_HOST, port=_admin_port()),
+                decisions=DecisionSettings(sample_rate=1.0),
             )
             settings = GatewaySettings(listen_host=address.host, listen_port=address.port)
             gateway = await stack.enter_async_context(local_gateway(picker, settings))
@@ -92,6 +99,8 @@ def demo(flags: Demo) -> None:
                 typer.echo(said.format(url=gateway.url))
             typer.echo("In another terminal:\n")
             typer.echo(f"  {curl(gateway.url)}\n")
+            typer.echo("And why it went there:\n")
+            typer.echo(f"  {explain(gateway.picker.addresses['admin'])}\n")
             play = scene.play(gateway.url)
             if play is not None:
                 await stack.enter_async_context(_background(play[0]))
@@ -184,6 +193,21 @@ def curl(url: str) -> str:
     """Return a command that sends one request; the header x-sim-server of the answer names the server."""
     body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "Which GPU are you?"}]})
     return f"curl -i {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
+
+
+def explain(admin: str) -> str:
+    """Return a command that shows why the last request went where it went, from the admin port at an address."""
+    where = "" if admin.endswith(f":{_ADMIN_PORT}") else f" --admin http://{admin}"
+    return f"epp explain --last{where}"
+
+
+def _admin_port() -> int:
+    """Return the usual port if it is free, 0 for another one."""
+    try:
+        listener(_HOST, _ADMIN_PORT).close()
+    except OSError:
+        return 0
+    return _ADMIN_PORT
 
 
 async def _show(scene: Scene, snapshot: Callable[[], Snapshot], caption: Callable[[], str]) -> None:

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of decisions, from a running picker or from a file that one has written."""
+
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from epp.decisions.record import VERSION, DecisionRecord
+from epp.framework import ConfigurationError
+from epp.framework.printable import printable, quoted
+
+_TIMEOUT_SECONDS = 10.0
+_MOST_BYTES = 64 * 1024 * 1024
+"""Of an answer, and of a line of a file."""
+_KINDS: Mapping[str, Callable[..., HTTPConnection]] = {"http": HTTPConnection, "https": HTTPSConnection}
+_PATH = "/api/decisions"
+_HELP = (
+    "decisions are kept of requests that fail, and of others with --decision-sample-rate or the header "
+    "x-gateway-decision-record of a trusted gateway"
+)
+_REMEDY = "use the version of the picker, or --output json"
+_decoder = msgspec.json.Decoder(DecisionRecord)
+
+
+class Wanted(NamedTuple):
+    """The record to find: by its id, by that of its request, or else the latest."""
+
+    id: str = ""
+    request_id: str = ""
+
+    def __str__(self) -> str:
+        if self.id:
+            return f"decision {quoted(self.id)}"
+        return f"decision of request {quoted(self.request_id)}" if self.request_id else "decision"
+
+
+def from_picker(wanted: Wanted, address: str, token: str = "") -> bytes:
+    """Ask a picker for the record, as JSON; raises ConfigurationError."""
+    if wanted.id:
+        status, body = _get(address, f"{_PATH}/{quote(wanted.id, safe='')}", token)
+        if status == HTTPStatus.NOT_FOUND:
+            raise ConfigurationError(f"{address} has no {wanted}: it has given way to later ones, or never was")
+        return _checked(address, status, body)
+    query = f"?limit=1&request={quote(wanted.request_id, safe='')}" if wanted.request_id else "?limit=1"
+    status, body = _get(address, f"{_PATH}{query}", token)
+    try:
+        decisions = msgspec.json.decode(_checked(address, status, body), type=dict[str, msgspec.Raw])["decisions"]
+        records = msgspec.json.decode(decisions, type=list[msgspec.Raw])
+    except (msgspec.DecodeError, KeyError) as error:
+        raise ConfigurationError(f"{address} gives an answer that is none of a picker: {error}") from error
+    if not records:
+        raise ConfigurationError(f"{address} has no {wanted}: {_HELP}")
+    return bytes(records[0])
+
+
+def from_file(wanted: Wanted, path: Path) -> bytes:
+    """Return the last record of a file that fits, as JSON; raises ConfigurationError.
+
+    A line that is no record is passed over.
+    """
+    found: bytes | None = None
+    try:
+        with path.open("rb") as lines:
+            while line := lines.readline(_MOST_BYTES):
+                if _fits(wanted, line):
+                    found = line
+    except OSError as error:
+        raise ConfigurationError(f"--file: {path} cannot be read: {error.strerror}") from error
+    if found is None:
+        raise ConfigurationError(f"{path} has no {wanted}: it has decisions that have ended; {_HELP}")
+    return found.rstrip(b"\n")
+
+
+def read_record(data: bytes) -> DecisionRecord:
+    """Return the record; raises ConfigurationError."""
+    try:
+        record = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"this record is none that this version reads: {error}", remedy=_REMEDY) from error
+    if record.version > VERSION:
+        problem = f"this record has version {record.version}, and this program reads up to {VERSION}"
+        raise ConfigurationError(problem, remedy=_REMEDY)
+    return record
+
+
+class _Names(msgspec.Struct, rename="camel"):
+    id: str
+    request_id: str = ""
+
+
+_names = msgspec.json.Decoder(_Names)
+
+
+def _fits(wanted: Wanted, line: bytes) -> bool:
+    try:
+        names = _names.decode(line.decode())
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    if wanted.id:
+        return names.id == wanted.id
+    return not wanted.request_id or names.request_id == printable(wanted.request_id, 128)
+
+
+def _get(address: str, path: str, token: str) -> tuple[int, bytes]:
+    connection, prefix = _connection(address)
+    headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    try:
+        connection.request("GET", f"{prefix}{path}", headers=headers)
+        answer = connection.getresponse()
+        body = answer.read(_MOST_BYTES)
+    except (OSError, HTTPException, ValueError) as error:
+        raise ConfigurationError(
+            f"--admin: no picker answers at {address}: {str(error) or type(error).__name__}",
+            remedy="start one with --admin-port=9091, name another with --admin, or give --file",
+        ) from error
+    finally:
+        connection.close()
+    return answer.status, body
+
+
+def _connection(address: str) -> tuple[HTTPConnection, str]:
+    """Return a connection to an address, and the path in front of all others; raises ConfigurationError."""
+    try:
+        parts = urlsplit(address if "//" in address else f"http://{address}")
+        connect = _KINDS[parts.scheme]
+        connection = connect(parts.hostname or "", parts.port, timeout=_TIMEOUT_SECONDS)
+    except (KeyError, ValueError) as error:
+        raise ConfigurationError(
+            f"--admin: {quoted(address)} is no address of an admin port",
+            remedy="write one such as http://127.0.0.1:9091",
+        ) from error
+    return connection, parts.path.rstrip("/")
+
+
+def _checked(address: str, status: int, body: bytes) -> bytes:
+    if status == HTTPStatus.UNAUTHORIZED:
+        raise ConfigurationError(f"{address} wants a token: give the file with it as --token-file")
+    if status == HTTPStatus.NOT_FOUND:
+        raise ConfigurationError(f"{address} shows no decisions: is it the admin port of a picker of this version?")
+    if status != HTTPStatus.OK:
+        raise ConfigurationError(f"{address} answers with {status}: {printable(body.decode('utf-8', 'replace'), 300)}")
+    return body

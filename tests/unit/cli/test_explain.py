@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`epp explain`: the record it finds, and the tree it prints."""
+
+import io
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+
+import msgspec
+import pytest
+from admin_client import opened
+from rich.console import Console
+from typer.testing import CliRunner
+
+from epp.admin import Route
+from epp.admin.answers import AdminError, as_json
+from epp.cli.app import application
+from epp.cli.decision_tree import show
+from epp.decisions.record import (
+    Asked,
+    CandidateScore,
+    DecisionRecord,
+    Drop,
+    Ending,
+    Failure,
+    FilterStep,
+    Pick,
+    ProfileRun,
+    ScorerStep,
+    Seen,
+    ShadowRun,
+    Timings,
+)
+
+RUN = ProfileRun(
+    name="default",
+    primary=True,
+    considered=3,
+    filters=(
+        FilterStep(
+            plugin="accelerator-filter",
+            before=3,
+            after=2,
+            kept=("a", "b"),
+            dropped=(Drop(endpoint="c", reason="too dear"),),
+        ),
+    ),
+    scorers=(
+        ScorerStep(plugin="queue-scorer", weight=2.0, zero_means="has the longest queue"),
+        ScorerStep(plugin="kv-scorer", weight=1.0, problem="ValueError: no"),
+    ),
+    candidates=(
+        CandidateScore(endpoint="a", total=2.0, scores=(1.0, 0.0), contributions=(2.0, 0.0), rank=0, in_flight=3),
+        CandidateScore(endpoint="b", total=0.0, scores=(0.0, 0.0), contributions=(0.0, 0.0), kv_usage=0.5),
+    ),
+    picker="max-score-picker",
+)
+ROUTED = DecisionRecord(
+    version=1,
+    id="d-1",
+    kind="routed",
+    request_id="r1",
+    at="2026-11-23T06:00:00.000Z",
+    recorded_for="sampled",
+    asked=Asked(path="/v1/completions", model="m", size_bytes=9),
+    seen=Seen(generation=4, age_seconds=0.02, endpoints=5, available=4, eligible=4, screened=3),
+    profiles=(RUN,),
+    pick=Pick(endpoint="a", address="10.0.0.1:8000", fallbacks=("b",), accelerator="h100", cost_per_hour=2.5),
+    ending=Ending(cause="natural", status=200, served_endpoint="b", is_fallback=True),
+    timings=Timings(scheduling=0.0004, total=1.5),
+    shadows=(ShadowRun(profile="cheap", endpoint="b", score_gap=0.25),),
+    why="default: queue-scorer 1.00, best of 2",
+)
+REFUSED = DecisionRecord(
+    version=1,
+    id="d-2",
+    kind="refused",
+    request_id="r2",
+    at="2026-11-23T06:00:01.000Z",
+    asked=Asked(),
+    failure=Failure(type="AllBusyError", status=429, reason="rejected-saturated", detail="default: full 3>0"),
+)
+
+
+def shown(record: DecisionRecord, width: int = 140) -> str:
+    text = io.StringIO()
+    show(Console(file=text, width=width, highlight=False, emoji=False), record)
+    return text.getvalue()
+
+
+def explained(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(application(), ["explain", *arguments])
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def admin() -> Iterator[str]:
+    """The address of an admin port with both decisions, which wants a token under `/guarded`."""
+    records = {record.id: record for record in (ROUTED, REFUSED)}
+
+    async def latest(request, _):
+        wanted = request.parameters("request")
+        fitting = [each for each in reversed(records.values()) if not wanted or each.request_id == wanted[0]]
+        return as_json({"decisions": fitting[: int(request.parameters("limit")[0])]})
+
+    async def one(request, record_id):
+        if record_id not in records:
+            raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", "no")
+        return as_json(records[record_id])
+
+    async def guarded(request, _):
+        if request.headers.get("authorization") != "Bearer secret":
+            raise AdminError(HTTPStatus.UNAUTHORIZED, "Unauthorized", "no")
+        return await latest(request, "")
+
+    async def odd(*_):
+        return as_json({"decisions": 1})
+
+    routes = (
+        Route("GET", "/api/decisions", latest),
+        Route("GET", "/api/decisions/", one),
+        Route("GET", "/guarded/api/decisions", guarded),
+        Route("GET", "/odd/api/decisions", odd),
+    )
+    with opened(routes) as port:
+        yield f"http://127.0.0.1:{port.port}"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "decisions.jsonl"
+    path.write_bytes(b"\n".join([msgspec.json.encode(ROUTED), b'{"half', b"\xff", msgspec.json.encode(REFUSED), b""]))
+    return path
+
+
+def test_tree_has_the_dropped_with_their_reason_and_the_scores_with_their_sum():
+    text = shown(ROUTED)
+    assert "accelerator-filter: 3 -> 2" in text
+    assert "✗ c: too dear" in text
+    (row,) = [line for line in text.splitlines() if "> a" in line]
+    assert "2.000 (1.000)" in row
+    assert "failed" in row
+    assert "3 in flight" in row
+    assert "0 of queue-scorer: b: has the longest queue" in text
+    assert "kv-scorer failed: ValueError: no" in text
+    assert "max-score-picker: a" in text
+
+
+def test_tree_has_the_pick_and_how_it_ended():
+    text = shown(ROUTED)
+    assert "a at 10.0.0.1:8000, then b, h100, $2.50/h" in text
+    assert "served by b, a fallback" in text
+    assert "scheduling 0.4 ms, all 1.500 s" in text
+    assert "cheap: b, another, scores +0.250" in text
+    assert "5 endpoints, 4 available, 3 considered, snapshot 4, 20 ms old" in text
+
+
+def test_refusal_has_its_status_and_cause():
+    text = shown(REFUSED)
+    assert "429 AllBusyError, rejected-saturated, default: full 3>0" in text
+    assert "picked" not in text
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_tree_fits_a_terminal(width: int):
+    assert all(len(line) <= width for line in shown(ROUTED, width).splitlines())
+
+
+def test_text_of_clients_is_neither_markup_nor_control():
+    hostile = msgspec.structs.replace(ROUTED, request_id="[red]r\x1b[2J\n", asked=Asked(model="[/]"))
+    text = shown(hostile)
+    assert "[red]r\\x1b[2J" in text
+    assert "\x1b" not in text
+    assert "[/]" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [((), "d-2"), (("--last",), "d-2"), (("d-1",), "d-1"), (("--request", "r1"), "d-1"), (("--request=r2",), "d-2")],
+)
+def test_decision_is_found_at_a_picker_and_in_a_file(admin, file, arguments, found):
+    for source in (f"--admin={admin}", f"--file={file}"):
+        code, output = explained(*arguments, source)
+        assert code == 0, output
+        assert output.startswith(f"decision {found}")
+
+
+def test_json_is_the_record_as_it_came(admin, file):
+    for source in (f"--admin={admin}", f"--file={file}"):
+        code, output = explained("d-1", source, "--output=json")
+        assert code == 0
+        assert msgspec.json.decode(output, type=DecisionRecord) == ROUTED
+
+
+def test_token_is_sent(admin, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    code, output = explained(f"--admin={admin}/guarded", f"--token-file={token}")
+    assert (code, output.partition("  ")[0]) == (0, "decision d-2")
+    code, output = explained(f"--admin={admin}/guarded")
+    assert (code, "give the file with it as --token-file" in output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("d-1", "--last"), "ID and --last name different decisions: give one of them"),
+        (("--file=missing",), "--file: missing cannot be read: No such file or directory"),
+        (("--admin=ftp://x",), "'ftp://x' is no address of an admin port; write one such as http://127.0.0.1:9091"),
+        (("--admin=http://127.0.0.1:1",), "no picker answers at http://127.0.0.1:1: "),
+        (("--token-file=missing",), "--token-file: missing cannot be read: "),
+    ],
+)
+def test_what_cannot_be_is_an_error_of_one_line(arguments, problem):
+    code, output = explained(*arguments)
+    assert code == 1
+    assert problem in output
+    assert len(output.splitlines()) == 1
+
+
+def test_decision_that_is_not_there_says_which_are(admin, file):
+    code, output = explained("d-9", f"--admin={admin}")
+    assert (code, "has no decision 'd-9': it has given way to later ones" in output) == (1, True)
+    code, output = explained("--request=r9", f"--admin={admin}")
+    assert (code, "--decision-sample-rate" in output) == (1, True)
+    code, output = explained("--request=r9", f"--file={file}")
+    assert (code, "has no decision of request 'r9'" in output) == (1, True)
+
+
+def test_record_of_a_later_version_is_refused_as_a_tree_alone(tmp_path):
+    path = tmp_path / "later.jsonl"
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(ROUTED, version=2)))
+    code, output = explained(f"--file={path}")
+    assert (code, "has version 2, and this program reads up to 1" in output) == (1, True)
+    assert explained(f"--file={path}", "--output=json")[0] == 0
+
+
+def test_answer_that_is_none_of_a_picker_is_said(admin):
+    code, output = explained(f"--admin={admin}/odd")
+    assert (code, "gives an answer that is none of a picker" in output) == (1, True)
