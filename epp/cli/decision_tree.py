@@ -36,7 +36,7 @@ def show(console: Console, record: DecisionRecord) -> None:
         console.print(_line(f"{label:<9}", said))
     for run in record.profiles:
         console.print()
-        console.print(_profile(run))
+        console.print(_profile(run, record.failure))
     console.print()
     for label, said in _outcome(record):
         console.print(_line(f"{label:<9}", said))
@@ -133,7 +133,7 @@ def _outcome(record: DecisionRecord) -> Iterator[tuple[str, str]]:
         yield "shadow", _shadow(shadow)
 
 
-def _profile(run: ProfileRun) -> Tree:
+def _profile(run: ProfileRun, said_below: Failure | None) -> Tree:
     title = Text.assemble(
         ("profile ", "bold"),
         (_plain(run.name), "bold"),
@@ -161,7 +161,7 @@ def _profile(run: ProfileRun) -> Tree:
     if run.picker:
         names = [_plain(each.endpoint) for each in run.candidates if each.rank is not None]
         tree.add(Text.assemble(f"{_plain(run.picker)}: ", (", then ".join(names), "green")))
-    if run.failure is not None:
+    if run.failure is not None and run.failure != said_below:
         tree.add(Text.assemble(("failed: ", "red"), _failure(run.failure)))
     return tree
 

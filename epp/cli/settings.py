@@ -117,11 +117,11 @@ def _metrics_token(flags: PickerFlags) -> Path | None:
 
 def _decisions(flags: PickerFlags) -> DecisionSettings | None:
     """Return which decisions are recorded; None where nobody could read them. Raises ConfigurationError."""
-    if flags.admin_port is None and flags.decision_file is None:
+    if flags.decision_file is None and (flags.admin_port is None or not flags.decision_buffer):
         if flags.decision_sample_rate:
             raise ConfigurationError(
-                "--decision-sample-rate has no effect without --admin-port, where decisions are shown, or "
-                "--decision-file: add one of them"
+                "--decision-sample-rate has no effect without --admin-port, which shows the decisions of "
+                "--decision-buffer, and without --decision-file: add one of them"
             )
         return None
     file = None

@@ -95,7 +95,7 @@ def _filter_steps(
         kept = trace.slots
         out = before.slots[~np.isin(before.slots, kept)]
         dropped = _of_slots(before, out[:MOST_LISTED])
-        member = members.get(trace.plugin)
+        reasons = _reasons(request, dropped, trace.plugin, members.get(trace.plugin))
         yield FilterStep(
             plugin=trace.plugin,
             before=trace.before,
@@ -104,28 +104,32 @@ def _filter_steps(
             kept=tuple(name_of(before.snapshot, slot) for slot in kept[:MOST_LISTED].tolist()),
             kept_more=max(len(kept) - MOST_LISTED, 0),
             dropped=tuple(
-                Drop(endpoint=dropped[position].name, reason=_reason(request, dropped, position, trace.plugin, member))
-                for position in range(len(dropped))
+                Drop(endpoint=name_of(before.snapshot, slot), reason=printable(reason, _MOST_TEXT))
+                for slot, reason in zip(dropped.slots.tolist(), reasons, strict=True)
             ),
             dropped_more=max(len(out) - MOST_LISTED, 0),
         )
         before = _of_slots(before, kept)
 
 
-def _reason(request: Request, dropped: Candidates, position: int, plugin: str, member: ProfileFilter | None) -> str:
-    one = _of_slots(dropped, dropped.slots[position : position + 1])
-    age = one.now - one.values(METRICS_AT).item(0)
-    if plugin == AGE_STEP:
-        return f"last reported {age:.1f} s ago"
+def _reasons(request: Request, dropped: Candidates, plugin: str, member: ProfileFilter | None) -> list[str]:
+    """Return why each of the candidates was dropped, as far as that is known."""
+    count = len(dropped)
+    if not count or (member is None and plugin != AGE_STEP):
+        return [""] * count
+    ages = [f"last reported {age:.1f} s ago" for age in (dropped.now - dropped.values(METRICS_AT)).tolist()]
     if member is None:
-        return ""
-    if member.drops_stale and not member.fresh(one).item(0):
-        return f"last reported {age:.1f} s ago"
+        return ages
     try:
-        found = tuple(islice(member.filter.drop_reasons(request, seen(one, member.staleness)), 1))
-    except Exception:  # noqa: BLE001  a plugin may raise anything; its result is what counted
-        found = ()
-    return printable(str(found[0]), _MOST_TEXT) if found else _BY_CAUSE[member.filter.drops]
+        found = [str(reason) for reason in member.filter.why_dropped(request, seen(dropped, member.staleness))]
+    except Exception:  # noqa: BLE001  a plugin may raise anything; what it dropped counts, and is known
+        found = []
+    otherwise = member.filter.drop_means or _BY_CAUSE[member.filter.drops]
+    reasons = [reason or otherwise for reason in found] if len(found) == count else [otherwise] * count
+    if member.drops_stale:
+        fresh = member.fresh(dropped).tolist()
+        return [reason if is_fresh else age for reason, age, is_fresh in zip(reasons, ages, fresh, strict=True)]
+    return reasons
 
 
 def _scorer_step(trace: ScoreTrace, profile: Profile | None) -> ScorerStep:

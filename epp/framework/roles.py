@@ -61,6 +61,8 @@ class Filter(Plugin[FP], role=Role(title="Filters", stage=Stage.CYCLE, on_error=
     """Whether it can drop all candidates."""
     drops: DropCause = DropCause.UNSTATED
     """Why it drops candidates: that is how a request is refused for which a profile's filters leave none."""
+    drop_means: str = ""
+    """What it says of an endpoint that it is dropped, after its name: `has too long a queue`."""
     keeps_all: bool = False
     """Whether it drops none with its parameters, so that profiles do without it."""
 
@@ -78,6 +80,14 @@ class Filter(Plugin[FP], role=Role(title="Filters", stage=Stage.CYCLE, on_error=
         Called where the filter has left none.
         """
         return ()
+
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
+        """Return the reason for each of some candidates, all of which were dropped, like `drop_means`.
+
+        Called for the record of a decision, afterwards, with at most a few dozen of them; it has no effect.
+        """
+        reasons = tuple(self.drop_reasons(request, dropped))
+        return reasons if len(reasons) == len(dropped) else (self.drop_means,) * len(dropped)
 
     def rehearse(self, request: Request, candidates: Candidates) -> None:
         """Check that there is one bool for each candidate."""

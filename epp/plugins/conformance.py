@@ -17,6 +17,7 @@ class HeaderBasedTestingFilter(Filter):
     """
 
     plugin_type = "header-based-testing-filter"
+    drop_means = "is not among those that the header names"
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         lists = [value for name, value in request.headers.fields() if name == ENDPOINT_SELECTION]

@@ -114,6 +114,7 @@ class SessionAffinityFilter(SessionAffinity[SessionAffinityFilterParameters], Fi
 
     plugin_type = "session-affinity-filter"
     may_empty = False
+    drop_means = "did not serve this session last"
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         bound = self.bound(request, candidates)

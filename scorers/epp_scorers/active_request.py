@@ -29,6 +29,7 @@ class ActiveRequestScorer(LoadScorer[ActiveRequestParameters]):
 
     plugin_type = "active-request-scorer"
     category = Category.DISTRIBUTION
+    zero_means = "has the most requests in flight"
     reads = (IN_FLIGHT,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:

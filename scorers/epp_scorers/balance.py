@@ -42,6 +42,7 @@ class BalanceScorer(Scorer[BalanceParameters], PreRequest[BalanceParameters]):
 
     plugin_type = "balance-scorer"
     category = Category.DISTRIBUTION
+    zero_means = "is in the cluster that got the most requests of late"
     may_read = (CLUSTER,)
 
     def setup(self) -> None:

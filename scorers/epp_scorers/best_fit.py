@@ -62,6 +62,7 @@ class BestFitScorer(Scorer[BestFitParameters]):
 
     plugin_type = "best-fit-scorer"
     category = Category.AFFINITY
+    zero_means = "has too little memory, no accelerator, or nothing known of it"
     reads = (ACCELERATOR,)
 
     def setup(self) -> None:

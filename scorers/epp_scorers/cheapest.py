@@ -47,6 +47,7 @@ class CheapestScorer(Scorer[CheapestParameters]):
 
     plugin_type = "cheapest-scorer"
     category = Category.AFFINITY
+    zero_means = "has no known price, or another one is free of charge"
     reads = (ACCELERATOR,)
     without_prices = "all endpoints get 0, which is no preference"
 

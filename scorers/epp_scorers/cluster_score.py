@@ -75,7 +75,9 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
 
     plugin_type = "cluster-score"
     drops = DropCause.AVAILABILITY
+    drop_means = "has no score"
     category = Category.DISTRIBUTION
+    zero_means = "has the lowest score of a cluster, or none"
     metrics = (_MISSING,)
 
     def setup(self) -> None:

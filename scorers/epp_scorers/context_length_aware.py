@@ -49,7 +49,9 @@ class ContextLengthAware(Filter[ContextLengthAwareParameters], Scorer[ContextLen
 
     plugin_type = "context-length-aware"
     drops = DropCause.CONSTRAINT
+    drop_means = "is for prompts of another length"
     category = Category.AFFINITY
+    zero_means = "has a label that is no range of lengths"
     may_read = (PROMPT_TOKENS,)
 
     def setup(self) -> None:

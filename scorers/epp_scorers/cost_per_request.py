@@ -84,6 +84,7 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
 
     plugin_type = "cost-per-request-scorer"
     category = Category.BALANCE
+    zero_means = "serves no requests by its profile, or costs too much for this class of service"
     reads = (ACCELERATOR,)
 
     def setup(self) -> None:

@@ -20,6 +20,7 @@ class DeviceHealthScorer(Scorer):
 
     plugin_type = "device-health-scorer"
     category = Category.AFFINITY
+    zero_means = "has a device that is unhealthy"
     reads = (ACCELERATOR,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002

@@ -85,6 +85,7 @@ class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
 
     plugin_type = "endpoint-attribute-scorer"
     category = Category.DISTRIBUTION
+    zero_means = "is at the worst end of the range, or its value is not known"
     may_read = LOAD_INPUTS
 
     def setup(self) -> None:

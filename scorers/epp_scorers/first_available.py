@@ -86,6 +86,7 @@ class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
 
     plugin_type = "first-available-scorer"
     category = Category.BALANCE
+    zero_means = "is draining, blocked, saturated, or of no class in the order"
     reads = (ACCELERATOR, WAITING, KV_USAGE)
     may_read = LOAD_INPUTS
 

@@ -53,6 +53,7 @@ class GpuNeighbourScorer(Scorer[GpuNeighbourParameters]):
 
     plugin_type = "gpu-neighbour-scorer"
     category = Category.DISTRIBUTION
+    zero_means = "shares a device with the busiest neighbours"
     reads = (ACCELERATOR,)
     may_read = (WAITING, RUNNING, IN_FLIGHT)
 

@@ -51,6 +51,7 @@ class CompactFirstScorer(Scorer[GpuUsageParameters]):
 
     plugin_type = "compact-first-scorer"
     category = Category.AFFINITY
+    zero_means = "is not in use, or its GPUs have no capacity"
     reads = (ACCELERATOR,)
     may_read = USAGE_INPUTS
 
@@ -67,6 +68,7 @@ class LowLoadFirstScorer(Scorer[GpuUsageParameters]):
 
     plugin_type = "low-load-first-scorer"
     category = Category.DISTRIBUTION
+    zero_means = "is fully in use, or its GPUs have no capacity"
     reads = (ACCELERATOR,)
     may_read = USAGE_INPUTS
 
@@ -87,6 +89,7 @@ class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
 
     plugin_type = "node-compact-gpu-low-load-scorer"
     category = Category.BALANCE
+    zero_means = "is fully in use on the emptiest node, or its GPUs have no capacity"
     reads = (ACCELERATOR,)
     may_read = USAGE_INPUTS
 
@@ -133,6 +136,7 @@ class PlacementTemplateScorer(Scorer[PlacementTemplateParameters]):
 
     plugin_type = "placement-template-scorer"
     category = Category.BALANCE
+    zero_means = "is the last one by the mode of its template, or its GPUs have no capacity"
     reads = (ACCELERATOR, PLACEMENT)
     may_read = USAGE_INPUTS
 

@@ -19,6 +19,7 @@ class GpuTopologyScorer(Scorer):
 
     plugin_type = "gpu-topology-scorer"
     category = Category.AFFINITY
+    zero_means = "has no known connection to the peer, or there is no peer"
     reads = (ACCELERATOR,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002

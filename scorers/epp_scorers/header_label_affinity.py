@@ -23,6 +23,7 @@ class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):
 
     plugin_type = "header-label-affinity-scorer"
     category = Category.AFFINITY
+    zero_means = "has another label than the header asks for, or the header is missing"
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         wanted = request.headers.get(self.parameters.header_name.lower())

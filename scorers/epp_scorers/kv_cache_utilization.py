@@ -9,6 +9,7 @@ class KvCacheUtilizationScorer(Scorer):
 
     plugin_type = "kv-cache-utilization-scorer"
     category = Category.DISTRIBUTION
+    zero_means = "has a full KV cache"
     reads = (KV_USAGE,)
     may_read = LOAD_INPUTS
 

@@ -25,6 +25,7 @@ class LoadAwareScorer(LoadScorer[LoadAwareParameters]):
 
     plugin_type = "load-aware-scorer"
     category = Category.DISTRIBUTION
+    zero_means = "has a full queue"
     reads = (WAITING,)
     may_read = LOAD_INPUTS
 

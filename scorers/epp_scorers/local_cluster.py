@@ -47,6 +47,7 @@ class LocalClusterScorer(Scorer[LocalClusterParameters]):
 
     plugin_type = "local-cluster-scorer"
     category = Category.AFFINITY
+    zero_means = "is not in the local cluster, or that is not preferred now"
 
     def setup(self) -> None:
         self._clusters = ClusterIndex()

@@ -20,6 +20,7 @@ class LoraAffinityScorer(Scorer):
 
     plugin_type = "lora-affinity-scorer"
     category = Category.AFFINITY
+    zero_means = "neither has the adapter nor a free slot for it"
     reads = (LORA,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:

@@ -57,6 +57,7 @@ class MostCapableScorer(Scorer[MostCapableParameters]):
 
     plugin_type = "most-capable-scorer"
     category = Category.AFFINITY
+    zero_means = "has no accelerator, or nothing is known of it"
     reads = (ACCELERATOR,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002

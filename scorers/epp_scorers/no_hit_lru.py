@@ -47,6 +47,7 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters],
 
     plugin_type = "no-hit-lru-scorer"
     category = Category.DISTRIBUTION
+    zero_means = "was the last one to be used for a prompt that no cache held"
 
     def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)

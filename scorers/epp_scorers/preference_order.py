@@ -77,7 +77,9 @@ class PreferenceOrderScorer(Filter[PreferenceOrderParameters], Scorer[Preference
 
     plugin_type = "preference-order-scorer"
     drops = DropCause.CONSTRAINT
+    drop_means = "has a class that no preference is for"
     category = Category.AFFINITY
+    zero_means = "has a class that no preference is for"
     reads = (ACCELERATOR,)
     may_read = (PROMPT_TOKENS, LORA)
 

@@ -25,6 +25,7 @@ class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
 
     plugin_type = "prefix-cache-scorer"
     category = Category.AFFINITY
+    zero_means = "holds nothing of the prompt"
 
     def setup(self) -> None:
         self._key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)

@@ -13,6 +13,7 @@ class QueueScorer(LoadScorer):
 
     plugin_type = "queue-scorer"
     category = Category.DISTRIBUTION
+    zero_means = "has the longest queue"
     reads = (WAITING,)
     may_read = LOAD_INPUTS
 

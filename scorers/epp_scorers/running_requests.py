@@ -13,6 +13,7 @@ class RunningRequestsSizeScorer(LoadScorer):
 
     plugin_type = "running-requests-size-scorer"
     category = Category.DISTRIBUTION
+    zero_means = "runs the most requests"
     reads = (RUNNING,)
     may_read = LOAD_INPUTS
 

@@ -17,6 +17,7 @@ class SessionAffinityScorer(Scorer[SessionAffinityParameters], SessionAffinity[S
 
     plugin_type = "session-affinity-scorer"
     category = Category.AFFINITY
+    zero_means = "did not serve this session last"
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         return self.bound(request, candidates).astype(np.float64)

@@ -46,6 +46,7 @@ class SliceFitScorer(Scorer[SliceFitParameters]):
 
     plugin_type = "slice-fit-scorer"
     category = Category.AFFINITY
+    zero_means = "has too small a slice, or one of unknown size"
     reads = (ACCELERATOR,)
 
     def setup(self) -> None:

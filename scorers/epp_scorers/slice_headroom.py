@@ -32,6 +32,7 @@ class SliceHeadroomScorer(Scorer[SliceHeadroomParameters]):
 
     plugin_type = "slice-headroom-scorer"
     category = Category.DISTRIBUTION
+    zero_means = "has no room on its node with spread, or nothing but room with pack"
     reads = (ACCELERATOR,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002

@@ -44,6 +44,7 @@ class SteadyScorer(Scorer[SteadyParameters], PreRequest[SteadyParameters]):
 
     plugin_type = "steady-scorer"
     category = Category.AFFINITY
+    zero_means = "is in another cluster than this session"
 
     def setup(self) -> None:
         ids = self.parameters.session_id_config

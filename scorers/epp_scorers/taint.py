@@ -23,6 +23,7 @@ class TaintScorer(Scorer[TaintParameters]):
 
     plugin_type = "taint-scorer"
     category = Category.AFFINITY
+    zero_means = "is in a cluster with a taint of effect PreferNoSelect, or one that is not active"
     reads = (CLUSTER,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002

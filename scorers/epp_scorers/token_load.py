@@ -28,6 +28,7 @@ class TokenLoadScorer(LoadScorer[TokenLoadParameters]):
 
     plugin_type = "token-load-scorer"
     category = Category.DISTRIBUTION
+    zero_means = "has as many prompt tokens under way as it may"
     may_read = (PROMPT_TOKENS,)
 
     def setup(self) -> None:

@@ -46,6 +46,7 @@ class TopologyAffinityScorer(Scorer[TopologyAffinityScorerParameters]):
 
     plugin_type = "topology-affinity-scorer"
     category = Category.AFFINITY
+    zero_means = "shares no place with the peer, or there is no peer"
 
     def setup(self) -> None:
         far = 0.0

@@ -25,6 +25,7 @@ class WakeUpScorer(Scorer[WakeUpParameters]):
 
     plugin_type = "wake-up-scorer"
     category = Category.AFFINITY
+    zero_means = "is frozen"
     reads = (ACCELERATOR,)
     may_read = WAKE_UP_INPUTS[1:]
 

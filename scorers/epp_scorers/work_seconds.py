@@ -91,6 +91,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
 
     plugin_type = "work-seconds-scorer"
     category = Category.BALANCE
+    zero_means = "takes far longer than the best one"
     may_read = (PROMPT_TOKENS, KV_USAGE, *LOAD_INPUTS, *WAKE_UP_INPUTS)
 
     def setup(self) -> None:

@@ -29,6 +29,7 @@ ADMIN_PORT = "docs/admin-port.md"
 QUOTAS = "docs/quotas.md"
 TENANTS = "docs/tenants.md"
 SECURITY = "docs/security.md"
+DECISIONS = "docs/decisions.md"
 NOT_RUN = {
     "README.md": ("make run", "make test", "make bench", "helm install", "epp check --cluster"),
     "deploy/README.md": ("docker build", "helm ", "kubectl "),
@@ -40,6 +41,7 @@ NOT_RUN = {
     QUOTAS: (),
     TENANTS: ("kubectl ",),
     SECURITY: (),
+    DECISIONS: (),
     FILES: ("kubectl ",),
 }
 """Commands that install packages, as the text beside them says, the bench, which has a test of its own, and those for a
@@ -55,6 +57,7 @@ PROJECT_FILES = {
     QUOTAS: (),
     TENANTS: (),
     SECURITY: (),
+    DECISIONS: (),
     FILES: (),
 }
 """What a document needs of the checkout."""
@@ -263,6 +266,27 @@ def test_tenants_work_as_they_are_written(walk):
     assert 'fairness_id="chat",model_name="meta-llama/Llama-3.1-8B-Instruct",priority="10"' in metrics
     assert "HTTP/1.1 200 OK" in moved
     assert not [key for key in ("sk-of-chat", "sk-of-night-jobs", "sk-of-nobody") if key in "".join(walked.values())]
+
+
+def test_tf_8_decisions_are_explained_as_it_is_written(walk):
+    *_, served, first, refused, second, listed, stored, _ = walk(DECISIONS).values()
+    assert '"text"' in served
+    for part in (
+        "affordable: 3 -> 2",
+        "✗ h100: ",
+        "> t4",
+        "t4 at 127.0.0.1:8002",
+        "natural, status 200",
+    ):
+        assert part in first
+    assert "rejected-constraint" in refused or "no model server here is what this request asks for" in refused
+    assert "429 UnmetConstraintError" in second
+    for name in ("h100", "t4", "a100"):
+        assert f"✗ {name}: " in second
+    (record,) = json.loads(next(line for line in listed.splitlines() if line.startswith("{")))["decisions"]
+    text = stored[stored.index("{") : stored.rindex("}") + 1]
+    assert json.loads(text) == record
+    assert record["ending"]["cause"] == "natural"
 
 
 def test_security_works_as_it_is_written(walk):

@@ -99,6 +99,7 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
 
     plugin_type = "cost-aware-spill"
     may_empty = False
+    drop_means = "has no known price, and endpoints with one have room"
     reads = (ACCELERATOR, KV_USAGE, *LOAD_INPUTS)
     without_prices = "all endpoints are kept, and none is preferred"
 
@@ -122,6 +123,10 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         last = present[-1] if full.all() else present[np.argmin(full)]
         opened: Mask = groups <= last
         return opened
+
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+        prices = [self._price(tag) for tag in dropped.records(ACCELERATOR)]
+        return [f"costs ${price:.2f} an hour, and cheaper ones have room" if price < inf else "" for price in prices]
 
     def _fullness_by_group(self, candidates: Candidates, groups: Positions) -> Floats:
         """Return the fullness of each candidate, estimated in groups without any metric."""

@@ -56,3 +56,14 @@ class NodeConcurrencyFilter(Filter[NodeConcurrencyParameters]):
         if most := self.parameters.max_requests_per_device:
             kept &= requests_on_device(candidates.snapshot)[candidates.slots] < most
         return kept
+
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+        reasons = [""] * len(dropped)
+        for place, most, counts in (
+            ("a device", self.parameters.max_requests_per_device, requests_on_device(dropped.snapshot)),
+            ("its node", self.parameters.max_requests_per_node, requests_on_node(dropped.snapshot)),
+        ):
+            for position, count in enumerate(counts[dropped.slots].tolist()):
+                if most and count >= most:
+                    reasons[position] = f"{place} serves {count:g} requests"
+        return reasons

@@ -36,6 +36,7 @@ class PlacementFilter(Filter[PlacementFilterParameters]):
 
     plugin_type = "placement-template-filter"
     drops = DropCause.CONSTRAINT
+    drop_means = "is not where its template allows, or its GPU serves too many requests"
     reads = (PLACEMENT, NODE_LABELS, ACCELERATOR, IN_FLIGHT)
     may_read = LOAD_INPUTS
 

@@ -49,6 +49,7 @@ class PlacementFilter(Filter[PlacementFilterParameters]):
 
     plugin_type = "placement-filter"
     drops = DropCause.AVAILABILITY
+    drop_means = "is in a cluster that was not chosen"
     reads = (CLUSTER,)
 
     def setup(self) -> None:

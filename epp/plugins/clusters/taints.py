@@ -34,6 +34,7 @@ class TaintFilter(SessionAffinity[TaintFilterParameters], Filter[Any]):
 
     plugin_type = "taint-filter"
     drops = DropCause.AVAILABILITY
+    drop_means = "is in a cluster with a taint that is not tolerated"
 
     def setup(self) -> None:
         super().setup()

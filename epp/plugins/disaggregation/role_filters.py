@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters by the role of an endpoint: encode, prefill or decode."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from epp.framework import Candidates, Filter, Mask, Request
 from epp.framework.stages import DECODE_ROLES, ENCODE_ROLES, PREFILL_ROLES, ROLE_LABEL
-from epp.plugins.filters.labels import has_value
+from epp.plugins.filters.labels import has_value, labelled
 
 
 class _RoleFilter(Filter):
@@ -16,6 +17,9 @@ class _RoleFilter(Filter):
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
         return has_value(candidates, ROLE_LABEL, self.roles, or_no_label=self.takes_unlabelled)
+
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+        return [labelled(endpoint, ROLE_LABEL) for endpoint in dropped.endpoints]
 
 
 class EncodeFilter(_RoleFilter):

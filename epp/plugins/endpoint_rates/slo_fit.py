@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the endpoints expected to meet the latency objectives of the request, and of these the cheapest."""
 
+from collections.abc import Sequence
 from math import inf
 from typing import Literal
 
@@ -83,16 +84,10 @@ class SloFitFilter(Filter[SloFitParameters]):
         return "all endpoints that fit are kept" if self.parameters.prefer_cheapest else ""
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        given = self.parameters
-        ttft_limit = given.margin * target_seconds(request.headers, SLO_TTFT_MS, given.default_ttft_ms)
-        tpot_limit = given.margin * target_seconds(request.headers, SLO_TPOT_MS, given.default_tpot_ms)
-        rates = request.get(ENDPOINT_RATES)
-        if rates is None or not len(candidates) or ttft_limit == tpot_limit == inf:
+        worst = self._worst(request, candidates)
+        if worst is None:
             return np.ones(len(candidates), dtype=np.bool_)
-        ttft_left = max(ttft_limit - waited_seconds(request, candidates), _LEAST_SECONDS)
-        batch = batch_sizes(candidates) + 1
-        ttft = self._ttft_seconds(request, candidates, rates, batch)
-        worst = np.maximum(ttft / ttft_left, rates.itl_seconds(candidates, batch) / tpot_limit)
+        given = self.parameters
         fits = worst <= 1.0
         request.put(TARGET_IN_REACH, bool(fits.any()))
         if not fits.any():
@@ -101,6 +96,31 @@ class SloFitFilter(Filter[SloFitParameters]):
             nearest: Mask = worst <= worst.min() * _EQUAL
             return nearest
         return self._cheapest(fits, candidates) if given.prefer_cheapest else fits
+
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
+        worst = self._worst(request, dropped)
+        if worst is None:
+            return ()
+        return [
+            "costs more than another that keeps the target"
+            if ratio <= 1.0
+            else f"is expected to take {ratio:.2f} times the target"
+            for ratio in worst.tolist()
+        ]
+
+    def _worst(self, request: Request, candidates: Candidates) -> Floats | None:
+        """Return the worse ratio of expected time to limit of each candidate; None without limits or rates."""
+        given = self.parameters
+        ttft_limit = given.margin * target_seconds(request.headers, SLO_TTFT_MS, given.default_ttft_ms)
+        tpot_limit = given.margin * target_seconds(request.headers, SLO_TPOT_MS, given.default_tpot_ms)
+        rates = request.get(ENDPOINT_RATES)
+        if rates is None or not len(candidates) or ttft_limit == tpot_limit == inf:
+            return None
+        ttft_left = max(ttft_limit - waited_seconds(request, candidates), _LEAST_SECONDS)
+        batch = batch_sizes(candidates) + 1
+        ttft = self._ttft_seconds(request, candidates, rates, batch)
+        worst: Floats = np.maximum(ttft / ttft_left, rates.itl_seconds(candidates, batch) / tpot_limit)
+        return worst
 
     def _ttft_seconds(self, request: Request, candidates: Candidates, rates: EndpointRates, batch: Floats) -> Floats:
         slots = candidates.slots

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps endpoints by a threshold on any reported number."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import isnan
 from typing import Literal, TypeAlias
 
@@ -85,3 +85,11 @@ class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
         threshold = self.parameters.algorithm.threshold
         holds = _OPERATORS[threshold.operator](values, threshold.value)
         return np.where(np.isnan(values), self.parameters.on_missing == "Pass", holds)
+
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+        name, threshold = self.parameters.attribute, self.parameters.algorithm.threshold
+        wanted = f"not {threshold.operator} {threshold.value:g}"
+        return [
+            f"its {name} is not known" if isnan(value) else f"its {name} is {value:g}, {wanted}"
+            for value in dropped.values(self._column).tolist()
+        ]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the endpoints whose devices are closely connected to those of the endpoint that serves the other leg."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
@@ -35,3 +36,9 @@ class GpuTopologyFilter(Filter[GpuTopologyFilterParameters]):
             return np.ones(len(candidates), dtype=np.bool_)
         near: Mask = tiers_of(device_closeness(candidates, candidates.peer)) <= self.parameters.max_allowed_tier
         return near
+
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+        if dropped.peer is None:
+            return ()
+        tiers = tiers_of(device_closeness(dropped, dropped.peer)).tolist()
+        return [f"is connected to the peer in tier {tier:g}" for tier in tiers]

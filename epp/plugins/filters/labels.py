@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters by endpoint labels: a Kubernetes LabelSelector, and its deprecated forms."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Literal
 
 import msgspec
@@ -78,6 +79,15 @@ class LabelSelectorFilter(Filter[LabelSelectorParameters]):
             requirement.matches(labels) for requirement in self.parameters.match_expressions
         )
 
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+        return [labelled(endpoint, self._unmet(endpoint.labels)) for endpoint in dropped.endpoints]
+
+    def _unmet(self, labels: Mapping[str, str]) -> str:
+        """Return the label that does not match."""
+        exact = (key for key, value in self.parameters.match_labels.items() if labels.get(key) != value)
+        others = (each.key for each in self.parameters.match_expressions if not each.matches(labels))
+        return next(chain(exact, others), "")
+
 
 class ByLabelSelectorFilter(LabelSelectorFilter):
     """Keeps an endpoint if it has every label in `matchLabels` and meets every entry of `matchExpressions`.
@@ -120,6 +130,15 @@ class ByLabelFilter(Filter[ByLabelParameters]):
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
         wanted = self.parameters
         return has_value(candidates, wanted.label, wanted.valid_values, or_no_label=wanted.allows_no_label)
+
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+        return [labelled(endpoint, self.parameters.label) for endpoint in dropped.endpoints]
+
+
+def labelled(endpoint: Endpoint, key: str) -> str:
+    """Return what an endpoint has as a label, as a reason for which it is dropped."""
+    value = endpoint.labels.get(key)
+    return f"has no label {key}" if value is None else f"its label {key} is {value!r}"
 
 
 def has_value(candidates: Candidates, label: str, values: tuple[str, ...], *, or_no_label: bool) -> Mask:

@@ -105,6 +105,17 @@ class NodeAffinityFilter(Filter[NodeAffinityParameters]):
             not self._terms or any(term.matches(labels) for term in self._terms)
         )
 
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+        return [self._unmet(labels) for labels in dropped.records(NODE_LABELS)]
+
+    def _unmet(self, labels: Mapping[str, str]) -> str:
+        if not labels:
+            return "its node is not known"
+        for key, value in self.parameters.node_selector.items():
+            if labels.get(key) != value:
+                return f"the label {key} of its node is {labels[key]!r}" if key in labels else f"its node has no {key}"
+        return f"no term selects its node {labels.get(NODE_NAME, '')}".rstrip()
+
 
 def _is_whole_number(text: str) -> bool:
     digits = text.removeprefix("-")

@@ -155,6 +155,19 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetec
         silent = np.isnan(candidates.values(METRICS_AT))
         return np.where(self._fresh(candidates) | silent, fullest, np.maximum(fullest, 1.0))
 
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+        reasons = ["its metrics were too old"] * len(dropped)
+        for text, column, limit in zip(
+            ("{:g} requests wait there", "its KV cache is full to {:.0%}"),
+            (WAITING, KV_USAGE),
+            self._thresholds(dropped),
+            strict=True,
+        ):
+            values = dropped.values(column)
+            for position in np.flatnonzero(values >= limit * self._room).tolist():
+                reasons[position] = text.format(values[position])
+        return reasons
+
     def _thresholds(self, candidates: Candidates) -> tuple[Floats | float, Floats | float]:
         limits = self._limits
         return limits.of(candidates, "queue_depth_threshold"), limits.of(candidates, "kv_cache_util_threshold")
@@ -223,6 +236,14 @@ class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters], SaturationDetec
         for name, column in self._counted:
             kept &= candidates.values(column) < np.floor(self._limits.of(candidates, name) * self._room)
         return kept
+
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+        reasons = [""] * len(dropped)
+        for name, column in self._counted:
+            values = dropped.values(column)
+            for position in np.flatnonzero(values >= np.floor(self._limits.of(dropped, name) * self._room)).tolist():
+                reasons[position] = f"{values[position]:g} {column.unit} are in flight there"
+        return reasons
 
     def fullness(self, candidates: Candidates) -> Floats:
         shares = [candidates.values(column) / self._limits.of(candidates, name) for name, column in self._counted]

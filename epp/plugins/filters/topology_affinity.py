@@ -27,6 +27,7 @@ class TopologyAffinityFilter(Filter[TopologyAffinityFilterParameters]):
 
     plugin_type = "topology-affinity-filter"
     may_empty = False
+    drop_means = "is farther from the peer than minAffinity allows"
     reads = (TOPOLOGY,)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drops endpoints above a limit of their load."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
@@ -74,3 +74,11 @@ class UtilizationFilter(Filter[UtilizationParameters]):
         for column, max_value in self._limits:
             over |= expected_load(candidates, column) > max_value
         return ~over
+
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+        reasons = [""] * len(dropped)
+        for condition, (column, most) in zip(self.parameters.conditions, self._limits, strict=True):
+            for position, value in enumerate(expected_load(dropped, column).tolist()):
+                if value > most and not reasons[position]:
+                    reasons[position] = f"its {condition.metric} is {value:g}, more than {most:g}"
+        return reasons

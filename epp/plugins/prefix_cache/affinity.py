@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the endpoints with most of the prompt in their KV cache, unless they are too busy."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -89,6 +90,12 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
                 if not self._too_slow(request, candidates, match, sticky, best):
                     return sticky
         return everyone(len(candidates))
+
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
+        match = request.get(self._match_key)
+        if match is None or not match.total_blocks:
+            return ()
+        return [f"holds {share:.0%} of the prompt" for share in match.shares(dropped).tolist()]
 
     def _explores(self, request: Request) -> bool:
         share = self.parameters.exploration_probability

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flags of decisions: what they come to, and that none is without effect."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from epp.cli.picker_flags import Gateway, PickerFlags, Serve
+from epp.cli.settings import picker_settings
+from epp.decisions.settings import DecisionSettings, FileSettings
+from epp.extproc.settings import ServerSettings
+from epp.framework import ConfigurationError
+from epp.observability.log_writer import LogWriter
+
+
+def decisions(flags: PickerFlags) -> DecisionSettings | None:
+    server = ServerSettings("unix:unset")
+    return picker_settings(flags, server, host="127.0.0.1", log=LogWriter(io.StringIO())).decisions
+
+
+def test_nothing_is_recorded_that_nobody_could_read():
+    assert decisions(Serve()) is None
+    assert decisions(Serve(admin_port=0, decision_buffer=0)) is None
+    assert decisions(Serve(admin_port=0)) == DecisionSettings()
+    assert decisions(Gateway(admin_port=0)) == DecisionSettings()
+
+
+def test_flags_are_settings():
+    path = Path("decisions.jsonl")
+    flags = Serve(
+        decision_file=path,
+        decision_file_size=10,
+        decision_file_count=2,
+        decision_sample_rate=0.5,
+        decision_buffer=7,
+        decision_buffer_size=1000,
+        trusted_gateways="10.0.0.0/8",
+    )
+    assert decisions(flags) == DecisionSettings(
+        sample_rate=0.5,
+        asked_by_header=True,
+        buffer=7,
+        buffer_bytes=1000,
+        file=FileSettings(path=path, most_bytes=10, count=2),
+    )
+
+
+@pytest.mark.parametrize("flags", [Serve(decision_sample_rate=1.0), Serve(decision_sample_rate=1.0, decision_buffer=0)])
+def test_sample_that_nobody_could_read_is_refused_with_the_remedy(flags):
+    with pytest.raises(
+        ConfigurationError, match=r"^--decision-sample-rate has no effect without --admin-port, .*: add"
+    ):
+        decisions(flags)
