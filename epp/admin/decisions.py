@@ -18,6 +18,8 @@ from epp.observability.http_thread import Answer
 PATH = "/api/decisions"
 _SHOWN = 50
 _MOST_SHOWN = 1000
+_MOST_BYTES = 2 * 1024 * 1024
+"""Of records in an answer: to copy more would hold up requests."""
 _MOST_DIGITS = 6
 
 
@@ -43,7 +45,9 @@ class _DecisionPages:
         recorder = self._recorder
 
         def found() -> tuple[list[bytes], dict[str, object]]:
-            records = recorder.ring.latest(limit, since=since.at, after=since.id, request_id=request_id)
+            records = recorder.ring.latest(
+                limit, since=since.at, after=since.id, request_id=request_id, most_bytes=_MOST_BYTES
+            )
             return records, {"recorded": dict(recorder.recorded), "lost": dict(recorder.lost)}
 
         records, counts = await self._loop.call(found)

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -27,6 +28,7 @@ from epp.framework.headers import DECISION_RECORD, REQUEST_ID
 from epp.framework.printable import printable
 from epp.framework.request import Headers, Request, RequestBody
 from epp.framework.result import SchedulingResult
+from epp.framework.snapshot import Snapshot
 from epp.scheduling import Profile
 
 SAMPLED, ASKED, FAILED = "sampled", "asked", "failed"
@@ -48,6 +50,18 @@ _SEEDS = 2**64
 _log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What decides now."""
+
+    profiles: Callable[[], Mapping[str, Profile]]
+    """Those of the configuration, by name."""
+    generation: Callable[[], int]
+    """Number of the configuration."""
+    snapshot: Callable[[], Snapshot]
+    """The pool."""
+
+
 class Recorder(DirectorObserver):
     """Records requests that fail, and refusals; `run` makes the records."""
 
@@ -55,13 +69,9 @@ class Recorder(DirectorObserver):
         self,
         settings: DecisionSettings,
         clock: Clock,
-        profiles: Callable[[], Mapping[str, Profile]],
-        generation: Callable[[], int],
+        setup: Setup,
     ) -> None:
-        """Prepare; raises ConfigurationError for a file that cannot be written.
-
-        `profiles` and `generation` are those of the configuration that decides now.
-        """
+        """Prepare; raises ConfigurationError for a file that cannot be written."""
         self.ring = Ring(settings.buffer, settings.buffer_bytes)
         self.file = None if settings.file is None else DecisionFile(settings.file)
         self.recorded: Counter[str] = Counter({SAMPLED: 0, ASKED: 0, FAILED: 0})
@@ -70,8 +80,7 @@ class Recorder(DirectorObserver):
         """Decisions that were to be recorded: too many at a time, too many failures in a second, or a fault."""
         self._settings = settings
         self._clock = clock
-        self._profiles = profiles
-        self._generation = generation
+        self._setup = setup
         self._threshold = int(settings.sample_rate * _SEEDS)
         self._prefix = secrets.token_hex(3)
         self._number = 0
@@ -109,7 +118,9 @@ class Recorder(DirectorObserver):
             elif not seconds:
                 seconds = self._clock.now() - request.received_at
             timings = Timings(total=round(seconds, 6))
-            self._want(self._recording(request, refusal.error, self._profiles(), wanted_for, timings))
+            snapshot = self._setup.snapshot() if refusal.error.scheduling is None else None
+            profiles = self._setup.profiles()
+            self._want(self._recording(request, refusal.error, profiles, wanted_for, timings, snapshot=snapshot))
 
     def add_shadows(self, request: Request, runs: Sequence[ShadowRun]) -> None:
         """Add what other profiles would have done to the record of a request, if there is one."""
@@ -160,6 +171,8 @@ class Recorder(DirectorObserver):
         profiles: Mapping[str, Profile],
         recorded_for: str,
         timings: Timings,
+        *,
+        snapshot: Snapshot | None = None,
     ) -> Recording:
         return Recording(
             self.next_id(),
@@ -168,8 +181,9 @@ class Recorder(DirectorObserver):
             profiles,
             at=self._clock.utc(),
             recorded_for=recorded_for,
-            config_generation=self._generation(),
+            config_generation=self._setup.generation(),
             timings=timings,
+            snapshot=snapshot,
         )
 
     def _want(self, recording: Recording) -> None:
@@ -214,7 +228,7 @@ class SamplingRecorder(Recorder):
             self.lost["busy"] += 1
             return
         timings = Timings(scheduling=round(scheduling_seconds, 6))
-        recording = self._recording(request, result, self._profiles(), wanted_for, timings)
+        recording = self._recording(request, result, self._setup.profiles(), wanted_for, timings)
         request.put(RECORDING, recording)
         self._open += 1
         self._want(recording)
@@ -233,12 +247,11 @@ class SamplingRecorder(Recorder):
 def recorder_of(
     settings: DecisionSettings,
     clock: Clock,
-    profiles: Callable[[], Mapping[str, Profile]],
-    generation: Callable[[], int],
+    setup: Setup,
 ) -> Recorder:
     """Return a recorder that costs a request as little as the settings allow; raises ConfigurationError."""
     kind = SamplingRecorder if settings.records_routed else Recorder
-    return kind(settings, clock, profiles, generation)
+    return kind(settings, clock, setup)
 
 
 def _unread(headers: Headers, model: str) -> Request:

@@ -12,6 +12,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.errors import RequestError
 from epp.framework.request import DataKey, Request
 from epp.framework.result import SchedulingResult
+from epp.framework.snapshot import Snapshot
 from epp.scheduling import Profile
 
 _DIGITS = 6
@@ -32,6 +33,7 @@ class Recording:
         "_request",
         "_served",
         "_shadows",
+        "_snapshot",
         "_timings",
         "_why",
         "at",
@@ -54,7 +56,9 @@ class Recording:
         recorded_for: str,
         config_generation: int,
         timings: Timings,
+        snapshot: Snapshot | None = None,
     ) -> None:
+        """`snapshot` is that of a refusal before any profile ran."""
         self.id = record_id
         self.request_id = request.id
         self.at = at
@@ -72,6 +76,7 @@ class Recording:
         self._profiles: Mapping[str, Profile] | None = profiles
         self._config_generation = config_generation
         self._timings = timings
+        self._snapshot = snapshot
         self._ending: Ending | None = None
         self._served: Endpoint | None = None
         self._why = ""
@@ -104,7 +109,7 @@ class Recording:
 
     def forget(self) -> None:
         """Let go of what its record is made of: a request refers to its recording, and a response may be long."""
-        self._request = self._outcome = self._profiles = None
+        self._request = self._outcome = self._profiles = self._snapshot = None
 
     def made(self) -> bytes:
         """Return the record as it is now, as JSON."""
@@ -116,6 +121,7 @@ class Recording:
                 id=self.id,
                 kind="refused" if isinstance(self._outcome, RequestError) else "routed",
                 at=self.at,
+                snapshot=self._snapshot,
                 recorded_for=self.for_,
                 config_generation=self._config_generation,
                 timings=self._timings,

@@ -56,21 +56,32 @@ class Ring:
         found = self._kept.get(record_id)
         return None if found is None else found.data
 
-    def latest(self, limit: int, *, since: float | None = None, after: str = "", request_id: str = "") -> list[bytes]:
-        """Return the latest records, newest first.
+    def latest(
+        self,
+        limit: int,
+        *,
+        since: float | None = None,
+        after: str = "",
+        request_id: str = "",
+        most_bytes: int | None = None,
+    ) -> list[bytes]:
+        """Return the latest records, newest first; of `most_bytes` together, or a single one that is larger.
 
         Only those decided after `since`, seconds since 1970, and after the one with the id `after`, as far as that is
         still known; of one request alone if `request_id` names it.
         """
         newest: Iterator[Kept] = reversed(self._kept.values())
-        found = []
+        found: list[bytes] = []
+        left = self._most_bytes if most_bytes is None else most_bytes
         for kept in newest:
-            if kept.id == after or (since is not None and kept.at <= since):
+            if len(found) >= limit or kept.id == after or (since is not None and kept.at <= since):
                 break
-            if not request_id or kept.request_id == request_id:
-                found.append(kept.data)
-                if len(found) >= limit:
-                    break
+            if request_id and kept.request_id != request_id:
+                continue
+            left -= len(kept.data)
+            if found and left < 0:
+                break
+            found.append(kept.data)
         return found
 
     def _make_room(self) -> None:

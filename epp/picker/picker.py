@@ -12,7 +12,7 @@ import structlog
 from epp.admin import AdminPort, LoopCalls, Route, TokenAccess, decision_routes, quota_routes
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
-from epp.decisions.recorder import Recorder, recorder_of
+from epp.decisions.recorder import Recorder, Setup, recorder_of
 from epp.decisions.series import DecisionMetrics
 from epp.director import Director
 from epp.extproc.budgets import Claim
@@ -82,8 +82,11 @@ class Picker:
             self.recorder = recorder_of(
                 settings.decisions,
                 self._clock,
-                lambda: self._running.assembly.pipeline.scheduler.profiles,
-                lambda: self.config.generation,
+                Setup(
+                    profiles=lambda: self._running.assembly.pipeline.scheduler.profiles,
+                    generation=lambda: self.config.generation,
+                    snapshot=lambda: self._running.store.latest,
+                ),
             )
             self.metrics.registry.register(DecisionMetrics(self.recorder))
         self._running = RunningConfig(

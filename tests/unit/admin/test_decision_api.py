@@ -9,15 +9,15 @@ import pytest
 from admin_client import asked, opened
 
 from epp.admin import AdminPort, LoopCalls, decision_routes
-from epp.decisions.recorder import Recorder, recorder_of
+from epp.decisions.recorder import Recorder, Setup, recorder_of
 from epp.decisions.ring import Kept
 from epp.decisions.settings import DecisionSettings
-from epp.framework import ManualClock
+from epp.framework import ManualClock, Snapshot
 
 
 @pytest.fixture
 def recorder() -> Recorder:
-    found = recorder_of(DecisionSettings(), ManualClock(), dict, int)
+    found = recorder_of(DecisionSettings(), ManualClock(), Setup(dict, int, Snapshot))
     for number in range(1, 4):
         data = f'{{"id":"d-{number}","requestId":"r{number}"}}'.encode()
         found.ring.add(Kept(f"d-{number}", f"r{number}", float(number), data))

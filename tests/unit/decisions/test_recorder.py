@@ -12,7 +12,7 @@ from epp.config import Builder, assemble, load_text
 from epp.datastore import Datastore
 from epp.decisions import recorder as recorder_module
 from epp.decisions.record import DecisionRecord, ShadowRun
-from epp.decisions.recorder import Recorder, SamplingRecorder, recorder_of
+from epp.decisions.recorder import Recorder, SamplingRecorder, Setup, recorder_of
 from epp.decisions.settings import DecisionSettings, FileSettings
 from epp.director import Cause, Director, DirectorObserver, Observers, Routing, Seeds
 from epp.framework import Endpoint, Headers, ManualClock
@@ -37,9 +37,8 @@ class World:
         text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n{plugins}"
         pipeline = assemble(load_text(text), Builder(Registry(), self.clock)).pipeline
         file = None if path is None else FileSettings(path=path)
-        self.recorder = recorder_of(
-            DecisionSettings(file=file, **settings), self.clock, lambda: pipeline.scheduler.profiles, lambda: 7
-        )
+        setup = Setup(lambda: pipeline.scheduler.profiles, lambda: 7, store.snapshot)
+        self.recorder = recorder_of(DecisionSettings(file=file, **settings), self.clock, setup)
         self.director = Director(store, pipeline, self.clock, observer=Observers(self.recorder), seeds=Seeds(b"test"))
 
     def route(self, request_id: str = "r1", **more: str) -> Routing:
@@ -153,6 +152,8 @@ def test_request_that_could_not_be_read_is_recorded():
         world.director.route(headers(), b"{", None)
     (record,) = world.records()
     assert (record.request_id, record.asked.path) == ("r1", "/v1/completions")
+    assert record.seen is not None
+    assert (record.seen.endpoints, record.seen.available, record.seen.screened) == (4, 4, 0)
     assert record.failure is not None
     assert record.failure.status == 400
 

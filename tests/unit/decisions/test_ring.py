@@ -64,6 +64,14 @@ def test_only_those_after_a_time_or_a_record_and_of_one_request():
     assert numbers(1, request_id="even") == [4]
 
 
+def test_answer_is_bounded_in_bytes_and_never_empty_for_that():
+    ring = Ring(100, 10_000)
+    for number in range(5):
+        ring.add(kept(number, size=10))
+    assert len(ring.latest(100, most_bytes=35)) == 3
+    assert len(ring.latest(100, most_bytes=1)) == 1
+
+
 def test_ring_without_room_keeps_nothing():
     ring = Ring(0, MOST_BYTES)
     ring.add(kept(1))

@@ -24,6 +24,7 @@ from epp.framework import (
 )
 from epp.framework.errors import InternalError, NoEndpointsError, PluginFailedError, SaturatedError
 from epp.framework.plugin import Role
+from epp.framework.result import ProfileAttempt
 from epp.framework.testing import candidates
 from epp.scheduling import Guard, Profile, ProfileFilter, Scheduler, SchedulingObserver, WeightedScorer
 
@@ -260,6 +261,33 @@ def test_trace_tells_what_filters_dropped_and_scorers_said():
     assert (dropped.plugin, dropped.before, dropped.after) == ("idle", 3, 2)
     (said,) = result.primary.scores
     assert (said.plugin, said.weight, said.scores.tolist()) == ("fixed", 4, [0.25, 0.75])
+
+
+def test_trace_of_a_request_that_fails_is_on_its_error():
+    class Nobody(Best):
+        def pick(self, request, candidates, totals, draw):
+            return np.empty(0, dtype=np.intp)
+
+    scored = profile("scored", WeightedScorer(Fixed(0.25, 0.75), 4), filters=(Idle(),), picker=Nobody())
+    handler = Sequentially(("easy", "scored", "empty"))
+    handler.aggregate = lambda request, results: None  # type: ignore[method-assign]  whatever they found
+    profiles = {"easy": profile("easy"), "scored": scored, "empty": profile("empty", filters=(Idle(), Idle()))}
+    with pytest.raises(InternalError) as refused:
+        Scheduler(profiles, handler, handler).schedule(Request("r"), candidates(waiting=[0, 9, 0]))
+    scheduling = refused.value.scheduling
+    assert scheduling is not None
+    easy, failed, _ = (scheduling.profiles[name] for name in profiles)
+    assert isinstance(easy, ProfileResult)
+    assert isinstance(failed, ProfileAttempt)
+    assert len(failed.candidates) == 3
+    assert [(step.plugin, step.after) for step in failed.filters] == [("idle", 2)]
+    assert [trace.scores.tolist() for trace in failed.scores] == [[0.25, 0.75]]
+    assert refused.value not in scheduling.errors.values()
+
+
+def test_result_knows_the_candidates_before_its_filters():
+    result = one(profile("p", filters=(Idle(),))).schedule(Request("r"), candidates(waiting=[0, 9, 0])).primary
+    assert (result.considered.tolist(), result.candidates.slots.tolist()) == ([0, 1, 2], [0, 2])
 
 
 def test_gie_2_profile_picker_is_asked_until_it_wants_no_more_and_sees_the_results_so_far():
