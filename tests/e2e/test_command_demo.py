@@ -31,6 +31,10 @@ async def test_printed_command_gets_an_answer_and_ctrl_c_leaves_nothing_behind(d
         status, headers = await run(shlex.split(line))
         assert status == 200
         assert headers["x-sim-server"] == "t4"  # idle, and the cheapest
+        _, *arguments = shlex.split(await demo.says("epp explain --last"))
+        async with command(*arguments) as explained:
+            assert "cost-aware-spill" in await explained.says("cost-aware-spill: ")
+            assert await explained.end() == 0
         first, second, third = (await demo.says("prefix hits")).split(" | ")
         assert first.startswith("h100 up: waiting ")
         assert second.startswith("a100-3g.20gb up: waiting ")
