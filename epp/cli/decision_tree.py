@@ -4,7 +4,7 @@
 Names in a record may be of clients: they are printed as plain text.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -23,9 +23,12 @@ from epp.decisions.record import (
 from epp.framework.printable import printable
 
 _MOST_TEXT = 300
-_MOST_CANDIDATES = 10
+_MOST_NAMED = 10
 _MOST_DROPPED = 8
+_MOST_LABEL = 32
 _BAR = 12
+_CELL, _GAP, _GUIDES = 15, 2, 8
+"""Columns of a terminal: of a cell, between two, and to the left of all."""
 _FULL, _PARTS = "█", " ▏▎▍▌▋▊▉"
 
 
@@ -36,7 +39,7 @@ def show(console: Console, record: DecisionRecord) -> None:
         console.print(_line(f"{label:<9}", said))
     for run in record.profiles:
         console.print()
-        console.print(_profile(run, record.failure))
+        console.print(_profile(run, console.width, record.failure))
     console.print()
     for label, said in _outcome(record):
         console.print(_line(f"{label:<9}", said))
@@ -133,7 +136,7 @@ def _outcome(record: DecisionRecord) -> Iterator[tuple[str, str]]:
         yield "shadow", _shadow(shadow)
 
 
-def _profile(run: ProfileRun, said_below: Failure | None) -> Tree:
+def _profile(run: ProfileRun, width: int, said_below: Failure | None) -> Tree:
     title = Text.assemble(
         ("profile ", "bold"),
         (_plain(run.name), "bold"),
@@ -152,12 +155,15 @@ def _profile(run: ProfileRun, said_below: Failure | None) -> Tree:
     if run.candidates:
         count = len(run.candidates) + run.candidates_more
         scores = tree.add(Text(f"scores of {count}" if run.scorers else f"{count} without scores"))
-        scores.add(_scores(run))
-        for note in _zeros(run.scorers, run.candidates):
+        shown = run.candidates[: _columns(run, width)]
+        scores.add(_scores(run.scorers, shown, max(abs(each.total) for each in run.candidates)))
+        for note in _zeros(run.scorers, shown):
             scores.add(note)
-        more = max(len(run.candidates) - _MOST_CANDIDATES, 0) + run.candidates_more
-        if more:
-            scores.add(Text(f"and {more} more", "dim"))
+        rest = run.candidates[len(shown) : len(shown) + _MOST_NAMED]
+        others = [f"{_plain(each.endpoint)} {each.total:.3f}" for each in rest]
+        more = count - len(shown) - len(rest)
+        if others or more:
+            scores.add(Text("then " + ", ".join([*others, f"{more} more"] if more else others), "dim"))
     if run.picker:
         names = [_plain(each.endpoint) for each in run.candidates if each.rank is not None]
         tree.add(Text.assemble(f"{_plain(run.picker)}: ", (", then ".join(names), "green")))
@@ -173,47 +179,58 @@ def _filter_title(step: FilterStep) -> Text:
     return text
 
 
-def _scores(run: ProfileRun) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("endpoint", overflow="fold")
-    table.add_column("total", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for step in run.scorers:
-        weight = "" if step.weight == 1 else f"\nx{step.weight:g}"
-        table.add_column(_plain(step.plugin).replace("-", "-\n") + weight, justify="right", no_wrap=True)
-    table.add_column("load, hardware", overflow="fold")
-    best = max((abs(each.total) for each in run.candidates), default=0.0)
-    for each in run.candidates[:_MOST_CANDIDATES]:
-        picked = each.rank is not None
-        name = Text(("> " if each.rank == 0 else "  ") + _plain(each.endpoint), "green" if picked else "")
-        parts = zip(run.scorers, each.scores, each.contributions, strict=False)
-        table.add_row(
-            name,
-            f"{each.total:.3f}",
-            Text(_bar(each.total, best), "green" if picked else "dim"),
-            *(_score(step, score, part) for step, score, part in parts),
-            _joined(*_load(each)),
-        )
+def _columns(run: ProfileRun, width: int) -> int:
+    """Return for how many candidates there is room beside each other."""
+    left = max([len(_label(step)) for step in run.scorers] + [len(name) for name in _FACTS])
+    return max(1, (width - _GUIDES - left - _GAP) // (_CELL + _GAP))
+
+
+def _scores(scorers: Sequence[ScorerStep], candidates: Sequence[CandidateScore], best: float) -> Table:
+    """Return a table with a column for each candidate, and a row for each scorer and each fact."""
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+    table.add_column("", style="dim", no_wrap=True)
+    for each in candidates:
+        style = "bold" if each.rank is None else "bold green"
+        table.add_column(Text(_plain(each.endpoint), style), overflow="fold", max_width=_CELL)
+    table.add_row("", *map(_rank, candidates))
+    table.add_row("total", *(Text(f"{each.total:.3f}", "bold") for each in candidates))
+    table.add_row(
+        "", *(Text(_bar(each.total, best), "green" if each.rank is not None else "dim") for each in candidates)
+    )
+    for number, step in enumerate(scorers):
+        table.add_row(_label(step), *(_score(step, each, number) for each in candidates))
+    for name, fact in _FACTS.items():
+        cells = [fact(each) for each in candidates]
+        if any(cells):
+            table.add_row(name, *map(Text, cells))
     return table
 
 
-def _score(step: ScorerStep, score: float, part: float) -> str:
-    if step.problem:
-        return "failed"
+def _rank(each: CandidateScore) -> str:
+    if each.rank is None:
+        return ""
+    return f"fallback {each.rank}" if each.rank else "picked"
+
+
+def _label(step: ScorerStep) -> str:
+    return printable(step.plugin, _MOST_LABEL) + ("" if step.weight == 1 else f" x{step.weight:g}")
+
+
+def _score(step: ScorerStep, each: CandidateScore, number: int) -> str:
+    if step.problem or number >= min(len(each.scores), len(each.contributions)):
+        return "failed" if step.problem else ""
+    score, part = each.scores[number], each.contributions[number]
     return f"{score:.3f}" if step.weight == 1 else f"{part:.3f} ({score:.3f})"
 
 
-def _load(each: CandidateScore) -> Iterator[str]:
-    if each.in_flight is not None:
-        yield f"{each.in_flight} in flight"
-    if each.waiting is not None:
-        yield f"{each.waiting:g} waiting"
-    if each.running is not None:
-        yield f"{each.running:g} running"
-    if each.kv_usage is not None:
-        yield f"KV {each.kv_usage:.0%}"
-    yield _plain(each.accelerator)
-    yield _dollars(each.cost_per_hour)
+_FACTS: Mapping[str, Callable[[CandidateScore], str]] = {
+    "in flight": lambda each: "" if each.in_flight is None else str(each.in_flight),
+    "waiting": lambda each: "" if each.waiting is None else f"{each.waiting:g}",
+    "running": lambda each: "" if each.running is None else f"{each.running:g}",
+    "KV cache": lambda each: "" if each.kv_usage is None else f"{each.kv_usage:.0%}",
+    "accelerator": lambda each: _plain(each.accelerator),
+    "price": lambda each: _dollars(each.cost_per_hour),
+}
 
 
 def _zeros(scorers: Sequence[ScorerStep], candidates: Sequence[CandidateScore]) -> Iterator[Text]:
@@ -222,11 +239,7 @@ def _zeros(scorers: Sequence[ScorerStep], candidates: Sequence[CandidateScore]) 
         if step.problem:
             yield Text.assemble((f"{_plain(step.plugin)} failed: ", "yellow"), _plain(step.problem))
             continue
-        names = [
-            _plain(each.endpoint)
-            for each in candidates[:_MOST_CANDIDATES]
-            if number < len(each.scores) and each.scores[number] == 0
-        ]
+        names = [_plain(each.endpoint) for each in candidates if number < len(each.scores) and each.scores[number] == 0]
         if names and step.zero_means:
             yield Text(f"0 of {_plain(step.plugin)}: {', '.join(names)}: {_plain(step.zero_means)}", "dim")
 

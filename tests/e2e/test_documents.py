@@ -274,7 +274,7 @@ def test_tf_8_decisions_are_explained_as_it_is_written(walk):
     for part in (
         "affordable: 3 -> 2",
         "✗ h100: ",
-        "> t4",
+        "picked",
         "t4 at 127.0.0.1:8002",
         "natural, status 200",
     ):

@@ -2,6 +2,7 @@
 """`epp explain`: the record it finds, and the tree it prints."""
 
 import io
+import re
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -137,10 +138,12 @@ def test_tree_has_the_dropped_with_their_reason_and_the_scores_with_their_sum():
     text = shown(ROUTED)
     assert "accelerator-filter: 3 -> 2" in text
     assert "✗ c: too dear" in text
-    (row,) = [line for line in text.splitlines() if "> a" in line]
-    assert "2.000 (1.000)" in row
-    assert "failed" in row
-    assert "3 in flight" in row
+    rows = dict(re.findall(r"^│   │   (\S.*?) {2,}(.*?) *$", text, re.MULTILINE))
+    assert rows["total"].split() == ["2.000", "0.000"]
+    assert rows["queue-scorer x2"].split() == ["2.000", "(1.000)", "0.000", "(0.000)"]
+    assert rows["kv-scorer"].split() == ["failed", "failed"]
+    assert rows["in flight"] == "3"
+    assert rows["KV cache"] == "50%"
     assert "0 of queue-scorer: b: has the longest queue" in text
     assert "kv-scorer failed: ValueError: no" in text
     assert "max-score-picker: a" in text
