@@ -51,7 +51,7 @@ class Seen(_Part, frozen=True, kw_only=True):
     eligible: int = 0
     """Of these, those that the gateway's subset allows."""
     screened: int = 0
-    """Of these, those that screeners and quotas left."""
+    """Of these, those that screeners, quotas and flow control left."""
 
 
 class Drop(_Part, frozen=True, kw_only=True):

@@ -86,7 +86,7 @@ async def admin_of(served: Served) -> str:
         (("--decision-sample-rate=1",), ["does-not", "asks"]),
     ],
 )
-async def test_tf_8_gateway_that_is_trusted_can_ask_for_a_record(sim, flags, recorded):
+async def test_tf_5_gateway_that_is_trusted_can_ask_for_a_record(sim, flags, recorded):
     async with (
         serving(sim, PLAIN, "--admin-port=0", *flags) as served,
         served.channel() as channel,
@@ -102,7 +102,7 @@ async def test_tf_8_gateway_that_is_trusted_can_ask_for_a_record(sim, flags, rec
             assert found[0].recorded_for == "failed"
 
 
-async def test_tf_8_record_tells_the_whole_way_of_a_request(sim):
+async def test_tf_5_record_tells_the_whole_way_of_a_request(sim):
     async with (
         serving(sim, PLAIN, "--admin-port=0", "--decision-sample-rate=1") as served,
         served.channel() as channel,

@@ -268,7 +268,7 @@ def test_tenants_work_as_they_are_written(walk):
     assert not [key for key in ("sk-of-chat", "sk-of-night-jobs", "sk-of-nobody") if key in "".join(walked.values())]
 
 
-def test_tf_8_decisions_are_explained_as_it_is_written(walk):
+def test_tf_5_decisions_are_explained_as_it_is_written(walk):
     *_, served, first, refused, second, listed, stored, _ = walk(DECISIONS).values()
     assert '"text"' in served
     for part in (

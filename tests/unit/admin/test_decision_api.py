@@ -48,7 +48,7 @@ def port(recorder: Recorder) -> Iterator[AdminPort]:
         ("?request=nobody", []),
     ],
 )
-def test_tf_8_latest_decisions_newest_first(port, query, ids):
+def test_tf_5_latest_decisions_newest_first(port, query, ids):
     found = asked(port, path=f"/api/decisions{query}")
     assert found.status == 200
     assert [record["id"] for record in found.body["decisions"]] == ids

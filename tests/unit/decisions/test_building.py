@@ -99,7 +99,7 @@ def zones(*names: str, **columns) -> Candidates:
     return candidates(labels=[{"zone": name} for name in names], **columns)
 
 
-def test_tf_8_record_has_each_filter_with_those_dropped_and_those_kept():
+def test_tf_5_record_has_each_filter_with_those_dropped_and_those_kept():
     record = recorded(ZONES, zones("a", "b", "a", "b", waiting=[4, 0, 0, 0]))
     (run,) = record.profiles
     (step,) = run.filters
@@ -109,7 +109,7 @@ def test_tf_8_record_has_each_filter_with_those_dropped_and_those_kept():
     assert all(drop.reason for drop in step.dropped)
 
 
-def test_tf_8_contributions_add_up_to_the_total():
+def test_tf_5_contributions_add_up_to_the_total():
     record = recorded(ZONES, zones("a", "a", "b", waiting=[4, 0, 0], kv_usage=[0.25, 0.5, 0]))
     (run,) = record.profiles
     best, other = run.candidates

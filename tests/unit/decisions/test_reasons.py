@@ -129,7 +129,7 @@ ATTRIBUTE = {"attribute": "waiting", "algorithm": {"threshold": {"operator": "Le
         ),
     ],
 )
-def test_gie_10_dropped_endpoint_has_its_reason(name: str, parameters: dict, pool: Candidates, reasons: list[str]):
+def test_tf_5_dropped_endpoint_has_its_reason(name: str, parameters: dict, pool: Candidates, reasons: list[str]):
     assert [reason for _, reason in dropped_by(name, parameters, pool, Request("r"))] == reasons
 
 

@@ -58,7 +58,7 @@ class World:
         return [msgspec.json.decode(data, type=DecisionRecord) for data in self.recorder.ring.latest(10_000)]
 
 
-def test_tf_8_sampled_request_is_recorded_at_its_pick_and_completed_at_its_end():
+def test_tf_5_sampled_request_is_recorded_at_its_pick_and_completed_at_its_end():
     world = World(sample_rate=1)
     routing = world.route()
     (record,) = world.records()
@@ -135,7 +135,7 @@ def test_routed_request_that_fails_is_recorded(cause: Cause, status: int):
     assert record.profiles[0].candidates
 
 
-def test_tf_8_refused_request_is_recorded_with_the_filters_that_left_none():
+def test_tf_5_refused_request_is_recorded_with_the_filters_that_left_none():
     world = World(EMPTY)
     world.fail()
     (record,) = world.records()
