@@ -329,9 +329,12 @@ class Serve(PickerFlags):
         ),
     ] = ""
     disable_endpoint_subset_filter: Annotated[Switch, switch_option("Ignore the gateway's subset hint.")] = Switch.FALSE
-    emit_endpoint_scores: Annotated[Switch, switch_option("Send the scores of all candidates in dynamic metadata.")] = (
-        Switch.FALSE
-    )
+    emit_endpoint_scores: Annotated[
+        Switch,
+        switch_option(
+            "Send the scores of all candidates in dynamic metadata, with accelerator and price of the pick, and why."
+        ),
+    ] = Switch.FALSE
     drain_timeout: DrainTimeout = Seconds(30)
     drain_quiet_period: Annotated[float, duration_option("Time without open streams that ends the drain.")] = Seconds(2)
 

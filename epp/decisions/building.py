@@ -21,7 +21,7 @@ from epp.decisions.record import (
     ShadowRun,
     Timings,
 )
-from epp.decisions.runs import MOST_LISTED, accelerator_of, number, profile_run
+from epp.decisions.runs import MOST_LISTED, number, profile_run
 from epp.director import Decision
 from epp.flow_control import STAY
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
@@ -32,7 +32,7 @@ from epp.framework.headers import OBJECTIVE
 from epp.framework.printable import printable
 from epp.framework.request import Request
 from epp.framework.result import FailedScheduling, ProfileAttempt, ProfileResult, SchedulingResult
-from epp.framework.snapshot import ACCELERATOR, METRICS_AT, Snapshot
+from epp.framework.snapshot import METRICS_AT, Snapshot
 from epp.framework.tenants import TENANT
 from epp.scheduling import Profile
 
@@ -209,9 +209,8 @@ def _pick(request: Request, result: SchedulingResult) -> Pick:
     destination, primary = result.destination, result.primary
     targets = [target.name for target in islice(destination.targets, MOST_LISTED)]
     decision = Decision(request, result)
-    tag = primary.candidates.snapshot.records(ACCELERATOR).values[primary.slot]
     asked = request.get(ACCELERATOR_SELECTION)
-    cost, share = tag.cost_per_hour(), decision.cached_share
+    cost, share = decision.cost_per_hour, decision.cached_share
     return Pick(
         endpoint=targets[0],
         address=destination.addresses[0],
@@ -219,8 +218,8 @@ def _pick(request: Request, result: SchedulingResult) -> Pick:
         addresses=tuple(islice(destination.addresses, MOST_LISTED)),
         headers=tuple(sorted(destination.headers)),
         aggregator=result.aggregator,
-        accelerator=accelerator_of(tag),
-        accelerator_model=tag.model,
+        accelerator=decision.accelerator,
+        accelerator_model=decision.tag.model,
         policy="" if asked is None else asked.of(primary.profile).policy,
         cost_per_hour=None if cost is None else number(cost),
         cached_share=None if share is None else number(share),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from epp.flow_control import STAY
+from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
@@ -44,9 +45,19 @@ class Decision:
     @property
     def accelerator(self) -> str:
         """Class, or else model, of the endpoint's accelerator; empty if unknown."""
-        primary = self.result.primary
-        tag = primary.candidates.snapshot.records(ACCELERATOR).values[primary.slot]
+        tag = self.tag
         return tag.primary_class or tag.model
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """Price of the endpoint in US dollars; None if unknown."""
+        return self.tag.cost_per_hour()
+
+    @property
+    def tag(self) -> AcceleratorTag:
+        """The accelerator of the endpoint."""
+        primary = self.result.primary
+        return primary.candidates.snapshot.records(ACCELERATOR).values[primary.slot]
 
     @property
     def unknown_objective(self) -> bool:

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from epp.extproc.encoding import Nested, flag, tag, text, varint
 from epp.extproc.modes import BodyMode
@@ -25,7 +26,6 @@ from epp.framework.headers import (
     CONTENT_LENGTH,
     DESTINATION,
     DESTINATION_NAMESPACE,
-    ENDPOINT_SCORES,
     REQUEST_ID,
     WENT_INTO_RESPONSE_HEADERS,
 )
@@ -105,6 +105,9 @@ _RESPONSE_BODY_CLEARED = ProcessingResponse(
 ).SerializeToString()
 _RESPONSE_HEADERS_SEEN = _RESPONSE_HEADERS(_setting(WENT_INTO_RESPONSE_HEADERS)(b"true"))
 
+Told: TypeAlias = str | float | Mapping[str, float]
+"""A value of dynamic metadata."""
+
 
 @dataclass(slots=True)
 class Forwarding:
@@ -116,8 +119,8 @@ class Forwarding:
     """Headers to set beside the destination."""
     remove: list[str]
     """Headers to remove, unless they are set."""
-    scores: Mapping[str, float] | None = None
-    """Score of each candidate by `ip:port`; None for not telling."""
+    told: Mapping[str, Told] | None = None
+    """Dynamic metadata beside the destination; None for none."""
 
 
 def destination_with_headers(forwarding: Forwarding) -> bytes:
@@ -220,11 +223,10 @@ def _mutation(setting: Mapping[str, str], remove: Sequence[str]) -> bytes:
 
 
 def _destination_metadata(forwarding: Forwarding) -> bytes:
-    if forwarding.scores is None:
+    if forwarding.told is None:
         return _METADATA(forwarding.address.encode())
     reply = ProcessingResponse()
-    told: dict[str, str | Mapping[str, float]] = {DESTINATION: forwarding.address, ENDPOINT_SCORES: forwarding.scores}
-    reply.dynamic_metadata.update({DESTINATION_NAMESPACE: told})
+    reply.dynamic_metadata.update({DESTINATION_NAMESPACE: {DESTINATION: forwarding.address, **forwarding.told}})
     return reply.SerializeToString()
 
 

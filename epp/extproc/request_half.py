@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import ceil
+from math import ceil, isfinite
 
 from epp.bodies import with_model, with_model_added
 from epp.director import Director, Gathered, Held, Routing, Subset
@@ -15,7 +15,7 @@ from epp.extproc.faults import Fault, ProtocolError
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_first, read_headers, read_some
 from epp.extproc.long_bodies import LONG_BYTES, LongBody
 from epp.extproc.modes import BodyMode, GatewayTraits
-from epp.extproc.replies import Forwarding
+from epp.extproc.replies import Forwarding, Told
 from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework import Headers, RequestError
 from epp.framework.errors import (
@@ -28,7 +28,14 @@ from epp.framework.errors import (
     TooManyPendingError,
     TooManyStreamsError,
 )
-from epp.framework.headers import CONTENT_LENGTH, REQUEST_ID
+from epp.framework.headers import (
+    CONTENT_LENGTH,
+    ENDPOINT_ACCELERATOR,
+    ENDPOINT_COST,
+    ENDPOINT_REASON,
+    ENDPOINT_SCORES,
+    REQUEST_ID,
+)
 
 _EXPECTED, _BODY, _ENDED = Progress
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
@@ -376,17 +383,24 @@ class RequestHalf:
         setting = dict(destination.headers)
         if REQUEST_ID not in self.headers:
             setting[REQUEST_ID] = routing.request.id
-        scores = _scores(routing) if self._settings.emit_scores else None
-        return Forwarding(",".join(destination.addresses), setting, [*routing.control_names, *self._ignored], scores)
+        told = _told(routing) if self._settings.emit_scores else None
+        return Forwarding(",".join(destination.addresses), setting, [*routing.control_names, *self._ignored], told)
 
 
-def _scores(routing: Routing) -> dict[str, float]:
-    """Return the score of each candidate by `ip:port`."""
-    primary = routing.result.primary
-    return {
-        endpoint.hostport: float(total)
-        for endpoint, total in zip(primary.candidates.endpoints, primary.totals, strict=True)
+def _told(routing: Routing) -> Mapping[str, Told]:
+    """Return metadata for the operator of the gateway: the scores, and accelerator, price and reason of the pick."""
+    primary, decision = routing.result.primary, routing.decision
+    totals = zip(primary.candidates.endpoints, primary.totals.tolist(), strict=True)
+    told: dict[str, Told] = {
+        ENDPOINT_SCORES: {endpoint.hostport: total for endpoint, total in totals},
+        ENDPOINT_REASON: decision.why(),
     }
+    if decision.accelerator:
+        told[ENDPOINT_ACCELERATOR] = decision.accelerator
+    cost = decision.cost_per_hour
+    if cost is not None and isfinite(cost):
+        told[ENDPOINT_COST] = cost
+    return told
 
 
 def _rewritten(routing: Routing, body: bytes, *, incomplete: bool = False) -> bytes:

@@ -16,6 +16,7 @@ from epp.extproc.wire import (
     ProcessingResponse,
     StreamedBodyResponse,
 )
+from epp.framework.headers import ENDPOINT_SCORES
 
 DESTINATION = "x-gateway-destination-endpoint"
 NAMES = st.sampled_from(["x-request-id", "content-length", "x-prefiller-host-port", DESTINATION, "x-ä", ""])
@@ -68,7 +69,7 @@ def streamed(kind: str, body: bytes, *, end: bool) -> list[ProcessingResponse]:
 @given(VALUES, SETTINGS, REMOVED, SCORES)
 def test_destination_with_headers(address, setting, remove, scores):
     expected = ProcessingResponse(request_headers=HeadersResponse(response=routed(address, setting, remove)))
-    forwarding = replies.Forwarding(address, setting, remove, scores)
+    forwarding = replies.Forwarding(address, setting, remove, None if scores is None else {ENDPOINT_SCORES: scores})
     assert read(replies.destination_with_headers(forwarding)) == chosen(expected, address, scores)
 
 
@@ -78,7 +79,7 @@ def test_destination_with_body(address, setting, remove, scores, changed):
     if changed is not None:
         common.body_mutation.body = changed
     expected = ProcessingResponse(request_body=BodyResponse(response=common))
-    forwarding = replies.Forwarding(address, setting, remove, scores)
+    forwarding = replies.Forwarding(address, setting, remove, None if scores is None else {ENDPOINT_SCORES: scores})
     assert read(replies.destination_with_body(forwarding, changed)) == chosen(expected, address, scores)
 
 

@@ -21,6 +21,9 @@ from google.protobuf.json_format import MessageToDict
 from epp.director import Cause
 from epp.extproc.faults import ProtocolError
 from epp.extproc.wire import HeaderValueOption, ProcessingRequest, ProcessingResponse
+from epp.framework.accelerators.tag import AcceleratorTag, Cost
+from epp.framework.datalayer import Report
+from epp.framework.snapshot import ACCELERATOR
 
 DESTINATION = "x-gateway-destination-endpoint"
 
@@ -192,6 +195,21 @@ def test_scores_are_emitted_on_demand(bench):
     lb = MessageToDict(session.receive(request_body(BODY))[0].dynamic_metadata)["envoy.lb"]
     scores = lb["x-gateway-destination-endpoint-scores"]
     assert set(scores) == {"10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.2:8001", "[fd00::3]:8000"}
+    assert lb["x-gateway-destination-endpoint-reason"].startswith("default: ")
+    assert "x-gateway-destination-endpoint-accelerator" not in lb  # it is not known
+    assert "x-gateway-destination-endpoint-cost-per-hour" not in lb
+
+
+def test_gie_18_accelerator_and_price_of_the_pick_are_emitted_with_the_scores(bench):
+    tag = AcceleratorTag(model="h100", classes=("fast",), count=2, cost=Cost(per_hour=3.0))
+    for endpoint in bench.store.endpoints:
+        bench.store.tag(endpoint, Report(attributes={ACCELERATOR: tag}))
+    session = bench.session(emit_scores=True)
+    session.receive(request_headers())
+    lb = MessageToDict(session.receive(request_body(BODY))[0].dynamic_metadata)["envoy.lb"]
+    assert lb["x-gateway-destination-endpoint-accelerator"] == "fast"
+    assert lb["x-gateway-destination-endpoint-cost-per-hour"] == 6.0  # two devices
+    assert lb["x-gateway-destination-endpoint-reason"].endswith("on fast")
 
 
 def test_response_is_let_through_piece_by_piece_and_marked(bench):
