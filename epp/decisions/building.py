@@ -21,7 +21,7 @@ from epp.decisions.record import (
     ShadowRun,
     Timings,
 )
-from epp.decisions.runs import MOST_LISTED, number, profile_run
+from epp.decisions.runs import MOST_LISTED, before_filters, number, profile_run
 from epp.director import Decision
 from epp.flow_control import STAY
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
@@ -154,16 +154,12 @@ def _age(snapshot: Snapshot, now: float) -> float:
 
 
 def _considered(outcome: SchedulingResult | RequestError) -> Candidates | None:
-    """Return the candidates of the first profile, before its filters; None where none ran."""
+    """Return the candidates that profiles had, before any filter; None where none ran."""
     if isinstance(outcome, SchedulingResult):
-        primary = outcome.primary
-        if not primary.filters:
-            return primary.candidates
-        left = primary.candidates
-        return Candidates(left.snapshot, primary.considered, profile=left.profile, peer=left.peer, now=left.now)
+        return before_filters(outcome.primary)
     runs = {} if outcome.scheduling is None else outcome.scheduling.profiles
-    attempt = next((run for run in runs.values() if isinstance(run, ProfileAttempt)), None)
-    return None if attempt is None else attempt.candidates
+    run = next(iter(runs.values()), None)
+    return None if run is None else before_filters(run)
 
 
 def _runs(request: Request, result: SchedulingResult, profiles: Mapping[str, Profile]) -> tuple[ProfileRun, ...]:

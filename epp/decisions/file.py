@@ -93,6 +93,18 @@ class DecisionFile:
                 return
 
     def _write(self, lines: list[bytes]) -> None:
+        """Write as much at a time as one file may have."""
+        group: list[bytes] = []
+        size = 0
+        for line in lines:
+            if group and size + len(line) + 1 > self._settings.most_bytes:
+                self._write_group(group)
+                group, size = [], 0
+            group.append(line)
+            size += len(line) + 1
+        self._write_group(group)
+
+    def _write_group(self, lines: list[bytes]) -> None:
         try:
             self._append(b"".join(line + b"\n" for line in lines))
         except OSError as error:

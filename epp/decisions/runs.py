@@ -44,13 +44,13 @@ def profile_run(
     failure: Failure | None = None,
 ) -> ProfileRun:
     """Return a run as a record has it; `profile` is the one that ran, whose plugins say why, or None if it is gone."""
+    considered = before_filters(run)
     if isinstance(run, ProfileAttempt):
-        considered, picked, picker = run.candidates, _NO_PICKS, ""
+        picked, picker = _NO_PICKS, ""
         left = _of_slots(considered, run.filters[-1].slots) if run.filters else considered
         totals: Floats | None = None
     else:
         left, picked, totals, picker = run.candidates, run.picked, run.totals, run.picker
-        considered = _of_slots(left, run.considered) if run.filters else left
     scores = run.scores
     listed = _listed(totals, scores, len(left), picked) if scores or len(picked) else []
     return ProfileRun(
@@ -64,6 +64,13 @@ def profile_run(
         candidates_more=len(left) - len(listed) if listed else 0,
         picker=picker,
     )
+
+
+def before_filters(run: ProfileResult | ProfileAttempt) -> Candidates:
+    """Return the candidates before the filters of a run."""
+    if isinstance(run, ProfileAttempt) or not run.filters:
+        return run.candidates
+    return _of_slots(run.candidates, run.considered)
 
 
 def name_of(snapshot: Snapshot, slot: int) -> str:

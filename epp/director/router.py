@@ -158,7 +158,9 @@ class Router:
                 return Hold(admitter, awaited)
         result = arrival.pipeline.scheduler.schedule(request, candidates)
         if _prefers_cached(request.headers) and not _is_cached(arrival.pipeline, request, result):
-            raise PreconditionFailedError
+            error = PreconditionFailedError()
+            error.scheduling = result.as_failed()
+            raise error
         return self._routing(arrival.pipeline, request, result, started)
 
     def _routing(self, pipeline: Pipeline, request: Request, result: SchedulingResult, started: float) -> Routing:
@@ -168,9 +170,11 @@ class Router:
             for plugin in pipeline.of(PreRequest):
                 self._guard.call(PreRequest.role, plugin, plugin.pre_request, request, result)
             self._observer.routed(request, result, self._clock.now() - started)
-        except BaseException:  # nobody else would give it back
+        except BaseException as error:  # nobody else would give it back
             for reservation in reservations:
                 reservation.release(None)
+            if isinstance(error, RequestError):
+                error.scheduling = result.as_failed()
             raise
         routing = Routing(
             request,

@@ -129,6 +129,12 @@ class SchedulingResult(msgspec.Struct, frozen=True, eq=False):
         """The profile run whose picks are the targets."""
         return self.destination.primary
 
+    def as_failed(self) -> FailedScheduling:
+        """Return the same of a request that is refused after all."""
+        runs: dict[str, ProfileResult | ProfileAttempt | None] = dict(self.profiles)
+        runs |= {name: error.attempt for name, error in self.errors.items() if runs.get(name) is None}
+        return FailedScheduling({name: run for name, run in runs.items() if run is not None}, self.errors)
+
     @property
     def targets(self) -> tuple[Endpoint, ...]:
         """The target endpoint, then its fallbacks in order."""

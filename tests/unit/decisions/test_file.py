@@ -55,6 +55,16 @@ def test_full_file_is_moved_and_the_oldest_removed(tmp_path):
     assert [(tmp_path / name).read_bytes()[:1] for name in names] == [b"4", b"3", b"2"]
 
 
+def test_files_stay_within_their_size_however_much_is_written_at_once(tmp_path):
+    path = tmp_path / "d"
+    file = write(path, *(b"%09d" % number for number in range(100)), most_bytes=35, count=4)
+    sizes = {each.name: each.stat().st_size for each in tmp_path.iterdir()}
+    assert sizes.keys() == {"d", "d.1", "d.2", "d.3"}
+    assert max(sizes.values()) <= 35
+    assert path.read_bytes().endswith(b"000000099\n")
+    assert file.lost == 0
+
+
 def test_single_file_begins_anew(tmp_path):
     path = tmp_path / "d"
     write(path, b"1" * 9, most_bytes=10, count=1)

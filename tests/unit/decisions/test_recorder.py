@@ -146,6 +146,19 @@ def test_tf_5_refused_request_is_recorded_with_the_filters_that_left_none():
     assert record.pick is None
 
 
+def test_request_that_is_refused_after_its_scheduling_has_the_scores_in_its_record():
+    world = World()
+    with pytest.raises(RequestError):
+        world.route(prefer="if-available")  # nothing is cached anywhere
+    (record,) = world.records()
+    assert record.failure is not None
+    assert record.failure.status == 412
+    assert record.pick is None
+    assert len(record.profiles[0].candidates) == 4
+    assert record.seen is not None
+    assert record.seen.screened == 4
+
+
 def test_request_that_could_not_be_read_is_recorded():
     world = World()
     with pytest.raises(RequestError):
