@@ -65,12 +65,7 @@ class Setup:
 class Recorder(DirectorObserver):
     """Records requests that fail, and refusals; `run` makes the records."""
 
-    def __init__(
-        self,
-        settings: DecisionSettings,
-        clock: Clock,
-        setup: Setup,
-    ) -> None:
+    def __init__(self, settings: DecisionSettings, clock: Clock, setup: Setup) -> None:
         """Prepare; raises ConfigurationError for a file that cannot be written."""
         self.ring = Ring(settings.buffer, settings.buffer_bytes)
         self.file = None if settings.file is None else DecisionFile(settings.file)
@@ -187,7 +182,7 @@ class Recorder(DirectorObserver):
         )
 
     def _want(self, recording: Recording) -> None:
-        if not recording.is_queued:
+        if not (recording.is_queued or recording.is_lost):
             recording.is_queued = True
             self._waiting.append(recording)
             self._wanted.set()
@@ -201,7 +196,7 @@ class Recorder(DirectorObserver):
         try:
             data = recording.made()
         except Exception as error:  # noqa: BLE001  a record must not stop the others
-            recording.forget()
+            recording.lose()
             self.lost["error"] += 1
             if self.lost["error"] == 1:
                 _log.exception("decision not recorded", error=f"{type(error).__name__}: {error}")
@@ -244,11 +239,7 @@ class SamplingRecorder(Recorder):
         self._want(recording)
 
 
-def recorder_of(
-    settings: DecisionSettings,
-    clock: Clock,
-    setup: Setup,
-) -> Recorder:
+def recorder_of(settings: DecisionSettings, clock: Clock, setup: Setup) -> Recorder:
     """Return a recorder that costs a request as little as the settings allow; raises ConfigurationError."""
     kind = SamplingRecorder if settings.records_routed else Recorder
     return kind(settings, clock, setup)

@@ -40,6 +40,7 @@ class Recording:
         "for_",
         "id",
         "is_complete",
+        "is_lost",
         "is_queued",
         "is_written",
         "request_id",
@@ -66,6 +67,8 @@ class Recording:
         self.for_ = recorded_for
         self.is_complete = isinstance(outcome, RequestError)
         """Whether nothing but shadows is to come."""
+        self.is_lost = False
+        """Whether its record could not be made."""
         self.is_queued = False
         """Whether it is to be made, or made anew."""
         self.is_written = False
@@ -107,7 +110,12 @@ class Recording:
         """Add what other profiles would have done."""
         self._shadows += runs
 
-    def forget(self) -> None:
+    def lose(self) -> None:
+        """Give up: its record cannot be made."""
+        self.is_lost = True
+        self._forget()
+
+    def _forget(self) -> None:
         """Let go of what its record is made of: a request refers to its recording, and a response may be long."""
         self._request = self._outcome = self._profiles = self._snapshot = None
 
@@ -129,7 +137,7 @@ class Recording:
                 served=self._served,
                 shadows=self._shadows,
             )
-            self.forget()
+            self._forget()
         else:
             before = _decoder.decode(self._made)
             record = msgspec.structs.replace(

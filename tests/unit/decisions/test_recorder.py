@@ -250,3 +250,13 @@ def test_fault_in_a_record_stops_no_other(monkeypatch):
     world.fail(2)
     assert [record.request_id for record in world.records()] == ["f1"]
     assert world.recorder.lost["error"] == 1
+
+
+def test_routed_request_whose_record_fails_is_lost_once(monkeypatch):
+    world = World(sample_rate=1)
+    monkeypatch.setattr(recorder_module.Recording, "made", lambda self: 1 / 0)
+    routing = world.route()
+    world.records()
+    routing.complete(Cause.NATURAL)
+    assert world.records() == []
+    assert world.recorder.lost["error"] == 1
