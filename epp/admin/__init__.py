@@ -4,6 +4,7 @@
 from epp.admin.access import TokenAccess
 from epp.admin.decisions import decision_routes
 from epp.admin.loop_calls import LoopCalls
+from epp.admin.page import page_routes
 from epp.admin.port import LIMITS as ADMIN_LIMITS
 from epp.admin.port import AdminPort, AdminSettings
 from epp.admin.quotas import quota_routes
@@ -17,5 +18,6 @@ __all__ = [
     "Route",
     "TokenAccess",
     "decision_routes",
+    "page_routes",
     "quota_routes",
 ]

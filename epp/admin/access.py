@@ -34,7 +34,7 @@ class Access:
         """Prepare; without a token, for a port of this machine alone."""
         self._token = token
 
-    def check(self, request: HttpRequest) -> None:
+    def check(self, request: HttpRequest, *, needs_token: bool = True) -> None:
         """Raise AdminError for a request that is not to be answered."""
         host = request.headers.get("host", "")
         self._check_host(host)
@@ -44,7 +44,7 @@ class Access:
             raise AdminError(
                 HTTPStatus.FORBIDDEN, "Forbidden", "this request is of a page of another site: ask from a program"
             )
-        if self._token is not None and not self._token.matches(_bearer(request)):
+        if needs_token and self._token is not None and not self._token.matches(_bearer(request)):
             raise _unauthorized("--admin-token-file")
 
     def _check_host(self, host: str) -> None:

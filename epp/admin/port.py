@@ -10,7 +10,7 @@ import structlog
 
 from epp.admin.access import Access, is_loopback
 from epp.admin.answers import AdminError
-from epp.admin.routes import Route, find
+from epp.admin.routes import Route, find, is_for_all
 from epp.admin.token_file import TokenFile
 from epp.framework.errors import ConfigurationError
 from epp.observability.connection_series import ConnectionCounts, Cut
@@ -65,7 +65,7 @@ class AdminPort:
 
         async def answer(request: HttpRequest) -> Answer:
             try:
-                self._access.check(request)
+                self._access.check(request, needs_token=not is_for_all(table, request))
                 route, rest = find(table, request)
                 return await route.answer(request, rest)
             except AdminError as error:

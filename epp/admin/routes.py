@@ -29,14 +29,17 @@ class Route:
 
     method: str
     path: str
-    """With a slash at its end, for all paths that begin with it."""
+    """With a slash at its end, for all paths that begin with it; "/" for itself alone."""
     answer: Handler
+    needs_token: bool = True
+    """Not for a page that is the same for all, and asks for the token itself."""
 
     def rest(self, path: str) -> str | None:
         """Return the part of a path after that of the route; None for a path of another."""
+        has_below = self.path.endswith("/") and self.path != "/"
         if path == self.path:
-            return None if self.path.endswith("/") else ""
-        is_below = self.path.endswith("/") and path.startswith(self.path)
+            return None if has_below else ""
+        is_below = has_below and path.startswith(self.path)
         return path[len(self.path) :] if is_below else None
 
 
@@ -57,6 +60,11 @@ def find(routes: Sequence[Route], request: HttpRequest) -> tuple[Route, str]:
         f"method {request.method} is not allowed: use {allowed}",
         headers={"Allow": allowed},
     )
+
+
+def is_for_all(routes: Sequence[Route], request: HttpRequest) -> bool:
+    """Return whether a request is answered without a token."""
+    return any(not route.needs_token and route.rest(request.path) is not None for route in routes)
 
 
 def read_object(request: HttpRequest) -> Mapping[str, object]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from epp.admin import AdminPort, LoopCalls, Route, TokenAccess, decision_routes, quota_routes
+from epp.admin import AdminPort, LoopCalls, Route, TokenAccess, decision_routes, page_routes, quota_routes
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
 from epp.decisions.recorder import Recorder, Setup, recorder_of
@@ -404,7 +404,8 @@ class Picker:
         """Return the routes of the admin port, for the event loop that runs now."""
         loop = LoopCalls(asyncio.get_running_loop())
         decisions = () if self.recorder is None else decision_routes(loop, self.recorder)
-        return (*quota_routes(loop, lambda: self.director.quotas, lambda: self._running.tenants), *decisions)
+        quotas = quota_routes(loop, lambda: self.director.quotas, lambda: self._running.tenants)
+        return (*page_routes(), *quotas, *decisions)
 
     def _input_owners(self) -> Sequence[HasInputs]:
         """Return the plugins, and what else reads files or objects."""

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page is sent to whoever may reach the port, token or not; what it shows is not."""
+
+import re
+from http.client import HTTPConnection
+
+import pytest
+from admin_client import ROUTES, asked, opened
+
+from epp.admin.page import page_routes
+
+
+def got(port, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
+    client = HTTPConnection("127.0.0.1", port.port, timeout=60)
+    try:
+        client.request("GET", path, headers=headers)
+        answer = client.getresponse()
+        return answer.status, dict(answer.headers), answer.read().decode()
+    finally:
+        client.close()
+
+
+@pytest.fixture
+def paged(token_file):
+    with opened((*page_routes(), *ROUTES), token_file=token_file) as port:
+        yield port
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "text"),
+    [("/", "text/html", "<title>"), ("/page.css", "text/css", ":root"), ("/page.js", "text/javascript", "fetch(")],
+)
+def test_files_of_the_page_need_no_token(paged, path, kind, text):
+    status, headers, body = got(paged, path)
+    assert (status, headers["Content-Type"].partition(";")[0]) == (200, kind)
+    assert text in body
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+
+
+def test_what_it_shows_needs_one(paged):
+    assert asked(paged).error == "Unauthorized"
+    assert asked(paged, path="/api/echo/x").error == "Unauthorized"
+    assert asked(paged, path="/other").error == "Unauthorized"
+
+
+def test_page_of_another_site_gets_none_of_it(paged):
+    assert got(paged, "/page.js", **{"Sec-Fetch-Site": "cross-site"})[0] == 403
+
+
+def test_page_asks_for_nothing_from_elsewhere(paged):
+    for path in ("/", "/page.css", "/page.js"):
+        assert re.search(r"https?:|url\(|@import", got(paged, path)[2]) is None
