@@ -18,7 +18,7 @@ export define SHOW_PACKAGES
 endef
 
 .PHONY: run test lint types contracts unit e2e e2e-grpcio h2spec fuzz docs manifests picture bench bench-profiles overload \
-  overload-ci hostile hostile-ci soak supply test-vllm test-kube kube-assets lock clean
+  overload-ci hostile hostile-ci soak supply operator test-vllm test-kube kube-assets lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo
@@ -71,6 +71,12 @@ supply: .venv/supply
 	$(BIN)/python docs/supply.py
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive epp scorers
 	$(BIN)/pytest tests/supply
+
+# What operators look at: the admin page in a real browser, dashboards and alert rules in a real Prometheus. Installs both
+# with apt-get where they are missing; where that is not possible, says so, and fails only where CI is set.
+operator: .venv/operator
+	$(BIN)/python tests/operator/operator_tools.py
+	$(BIN)/pytest tests/operator
 
 # Writes all generated references and files anew; a test names those that are out of date.
 docs: .venv/test
@@ -148,6 +154,10 @@ test-vllm: .venv/test
 	$(call install,installing the $$(grep -c == .lock/supply.txt) packages of the supply checks into .venv ...,--require-hashes -r .lock/supply.txt)
 	@touch $@
 
+.venv/operator: .lock/operator.txt .venv/test
+	$(call install,installing $$(grep -c == .lock/operator.txt) packages that drive a browser into .venv ...,--require-hashes -r .lock/operator.txt)
+	@touch $@
+
 # Resolves the lower bounds of pyproject.toml into exact versions with hashes.
 lock: .venv/bin/python
 	$(PIP) install --quiet uv
@@ -161,6 +171,8 @@ lock: .venv/bin/python
 	  --group pyproject.toml:fuzz -c .lock/test.txt -o .lock/fuzz.txt
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	  --group pyproject.toml:supply -c .lock/test.txt -o .lock/supply.txt
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
+	  --group pyproject.toml:operator -c .lock/test.txt -o .lock/operator.txt
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	  --extra cel --extra kubernetes --extra tokenizers -c .lock/test.txt -o .lock/image.txt pyproject.toml
 

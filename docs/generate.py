@@ -5,6 +5,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from importlib import metadata
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -47,6 +48,7 @@ from epp.picker import Picker, PickerSettings
 sys.path.insert(0, str(Path(__file__).parent))
 
 import campaign
+import dashboards
 import figures
 import hardware
 
@@ -409,6 +411,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "deploy/envoy.yaml": standalone_yaml,
     "deploy/envoy-buffered.yaml": standalone_buffered_yaml,
     "deploy/envoy-override-host.yaml": standalone_override_host_yaml,
+    **{f"deploy/grafana/{name}.json": partial(dashboards.dashboard, name) for name in dashboards.DASHBOARDS},
     "docs/errors.md": errors_markdown,
     "docs/flags.md": flags_markdown,
     "docs/hardware.md": hardware.hardware_markdown,

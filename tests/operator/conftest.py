@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of others, found or skipped."""
+
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+from operator_tools import remedy
+
+
+@pytest.fixture(scope="session")
+def program() -> Callable[[str], str]:
+    """Return the path of a program; without it, skip, and fail where CI is set."""
+
+    def found(name: str) -> str:
+        path = shutil.which(name)
+        if path is None:
+            (pytest.fail if os.environ.get("CI") else pytest.skip)(remedy([name]))
+        return path
+
+    return found
