@@ -7,6 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+import numpy.ma  # noqa: F401  np.median imports it at its first call, for which requests would wait
 import structlog
 
 from epp.admin import AdminPort, LoopCalls, Route, TokenAccess, decision_routes, page_routes, quota_routes
