@@ -20,6 +20,7 @@ from epp.cli.options import (
     Experimental,
     Kubeconfig,
     Listen,
+    MetricsPort,
     Output,
     OutputFormat,
     PluginModules,
@@ -219,6 +220,8 @@ class Demo:
             help="An EndpointPickerConfig file instead of the demo's own; edit it while the demo runs.",
         ),
     ] = None
+    metrics_port: MetricsPort = None
+    """None for no page."""
     v: Verbosity = 0
 
 

@@ -90,6 +90,7 @@ def demo(flags: Demo) -> None:
                 watch_config=flags.config_file,
                 discovery=scene.discovery,
                 observers=(last, *scene.observers, *request_log(flags.v)),
+                metrics_address=None if flags.metrics_port is None else (_HOST, flags.metrics_port),
                 admin=AdminSettings(host=_HOST, port=_admin_port()),
                 decisions=DecisionSettings(sample_rate=1.0),
             )
@@ -100,7 +101,9 @@ def demo(flags: Demo) -> None:
             typer.echo("In another terminal:\n")
             typer.echo(f"  {curl(gateway.url)}\n")
             typer.echo("And why it went there:\n")
-            typer.echo(f"  {explain(gateway.picker.addresses['admin'])}\n")
+            admin = gateway.picker.addresses["admin"]
+            typer.echo(f"  {explain(admin)}\n")
+            typer.echo(f"All of them, in a browser: http://{admin}/\n")
             play = scene.play(gateway.url)
             if play is not None:
                 await stack.enter_async_context(_background(play[0]))

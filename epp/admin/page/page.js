@@ -161,6 +161,7 @@ async function refreshDecisions() {
   $("decisions-note").textContent = found.decisions.length
     ? many(found.decisions.length, "decision")
     : "None is recorded yet: of requests that succeed, a share of --decision-sample-rate is.";
+  suggestModel(found.decisions[0]?.asked.model);
   const now = decisions.get(chosen);
   if (now && JSON.stringify(now) !== JSON.stringify(before)) show(now);
 }
@@ -213,7 +214,7 @@ function funnel(record, run) {
   for (const step of run.filters ?? []) {
     rows.push(funnelRow(step.plugin, step.after, of));
     const dropped = step.dropped ?? [];
-    if (step.problem) rows.push(h("small", { class: "bad", width: "100%" }, ""), h("small", { class: "bad" }, step.problem), h("span"));
+    if (step.problem) rows.push(h("small", { class: "bad wide" }, step.problem));
     if (dropped.length) {
       const lines = dropped.map((each) => h("div", {}, each.endpoint, each.reason ? `: ${each.reason}` : ""));
       const more = step.droppedMore ? h("div", {}, `and ${step.droppedMore} more`) : null;
@@ -299,6 +300,15 @@ function headersOf(text) {
     found[line.slice(0, at).trim()] = line.slice(at + 1).trim();
   }
   return found;
+}
+
+/** Put a model that is asked for into the example, as long as nobody has changed it. */
+function suggestModel(model) {
+  const body = $("simulate").elements.body;
+  if (model && body.value === body.defaultValue) {
+    body.value = JSON.stringify({ ...JSON.parse(body.defaultValue), model });
+    body.defaultValue = body.value;
+  }
 }
 
 $("simulate").addEventListener("submit", async (event) => {

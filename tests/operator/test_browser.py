@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The admin page in a real browser, on the demo: a decision and its bars, a dry run, and the keyboard."""
+
+import re
+from collections.abc import AsyncIterator, Callable
+
+import aiohttp
+import pytest
+from commands import command
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+QUIET = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+"""Flags for a browser that asks nobody but us."""
+ROUNDING = 1e-6
+
+
+@pytest.fixture
+async def admin() -> AsyncIterator[str]:
+    """The address of a demo's page."""
+    async with command("demo", "--listen=127.0.0.1:0", "--traffic=4") as demo:
+        found = re.search(r"http://\S+", await demo.says("in a browser"))
+        assert found is not None
+        yield found[0]
+        demo.interrupt()
+        await demo.end()
+
+
+@pytest.fixture
+async def browser(program: Callable[[str], str]) -> AsyncIterator[Browser]:
+    async with async_playwright() as play:
+        browser = await play.chromium.launch(executable_path=program("chromium"), args=list(QUIET))
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+async def page(browser: Browser, admin: str) -> AsyncIterator[Page]:
+    """The page, which has had no error as the test ends."""
+    page = await browser.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+    page.on("requestfailed", lambda request: errors.append(request.url))
+    await page.goto(admin)
+    yield page
+    assert errors == []
+
+
+async def test_pool_shows_endpoints_with_their_hardware(page: Page):
+    rows = page.locator("#pool tbody tr")
+    await expect(rows).to_have_count(3)
+    await expect(rows.filter(has_text="4.25")).to_contain_text("h100")
+    await expect(page.locator("#state")).to_have_text("live")
+
+
+async def test_decision_appears_and_its_bars_add_up_to_its_score(page: Page):
+    await page.locator("#decisions li").first.wait_for()
+    await page.locator("#pause").click()
+    await page.locator("#decisions").focus()
+    await page.keyboard.press("Home")
+    await expect(page.locator("#decisions li[aria-selected=true]")).to_have_count(1)
+    await page.locator(".scores .stack").first.wait_for()
+    contributions = await page.locator(".scores .stack").evaluate_all(
+        "stacks => stacks.map(stack => [...stack.children].map(bar => Number(bar.dataset.contribution)))"
+    )
+    totals = await page.locator(".scores [data-total]").evaluate_all(
+        "all => all.map(each => Number(each.dataset.total))"
+    )
+    widths = await page.locator(".scores .stack").evaluate_all(
+        "stacks => stacks.map(stack => [...stack.children].reduce((sum, bar) => sum + parseFloat(bar.style.width), 0))"
+    )
+    assert len(totals) == len(contributions) > 0
+    for parts, total, width in zip(contributions, totals, widths, strict=True):
+        assert sum(parts) == pytest.approx(total, abs=ROUNDING)
+        assert width == pytest.approx(100 * total / 7, abs=0.1)  # of weights 3 + 2 + 2
+    await expect(page.locator("#detail .picked")).to_have_count(1)
+
+
+async def test_arrows_go_from_decision_to_decision(page: Page):
+    await page.locator("#decisions li").nth(2).wait_for()
+    await page.locator("#pause").click()
+    await page.locator("#decisions").focus()
+    chosen = []
+    for key in ("Home", "ArrowDown", "j", "k"):
+        await page.keyboard.press(key)
+        chosen.append(await page.locator("#decisions li[aria-selected=true]").get_attribute("data-id"))
+    assert chosen[1] == chosen[3]
+    assert len(set(chosen)) == 3
+
+
+async def test_dry_run_says_where_a_request_would_go_and_leaves_no_decision(page: Page, admin: str):
+    await page.locator("#decisions li").first.wait_for()
+    await page.locator("#pause").click()
+    await page.locator("[name=body]").fill('{"model": "demo-8b", "messages": [{"role": "user", "content": "dry"}]}')
+    await page.get_by_role("button", name="Simulate").press("Enter")
+    await expect(page.locator("#simulate-note")).to_have_text(re.compile("Would go to (h100|a100-3g.20gb|t4)."))
+    await expect(page.locator("#detail")).to_contain_text("Simulated:")
+    async with aiohttp.ClientSession() as http, http.get(f"{admin}api/decisions?limit=1000") as answer:
+        kinds = {each["kind"] for each in (await answer.json())["decisions"]}
+    assert "simulated" not in kinds
+
+
+async def test_dry_run_of_what_is_no_json_says_so(page: Page):
+    await page.locator("[name=body]").fill("no JSON")
+    await page.get_by_role("button", name="Simulate").click()
+    await expect(page.locator("#simulate-note")).to_contain_text("JSON")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_text_stands_out_from_its_background(browser: Browser, admin: str, scheme: str):
+    page = await browser.new_page(color_scheme=scheme)
+    await page.goto(admin)
+    lightness = (
+        "name => { const [r, g, b] = getComputedStyle(document.body)[name].match(/[0-9.]+/g).map(Number);"
+        " return 0.2126 * r + 0.7152 * g + 0.0722 * b; }"
+    )
+    text, back = [await page.evaluate(lightness, name) for name in ("color", "backgroundColor")]
+    assert (text < back) == (scheme == "light")
+    assert abs(text - back) > 150
