@@ -93,7 +93,8 @@ def rehearse(plugin: Plugin[Any], timer: Callable[[], float] = perf_counter) -> 
 
 
 def _rehearse(plugin: Plugin[Any], touched: set[str], pool: Candidates) -> None:
-    request = _WatchedRequest("probe", RequestBody(model="probe", prompt=b"x" * 1024, prompt_tokens=_PROMPT_TOKENS))
+    body = RequestBody(model="probe", prompt=b"x" * 1024, prompt_tokens=_PROMPT_TOKENS)
+    request = _WatchedRequest("probe", body, dry_run=True)
     request.touched = touched
     request.owner = plugin.name
     plugin.rehearse(request, pool)
@@ -156,5 +157,6 @@ def _watched_snapshot(touched: set[str], values: Floats) -> _WatchedSnapshot:
         available=slots,
         endpoints=Records[Endpoint | None](endpoints),
         columns={column.name: np.where(np.isnan(values), column.unknown, values) for column in CORE_COLUMNS},
+        dry_run=True,
         touched=touched,
     )

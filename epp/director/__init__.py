@@ -10,6 +10,7 @@ from epp.director.policies import PoolPolicies, Rewrite
 from epp.director.reading import Gathered, in_turns
 from epp.director.routing import Cause, Routing
 from epp.director.seeds import Seeds
+from epp.director.simulation import Simulated, Simulation
 from epp.framework.addresses import Subset
 
 __all__ = [
@@ -28,6 +29,8 @@ __all__ = [
     "Rewrite",
     "Routing",
     "Seeds",
+    "Simulated",
+    "Simulation",
     "Subset",
     "in_turns",
     "top_values",

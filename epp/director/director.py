@@ -2,7 +2,6 @@
 """The director: reads a request, gives it priority, model and flow, and lets it be routed, wait or be refused."""
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -14,25 +13,27 @@ from epp.director.held import Held
 from epp.director.line import Line, LineDriver
 from epp.director.observers import DirectorObserver, Refusal
 from epp.director.pipeline import Parsed, Pipeline
-from epp.director.policies import NO_POLICIES, PoolPolicies, choose_model, give_priority, give_standing
+from epp.director.policies import NO_POLICIES, PoolPolicies
 from epp.director.reading import Call, Gathered, Turns, path_of, read
 from epp.director.reports import FlowReports
+from epp.director.requests import give_flow, request_of
 from epp.director.reservations import RESERVATION_SECONDS, Reservations
 from epp.director.router import Router, none_eligible
 from epp.director.routing import Cause, Routing
 from epp.director.seeds import Seeds
 from epp.director.shedding import UsualDetector, shed
+from epp.director.simulation import Simulation
 from epp.flow_control import Evictions, FlowControl, GuardedDetector, guarded
 from epp.framework.addresses import Subset
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.errors import AdmissionDeniedError, ClientGoneError, ModelMissingError, RequestError, StartingError
+from epp.framework.errors import AdmissionDeniedError, ClientGoneError, RequestError, StartingError
 from epp.framework.flow_control import SaturationDetector
-from epp.framework.headers import ATTEMPT_COUNT, FAIRNESS_ID, REQUEST_ID
+from epp.framework.headers import ATTEMPT_COUNT
 from epp.framework.quotas import Blocked, QuotaSource
-from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Headers, Request
-from epp.framework.roles import Admitter, EndpointObserver, RequestHeaders
-from epp.framework.tenants import TENANT
+from epp.framework.request import Headers, Request
+from epp.framework.roles import Admitter, EndpointObserver
+from epp.framework.snapshot import Snapshot
 from epp.outliers import OutlierMemory, OutlierSettings
 from epp.quotas import Quotas
 from epp.scheduling import Guard
@@ -140,6 +141,24 @@ class Director:
         """Route requests from now on."""
         self._is_closed = False
 
+    def simulation(self, pipeline: Pipeline | None = None, snapshot: Snapshot | None = None) -> Simulation:
+        """Return what says where requests would go now, of which nothing comes.
+
+        A `pipeline` stands in for the one in effect, a `snapshot` for the endpoints as they are.
+        """
+        return Simulation(
+            self._store,
+            pipeline or self._pipeline,
+            self.clock,
+            snapshot=snapshot,
+            policies=self._policies,
+            quotas=self.quotas,
+            queues=None if self.flow is None else self.flow.queues,
+            outliers=self.outliers,
+            use_subset=self._use_subset,
+            is_closed=self._is_closed,
+        )
+
     def use_policies(self, policies: PoolPolicies) -> None:
         """Give all further requests priorities and models by other policies."""
         self._policies = policies
@@ -204,14 +223,16 @@ class Director:
         pipeline, headers = call.pipeline, call.headers
         request: Request | None = None
         try:
-            request = self._request(call, parsed)
-            for plugin in pipeline.of(RequestHeaders):
-                self._guard.call(RequestHeaders.role, plugin, plugin.request_headers, request)
-            tenant = request.get(TENANT)
-            if tenant is None:
-                request.fairness_id = headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
-            else:
-                give_standing(request, tenant)
+            request = request_of(
+                call,
+                parsed,
+                self._policies,
+                seed=self._seeds.next(),
+                now=self.clock.now(),
+                observer=self._observer,
+                use_subset=self._use_subset,
+            )
+            give_flow(request, pipeline, self._guard)
             if ATTEMPT_COUNT in headers:
                 self.attempts.supersede_former(request)
             if self.quotas.is_active:
@@ -222,26 +243,6 @@ class Director:
             self._observer.refused(Refusal(error, headers, parsed.body.model, request=request))
             raise
         return outcome if isinstance(outcome, Routing) else (arrival, outcome)
-
-    def _request(self, call: Call, parsed: Parsed) -> Request:
-        request = Request(
-            id=call.headers.get(REQUEST_ID) or str(uuid.uuid4()),
-            body=parsed.body,
-            headers=call.headers,
-            path=call.path,
-            size_bytes=call.size_bytes,
-            received_at=self.clock.now(),
-            seed=self._seeds.next(),
-            subset=call.subset if self._use_subset else None,
-        )
-        give_priority(request, self._policies)
-        if parsed.names_model:
-            rewrite = choose_model(request, self._policies)
-            if rewrite is not None:
-                self._observer.model_rewritten(request, rewrite)
-            if not request.model:
-                raise ModelMissingError
-        return request
 
     def _proceed(self, arrival: Arrival) -> Routing | Hold | InLine:
         """Return the routing, or what to wait for."""

@@ -45,7 +45,7 @@ from epp.quotas import Quotas
 from epp.scheduling import Failure, Guard
 
 _IF_AVAILABLE = re.compile(r"(?:\A|,)\s*+if-available\s*+(?:[;=,]|\Z)", re.IGNORECASE | re.ASCII)
-_PERHAPS_ELSEWHERE = (UnmetConstraintError, OverQuotaError, ResourceExhaustedError, ServiceUnavailableError)
+PERHAPS_ELSEWHERE = (UnmetConstraintError, OverQuotaError, ResourceExhaustedError, ServiceUnavailableError)
 """Refusals by the endpoints that have room, where full ones may do."""
 _NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
@@ -83,7 +83,10 @@ class Router:
 
     def candidates(self, arrival: Arrival) -> Candidates:
         """Return the endpoints that the gateway allows for a request, as things are now."""
-        snapshot = self._store.snapshot()
+        return self.among(self._store.snapshot(), arrival)
+
+    def among(self, snapshot: Snapshot, arrival: Arrival) -> Candidates:
+        """Return the endpoints of a snapshot that the gateway allows for a request."""
         return Candidates(snapshot, self._eligible(snapshot, arrival.subset), now=self._clock.now())
 
     def blocked(self, arrival: Arrival) -> Blocked | None:
@@ -116,13 +119,7 @@ class Router:
             return self.schedule(arrival, candidates)
         try:
             return self.schedule(arrival, candidates.keep(room))
-        except (
-            UnmetConstraintError,
-            OverQuotaError,
-            ResourceExhaustedError,
-            ServiceUnavailableError,
-            BlockedError,
-        ) as error:
+        except (*PERHAPS_ELSEWHERE, BlockedError) as error:
             self._check_others(arrival, candidates, error)
             raise NeedsFullEndpointError from error
 
@@ -143,7 +140,17 @@ class Router:
 
     def schedule(self, arrival: Arrival, candidates: Candidates) -> Routing | Hold:
         """Return the routing to one of these candidates, or what an admitter has it wait for; raises BlockedError."""
-        snapshot, started, request = candidates.snapshot, candidates.now, arrival.request
+        outcome = self.decide(arrival, candidates)
+        if isinstance(outcome, Hold):
+            return outcome
+        return self._routing(arrival.pipeline, arrival.request, outcome, candidates.now)
+
+    def decide(self, arrival: Arrival, candidates: Candidates) -> SchedulingResult | Hold:
+        """Return to which of these candidates a request is to go, or what an admitter has it wait for.
+
+        Nothing is reserved yet. Raises BlockedError, or a RequestError that refuses it.
+        """
+        snapshot, request = candidates.snapshot, arrival.request
         if not len(candidates):
             raise none_eligible(snapshot)
         eligible = len(candidates)
@@ -161,7 +168,7 @@ class Router:
             error = PreconditionFailedError()
             error.scheduling = result.as_failed()
             raise error
-        return self._routing(arrival.pipeline, request, result, started)
+        return result
 
     def _routing(self, pipeline: Pipeline, request: Request, result: SchedulingResult, started: float) -> Routing:
         """Reserve what a request takes, and return its routing; raises BlockedError."""

@@ -232,6 +232,8 @@ class Request(msgspec.Struct, eq=False):
     """Name of the InferenceObjective that gave the priority; empty for none."""
     subset: Subset | None = None
     """Endpoints among which the gateway allows to pick; None for all."""
+    dry_run: bool = False
+    """Whether it goes nowhere: it is only asked where it would go. Plugins count nothing and remember nothing of it."""
     _data: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property

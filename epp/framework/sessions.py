@@ -138,10 +138,16 @@ class Bindings(Generic[B]):
         """Sessions in memory, including those that expired since the last sweep."""
         return len(self._bound)
 
-    def find(self, session: str, now: float) -> B | None:
-        """Return what the session is bound to and count it as a use; None for an unknown or expired session."""
-        self._sweep(now)
+    def find(self, session: str, now: float, *, use: bool = True) -> B | None:
+        """Return what the session is bound to; None for an unknown or expired session.
+
+        That counts as a use, unless it is only looked at.
+        """
         key = _digest(session)
+        if not use:
+            there = self._bound.get(key)
+            return None if there is None or self._expired(there[1], now) else there[0]
+        self._sweep(now)
         found = self._bound.get(key)
         if found is None:
             return None
@@ -229,7 +235,7 @@ class SessionAffinity(PreRequest[SP], ResponseHeaders[SP]):
             endpoint = decode_endpoint(request.headers.get(self._header, ""))
             return None if endpoint is None else slots.get(endpoint)
         session = self._session(request)
-        bound = self._bindings.find(session, self.clock.now()) if session else None
+        bound = self._bindings.find(session, self.clock.now(), use=not request.dry_run) if session else None
         slot = None if bound is None else slots.get(bound.id)
         if bound is None or slot is None:
             return None

@@ -171,6 +171,8 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     endpoints: Records[Endpoint | None] = msgspec.field(default_factory=lambda: Records[Endpoint | None](()))
     columns: Mapping[str, Floats] = msgspec.field(default_factory=dict)
     attributes: Mapping[str, Records[object]] = msgspec.field(default_factory=dict)
+    dry_run: bool = False
+    """Whether it is shown to requests that go nowhere, and perhaps made up: plugins learn nothing from it."""
 
     @property
     def capacity(self) -> int:

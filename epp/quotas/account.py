@@ -3,6 +3,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from copy import copy
 from hashlib import blake2b
 
 from epp.framework.quotas import Quota
@@ -74,6 +75,15 @@ class Account:
         """Requests that took nothing of a limit, as the hardware or price of their endpoint is not known."""
         self._by_priority: dict[int, dict[Reservation, None]] = {}
         self._releases: deque[float] = deque(maxlen=_RELEASES)
+
+    def twin(self, quota: Quota) -> "Account":
+        """Return an account of the same sums under a quota, of which nothing that is asked changes this one."""
+        other = copy(self)
+        other.quota = quota
+        other.minute = copy(self.minute)
+        other.device_seconds, other.dollars = copy(self.device_seconds), copy(self.dollars)
+        other.nominations = self.nominations.twin()
+        return other
 
     def need(self, request: Request, accelerator_bytes: float = 0.0, tflops: float = 0.0) -> Need:
         """Return what a request would take.

@@ -39,6 +39,13 @@ class Allowances:
         self.is_active = False
         """Whether any tenant may have a quota."""
 
+    def twin(self, guard: Guard, sources: Sequence[QuotaSource[Any]]) -> "Allowances":
+        """Return allowances by other sources, asked behind another guard, and the same quotas set at run time."""
+        other = Allowances(guard)
+        other._set = self._set
+        other.use(sources)
+        return other
+
     @property
     def set_quotas(self) -> Mapping[str, Quota]:
         """Those that were set at run time, by tenant."""

@@ -2,9 +2,12 @@
 """Charges requests to the accounts of their tenants, and gives back what they took."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import islice
+from typing import NamedTuple
 
+from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.clock import Clock
 from epp.framework.quotas import Blocked, Quota
 from epp.framework.request import Request
@@ -14,7 +17,7 @@ from epp.quotas.account import Account
 from epp.quotas.accounts import Accounts
 from epp.quotas.alerts import Alerts
 from epp.quotas.allowances import Allowance
-from epp.quotas.amounts import NOTHING, Amounts
+from epp.quotas.amounts import NOTHING, Amounts, Need
 from epp.quotas.days import Calendar
 from epp.quotas.hardware import Share, devices, dollars_per_second, sum_of_memory, sum_of_tflops
 from epp.quotas.keys import LimitKey
@@ -60,6 +63,10 @@ class Books:
             account.quota = quota
         return account
 
+    def twin(self) -> "Books":
+        """Return books that say the same of all accounts, with which nothing can be charged or given back."""
+        return _Twin(self, self._clock)
+
     def held(self, account: Account, request: Request, now: float) -> Amounts:
         """Return what is held for requests of higher priority of the tenant."""
         nominations = account.nominations
@@ -78,10 +85,7 @@ class Books:
             places = [self._place(snapshot, slot, Share(tags[slot]), now) for slot in slots]
             return self._begin(Reservation(self, request, places, now))
         quota, sharers = allowance
-        account = self.account_of(request.fairness_id, quota) or Account(request.fairness_id, quota)
-        shares = [Share.of(tags[slot], sharers) for slot in slots]
-        need = account.need(request, sum_of_memory(shares), sum_of_tflops(shares))
-        refusal = blocked(account, need, self.held(account, request, now), now, self.calendar)
+        account, shares, need, refusal = self._asked(request, allowance, [tags[slot] for slot in slots], now)
         if refusal is not None:
             return refusal
         places = [self._place(snapshot, slot, share, now) for slot, share in zip(slots, shares, strict=True)]
@@ -96,6 +100,15 @@ class Books:
         self.alerts.look(account, now, self.calendar.today())
         self._observer.charged(reservation)
         return reservation
+
+    def refusal(
+        self, request: Request, allowance: Allowance | None, snapshot: Snapshot, slots: Sequence[int]
+    ) -> Blocked | None:
+        """Return what would keep a request from being assumed; None for nothing."""
+        if allowance is None:
+            return None
+        tags = snapshot.records(ACCELERATOR).values
+        return self._asked(request, allowance, [tags[slot] for slot in slots], self._clock.now()).refusal
 
     def answered(self, reservation: Reservation) -> None:
         """Give back what the legs before the answer took."""
@@ -155,6 +168,14 @@ class Books:
         self.alerts.sweep(now, today, _MOST_SWEPT)
         self.accounts.tidy(_MOST_SWEPT)
 
+    def _asked(self, request: Request, allowance: Allowance, tags: Sequence[AcceleratorTag], now: float) -> "_Asked":
+        quota, sharers = allowance
+        account = self.account_of(request.fairness_id, quota) or Account(request.fairness_id, quota)
+        shares = [Share.of(tag, sharers) for tag in tags]
+        need = account.need(request, sum_of_memory(shares), sum_of_tflops(shares))
+        refusal = blocked(account, need, self.held(account, request, now), now, self.calendar)
+        return _Asked(account, shares, need, refusal)
+
     def _begin(self, reservation: Reservation) -> Reservation:
         self.requests += 1
         return reservation
@@ -192,6 +213,28 @@ class Books:
         if len(account.nominations):
             return 1.0
         return max(account.weight(now, self.calendar.today()), _ALERT_WEIGHT if account.alerts else 0.0)
+
+
+class _Asked(NamedTuple):
+    """What a request would take of an account, and why it may not."""
+
+    account: Account
+    shares: list[Share]
+    need: Need
+    refusal: Blocked | None
+
+
+class _Twin(Books):
+    """Books of dry runs: each account that is asked for is a twin."""
+
+    def __init__(self, books: Books, clock: Clock) -> None:
+        super().__init__(clock, QuotaObserver())
+        self._books = books
+        self.calendar = copy(books.calendar)
+
+    def account_of(self, tenant: str, quota: Quota) -> Account | None:
+        account = self._books.accounts.get(tenant)
+        return None if account is None else account.twin(quota)
 
 
 def _note_uncounted(account: Account, reservation: Reservation) -> None:

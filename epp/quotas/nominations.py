@@ -28,6 +28,12 @@ class Nominations:
     def __len__(self) -> int:
         return len(self._of)
 
+    def twin(self) -> "Nominations":
+        """Return others that hold the same now."""
+        other = Nominations()
+        other._of = dict(self._of)
+        return other
+
     def add(self, request: Request, victims: Sequence[Reservation], until: float) -> None:
         """Hold what these give back for a request, as soon as they have."""
         self._of.pop(request, None)

@@ -50,6 +50,14 @@ class Quotas:
         self._allowances.use(sources)
         self.is_active = self._allowances.is_active
 
+    def twin(self, sources: Sequence[QuotaSource[Any]], *, guard: Guard) -> "Quotas":
+        """Return what says now, by these sources, whether a request fits, and is not to be charged: for dry runs."""
+        other = Quotas(self._clock, guard=guard)
+        other._allowances = self._allowances.twin(guard, sources)
+        other._books = self._books.twin()
+        other.is_active = other._allowances.is_active
+        return other
+
     def on_release(self, listener: Callable[[str], None] | None) -> None:
         """Tell a listener each tenant of whom something came back."""
         self._books.on_release = listener
@@ -132,6 +140,10 @@ class Quotas:
         Requests of tenants without a quota are to be assumed too: they share the time of endpoints with others.
         """
         return self._books.assume(request, self._allowances.of(request.fairness_id), snapshot, (slot, *legs))
+
+    def refusal(self, request: Request, snapshot: Snapshot, slots: Sequence[int]) -> Blocked | None:
+        """Return what would keep a request from being assumed there, the target first; None for nothing."""
+        return self._books.refusal(request, self._allowances.of(request.fairness_id), snapshot, slots)
 
     def victims(
         self,
@@ -240,7 +252,7 @@ class Quotas:
     def _bounds(self, allowance: Allowance, request: Request, candidates: Candidates) -> list[Bound]:
         mean = 0.0
         if allowance.quota.single.dollars > 0:
-            account = self._books.accounts.get(request.fairness_id)
+            account = self._books.account_of(request.fairness_id, allowance.quota)
             mean = 0.0 if account is None else account.means.seconds
         return list(hardware_bounds(allowance, candidates, mean))
 

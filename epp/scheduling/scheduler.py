@@ -50,6 +50,16 @@ class Scheduler:
         self._cycles = {name: Cycle(profile, self._guard, self._observer) for name, profile in self.profiles.items()}
         self._max_iterations = max_iterations
 
+    def observed_by(self, observer: SchedulingObserver) -> "Scheduler":
+        """Return another scheduler of the same profiles and plugins."""
+        return Scheduler(
+            self.profiles,
+            self.profile_picker,
+            self.aggregator,
+            observer=observer,
+            max_iterations=self._max_iterations,
+        )
+
     def schedule(self, request: Request, candidates: Candidates) -> SchedulingResult:
         """Return the destination of the request; raises a RequestError where it has none, with `scheduling`."""
         if not len(candidates):

@@ -110,7 +110,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
     def request_headers(self, request: Request) -> None:
         """Publish the tenant; raises UnauthorizedError for a request that is to be refused."""
         tenant, by = self._identified(request)
-        self._counts[by] += 1
+        self._counts[by] += not request.dry_run
         request.put(TENANT, tenant)
 
     def _identified(self, request: Request) -> tuple[Tenant, By]:
@@ -125,7 +125,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
             if tenant is not None:
                 return tenant, By.API_KEY
             has_key = True
-        self._unknown_keys += has_key and self._uses_keys
+        self._unknown_keys += has_key and self._uses_keys and not request.dry_run
         if has_key and self._wants_key:
             raise UnknownApiKeyError
         if self._namespace_header:

@@ -90,7 +90,6 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
         self._column = DynamicScoreColumn(parameters.score_name)
         self._clusters = ClusterIndex()
         self._counts = {"missing": 0, "expired": 0}
-        self._counting = True
         self._warned: frozenset[str] = frozenset()
         self._warned_of: object = None
         if parameters.source == "dynamic":
@@ -110,17 +109,17 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
     def samples(self) -> Sequence[Sample]:
         return [Sample(_MISSING, count, (reason,)) for reason, count in self._counts.items()]
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         if self.keeps_all:
             return np.ones(len(candidates), dtype=np.bool_)
         known = ~np.isnan(self._values(candidates))
         if not all_true(known):
-            self._count(candidates, ~known)
+            self._count(request, candidates, ~known)
             if not any_true(known) and not self.parameters.fallback_on_empty:
                 raise NoClustersError(f"no cluster has a score {self._described}")
         return known
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         values = self._values(candidates)
         if self.parameters.source == "placement":
             scores = _over_range(values)
@@ -130,17 +129,9 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
             scores = 1.0 - scores
         missing = np.isnan(scores)
         if any_true(missing):
-            self._count(candidates, missing)
+            self._count(request, candidates, missing)
             scores = np.where(missing, 0.0 if self.parameters.missing == "worst" else NEUTRAL, scores)
         return scores
-
-    def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Run on made-up data, which is neither counted nor logged."""
-        self._counting = False
-        try:
-            super().rehearse(request, candidates)
-        finally:
-            self._counting = True
 
     @property
     def _described(self) -> str:
@@ -160,8 +151,8 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
             case _:
                 return standing_numbers(candidates, _add_on_score, self._key)
 
-    def _count(self, candidates: Candidates, missing: Mask) -> None:
-        if not self._counting:
+    def _count(self, request: Request, candidates: Candidates, missing: Mask) -> None:
+        if request.dry_run:
             return
         expired = missing & self._expired(candidates)
         count = int(np.count_nonzero(expired))

@@ -60,7 +60,7 @@ class SteadyScorer(Scorer[SteadyParameters], PreRequest[SteadyParameters]):
         clusters = self._clusters.of(candidates.snapshot)
         numbers = clusters.numbers[candidates.slots]
         session = self.parameters.session_id_config.session(request)
-        bound = self._bindings.find(session, self.clock.now()) if session else None
+        bound = self._bindings.find(session, self.clock.now(), use=not request.dry_run) if session else None
         if bound is not None:
             same: Mask = numbers == clusters.named(bound)
             return same.astype(np.float64)

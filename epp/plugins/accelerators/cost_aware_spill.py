@@ -111,7 +111,7 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
     def accelerator_names(self) -> Sequence[str]:
         return tuple(self.parameters.limits)
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         order, ranks = candidates.snapshot.records(ACCELERATOR).derive(self._ranked)
         groups = ranks[candidates.slots]
         present = np.flatnonzero(np.bincount(groups, minlength=len(order)))
@@ -119,7 +119,7 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
             return np.ones(len(candidates), dtype=np.bool_)
         saturation = _means(self._fullness_by_group(candidates, groups), groups, len(order))[present]
         bound = _means(self._limit(candidates, "bound"), groups, len(order))[present]
-        full = self._now_full(tuple(order[rank] for rank in present), saturation, bound)
+        full = self._now_full(tuple(order[rank] for rank in present), saturation, bound, keep=not request.dry_run)
         last = present[-1] if full.all() else present[np.argmin(full)]
         opened: Mask = groups <= last
         return opened
@@ -147,13 +147,16 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         fullest: Floats = np.fmax(np.fmax(queued, cached), limited)
         return fullest
 
-    def _now_full(self, order: tuple[_Group, ...], saturation: Floats, bound: Floats) -> Mask:
-        """Return which groups are full, given which were full when groups in this order were last seen."""
-        before = self._full.pop(order, None)
+    def _now_full(self, order: tuple[_Group, ...], saturation: Floats, bound: Floats, *, keep: bool) -> Mask:
+        """Return which groups are full, given which were full when groups in this order were last seen; `keep` it."""
+        before = self._full.get(order)
         if before is None:
             before = np.zeros(len(order), dtype=np.bool_)
         threshold = np.where(before, bound - self.parameters.hysteresis, bound)
         full: Mask = saturation >= threshold
+        if not keep:
+            return full
+        self._full.pop(order, None)
         if len(self._full) >= _ORDERS_REMEMBERED:
             del self._full[next(iter(self._full))]  # the least recently seen
         self._full[order] = full

@@ -108,7 +108,7 @@ class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], Respo
             wanted = request.headers.get(header)
             if wanted and kept.any():
                 kept = kept & candidates.where_label_is(key, wanted)
-                self._no_match[name] += not kept.any()
+                self._no_match[name] += not kept.any() and not request.dry_run
         return kept
 
     def _shares_of(self, snapshot: Snapshot) -> _Shares:
@@ -119,5 +119,7 @@ class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], Respo
             return before
         by_largest_role = self.parameters.revision_gating.mode == "max-role"
         by_revision = shares(pod_counts(layout, snapshot.available), by_largest_role=by_largest_role)
-        self._shares = found = _Shares(layout, snapshot.available, np.append(by_revision, 0.0))
+        found = _Shares(layout, snapshot.available, np.append(by_revision, 0.0))
+        if not snapshot.dry_run:
+            self._shares = found
         return found

@@ -6,7 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from epp.framework import IN_FLIGHT, IN_FLIGHT_TOKENS, LOAD_INPUTS, Candidates, Floats, Parameters, Plugin, Positive
+from epp.framework import (
+    ACCELERATOR,
+    IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
+    LOAD_INPUTS,
+    METRICS_AT,
+    Candidates,
+    Floats,
+    Parameters,
+    Plugin,
+    Positive,
+)
 from epp.framework.flow_control import SaturationDetector
 from epp.plugins.endpoint_rates.producer import EndpointRatesProducer
 
@@ -33,7 +44,7 @@ class WorkSecondsDetector(SaturationDetector[WorkSecondsDetectorParameters]):
 
     plugin_type = "work-seconds-detector"
     reads = (IN_FLIGHT_TOKENS, IN_FLIGHT)
-    may_read = LOAD_INPUTS
+    may_read = (*LOAD_INPUTS, ACCELERATOR, METRICS_AT)  # those of the rates
 
     @property
     def references(self) -> Mapping[str, str]:

@@ -129,7 +129,8 @@ class EndpointRatesProducer(
         return self._rates(self.parameters.base_model or self._latest_model, snapshot)
 
     def produce(self, request: Request, candidates: Candidates) -> None:
-        self._latest_model = request.model
+        if not request.dry_run:
+            self._latest_model = request.model
         request.put(ENDPOINT_RATES, self._rates(request.model, candidates.snapshot))
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
@@ -177,28 +178,53 @@ class EndpointRatesProducer(
         return sent
 
     def _rates(self, model: str, snapshot: Snapshot) -> EndpointRates:
+        if snapshot.dry_run:
+            return self._rates_as_they_are(model, snapshot)
         self._follow(snapshot)
         key = self._profiled_model(model)
         now = self.clock.now()
         if self.parameters.learn and now - self._looked_at >= _UPDATE_SECONDS:
             self._looked_at = now
             self._places.look(*(snapshot.column(one) for one in (RUNNING, WAITING, METRICS_AT)))
-        version = self._prefill.version + self._itl.version + self._places.version
-        published = self._published.get(key)
-        if published is not None:
-            wait = _UPDATE_SECONDS if version != published.version else self._fade_seconds
-            if now - published.at < wait or not version:
-                return published.rates
+        rates = self._still_good(key, now)
+        if rates is None:
+            rates = self._estimated(self._starting_rates(key), snapshot, now)
+            self._published[key] = _Published(rates, self._version, now)
+        return rates
+
+    def _rates_as_they_are(self, model: str, snapshot: Snapshot) -> EndpointRates:
+        """Return the rates of a pool that is perhaps made up: nothing is learned from it, and nothing forgotten."""
+        key, now, fleet = self._profiled_model(model), self.clock.now(), self._fleet
+        if fleet.is_of(snapshot):
+            rates = self._still_good(key, now)
+            if rates is not None:
+                return rates
+        else:
+            fleet = RateFleet(self.parameters.engine_label_key, self.parameters.default_engine)
+            fleet.follow(snapshot)
+        return self._estimated(self._starting_of(key, fleet), snapshot, now)
+
+    @property
+    def _version(self) -> int:
+        return self._prefill.version + self._itl.version + self._places.version
+
+    def _still_good(self, key: str, now: float) -> EndpointRates | None:
+        """Return the rates that were published last, unless it is time for others."""
+        published, version = self._published.get(key), self._version
+        if published is None:
+            return None
+        wait = _UPDATE_SECONDS if version != published.version else self._fade_seconds
+        return published.rates if now - published.at < wait or not version else None
+
+    def _estimated(self, starting: Starting, snapshot: Snapshot, now: float) -> EndpointRates:
         capacity = snapshot.capacity
-        rates = estimate(
-            self._starting_rates(key),
+        return estimate(
+            starting,
             self._prefill.learned(capacity, now),
             self._itl.learned(capacity, now),
             output_tokens=self._output_tokens,
             places=self._places.learned(capacity),
         )
-        self._published[key] = _Published(rates, version, now)
-        return rates
 
     def _follow(self, snapshot: Snapshot) -> None:
         if not self._fleet.is_of(snapshot):
@@ -209,9 +235,11 @@ class EndpointRatesProducer(
     def _starting_rates(self, key: str) -> Starting:
         starting = self._starting.get(key)
         if starting is None:
-            by_kind = [self._table.look_up(key, one) for one in self._fleet.hardware]
-            starting = self._starting[key] = Starting.of(by_kind, self._fleet.kinds)
+            starting = self._starting[key] = self._starting_of(key, self._fleet)
         return starting
+
+    def _starting_of(self, key: str, fleet: RateFleet) -> Starting:
+        return Starting.of([self._table.look_up(key, one) for one in fleet.hardware], fleet.kinds)
 
     def _profiled_model(self, model: str) -> str:
         """Return the key of the model, or of its base, in the profiles; empty if neither has any."""

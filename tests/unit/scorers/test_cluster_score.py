@@ -172,7 +172,7 @@ def test_trial_of_a_configuration_counts_and_says_nothing(build):
     plugin = build(ClusterScore, **NAMED)
     pool = candidates(records={CLUSTER: [NO_STANDING]})
     with capture_logs() as said:
-        plugin.rehearse(Request("r"), pool)
+        plugin.rehearse(Request("r", dry_run=True), pool)
         assert not said
         assert {sample.value for sample in plugin.samples} == {0}
         plugin.score(Request("r"), pool)
