@@ -240,6 +240,13 @@ class AcceleratorTagger(
             if problem not in self._endpoint_problems and len(self._endpoint_problems) < _MAX_WARNINGS:
                 self._endpoint_problems.add(problem)
                 _log.warning("endpoint accelerator problem", plugin=self.name, endpoint=endpoint.id, problem=problem)
+        return self._report(endpoint, merged)
+
+    def tag_made_up(self, endpoint: Endpoint) -> Report:
+        """Return the same; problems are not logged."""
+        return self._report(endpoint, self.merged(endpoint))
+
+    def _report(self, endpoint: Endpoint, merged: Merged) -> Report:
         around = self._builder.surroundings(endpoint)
         return Report(
             attributes={

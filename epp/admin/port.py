@@ -10,14 +10,14 @@ import structlog
 
 from epp.admin.access import Access, is_loopback
 from epp.admin.answers import AdminError
-from epp.admin.routes import Route, find, is_for_all
+from epp.admin.routes import MOST_BYTES, Route, find, is_for_all, largest_body
 from epp.admin.token_file import TokenFile
 from epp.framework.errors import ConfigurationError
 from epp.observability.connection_series import ConnectionCounts, Cut
 from epp.observability.http_request import HttpRequest
 from epp.observability.http_thread import Answer, HttpLimits, HttpThread
 
-LIMITS = HttpLimits(connections=64, body_bytes=64 * 1024, body_seconds=5.0)
+LIMITS = HttpLimits(connections=64, body_bytes=MOST_BYTES, body_seconds=5.0)
 
 _REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
@@ -77,8 +77,21 @@ class AdminPort:
                 text = f"{type(error).__name__}: see the log"
                 return AdminError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal", text).answer
 
+        def body_limit(request: HttpRequest) -> int:
+            try:
+                self._access.check(request)
+            except AdminError:
+                return 0  # much is read only of those who may ask
+            return largest_body(table, request)
+
         self._server = HttpThread(
-            self.settings.host, self.settings.port, answer, self._limits, name="admin port", counts=self._counts
+            self.settings.host,
+            self.settings.port,
+            answer,
+            self._limits,
+            name="admin port",
+            counts=self._counts,
+            body_limit=body_limit,
         )
 
     def close(self) -> None:

@@ -326,7 +326,7 @@ class Datastore:
             slots = read_only(np.sort(np.fromiter(used.values(), dtype=np.intp, count=len(used))))
         columns = self._table.publish()
         if membership_changed:
-            available = read_only(_available(slots, columns[REACHABLE.name][slots], columns[AVOIDED.name][slots]))
+            available = read_only(available_of(slots, columns[REACHABLE.name][slots], columns[AVOIDED.name][slots]))
         attributes = last.attributes
         if self._attributes_changed:
             changed = {
@@ -432,7 +432,8 @@ class Datastore:
         return records
 
 
-def _available(slots: Positions, reachable: Floats, avoided: Floats) -> Positions:
+def available_of(slots: Positions, reachable: Floats, avoided: Floats) -> Positions:
+    """Return those of the slots where requests go, by their REACHABLE and AVOIDED."""
     answers: Mask = reachable == ANSWERS
     preferred: Positions = slots[answers & (avoided == 0)]
     if len(preferred):

@@ -64,6 +64,10 @@ class Reservations:
         """Note that it was answered, or has ended."""
         self._assumed.pop(assumed, None)
 
+    def __iter__(self) -> Iterator[Assumed]:
+        """Yield those that wait for an answer, the oldest first."""
+        return iter(self._assumed)
+
     def sweep(self) -> Iterator[int]:
         """Expire what was not answered in time, some in each step, as all may be due at once; yield how many."""
         due = self._clock.now() - self.seconds

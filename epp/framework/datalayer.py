@@ -169,6 +169,10 @@ class Tagger(Plugin[P], role=Role(title="Taggers")):
     def tag(self, endpoint: Endpoint) -> Report:
         """Return what the endpoint's labels say; called when it joins the pool and when they change."""
 
+    def tag_made_up(self, endpoint: Endpoint) -> Report:
+        """Return what `tag` would of an endpoint that there is not; one that notes or logs anything does not here."""
+        return self.tag(endpoint)
+
 
 class KnowsAccelerators(Tagger[P]):
     """A tagger that knows which accelerators there are."""

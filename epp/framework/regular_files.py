@@ -4,6 +4,9 @@
 import errno
 import os
 import stat
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +16,9 @@ class FileId(NamedTuple):
 
     device: int
     inode: int
+
+
+_ALLOWED: ContextVar[tuple[frozenset[str], frozenset[str]] | None] = ContextVar("files that may be read", default=None)
 
 
 class FileContent(NamedTuple):
@@ -31,12 +37,24 @@ def file_id(path: Path) -> FileId | None:
     return FileId(status.st_dev, status.st_ino)
 
 
+@contextmanager
+def only_files(paths: Collection[str], *, below: Collection[str] = ()) -> Iterator[None]:
+    """Refuse to read others than these files, and those `below` these directories, in what is called from here."""
+    token = _ALLOWED.set((frozenset(paths), frozenset(below)))
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
+
+
 def read_regular(path: Path, most_bytes: int) -> FileContent:
     """Return the content, or the first `most_bytes` + 1 bytes of a larger one.
 
     Raises OSError, whose `strerror` has a remedy where there is a certain one. A pipe, a socket or a device is an error
     too, and is not waited for.
     """
+    if not _is_allowed(path):
+        raise PermissionError(errno.EACCES, "only files of the configuration in effect may be named here", str(path))
     try:
         descriptor = _opened(path)
     except FileNotFoundError:
@@ -50,6 +68,15 @@ def read_regular(path: Path, most_bytes: int) -> FileContent:
         return FileContent(_read(descriptor, most_bytes + 1), FileId(status.st_dev, status.st_ino))
     finally:
         os.close(descriptor)
+
+
+def _is_allowed(path: Path) -> bool:
+    allowed = _ALLOWED.get()
+    if allowed is None:
+        return True
+    files, directories = allowed
+    is_below = ".." not in path.parts and any(str(parent) in directories for parent in (path, *path.parents))
+    return str(path) in files or is_below
 
 
 def _opened(path: Path) -> int:

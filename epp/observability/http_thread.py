@@ -44,7 +44,7 @@ class HttpLimits:
     request_seconds: float = 10.0
     """Time for a request head, from the start of the connection or the end of the previous response."""
     body_bytes: int = 0
-    """Largest request body that is read; 0 to ignore all."""
+    """Largest request body that is read, unless the handler says otherwise of a request; 0 to ignore all."""
     body_seconds: float = 1.0
     """Time for a request body; the connection is closed after it."""
     response_seconds: float = 30.0
@@ -61,6 +61,8 @@ class Answer:
 
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[Answer]]
+BodyLimit: TypeAlias = Callable[[HttpRequest], int]
+"""Returns the largest body that is read of a request whose head has come, or less than is read of any."""
 
 
 class HttpThread:
@@ -75,9 +77,11 @@ class HttpThread:
         *,
         name: str,
         counts: ConnectionCounts | None = None,
+        body_limit: BodyLimit | None = None,
     ) -> None:
-        """Listen; `name` is for log lines."""
+        """Listen; `name` is for log lines, and `body_limit` for requests that may have larger bodies than others."""
         self._handler = handler
+        self._body_limit = body_limit
         self._limits = replace(limits, connections=share_of_limit(limits.connections))
         self._name = name
         self._counts = counts or ConnectionCounts()
@@ -105,7 +109,7 @@ class HttpThread:
         accepting = Accepting(connections, self._counts, most=self._limits.connections, name=self._name)
 
         def connection() -> _Connection:
-            return _Connection(connections, self._handler, self._limits, self._counts)
+            return _Connection(connections, self._handler, self._limits, self._counts, self._body_limit)
 
         await accepting.run(self._listener, connection, self._stop)
         connections.ending = True
@@ -125,6 +129,7 @@ class _Connection(asyncio.StreamReaderProtocol):
         handler: Handler,
         limits: HttpLimits,
         counts: ConnectionCounts,
+        body_limit: BodyLimit | None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._reader = asyncio.StreamReader(limit=_HEAD_BYTES, loop=loop)
@@ -133,6 +138,7 @@ class _Connection(asyncio.StreamReaderProtocol):
         self._handler = handler
         self._limits = limits
         self._counts = counts
+        self._body_limit = body_limit
         self.task: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self.host = ""
@@ -218,8 +224,11 @@ class _Connection(asyncio.StreamReaderProtocol):
 
     async def _with_body(self, request: HttpRequest, writer: asyncio.StreamWriter) -> HttpRequest:
         """Return the request with its body, or with the status that says why it is not read."""
+        most = self._limits.body_bytes
+        if self._body_limit is not None:
+            most = max(most, self._body_limit(request))
         try:
-            length = request.body_bytes(self._limits.body_bytes)
+            length = request.body_bytes(most)
         except UnreadableBodyError as error:
             return replace(request, unread=error.status)
         if request.headers.get("expect", "").lower() == "100-continue":

@@ -10,7 +10,22 @@ from typing import Any
 import numpy.ma  # noqa: F401  np.median imports it at its first call, for which requests would wait
 import structlog
 
-from epp.admin import AdminPort, LoopCalls, Route, TokenAccess, decision_routes, page_routes, quota_routes
+from epp.admin import (
+    AdminPort,
+    LoopCalls,
+    PoolView,
+    Route,
+    SimulatedPicker,
+    TokenAccess,
+    allocation_routes,
+    config_routes,
+    decision_routes,
+    endpoint_routes,
+    page_routes,
+    placement_routes,
+    quota_routes,
+    simulation_routes,
+)
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
 from epp.decisions.recorder import Recorder, Setup, recorder_of
@@ -42,6 +57,7 @@ from epp.picker.kubernetes import Kubernetes
 from epp.picker.running import RunningConfig
 from epp.picker.servers import Servers
 from epp.picker.settings import PickerSettings
+from epp.picker.trial import on_trial
 from epp.picker.trimming import give_back_memory
 from epp.supervisor import Supervisor
 
@@ -405,8 +421,38 @@ class Picker:
         """Return the routes of the admin port, for the event loop that runs now."""
         loop = LoopCalls(asyncio.get_running_loop())
         decisions = () if self.recorder is None else decision_routes(loop, self.recorder)
-        quotas = quota_routes(loop, lambda: self.director.quotas, lambda: self._running.tenants)
-        return (*page_routes(), *quotas, *decisions)
+        tried = SimulatedPicker(
+            pool=self._settings.pool_name,
+            director=lambda: self.director,
+            assembly=lambda: self._running.assembly,
+            generation=lambda: self.config.generation,
+            snapshot=self.store.snapshot,
+            now=self._clock.now,
+            utc=self._clock.utc,
+            build=self._on_trial,
+        )
+        pool = PoolView(
+            name=self._settings.pool_name,
+            snapshot=self.store.snapshot,
+            now=self._clock.now,
+            states=lambda: self._running.endpoint_states,
+        )
+        return (
+            *page_routes(),
+            *quota_routes(loop, lambda: self.director.quotas, lambda: self._running.tenants),
+            *decisions,
+            *simulation_routes(loop, tried),
+            *placement_routes(loop, tried),
+            *endpoint_routes(loop, pool),
+            *allocation_routes(loop, pool, self.director),
+            *config_routes(loop, lambda: self._running.assembly, lambda: self.config),
+        )
+
+    def _on_trial(self, text: str) -> Assembly:
+        """Return what another configuration would be; called in a thread."""
+        settings = self._settings
+        builder = Builder(self._registry, self._clock, experimental=settings.experimental, previous=self.plugins)
+        return on_trial(text, builder, self._running.assembly, settings.object_paths)
 
     def _input_owners(self) -> Sequence[HasInputs]:
         """Return the plugins, and what else reads files or objects."""

@@ -185,7 +185,8 @@ class Books:
 
     def _place(self, snapshot: Snapshot, slot: int, share: Share, now: float) -> Place:
         endpoint = snapshot.endpoints.values[slot]
-        return Place(self._times.of("" if endpoint is None else endpoint.id), share, now)
+        name = "" if endpoint is None else endpoint.id
+        return Place(self._times.of(name), share, now, name)
 
     def _leave(self, reservation: Reservation, places: list[Place]) -> None:
         """Take a request from endpoints, and charge what it has had of them."""

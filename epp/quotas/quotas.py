@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds tenants to their quotas: who may begin, who may later, and who never."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -232,6 +232,11 @@ class Quotas:
                 account = self._books.account_of(each, allowance.quota) or Account(each, allowance.quota)
                 found += lines(account, now, today, is_set=each in self._allowances.set_quotas)
         return tuple(found)
+
+    def reservations(self, most: int = _MOST_REPORTED) -> Iterator[Reservation]:
+        """Yield what requests of tenants with a quota hold, of `most` tenants."""
+        for account in islice(self._books.accounts, most):
+            yield from account.reservations()
 
     def quota_of(self, tenant: str) -> Quota | None:
         """Return the quota of a tenant; None for whatever it wants."""

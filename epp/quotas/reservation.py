@@ -29,10 +29,12 @@ class Keeper(Protocol):
 class Place:
     """A request at an endpoint: its share of the endpoint's hardware and time."""
 
-    __slots__ = ("_since", "_time", "share")
+    __slots__ = ("_since", "_time", "endpoint", "share")
 
-    def __init__(self, time: SharedTime, share: Share, now: float) -> None:
+    def __init__(self, time: SharedTime, share: Share, now: float, endpoint: str = "") -> None:
         self.share = share
+        self.endpoint = endpoint
+        """Its id."""
         self._time = time
         self._since = time.enter(now)
 

@@ -240,8 +240,9 @@ def test_quotas_work_as_they_are_written(walk):
     assert '"dryRun":false,"applied":true' in made
 
 
-def test_tf_16_admin_port_tries_sets_and_takes_back_a_quota_for_holders_of_the_token(walk):
-    *_, tried, made, shown, back, gone, _, refused, answered, _ = walk(ADMIN_PORT).values()
+def test_tf_16_admin_port_tries_sets_and_takes_back_a_quota_and_tf_6_says_where_requests_would_go(walk):
+    walked = list(walk(ADMIN_PORT).values())
+    *_, tried, made, shown, back, gone, _, refused, answered, _ = walked[:13]
     for each in (tried, made):
         assert '"headroom":{"total.max.workers.limit":50}' in each
     assert '"total":{"concurrentRequests":50}' in shown
@@ -249,6 +250,14 @@ def test_tf_16_admin_port_tries_sets_and_takes_back_a_quota_for_holders_of_the_t
     assert "has no quota" in gone
     assert "Unauthorized" in refused
     assert '{"quotas":[]}' in answered
+    picked, unroutable, busy, from_yaml, ranking, hardware, config = walked[-7:]
+    assert '"endpoint":"127.0.0.1:8001"' in picked
+    assert '"type":"NoEndpoints"' in unroutable
+    assert '"pick":' in busy
+    assert '"model":"m"' in from_yaml
+    assert '"picked":["127.0.0.1:8001"]' in ranking
+    assert '"allocation":{"default/127.0.0.1:8001":' in hardware
+    assert '"type":"max-score-picker"' in config
 
 
 def test_tenants_work_as_they_are_written(walk):

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hardware on the admin port: the devices of all endpoints, who has them, and what requests hold of them."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+from epp.admin.answers import as_json
+from epp.admin.endpoints import PoolView, accelerator_of, in_turns, number, read_number
+from epp.admin.loop_calls import LoopCalls
+from epp.admin.routes import Route
+from epp.director import Director, Routing
+from epp.framework.accelerators.tag import AcceleratorTag
+from epp.framework.printable import printable
+from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, Snapshot
+from epp.observability.http_request import HttpRequest
+from epp.observability.http_thread import Answer
+
+PATH = "/api/allocation"
+_SHOWN = 200
+_MOST_SHOWN = 1000
+_MOST_HELD = 10_000
+"""Requests that are looked through in one answer."""
+_MOST_TENANTS = 20
+"""Of one endpoint, those with most."""
+_MOST_NAME = 128
+
+_Held = Mapping[str, Counter[str]]
+"""Number of requests by endpoint and tenant."""
+
+
+def allocation_routes(loop: LoopCalls, view: PoolView, director: Director) -> tuple[Route, ...]:
+    """Return the route; the director is of the loop."""
+
+    async def show(request: HttpRequest, _rest: str) -> Answer:
+        """Answer with `limit` endpoints, from the one at `offset` on, and the devices that they have."""
+        limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
+        offset = read_number(request, "offset", 0, least=0, most=10**6 - 1)
+        snapshot, assumed, held = await loop.call(lambda: (view.snapshot(), _assumed(director), _held(director)))
+        slots = snapshot.slots[offset : offset + limit].tolist()
+        devices = _Devices(snapshot, slots)
+        rows = await in_turns(slots, lambda slot: _row(snapshot, slot, assumed, held))
+        ids = [_id(snapshot, slot) for slot in slots]
+        return as_json(
+            {
+                "gpuStore": devices.by_id,
+                "nodeWorkerStore": devices.by_node,
+                "allocation": dict(zip(ids, rows, strict=True)),
+                "gpuToWorkerMap": devices.workers,
+                "total": len(snapshot.slots),
+                "unanswered": len(director.reservations),
+            }
+        )
+
+    return (Route("GET", PATH, show),)
+
+
+def _assumed(director: Director) -> _Held:
+    """Return the requests that no endpoint has answered yet."""
+    routings = (each for each in islice(director.reservations, _MOST_HELD) if isinstance(each, Routing))
+    return _counted((routing.result.targets[0].id, routing.request.fairness_id) for routing in routings)
+
+
+def _held(director: Director) -> _Held:
+    """Return the requests that are charged to the quotas of tenants."""
+    reservations = islice(director.quotas.reservations(), _MOST_HELD)
+    return _counted((place.endpoint, each.tenant) for each in reservations for place in each.places)
+
+
+def _counted(pairs: Iterable[tuple[str, str]]) -> _Held:
+    found: dict[str, Counter[str]] = {}
+    for endpoint, tenant in pairs:
+        found.setdefault(endpoint, Counter())[printable(tenant, _MOST_NAME)] += 1
+    return found
+
+
+def _id(snapshot: Snapshot, slot: int) -> str:
+    endpoint = snapshot.endpoints.values[slot]
+    return "" if endpoint is None else endpoint.id
+
+
+def _row(snapshot: Snapshot, slot: int, assumed: _Held, held: _Held) -> Mapping[str, object]:
+    name = _id(snapshot, slot)
+    tag = snapshot.records(ACCELERATOR).values[slot]
+    return {
+        "tag": accelerator_of(tag),
+        "node": tag.node or None,
+        "reservations": {
+            "inFlight": int(snapshot.column(IN_FLIGHT).item(slot)),
+            "inherited": int(snapshot.column(INHERITED).item(slot)),
+            "inFlightTokens": number(snapshot.column(IN_FLIGHT_TOKENS).item(slot)),
+            "assumed": dict(assumed.get(name, Counter()).most_common(_MOST_TENANTS)),
+            "byTenant": dict(held.get(name, Counter()).most_common(_MOST_TENANTS)),
+        },
+    }
+
+
+class _Devices:
+    """The devices of some endpoints."""
+
+    def __init__(self, snapshot: Snapshot, slots: Iterable[int]) -> None:
+        self.by_id: dict[str, dict[str, Any]] = {}
+        self.by_node: dict[str, list[str]] = {}
+        self.workers: dict[str, list[str]] = {}
+        """Endpoints by device; those of a slice are of the divided device too."""
+        tags = snapshot.records(ACCELERATOR).values
+        for slot in slots:
+            self._add(_id(snapshot, slot), tags[slot])
+
+    def _add(self, worker: str, tag: AcceleratorTag) -> None:
+        if tag.node:
+            self.by_node.setdefault(tag.node, []).append(worker)
+        for device in tag.devices:
+            self.by_id.setdefault(
+                device.id,
+                {
+                    "model": tag.model or None,
+                    "node": device.node or tag.node or None,
+                    "parent": device.parent_id or None,
+                    "index": device.index,
+                    "numa": device.numa,
+                    "health": device.health or None,
+                    "profile": tag.partition.profile or None,
+                    "fraction": device.fraction,
+                },
+            )
+            for one in dict.fromkeys(filter(None, (device.id, device.parent_id))):
+                self.workers.setdefault(one, []).append(worker)

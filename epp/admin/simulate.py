@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that are only tried, on the admin port: where they would go, and why, with nothing coming of it."""
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from secrets import randbits
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from epp.admin.answers import AdminError, BadAdminRequestError, as_json
+from epp.admin.loop_calls import LoopCalls
+from epp.admin.routes import Route, read_object
+from epp.config import Assembly
+from epp.decisions.made_up_pool import MOST_CHANGES, EndpointChange, UnknownEndpointError, made_up
+from epp.decisions.simulating import error_of, simulated_record
+from epp.director import Director, Simulated, Simulation
+from epp.director.pipeline import Parsed, ReadingBody
+from epp.director.reading import DEFAULT_PATH, Call
+from epp.framework.addresses import Subset
+from epp.framework.errors import ConfigurationError, RequestError
+from epp.framework.headers import METHOD, OBJECTIVE, PATHS
+from epp.framework.parameters import ParameterError, read_struct
+from epp.framework.plugin import Parameters
+from epp.framework.printable import quoted
+from epp.framework.request import Headers
+from epp.framework.snapshot import Snapshot
+from epp.observability.http_request import HttpRequest
+from epp.observability.http_thread import Answer
+
+PATH = "/api/simulate-schedule"
+MOST_BYTES = 1024 * 1024
+"""Of a request with its prompt."""
+_MOST_CONFIGS = 4
+_SEED = re.compile(r"[0-9a-fA-F]{1,16}")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedPicker:
+    """What requests are tried on; the functions are called on its event loop, except for `build`."""
+
+    pool: str
+    director: Callable[[], Director]
+    assembly: Callable[[], Assembly]
+    generation: Callable[[], int]
+    """Of the configuration in effect."""
+    snapshot: Callable[[], Snapshot]
+    now: Callable[[], float]
+    """Seconds of the clock of snapshots."""
+    utc: Callable[[], float]
+    """Seconds since 1970."""
+    build: Callable[[str], Assembly]
+    """Returns what another configuration would be, from its text; called in a thread, raises ConfigurationError."""
+
+
+class _Ask(Parameters, frozen=True, kw_only=True):
+    """A request as a client would send it, and what is to be different."""
+
+    headers: dict[str, str | list[str]] = msgspec.field(default_factory=dict)
+    method: str = "POST"
+    path: str = DEFAULT_PATH
+    body: Any = None
+    """Of the request: text, or what is to be sent as JSON."""
+    candidate_subset: list[str] | None = None
+    """Addresses among which the gateway allows to pick; null for all."""
+    objective: str = ""
+    """Name of an InferenceObjective, as its header has it."""
+    pool: str = ""
+    """Name of the pool; empty for the one that there is."""
+    seed: str = ""
+    """Of random draws, in hexadecimal digits, as records have it; empty for any."""
+    config: str | dict[str, Any] | UnsetType = UNSET
+    """Another configuration: its text, or the document itself."""
+    endpoints: dict[str, EndpointChange] = msgspec.field(default_factory=dict)
+    """Endpoints with other values, by name or address."""
+
+    @property
+    def bytes(self) -> bytes:
+        """The body of the request."""
+        if self.body is None:
+            return b""
+        return self.body.encode() if isinstance(self.body, str) else msgspec.json.encode(self.body)
+
+    @property
+    def fields(self) -> Headers:
+        """The headers of the request."""
+        found = [(METHOD, self.method), (PATHS[0], self.path)]
+        if self.objective:
+            found.append((OBJECTIVE[0], self.objective))  # before another one in the headers
+        for name, values in self.headers.items():
+            if not _HEADER.fullmatch(name):
+                raise BadAdminRequestError(
+                    f"headers: {quoted(name)} is no name of a header: write letters, digits and hyphens (method and "
+                    "path are keys of their own)"
+                )
+            found += [(name, value) for value in ([values] if isinstance(values, str) else values)]
+        return Headers(found)
+
+
+def simulation_routes(loop: LoopCalls, picker: SimulatedPicker) -> tuple[Route, ...]:
+    """Return the route."""
+    return (Route("POST", PATH, _SimulationPage(loop, picker).simulate, most_bytes=MOST_BYTES),)
+
+
+class _SimulationPage:
+    def __init__(self, loop: LoopCalls, picker: SimulatedPicker) -> None:
+        self._loop = loop
+        self._picker = picker
+        self._configs = Configs(loop, picker)
+
+    async def simulate(self, request: HttpRequest, _rest: str) -> Answer:
+        """Answer with the record of a request that is only tried, and with its error where it is not routed."""
+        ask = read_ask(request, self._picker.pool)
+        config = None if isinstance(ask.config, UnsetType) else await self._configs.of(ask.config)
+        headers, body = ask.fields, ask.bytes
+        subset = None if ask.candidate_subset is None else Subset.parse(ask.candidate_subset)
+        seed = int(ask.seed, 16) if ask.seed else randbits(64)
+        begin = partial(self._begin, ask.endpoints, config, headers, body, subset)
+        simulation, call, parsed = await self._loop.call(begin)
+        if isinstance(parsed, Simulated):
+            found = parsed
+        else:
+            found = await self._run(simulation, call, parsed, seed)
+        return await self._loop.call(lambda: self._answer(simulation, found, config))
+
+    def _begin(
+        self,
+        changes: Mapping[str, EndpointChange],
+        config: Assembly | None,
+        headers: Headers,
+        body: bytes,
+        subset: Subset | None,
+    ) -> tuple[Simulation, Call | None, Parsed | ReadingBody | Simulated]:
+        director, assembly = self._picker.director(), self._picker.assembly()
+        try:
+            snapshot = made_up(self._picker.snapshot(), changes, assembly.taggers, now=self._picker.now())
+        except UnknownEndpointError as error:
+            raise BadAdminRequestError(f"endpoints: {error}") from error
+        simulation = director.simulation(None if config is None else config.pipeline, snapshot)
+        try:
+            return simulation, *simulation.read(headers, body, subset)
+        except RequestError as error:
+            return simulation, None, simulation.refusal(headers, error)
+
+    async def _run(
+        self, simulation: Simulation, call: Call | None, parsed: Parsed | ReadingBody, seed: int
+    ) -> Simulated:
+        """Go on with a request, a piece of a long body in each call."""
+        assert call is not None  # noqa: S101  it has been read
+
+        def step(reading: ReadingBody) -> Parsed | ReadingBody | Simulated:
+            try:
+                next(reading)
+            except StopIteration as end:
+                whole: Parsed = end.value
+                return whole
+            except RequestError as error:
+                return simulation.refusal(call.headers, error)
+            return reading
+
+        left: Parsed | ReadingBody | Simulated = parsed
+        while not isinstance(left, Parsed | Simulated):
+            left = await self._loop.call(partial(step, left))
+        if isinstance(left, Simulated):
+            return left
+        return await self._loop.call(partial(simulation.run, call, left, seed=seed))
+
+    def _answer(self, simulation: Simulation, found: Simulated, config: Assembly | None) -> Answer:
+        picker = self._picker
+        record = simulated_record(simulation, found, at=picker.utc(), config_generation=picker.generation())
+        more: dict[str, object] = {}
+        if isinstance(found.outcome, RequestError):
+            more["error"] = error_of(found.outcome)
+        if found.waits:
+            more["waits"] = found.waits
+        if found.problems:
+            more["problems"] = found.problems
+        if config is not None:
+            more["warnings"] = [*map(str, config.warnings), *_not_in_effect(config, picker.assembly())]
+        return as_json({**msgspec.to_builtins(record), **more})
+
+
+class Configs:
+    """Configurations that are tried, the last few of them kept."""
+
+    def __init__(self, loop: LoopCalls, picker: SimulatedPicker) -> None:
+        self._loop = loop
+        self._picker = picker
+        self._one_at_a_time = asyncio.Lock()
+        self._built: OrderedDict[str, Assembly] = OrderedDict()
+        self._beside: Assembly | None = None
+
+    async def of(self, config: str | Mapping[str, Any]) -> Assembly:
+        """Return what a configuration would be, with the plugins of the one in effect where it has the same.
+
+        Raises BadAdminRequestError for one that is not valid.
+        """
+        text = config if isinstance(config, str) else msgspec.json.encode(config).decode()
+        async with self._one_at_a_time:
+            beside = await self._loop.call(self._picker.assembly)
+            if beside is not self._beside:
+                self._built.clear()
+                self._beside = beside
+            if text not in self._built:
+                try:
+                    self._built[text] = await asyncio.to_thread(self._picker.build, text)
+                except ConfigurationError as error:
+                    raise BadAdminRequestError(str(error)) from error
+                if len(self._built) > _MOST_CONFIGS:
+                    self._built.popitem(last=False)
+            self._built.move_to_end(text)
+            return self._built[text]
+
+
+def read_ask(request: HttpRequest, pool: str) -> _Ask:
+    """Return what is asked for; raises AdminError."""
+    content = read_object(request, most_bytes=MOST_BYTES, or_yaml=True)
+    try:
+        ask = read_struct(_Ask, content)
+    except ParameterError as error:
+        place = ".".join(map(str, error.path))
+        raise BadAdminRequestError(f"{place}: {error}" if place else str(error)) from error
+    if ask.pool not in ("", pool):
+        message = f"there is no pool {quoted(ask.pool)} here: leave it out, or write {quoted(pool)}"
+        raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)
+    if ask.seed and not _SEED.fullmatch(ask.seed):
+        raise BadAdminRequestError(f"seed is {quoted(ask.seed)}: write up to 16 hexadecimal digits, as records have it")
+    if len(ask.endpoints) > MOST_CHANGES:
+        raise BadAdminRequestError(f"endpoints: {len(ask.endpoints)} are changed, and {MOST_CHANGES} may be at once")
+    return ask
+
+
+def _not_in_effect(config: Assembly, now: Assembly) -> Sequence[str]:
+    """Return warnings of what a configuration that is tried would do, and cannot while it is only tried."""
+    sources = {feed.source.name for feed in now.feeds}
+    untagged = [each.name for each in config.taggers if each not in now.taggers]
+    uncollected = [feed.source.name for feed in config.feeds if feed.source.name not in sources]
+    return [
+        *(f"{name}: endpoints are tagged by the configuration in effect, not by this one" for name in untagged),
+        *(f"{name}: nothing is collected by it while it is only tried" for name in uncollected),
+    ]
