@@ -28,6 +28,7 @@ from epp.cli.options import (
     PoolNamespace,
     Switch,
     Verbosity,
+    count_option,
     duration_option,
     port_option,
     switch_option,
@@ -164,6 +165,30 @@ class Explain:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Simulate:
+    """Take recorded decisions again with another configuration: how many picks differ, by class, cost and load."""
+
+    config: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="The configuration under which they were recorded: a file, or the name of a ready-made one.",
+        ),
+    ]
+    against: Annotated[str, typer.Option(metavar="FILE", help="The other one.")]
+    decisions: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE", help="What --decision-file wrote, or an answer of /api/decisions; - for standard input."
+        ),
+    ]
+    limit: Annotated[int, count_option("Decisions that are taken again, the last ones.")] = 10_000
+    output: OutputFormat = Output.TEXT
+    allow_experimental_plugins: Experimental = Switch.FALSE
+    allow_plugin_modules: PluginModules = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimServer:
     """Run a simulated vLLM server: its API, its metrics and its timing, without a GPU."""
 
@@ -235,6 +260,7 @@ COMMANDS: Mapping[str, type[Any]] = {
     "plugins": Plugins,
     "accelerators": Accelerators,
     "explain": Explain,
+    "simulate": Simulate,
     "sim-server": SimServer,
     "demo": Demo,
 }

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`epp simulate`: recorded decisions, taken again by another configuration, and what is different then."""
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from epp.cli.check_files import STDIN
+from epp.cli.commands import Simulate
+from epp.cli.errors import exit_on
+from epp.cli.inputs import split_list
+from epp.cli.options import Output
+from epp.cli.output import log_of_errors_only, new_console, print_json
+from epp.config import Assembly, Builder, assemble, load_text
+from epp.config.sources import read_file
+from epp.decisions.comparison import Comparison, Side, compare
+from epp.decisions.record import VERSION, DecisionRecord
+from epp.framework import ConfigurationError, SystemClock
+from epp.framework.hints import hint_at
+from epp.framework.printable import printable
+from epp.framework.registry import Registry
+from epp.samples import sample_texts
+
+_MOST_LINE = 64 * 1024 * 1024
+_MOST_NAME = 60
+_MOST_CLASSES = 20
+
+
+class _Answer(msgspec.Struct):
+    decisions: list[DecisionRecord]
+
+
+_records = msgspec.json.Decoder(DecisionRecord)
+_answers = msgspec.json.Decoder(_Answer)
+
+
+def simulate(flags: Simulate) -> None:
+    """Print the comparison in the format asked for."""
+    with exit_on(ConfigurationError), log_of_errors_only():
+        records, unread = _read(flags.decisions, flags.limit)
+        registry = Registry(modules=tuple(split_list(flags.allow_plugin_modules)))
+        builder = Builder(registry, SystemClock(), experimental=bool(flags.allow_experimental_plugins))
+        one, other = (_assembly(name, builder) for name in (flags.config, flags.against))
+        found = compare(records, one, other)
+        if flags.output is Output.JSON:
+            print_json({**msgspec.to_builtins(found), "unreadLines": unread})
+        else:
+            _show(new_console(), found, flags, unread)
+
+
+def _assembly(name: str, builder: Builder) -> Assembly:
+    """Return what a configuration in a file is, or a ready-made one."""
+    path, samples = Path(name), sample_texts()
+    if not path.exists() and name.removesuffix(".yaml") in samples:
+        return assemble(load_text(samples[name.removesuffix(".yaml")], name), builder)
+    if not path.exists() and path.name == name and not path.suffix:
+        raise ConfigurationError(f"there is no file {name!r}, nor a ready-made configuration; {hint_at(name, samples)}")
+    return assemble(load_text(read_file(path), name), builder)
+
+
+def _read(path: Path, most: int) -> tuple[list[DecisionRecord], int]:
+    """Return the last records of a file, and the number of lines that are none; raises ConfigurationError."""
+    try:
+        if str(path) == STDIN:
+            found, unread = _last(_lines(sys.stdin.buffer), most)
+        else:
+            with path.open("rb") as file:
+                found, unread = _last(_lines(file), most)
+    except OSError as error:
+        raise ConfigurationError(f"--decisions: {path} cannot be read: {error.strerror}") from error
+    if not found:
+        lines = f", but {unread} lines that are none" if unread else ""
+        raise ConfigurationError(
+            f"--decisions: {path} has no decisions{lines}",
+            remedy="name a file that --decision-file wrote, or an answer of /api/decisions",
+        )
+    return found, unread
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    while line := file.readline(_MOST_LINE):
+        if line.strip():
+            yield line
+
+
+def _last(lines: Iterable[bytes], most: int) -> tuple[list[DecisionRecord], int]:
+    found, unread = deque[DecisionRecord](maxlen=most), 0
+    for line in lines:
+        records = _decoded(line)
+        found.extend(record for record in records if record.version <= VERSION)
+        unread += sum(record.version > VERSION for record in records) or not records
+    return list(found), unread
+
+
+def _decoded(line: bytes) -> list[DecisionRecord]:
+    try:
+        return [_records.decode(line)]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        return _answers.decode(line).decisions
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return []
+
+
+def _show(console: Console, found: Comparison, flags: Simulate, unread: int) -> None:
+    share = found.differing / found.replayed if found.replayed else 0.0
+    console.print(
+        Text.assemble(
+            (f"{found.differing} of {found.replayed} picks differ", "bold"),
+            f" ({share:.1%}): {_plain(flags.against)} instead of {_plain(flags.config)}",
+        )
+    )
+    for line in _remarks(found, unread):
+        console.print(Text(f"  {line}", style="dim"))
+    console.print()
+    console.print(_sides(found, flags))
+    if found.moves:
+        console.print()
+        console.print(_moves(found))
+    for name, lacks in found.asked_anew.items():
+        missing = f"; no record has {', '.join(map(_plain, lacks))}" if lacks else ""
+        console.print(Text(f"{_plain(name)} is asked anew, with the load and hardware of the record{missing}"))
+
+
+def _remarks(found: Comparison, unread: int) -> Iterator[str]:
+    yield f"{found.reproduced} of {found.replayed} are taken as recorded by the first configuration"
+    for reason, count in found.skipped.items():
+        yield f"{count} left out: {reason}"
+    if found.cut:
+        yield f"{found.cut} records list some of the endpoints alone: both choose among these"
+    if unread:
+        yield f"{unread} lines are no records that this version reads"
+
+
+def _sides(found: Comparison, flags: Simulate) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column()
+    for name in (flags.config, flags.against):
+        table.add_column(_plain(name), justify="right")
+    sides = (found.config, found.against)
+
+    def row(label: str, *values: str) -> None:
+        table.add_row(label, *values)
+
+    row("routed", *(str(side.routed) for side in sides))
+    for error in dict.fromkeys((*found.config.refused, *found.against.refused)):
+        row(f"refused: {_plain(error)}", *(str(side.refused.get(error, 0)) for side in sides))
+    for name in list(dict.fromkeys((*found.config.classes, *found.against.classes)))[:_MOST_CLASSES]:
+        row(f"on {_plain(name)}", *(_with_share(side.classes, name, side.routed) for side in sides))
+    row("dollars an hour, mean", *(_number(side.cost_per_hour, "{:.3f}") for side in sides))
+    row("in flight there, mean", *(_number(side.in_flight, "{:.2f}") for side in sides))
+    row("waiting there, mean", *(_number(side.waiting, "{:.2f}") for side in sides))
+    row("running there, mean", *(_number(side.running, "{:.2f}") for side in sides))
+    row("KV cache in use, mean", *(_number(side.kv_usage, "{:.1%}") for side in sides))
+    row("load not in the record", *(str(side.load_unknown) for side in sides))
+    row("busiest endpoint", *(_busiest(side) for side in sides))
+    return table
+
+
+def _moves(found: Comparison) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("from")
+    table.add_column("to")
+    table.add_column("requests", justify="right")
+    for move in found.moves:
+        table.add_row(_plain(move.before), _plain(move.after), str(move.count))
+    return table
+
+
+def _with_share(counts: Mapping[str, int], name: str, total: int) -> str:
+    count = counts.get(name, 0)
+    return f"{count} ({count / total:.0%})" if total else str(count)
+
+
+def _busiest(side: Side) -> str:
+    return f"{_plain(side.busiest)} ({side.busiest_share:.0%})" if side.busiest else "-"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _plain(text: str) -> str:
+    return printable(text, _MOST_NAME)
