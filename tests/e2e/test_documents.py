@@ -30,6 +30,7 @@ QUOTAS = "docs/quotas.md"
 TENANTS = "docs/tenants.md"
 SECURITY = "docs/security.md"
 DECISIONS = "docs/decisions.md"
+WHAT_IF = "docs/what-if.md"
 NOT_RUN = {
     "README.md": ("make run", "make test", "make bench", "helm install", "epp check --cluster"),
     "deploy/README.md": ("docker build", "helm ", "kubectl "),
@@ -43,6 +44,7 @@ NOT_RUN = {
     SECURITY: (),
     DECISIONS: (),
     FILES: ("kubectl ",),
+    WHAT_IF: (),
 }
 """Commands that install packages, as the text beside them says, the bench, which has a test of its own, and those for a
 cluster: `tests/kube` runs these."""
@@ -59,6 +61,7 @@ PROJECT_FILES = {
     SECURITY: (),
     DECISIONS: (),
     FILES: (),
+    WHAT_IF: (),
 }
 """What a document needs of the checkout."""
 NAMESPACES = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
@@ -258,6 +261,21 @@ def test_tf_16_admin_port_tries_sets_and_takes_back_a_quota_and_tf_6_says_where_
     assert '"picked":["127.0.0.1:8001"]' in ranking
     assert '"allocation":{"default/127.0.0.1:8001":' in hardware
     assert '"type":"max-score-picker"' in config
+
+
+def test_what_if_is_answered_for_requests_that_came_and_for_one_at_a_time(walk):
+    walked = walk(WHAT_IF)
+    report = output_of(walked, "epp simulate")
+    differing, replayed = map(int, re.search(r"(\d+) of (\d+) picks differ", report).groups())
+    assert 40 <= replayed <= 41  # the list of models may be one more
+    assert f"{replayed} of {replayed} are taken as recorded by the first configuration" in report
+    assert 0 < differing < replayed
+    assert re.search(rf"^on t4 .* {replayed} \(100%\)$", report, re.MULTILINE)
+    assert re.search(r"^h100 +t4 +\d+$", report, re.MULTILINE)
+    assert "cheapest-scorer is asked anew" in report
+    explained = output_of(walked, "for file in as-it-is")
+    assert explained.count("simulated") >= 3
+    assert "h100" in explained
 
 
 def test_tenants_work_as_they_are_written(walk):
