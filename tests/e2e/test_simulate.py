@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that are only tried, at a running picker behind Envoy: decided like real ones, without a trace."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from commands import Command, command, outcome
+from world import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MODEL = "tried-8b"
+CONFIG = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: queue-scorer}, {type: prefix-cache-scorer}, {type: no-hit-lru-scorer}]
+"""
+COUNTED = ("request", "plugin_", "scheduler", "prefix", "pool_", "decision")
+"""Parts of the names of metrics that would show a request; others go on by themselves."""
+
+LASTING = ("inFlight", "inFlightTokens", "served", "failed")
+
+
+class Front:
+    """A gateway with three servers behind it, and its admin port."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, admin: str, metrics: str) -> None:
+        self._http = http
+        self._url = url
+        self._admin = admin
+        self._metrics = metrics
+
+    async def ask(self, number: int) -> None:
+        headers = {"x-request-id": f"r{number}"}
+        async with self._http.post(f"{self._url}/v1/completions", json=body(number), headers=headers) as answer:
+            assert answer.status == 200
+            await answer.read()
+
+    async def simulate(self, **ask: object) -> dict:
+        async with self._http.post(f"{self._admin}/api/simulate-schedule", json=ask) as answer:
+            assert answer.status == 200
+            return await answer.json()
+
+    async def get(self, path: str) -> dict:
+        async with self._http.get(f"{self._admin}{path}") as answer:
+            return await answer.json()
+
+    async def counted(self) -> list[str]:
+        async with self._http.get(f"{self._metrics}/metrics") as page:
+            lines = (await page.text()).splitlines()
+        return [line for line in lines if not line.startswith("#") and any(part in line for part in COUNTED)]
+
+    async def load(self) -> list[dict]:
+        rows = (await self.get("/api/endpoints"))["endpoints"]
+        return [
+            {name: row["load"][name] for name in ("inFlight", "inFlightTokens", "served", "failed")} for row in rows
+        ]
+
+
+def body(number: int) -> dict:
+    return {"model": MODEL, "prompt": f"Conversation {number}. " * 40, "max_tokens": 2}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("simulate")
+    (directory / "config.yaml").write_text(CONFIG)
+    return directory
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def front(files) -> AsyncIterator[Front]:
+    simulate = ("sim-server", "--port=0", "--model", MODEL, "--time-scale=0.05")
+    async with command(*simulate) as a, command(*simulate) as b, command(*simulate) as c:
+        addresses = [(await server.says(MODEL)).rpartition("http://")[2] for server in (a, b, c)]
+        endpoints = ",".join(f"{name}={address}" for name, address in zip("abc", addresses, strict=True))
+        flags = (
+            "--listen=127.0.0.1:0", "--endpoints", endpoints, "--config-file", str(files / "config.yaml"),
+            "--metrics-port=0", "--admin-port=0", "--decision-sample-rate=1", "--decision-file",
+            str(files / "decisions.jsonl"), "-v=1",
+        )  # fmt: skip
+        async with command("gateway", *flags) as gateway, aiohttp.ClientSession() as http:
+            yield await front_of(gateway, http)
+
+
+async def front_of(gateway: Command, http: aiohttp.ClientSession) -> Front:
+    url = (await gateway.says("listening on")).split()[2]
+    ready = json.loads(await gateway.says('"event":"ready"'))
+    metrics = ready["metrics"].replace("*", "127.0.0.1")
+    return Front(http, url, f"http://{ready['admin']}", f"http://{metrics}")
+
+
+async def test_the_same_decision_simulated_again_gives_the_same_pick(front):
+    for number in range(9):
+        await front.ask(number)
+    records: list[dict] = []
+
+    async def all_recorded() -> bool:
+        records[:] = (await front.get("/api/decisions?limit=50"))["decisions"]
+        return len(records) == 9
+
+    await until(all_recorded, "all decisions are recorded")
+    assert len({record["pick"]["endpoint"] for record in records}) == 3
+    for record in records:
+        number = int(record["requestId"][1:])
+        again = await front.simulate(body=body(number), seed=record["asked"]["seed"])
+        assert again["pick"]["endpoint"] == record["pick"]["endpoint"]
+        assert again["pick"]["cachedShare"] > 0.9
+        assert again["asked"]["model"] == record["asked"]["model"] == MODEL
+
+
+async def test_tf_6_simulations_leave_no_trace_at_a_running_picker(front):
+    load, recorded = await front.load(), (await front.get("/api/decisions"))["recorded"]
+    counted = await front.counted()
+    predicted = (await front.simulate(body=body(100), seed="1"))["pick"]
+    for number in range(30):
+        await front.simulate(body=body(100 + number % 3), objective="any", endpoints={"a": {"waiting": 50}})
+        await front.simulate(body=body(100), config="apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n")
+    assert await front.load() == load
+    assert await front.counted() == counted
+    assert (await front.get("/api/decisions"))["recorded"] == recorded
+    again = (await front.simulate(body=body(100), seed="1"))["pick"]
+    assert again == predicted  # nothing of the prompt is believed to be anywhere
+    assert again["cachedShare"] == 0.0
+
+
+async def test_recorded_decisions_are_taken_again_as_they_were(front, files):
+    config = str(files / "config.yaml")
+    arguments = ("--config", config, "--decisions", str(files / "decisions.jsonl"), "--output=json")
+
+    async def written() -> bool:
+        lines = await asyncio.to_thread((files / "decisions.jsonl").read_bytes)
+        return lines.count(b"\n") >= 9
+
+    await until(written, "all decisions are in the file")
+    found = await compared("--against", config, *arguments)
+    assert (found["replayed"], found["reproduced"], found["differing"]) == (9, 9, 0)
+    assert (await compared("--against", "random", *arguments))["differing"] > 0
+
+
+async def compared(*arguments: str) -> dict:
+    code, said = await outcome("simulate", *arguments)
+    assert (code, said.err) == (0, [])
+    return json.loads("\n".join(said.out))
