@@ -60,6 +60,11 @@ class UsageReader:
             cached_tokens=counts.get("cached_tokens", cache_read),
         )
 
+    @property
+    def tells_cached(self) -> bool:
+        """Whether the counts so far have one for cached tokens; engines may leave it out."""
+        return "cached_tokens" in self._counts or "cache_read_input_tokens" in self._counts
+
     def feed(self, piece: bytes, *, last: bool) -> None:
         """Read a piece; with `last`, also an incomplete last line."""
         if not self._event_stream:

@@ -168,6 +168,10 @@ class Director:
         self._observer.refused(Refusal(error, headers))
         return error
 
+    def processed(self, since: float) -> None:
+        """Record that a request was answered: it goes to an endpoint, or is refused. Its first message came then."""
+        self._observer.request_processed(self.clock.now() - since)
+
     def route(
         self, headers: Headers, body: bytes | Gathered, subset: Subset | None, *, incomplete: bool = False
     ) -> Routing | Held:

@@ -43,11 +43,17 @@ class DirectorObserver(RoutingObserver, EvictionObserver, FlowObserver, QuotaObs
     def held(self, request: Request, plugin: str) -> None:
         """Record that an admitter lets a request wait."""
 
+    def scheduled(self, request: Request, seconds: float, result: SchedulingResult | None) -> None:
+        """Record how long a run of the scheduler took; it found no destination where there is no result."""
+
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
         """Record a routed request."""
 
     def refused(self, refusal: Refusal) -> None:
         """Record a request that is not routed."""
+
+    def request_processed(self, seconds: float) -> None:
+        """Record the time from the first message of a request to the answer that routes or refuses it."""
 
 
 _EVENTS = [name for name in dir(DirectorObserver) if not name.startswith("_")]

@@ -101,7 +101,10 @@ class Router:
             return False
         candidates = self.fitting(arrival)
         victims = quotas.victims(request, lambda victim: victim.request in endable, candidates)
-        if not victims or not self._evictions.end([endable[each.request] for each in victims], LATER_SECONDS):
+        if not victims:
+            return False
+        ended = [endable[each.request] for each in victims]
+        if not self._evictions.end(ended, LATER_SECONDS, priority=request.priority):
             return False
         quotas.nominate(request, victims)
         return True
@@ -163,7 +166,13 @@ class Router:
             if awaited is not None:
                 self._observer.held(request, admitter.name)
                 return Hold(admitter, awaited)
-        result = arrival.pipeline.scheduler.schedule(request, candidates)
+        began = self._clock.now()
+        try:
+            result = arrival.pipeline.scheduler.schedule(request, candidates)
+        except RequestError:
+            self._observer.scheduled(request, self._clock.now() - began, None)
+            raise
+        self._observer.scheduled(request, self._clock.now() - began, result)
         if _prefers_cached(request.headers) and not _is_cached(arrival.pipeline, request, result):
             error = PreconditionFailedError()
             error.scheduling = result.as_failed()

@@ -86,6 +86,7 @@ class Routing:
         "_gateway",
         "_guard",
         "_is_unseen",
+        "_last_piece_at",
         "_observer",
         "_on_end",
         "_outliers",
@@ -94,10 +95,13 @@ class Routing:
         "_response_headers",
         "_served_address",
         "_settled",
+        "_tell_interval",
         "_usage",
         "ended_at",
         "first_byte_at",
         "is_committed",
+        "is_stream",
+        "processing_seconds",
         "request",
         "response_bytes",
         "result",
@@ -136,6 +140,10 @@ class Routing:
         """The endpoint that serves it, as far as is known."""
         self.is_committed = False
         """Whether the endpoint has answered."""
+        self.is_stream = request.body.streaming
+        """Whether the response comes piece by piece: it was asked for like that, or is an event stream."""
+        self.processing_seconds = 0.0
+        """Time that the exchange spent on the response; 0 where it does not measure that."""
         self._credit = credit
         self._reservations = reservations
         self._settled = settled
@@ -148,6 +156,8 @@ class Routing:
         self._served_address = ""
         self._response_headers = _NO_HEADERS
         self._usage: UsageReader | None = None
+        self._tell_interval: Callable[[float], None] | None = None
+        self._last_piece_at = 0.0
         self._completed = False
         self._is_unseen = False
         self._on_end: tuple[Callable[[Routing], None], ...] = ()
@@ -238,6 +248,15 @@ class Routing:
         return None if self._usage is None else self._usage.usage
 
     @property
+    def tells_cached(self) -> bool:
+        """Whether the response says how many tokens of the prompt came from a cache."""
+        return self._usage is not None and self._usage.tells_cached
+
+    def time_pieces(self, tell_interval: Callable[[float], None]) -> None:
+        """Tell the seconds between two pieces of the body, from now on."""
+        self._tell_interval = tell_interval
+
+    @property
     def counts_tokens(self) -> bool:
         """Whether the body of the response is read for the tokens in it."""
         return self._usage is not None
@@ -292,6 +311,7 @@ class Routing:
         elif status < SERVER_ERROR:
             self._outliers.succeeded(self.served)
         self._commit()
+        self.is_stream = self.is_stream or event_stream
         if self._pipeline.sees_responses:
             self._response_headers = headers()
         if count_tokens and not self.request.body.skip_response:
@@ -319,14 +339,18 @@ class Routing:
     def response_piece(self, piece: bytes, *, last: bool, now: Callable[[], float]) -> None:
         """Record a piece of the response body: the first one shows that the prompt has been computed.
 
-        `now` tells the seconds on the clock, which count for the first piece and the last one.
+        `now` tells the seconds on the clock, which count for the first piece and the last one, and for all of a stream.
         """
         self.response_bytes += len(piece)
         if self.first_byte_at is None and piece:
-            self.first_byte_at = at = now()
+            self.first_byte_at = self._last_piece_at = at = now()
             self._first_token()
             self._time("first_token", at - self.request.received_at)
             self._observer.first_piece(self)
+        elif self._tell_interval is not None and piece:
+            at = now()
+            self._tell_interval(at - self._last_piece_at)
+            self._last_piece_at = at
         if self._usage is not None:
             self._usage.feed(piece, last=last)
         if last and self.first_byte_at is not None:

@@ -66,6 +66,7 @@ class RequestHalf:
 
     __slots__ = (
         "_asked",
+        "_began",
         "_claim",
         "_counted",
         "_director",
@@ -97,6 +98,7 @@ class RequestHalf:
         claim: Claim,
     ) -> None:
         self._director = director
+        self._began: float | None = director.clock.now()
         self._claim = claim
         self._evict = evict
         self._mode = mode
@@ -126,6 +128,12 @@ class RequestHalf:
     def is_incomplete(self) -> bool:
         """Whether more of the request is due soon: it has not ended, and the gateway does not gather it by itself."""
         return not self._asked and (self._mode not in _BUFFERED or self._progress is _EXPECTED)
+
+    def processed(self) -> None:
+        """Record that the request is answered; only the first call counts."""
+        if self._began is not None:
+            self._director.processed(self._began)
+            self._began = None
 
     def abandon(self) -> None:
         """Record that the client left before its request was complete, or before it was routed, if it did."""
@@ -324,6 +332,7 @@ class RequestHalf:
     def _routed(self, routing: Routing, answer: Callable[[Routing], Sequence[bytes]]) -> Sequence[bytes]:
         self.routing = routing
         answers = answer(routing)
+        self.processed()
         routing.let_expire(self._traits)
         routing.let_evict(self._evict)
         return answers

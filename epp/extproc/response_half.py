@@ -58,6 +58,7 @@ class ResponseHalf:
         "_response_usage",
         "_restorer",
         "_sliced",
+        "_started_at",
         "_traits",
         "_whole",
         "progress",
@@ -75,6 +76,7 @@ class ResponseHalf:
         self._headers_shown = False
         self.progress = _EXPECTED
         self._restorer: ModelRestorer | None = None
+        self._started_at: float | None = None  # of a response that comes as a whole
         self._bytes_left: int | None = None  # by content-length; None without one
         self._whole = False
         self._held: Held | None = None
@@ -104,6 +106,7 @@ class ResponseHalf:
         remove = [] if ONLY_OURS.isdisjoint(headers) else [name for name in ONLY_OURS if name in headers]
         added: Mapping[str, str] = {}
         if routing is not None:
+            self._started_at = self._now()
             added = self._started(routing, headers, message)
             if self._restorer is not None:
                 remove.append(CONTENT_LENGTH)  # another name is of another length
@@ -168,11 +171,15 @@ class ResponseHalf:
             self._bytes_left -= len(piece)
             whole = last or self._bytes_left == 0
         report = b""
+        began: float | None = None
         if routing is not None and not self._whole:
+            began = self._now() if routing.is_stream else self._started_at
             routing.response_piece(unread, last=whole, now=self._now)
             if whole:  # a client that has it all may cut the stream before its end is shown
                 self._whole = True
                 report = replies.metadata_field(routing.report())
+                if began is not None:
+                    routing.processing_seconds += self._now() - began
                 routing.complete(Cause.NATURAL)
         if self._restorer is not None:
             answers = self._restored(self._restorer, piece, unread, restored, last=last)
@@ -182,6 +189,8 @@ class ResponseHalf:
             answers = replies.response_body_pieces(piece, end_of_stream=last)
         if report:
             answers[-1] += report
+        if began is not None and not whole and routing is not None and routing.is_stream:
+            routing.processing_seconds += self._now() - began
         return answers
 
     def on_trailers(self, routing: Routing | None) -> Sequence[bytes]:

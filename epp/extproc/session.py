@@ -230,6 +230,8 @@ class Session:
             error = InternalError(f"{type(error).__name__} on this request")
             if self._request is not None:
                 self._request.fail(error)
+        if self._request is not None:
+            self._request.processed()
         self.close(Cause.ERROR)
         headers = Headers() if self._request is None else self._request.headers
         return (refusal(error, headers, plain=self._settings.plain_errors),)

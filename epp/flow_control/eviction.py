@@ -60,8 +60,12 @@ class EvictionObserver:
 
     __slots__ = ()
 
-    def revoked(self, target: int, issued: int, pending: int) -> None:
-        """Record a decision to end `target` requests, of which so many were told to end; `pending` have yet to."""
+    def revoked(self, target: int, issued: int, pending: int, *, priority: int, deficit: float, credit: float) -> None:
+        """Record a decision to end `target` requests, of which so many were told to end; `pending` have yet to.
+
+        They make room for a request of `priority` at an endpoint that is fuller than allowed by `deficit`; one takes
+        `credit` of it. Both are shares of what makes an endpoint full, and 0 where it is not the fullness that counts.
+        """
 
     def revocation_confirmed(self, seconds: float, pending: int) -> None:
         """Record that a revoked request has ended, after so many seconds; `pending` have yet to."""
@@ -218,7 +222,9 @@ class Evictions:
         if best is None:
             return 0
         position = best[1]
-        target = _needed(float(fullness[position]), ceiling, float(in_flight[position]))
+        deficit = float(fullness[position]) - ceiling
+        credit = _credit(float(fullness[position]), float(in_flight[position]))
+        target = max(1, ceil(deficit / credit - _ROUNDING)) if credit > 0 else 1
         issued = 0
         for entry in self._below(priority, int(candidates.slots[position])):
             if issued == min(target, MOST_AT_ONCE):
@@ -226,7 +232,9 @@ class Evictions:
             issued += self._revoke(entry, retry_after_seconds)
         if issued:
             self._decided_at = self._clock.now()
-            self._observer.revoked(target, issued, len(self._pending))
+            self._observer.revoked(
+                target, issued, len(self._pending), priority=priority, deficit=deficit, credit=credit
+            )
         return issued
 
     def endable(self, priority: int) -> Mapping[Request, Evictable]:
@@ -238,12 +246,14 @@ class Evictions:
             if entry.priority < priority and not entry.is_revoked and not (spares and evictable.is_answered)
         }
 
-    def end(self, evictables: Sequence[Evictable], retry_after_seconds: int) -> int:
-        """End requests that may be ended, wherever they are; return how many are told to."""
+    def end(self, evictables: Sequence[Evictable], retry_after_seconds: int, *, priority: int) -> int:
+        """End requests that may be ended, wherever they are, for one of `priority`; return how many are told to."""
         issued = sum(self._revoke(self._entries[each], retry_after_seconds) for each in evictables)
         if issued:
             self._decided_at = self._clock.now()
-            self._observer.revoked(len(evictables), issued, len(self._pending))
+            self._observer.revoked(
+                len(evictables), issued, len(self._pending), priority=priority, deficit=0.0, credit=0.0
+            )
         return issued
 
     def _revoke(self, entry: _Entry, retry_after_seconds: int) -> bool:
@@ -308,7 +318,6 @@ class Evictions:
             del self._by_priority[entry.priority]
 
 
-def _needed(fullness: float, ceiling: float, in_flight: float) -> int:
-    """Return how many requests have to end for an endpoint to come down to its ceiling, if all weigh alike."""
-    credit = fullness / in_flight if in_flight > 0 else fullness
-    return max(1, ceil((fullness - ceiling) / credit - _ROUNDING)) if credit > 0 else 1
+def _credit(fullness: float, in_flight: float) -> float:
+    """Return how much of an endpoint one of its requests takes, if all weigh alike."""
+    return fullness / in_flight if in_flight > 0 else fullness

@@ -4,8 +4,8 @@
 import os
 import time
 from abc import abstractmethod
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Generic, TypeVar
 
@@ -18,7 +18,12 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.utils import floatToGoString
 
+from epp.framework.plugin_metrics import Distribution, Legacy
+
+PREFIX = "llm_d_epp_"
 _TRUE = frozenset({"true", "1", "t"})
+_RENAMED = {"pod_name": "endpoint_name", "model_server_pod": "model_server_endpoint"}
+"""Labels that older names have for those of now."""
 
 
 class Count:
@@ -33,6 +38,10 @@ class Count:
     def inc(self, by: float = 1) -> None:
         """Add to the count."""
         self.value += by
+
+    def add(self, other: "Count") -> None:
+        """Add another count."""
+        self.value += other.value
 
 
 class Level:
@@ -55,23 +64,9 @@ class Level:
         """Take one away."""
         self.value -= 1
 
-
-class Distribution:
-    """A series of a histogram."""
-
-    __slots__ = ("_bounds", "counts", "created", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        """Values in each bucket alone; the last one has no bound."""
-        self.total: float = 0
-        self.created = time.time()
-
-    def observe(self, value: float) -> None:
-        """Count a value."""
-        self.counts[bisect_left(self._bounds, value)] += 1
-        self.total += value
+    def add(self, other: "Level") -> None:
+        """Add another value."""
+        self.value += other.value
 
 
 S = TypeVar("S", Count, Level, Distribution)
@@ -83,12 +78,18 @@ class Family(Collector, Generic[S]):
     Written by the event loop alone; read by any thread, to within a value.
     """
 
+    keeps_sums = True
+    """Whether what a removed series has counted still counts under an older name, which never decreases."""
+
     def __init__(
         self, name: str, text: str, labels: Sequence[str], make: Callable[[], S], registry: CollectorRegistry
     ) -> None:
-        self._name, self._text, self._labels = name, text, tuple(labels)
-        self._make: Callable[[], S] = make
+        self.name, self.label_names = name, tuple(labels)
+        self._text = text
+        self.make: Callable[[], S] = make
+        """Return a new series."""
         self._series: dict[tuple[str, ...], S] = {}
+        self._twin: Twin[S] | None = None
         self._shows_created = os.environ.get("PROMETHEUS_DISABLE_CREATED_SERIES", "").lower() not in _TRUE
         if not labels:
             self.labels()
@@ -98,39 +99,125 @@ class Family(Collector, Generic[S]):
         """Return the series with these values of its labels, a new one where there is none."""
         series = self._series.get(values)
         if series is None:
-            if len(values) != len(self._labels):
-                raise ValueError(f"{self._name} has the labels {self._labels}, not {len(values)} of them")
-            series = self._series[values] = self._make()
+            if len(values) != len(self.label_names):
+                raise ValueError(f"{self.name} has the labels {self.label_names}, not {len(values)} of them")
+            series = self._series[values] = self.make()
+            if self._twin is not None:
+                self._twin.began(values)
         return series
 
     def remove(self, *values: str) -> None:
         """Remove a series, if there is one."""
-        self._series.pop(values, None)
+        if self._twin is not None and values in self._series:
+            self._twin.ended(values, self._series[values], lambda: self._series.pop(values))
+        else:
+            self._series.pop(values, None)
 
     def clear(self) -> None:
         """Remove all series."""
-        self._series.clear()
+        for values in list(self._series):
+            self.remove(*values)
 
     def values(self) -> Sequence[tuple[str, ...]]:
         """Return the values of the labels of each series."""
         return list(self._series)
 
+    def series(self) -> Sequence[tuple[tuple[str, ...], S]]:
+        """Return each series with the values of its labels."""
+        return list(self._series.items())
+
+    def also_as(self, legacy: Legacy, registry: CollectorRegistry) -> None:
+        """Show it under its older name too; to be called before its first event."""
+        self._twin = Twin(self, legacy, registry)
+
     def describe(self) -> Iterable[Metric]:
         """Return the metric without samples."""
-        return (self._family(),)
+        return (self.family(self.name, self._text, self.label_names),)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric with a copy of its values."""
-        family = self._family()
-        for values, series in list(self._series.items()):
-            self._add(family, dict(zip(self._labels, values, strict=True)), series)
+        family = self.family(self.name, self._text, self.label_names)
+        for values, series in self.series():
+            self.show(
+                family, dict(zip(self.label_names, values, strict=True)), series, with_created=self._shows_created
+            )
         yield family
 
     @abstractmethod
-    def _family(self) -> Metric: ...
+    def family(self, name: str, text: str, labels: Sequence[str]) -> Metric:
+        """Return a metric of this kind without samples."""
 
     @abstractmethod
-    def _add(self, family: Metric, labels: dict[str, str], series: S) -> None: ...
+    def show(self, family: Metric, labels: dict[str, str], series: S, *, with_created: bool) -> None:
+        """Add the samples of a series, perhaps with the time since when it counts."""
+
+
+class Twin(Collector, Generic[S]):
+    """A metric under its older name: the series of a family, summed over the labels that it lacks."""
+
+    def __init__(self, of: Family[S], legacy: Legacy, registry: CollectorRegistry) -> None:
+        self._of: Family[S] = of
+        self._legacy = legacy
+        self._text = f"Deprecated: use {of.name}."
+        self._positions = [of.label_names.index(_RENAMED.get(label, label)) for label in legacy.labels]
+        self._live: Counter[tuple[str, ...]] = Counter()
+        self._ended: dict[tuple[str, ...], S] = {}
+        """What series counted that have ended, while others with the same labels here go on."""
+        self._version = 0
+        """Odd while a series ends: it counts twice, or not at all."""
+        registry.register(self)
+
+    def began(self, values: tuple[str, ...]) -> None:
+        """Take note of a new series."""
+        self._live[self._key(values)] += 1
+
+    def ended(self, values: tuple[str, ...], series: S, remove: Callable[[], object]) -> None:
+        """Remove a series, and let what it has counted count on."""
+        key = self._key(values)
+        self._version += 1
+        remove()
+        self._live[key] -= 1
+        if self._live[key] <= 0:
+            del self._live[key]
+            self._ended.pop(key, None)
+        elif self._of.keeps_sums:
+            if key not in self._ended:
+                self._ended[key] = self._of.make()
+            self._ended[key].add(series)
+        self._version += 1
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metric without samples."""
+        return (self._of.family(self._legacy.name, self._text, self._legacy.labels),)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric with its sums."""
+        family = self._of.family(self._legacy.name, self._text, self._legacy.labels)
+        for key, total in self._sums().items():
+            self._of.show(family, dict(zip(self._legacy.labels, key, strict=True)), total, with_created=False)
+        yield family
+
+    def _sums(self) -> Mapping[tuple[str, ...], S]:
+        sums: dict[tuple[str, ...], S] = {}
+        for key, series in self._parts():
+            total = sums.get(key)
+            if total is None:
+                total = sums[key] = self._of.make()
+            total.add(series)
+        return sums
+
+    def _parts(self) -> Sequence[tuple[tuple[str, ...], S]]:
+        """Return what is summed, by key, as it was between two changes: a thread may read while the loop writes."""
+        while True:
+            version = self._version
+            parts = list(self._ended.items())
+            parts += [(self._key(values), series) for values, series in self._of.series()]
+            if version == self._version and not version % 2:
+                return parts
+            time.sleep(0)
+
+    def _key(self, values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple([values[position] for position in self._positions])
 
 
 class Counters(Family[Count]):
@@ -139,25 +226,31 @@ class Counters(Family[Count]):
     def __init__(self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
         super().__init__(name, text, labels, Count, registry)
 
-    def _family(self) -> Metric:
-        return CounterMetricFamily(self._name, self._text, labels=self._labels)
+    def family(self, name: str, text: str, labels: Sequence[str]) -> Metric:
+        """Return a counter without samples."""
+        return CounterMetricFamily(name, text, labels=labels)
 
-    def _add(self, family: Metric, labels: dict[str, str], series: Count) -> None:
+    def show(self, family: Metric, labels: dict[str, str], series: Count, *, with_created: bool) -> None:
+        """Add the count."""
         family.add_sample(f"{family.name}_total", labels, series.value)
-        if self._shows_created:
+        if with_created:
             family.add_sample(f"{family.name}_created", labels, series.created)
 
 
 class Gauges(Family[Level]):
     """A gauge."""
 
+    keeps_sums = False
+
     def __init__(self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
         super().__init__(name, text, labels, Level, registry)
 
-    def _family(self) -> Metric:
-        return GaugeMetricFamily(self._name, self._text, labels=self._labels)
+    def family(self, name: str, text: str, labels: Sequence[str]) -> Metric:
+        """Return a gauge without samples."""
+        return GaugeMetricFamily(name, text, labels=labels)
 
-    def _add(self, family: Metric, labels: dict[str, str], series: Level) -> None:
+    def show(self, family: Metric, labels: dict[str, str], series: Level, *, with_created: bool) -> None:  # noqa: ARG002
+        """Add the value."""
         family.add_sample(family.name, labels, series.value)
 
 
@@ -168,17 +261,67 @@ class Histograms(Family[Distribution]):
         self, name: str, text: str, labels: Sequence[str], bounds: Iterable[float], registry: CollectorRegistry
     ) -> None:
         limits = tuple(bounds)
-        self._edges = [*map(floatToGoString, limits), "+Inf"]
+        self._edges = edges_of(limits)
         super().__init__(name, text, labels, lambda: Distribution(limits), registry)
 
-    def _family(self) -> Metric:
-        return HistogramMetricFamily(self._name, self._text, labels=self._labels)
+    def family(self, name: str, text: str, labels: Sequence[str]) -> Metric:
+        """Return a histogram without samples."""
+        return HistogramMetricFamily(name, text, labels=labels)
 
-    def _add(self, family: Metric, labels: dict[str, str], series: Distribution) -> None:
-        count = 0
-        for edge, count in zip(self._edges, accumulate(series.counts), strict=True):
-            family.add_sample(f"{family.name}_bucket", {**labels, "le": edge}, count)
-        family.add_sample(f"{family.name}_count", labels, count)
-        family.add_sample(f"{family.name}_sum", labels, series.total)
-        if self._shows_created:
+    def show(self, family: Metric, labels: dict[str, str], series: Distribution, *, with_created: bool) -> None:
+        """Add the buckets, the count and the sum."""
+        show_histogram(family, labels, series, self._edges)
+        if with_created:
             family.add_sample(f"{family.name}_created", labels, series.created)
+
+
+def edges_of(bounds: Iterable[float]) -> list[str]:
+    """Return the values of `le` of buckets with these bounds."""
+    return [*map(floatToGoString, bounds), "+Inf"]
+
+
+def show_histogram(family: Metric, labels: dict[str, str], series: Distribution, edges: Sequence[str]) -> None:
+    """Add the buckets of a distribution, its count and its sum."""
+    count = 0
+    for edge, count in zip(edges, accumulate(series.counts), strict=True):
+        family.add_sample(f"{family.name}_bucket", {**labels, "le": edge}, count)
+    family.add_sample(f"{family.name}_count", labels, count)
+    family.add_sample(f"{family.name}_sum", labels, series.total)
+
+
+class Families:
+    """Makes metrics with the prefix of llm-d-router, and shows them under older names too if these are wanted."""
+
+    def __init__(self, registry: CollectorRegistry, *, legacy: bool = True) -> None:
+        self.registry = registry
+        self.legacy = legacy
+        """Whether older names are shown."""
+
+    def counters(self, name: str, text: str, labels: Sequence[str] = (), legacy: Legacy | None = None) -> Counters:
+        """Return a new counter."""
+        family = Counters(f"{PREFIX}{name}", text, labels, self.registry)
+        self._twin(family, legacy)
+        return family
+
+    def gauges(self, name: str, text: str, labels: Sequence[str] = (), legacy: Legacy | None = None) -> Gauges:
+        """Return a new gauge."""
+        family = Gauges(f"{PREFIX}{name}", text, labels, self.registry)
+        self._twin(family, legacy)
+        return family
+
+    def histograms(
+        self,
+        name: str,
+        text: str,
+        bounds: Iterable[float],
+        labels: Sequence[str] = (),
+        legacy: Legacy | None = None,
+    ) -> Histograms:
+        """Return a new histogram."""
+        family = Histograms(f"{PREFIX}{name}", text, labels, bounds, self.registry)
+        self._twin(family, legacy)
+        return family
+
+    def _twin(self, family: Family[S], legacy: Legacy | None) -> None:
+        if legacy is not None and self.legacy:
+            family.also_as(legacy, self.registry)

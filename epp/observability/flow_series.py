@@ -1,31 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of flow control: time in queues, how requests left them, what waits, and how full pool and queues are."""
 
-from collections.abc import Sequence
 from math import inf
 from typing import Any
 
 import numpy as np
-from prometheus_client.registry import CollectorRegistry
 
 from epp.flow_control import AT_ONCE, STAY, FlowControl, Limits, Outcome, Waiting
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.flow_control import SaturationDetector
+from epp.framework.plugin_metrics import Legacy
 from epp.framework.request import DataKey, Request
 from epp.framework.snapshot import METRICS_AT, Snapshot
 from epp.framework.stages import saturation_of
-from epp.observability.families import Counters, Gauges, Histograms
+from epp.observability.buckets import QUEUE_SECONDS, SCHEDULING_SECONDS
+from epp.observability.families import Families, Gauges
 from epp.observability.request_series import OTHER, RequestSeries, Series
 
-_PREFIX = "llm_d_epp_flow_control"
+_PREFIX = "flow_control_"
+_OLDER = "inference_extension_flow_control_"
 _REQUEST = ("model_name", "target_model_name", "fairness_id", "priority")
-_QUEUE_SECONDS = (
-    0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60,
-)  # fmt: skip
-_OWN_SECONDS = _QUEUE_SECONDS[:10]
 _MAX_PRIORITIES = 64
 """Priorities that have series of their own: objects name them."""
+_MOST_FLOWS = 1024
+"""Fairness ids, each at its priority, that have series of their own where there is no model among the labels."""
 _QUEUED: DataKey[Series] = DataKey("queue-series")
 """The series of a request that waits."""
 
@@ -33,51 +32,55 @@ _QUEUED: DataKey[Series] = DataKey("queue-series")
 class FlowSeries:
     """Counts requests and queues; series by labels of clients are those of `requests`, bounded as they are."""
 
-    def __init__(self, pool_name: str, clock: Clock, requests: RequestSeries, registry: CollectorRegistry) -> None:
+    def __init__(self, pool_name: str, clock: Clock, requests: RequestSeries, families: Families) -> None:
         self._pool = pool_name
         self._clock = clock
         self._requests = requests
         self._priorities: dict[int, str] = {}
+        self._entered: set[tuple[str, ...]] = set()
 
-        def histogram(name: str, text: str, bounds: Sequence[float], *labels: str) -> Histograms:
-            return Histograms(f"{_PREFIX}_{name}", text, labels, bounds, registry)
+        def gauges(name: str, text: str, *labels: str, legacy: bool = False) -> Gauges:
+            older = Legacy(f"{_OLDER}{name}", labels) if legacy else None
+            return families.gauges(f"{_PREFIX}{name}", text, labels, older)
 
-        def gauges(name: str, text: str, *labels: str) -> Gauges:
-            return Gauges(f"{_PREFIX}_{name}", text, labels, registry)
-
-        self._seconds = histogram(
-            "request_queue_duration_seconds",
+        in_queue = (*_REQUEST, "outcome", "inference_pool")
+        self._seconds = families.histograms(
+            f"{_PREFIX}request_queue_duration_seconds",
             "Time in a queue, by how it ended; 0 for a request that went at once or was turned away.",
-            _QUEUE_SECONDS,
-            *_REQUEST,
-            "outcome",
-            "inference_pool",
+            QUEUE_SECONDS,
+            in_queue,
+            Legacy(f"{_OLDER}request_queue_duration_seconds", in_queue),
         )
-        self._enqueue_seconds = histogram(
-            "request_enqueue_duration_seconds",
+        entering = ("fairness_id", "priority", "outcome")
+        self._enqueue_seconds = families.histograms(
+            f"{_PREFIX}request_enqueue_duration_seconds",
             "Time to put a request into its queue, or to find that it may not wait.",
-            _OWN_SECONDS,
-            *_REQUEST,
-            "outcome",
+            SCHEDULING_SECONDS,
+            entering,
+            Legacy(f"{_OLDER}request_enqueue_duration_seconds", entering),
         )
-        self._cycle_seconds = histogram(
-            "dispatch_cycle_duration_seconds", "Time of one look at the queues, with the routing of what is released.",
-            _OWN_SECONDS,
-        ).labels()  # fmt: skip
-        self._ended = Counters(
-            f"{_PREFIX}_requests_total",
+        self._cycle_seconds = families.histograms(
+            f"{_PREFIX}dispatch_cycle_duration_seconds",
+            "Time of one look at the queues, with the routing of what is released.",
+            SCHEDULING_SECONDS,
+            (),
+            Legacy(f"{_OLDER}dispatch_cycle_duration_seconds"),
+        ).labels()
+        self._ended = families.counters(
+            f"{_PREFIX}requests_total",
             "Requests by how flow control ended for them.",
             ("outcome", "priority", "inference_pool"),
-            registry,
         )
-        self._size = gauges("queue_size", "Requests that wait.", *_REQUEST, "inference_pool")
-        self._bytes = gauges("queue_bytes", "Bytes of the bodies of requests that wait.", *_REQUEST, "inference_pool")
+        waiting = (*_REQUEST, "inference_pool")
+        self._size = gauges("queue_size", "Requests that wait.", *waiting, legacy=True)
+        self._bytes = gauges("queue_bytes", "Bytes of the bodies of requests that wait.", *waiting, legacy=True)
         self._saturation = gauges(
             "pool_saturation",
             "How full the endpoints of a stage are together by the detector (`prefill`, `decode`; those without a role "
             "decode), and the larger of the two (`effective`): from 1 on they are full; 1 for an empty pool.",
             "inference_pool",
             "stage",
+            legacy=True,
         )
         self._stale = gauges(
             "stale_endpoints",
@@ -127,7 +130,11 @@ class FlowSeries:
         stay = request.get(STAY)
         outcome = Outcome.NOT_YET_FINALIZED if waits or stay is None else stay.outcome
         series = self._series(request)
-        series.with_more(self._enqueue_seconds, outcome.value).observe(seconds)
+        flow = series.labels[2:]
+        if flow not in self._entered:
+            flow = flow if len(self._entered) < _MOST_FLOWS else (OTHER, self._priority(request.priority))
+            self._entered.add(flow)
+        self._enqueue_seconds.labels(*flow, outcome.value).observe(seconds)
         self._requests.release(series, self._clock.now())
 
     def cycled(self, seconds: float) -> None:

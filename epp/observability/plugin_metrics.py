@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics that plugins keep, read from them whenever the page is asked for."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import structlog
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from epp.framework.faults import described
 from epp.framework.plugin import Plugin
-from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.framework.plugin_metrics import Distribution, Legacy, PluginMetric, Sample
+from epp.observability.families import PREFIX, edges_of, show_histogram
 
 _LABELS = ("plugin_type", "plugin_name")
 
@@ -21,22 +22,36 @@ _log = structlog.get_logger()
 class PluginMetrics(Collector):
     """Shows the metrics of the plugins that are in use."""
 
-    def __init__(self, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
+    def __init__(self, plugins: Callable[[], Iterable[Plugin[Any]]], *, legacy: bool = True) -> None:
+        """Prepare; with `legacy`, metrics are shown under older names too."""
         self._plugins = plugins
+        self._legacy = legacy
         self._failed: set[str] = set()
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without samples."""
-        return [family_of(metric) for metric in dict.fromkeys(_declared(self._plugins()))]
+        metrics = dict.fromkeys(_declared(self._plugins()))
+        return [*map(family_of, metrics), *(twin.family for twin in self._twins(metrics))]
 
     def collect(self) -> Iterator[Metric]:
         """Yield the samples of all plugins, by metric."""
         plugins = tuple(self._plugins())
         families = {metric: family_of(metric) for metric in _declared(plugins)}
+        twins = {twin.metric: twin for twin in self._twins(families)}
         for plugin in plugins:
             for sample in self._samples(plugin):
-                families[sample.metric].add_metric((plugin.plugin_type, plugin.name, *sample.labels), sample.value)
+                values = plugin.plugin_type, plugin.name, *sample.labels
+                labels = dict(zip((*_LABELS, *sample.metric.labels), values, strict=True))
+                _show(families[sample.metric], labels, sample.value, sample.metric)
+                if sample.metric in twins:
+                    twins[sample.metric].add(labels, sample.value)
         yield from families.values()
+        for twin in twins.values():
+            yield twin.shown()
+
+    def _twins(self, metrics: Iterable[PluginMetric]) -> Iterator["_Twin"]:
+        if self._legacy:
+            yield from (_Twin(metric, metric.legacy) for metric in metrics if metric.legacy is not None)
 
     def _samples(self, plugin: Plugin[Any]) -> Sequence[Sample]:
         """Return the samples of a plugin; none of one that fails, so that the others are shown."""
@@ -50,10 +65,51 @@ class PluginMetrics(Collector):
             return ()
 
 
-def family_of(metric: PluginMetric) -> GaugeMetricFamily | CounterMetricFamily:
+class _Twin:
+    """A metric under its older name: the samples of all plugins, summed over the labels that it lacks."""
+
+    def __init__(self, metric: PluginMetric, legacy: Legacy) -> None:
+        self.metric = metric
+        text = f"Deprecated: use {PREFIX}{metric.name}{'_total' if metric.is_counter else ''}."
+        self.family = _family(metric, legacy.name, text, legacy.labels)
+        self._labels = legacy.labels
+        self._sums: dict[tuple[str, ...], float | Distribution] = {}
+
+    def add(self, labels: Mapping[str, str], value: float | Distribution) -> None:
+        """Add a sample."""
+        key = tuple([labels[label] for label in self._labels])
+        if not isinstance(value, Distribution):
+            former = self._sums.get(key, 0.0)
+            assert not isinstance(former, Distribution)  # noqa: S101  samples of a metric are alike
+            self._sums[key] = former + value
+            return
+        total = self._sums.setdefault(key, Distribution(self.metric.bounds))
+        assert isinstance(total, Distribution)  # noqa: S101  the same
+        total.add(value)
+
+    def shown(self) -> Metric:
+        """Return the metric with its sums."""
+        for key, total in self._sums.items():
+            _show(self.family, dict(zip(self._labels, key, strict=True)), total, self.metric)
+        return self.family
+
+
+def family_of(metric: PluginMetric) -> Metric:
     """Return the metric of the page, without samples."""
-    family = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
-    return family(f"llm_d_epp_{metric.name}", metric.text, labels=(*_LABELS, *metric.labels))
+    return _family(metric, f"{PREFIX}{metric.name}", metric.text, (*_LABELS, *metric.labels))
+
+
+def _family(metric: PluginMetric, name: str, text: str, labels: Sequence[str]) -> Metric:
+    if metric.bounds:
+        return HistogramMetricFamily(name, text, labels=labels)
+    return (CounterMetricFamily if metric.is_counter else GaugeMetricFamily)(name, text, labels=labels)
+
+
+def _show(family: Metric, labels: dict[str, str], value: float | Distribution, metric: PluginMetric) -> None:
+    if isinstance(value, Distribution):
+        show_histogram(family, labels, value, edges_of(metric.bounds))
+    else:
+        family.add_sample(f"{family.name}_total" if metric.is_counter else family.name, labels, value)
 
 
 def _declared(plugins: Iterable[Plugin[Any]]) -> Iterator[PluginMetric]:

@@ -9,9 +9,9 @@ from typing import Any
 import structlog
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from epp.framework.plugin import Plugin, Role
+from epp.observability.families import PREFIX, edges_of
 
 SLOW_SECONDS = 0.01
 """A hundred times the usual cost of a whole decision; all requests wait for it."""
@@ -36,8 +36,10 @@ class _Calls:
 class PluginTimes(Collector):
     """Written by the event loop alone; read by any thread, to within a call."""
 
-    def __init__(self, bounds: Iterable[float]) -> None:
+    def __init__(self, bounds: Iterable[float], *, legacy: bool = True) -> None:
+        """Prepare; with `legacy`, the durations are shown under their older name too."""
         self._bounds = tuple(bounds)
+        self._legacy = legacy
         self._usual = self._bounds[0]
         self._calls: dict[tuple[str, str, str], _Calls] = {}
 
@@ -58,18 +60,22 @@ class PluginTimes(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the histogram and the number of slow calls."""
         labels = ("extension_point", "plugin_type", "plugin_name")
-        durations = HistogramMetricFamily(
-            "llm_d_epp_plugin_duration_seconds", "Duration of plugin calls.", labels=labels
-        )
+        durations = [
+            HistogramMetricFamily(f"{PREFIX}plugin_duration_seconds", "Duration of plugin calls.", labels=labels)
+        ]
+        if self._legacy:
+            text = f"Deprecated: use {PREFIX}plugin_duration_seconds."
+            durations.append(HistogramMetricFamily("inference_extension_plugin_duration_seconds", text, labels=labels))
         slow = CounterMetricFamily(
-            "llm_d_epp_plugin_slow_calls", f"Plugin calls of {SLOW_SECONDS:g} s and more.", labels=labels
+            f"{PREFIX}plugin_slow_calls", f"Plugin calls of {SLOW_SECONDS:g} s and more.", labels=labels
         )
-        edges = [*map(floatToGoString, self._bounds), "+Inf"]
+        edges = edges_of(self._bounds)
         for key, calls in list(self._calls.items()):
             buckets = list(zip(edges, map(float, accumulate(calls.counts)), strict=True))
-            durations.add_metric(key, buckets, calls.seconds)
+            for family in durations:
+                family.add_metric(key, buckets, calls.seconds)
             slow.add_metric(key, calls.slow)
-        yield durations
+        yield from durations
         yield slow
 
     def _slow(self, plugin: str, calls: _Calls) -> None:

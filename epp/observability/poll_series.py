@@ -1,35 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of polls of endpoints, and of what is wrong with their pages."""
 
-from prometheus_client.registry import CollectorRegistry
+from epp.framework.plugin_metrics import Legacy
+from epp.observability.families import Families
 
-from epp.observability.families import Counters, Gauges
-
-_PREFIX = "llm_d_epp_datalayer_"
+_PREFIX = "datalayer_"
+_OLDER = "llm_d_inference_scheduler_datalayer_"
 
 
 class PollSeries:
     """Counts polls and pages that fail."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._errors = Counters(f"{_PREFIX}poll_errors_total", "Failed polls of endpoints.", ("source_type",), registry)
-        self._extract_errors = Counters(
+    def __init__(self, families: Families) -> None:
+        self._errors = families.counters(
+            f"{_PREFIX}poll_errors_total",
+            "Failed polls of endpoints.",
+            ("source_type",),
+            Legacy(f"{_OLDER}poll_errors_total", ("source_type",)),
+        )
+        self._extract_errors = families.counters(
             f"{_PREFIX}extract_errors_total",
             "Polled pages that could not be read.",
             ("source_type", "extractor_type"),
-            registry,
+            Legacy(f"{_OLDER}extract_errors_total", ("source_type", "extractor_type")),
         )
-        self._limits = Counters(
+        self._limits = families.counters(
             f"{_PREFIX}page_limits_total",
             "Polled pages beyond a limit: refused, or read in part (family_series, series_bytes).",
             ("source_type", "limit"),
-            registry,
         )
-        self._interval = Gauges(
-            f"{_PREFIX}poll_interval_seconds",
-            "Time between two polls of an endpoint, which grows with the pool.",
-            (),
-            registry,
+        self._interval = families.gauges(
+            f"{_PREFIX}poll_interval_seconds", "Time between two polls of an endpoint, which grows with the pool."
         ).labels()
 
     def failed(self, source_type: str) -> None:

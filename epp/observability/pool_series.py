@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
-from prometheus_client.registry import CollectorRegistry
 
 from epp.framework import LoraState
 from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.arrays import Floats
+from epp.framework.plugin_metrics import Legacy
 from epp.framework.records import Derivation
 from epp.framework.snapshot import (
     ACCELERATOR,
@@ -22,10 +21,11 @@ from epp.framework.snapshot import (
     REACHABLE,
     RUNNING,
     WAITING,
+    Column,
     Snapshot,
 )
 from epp.observability.endpoint_series import EndpointSeries
-from epp.observability.families import Gauges
+from epp.observability.families import Families, Gauges
 from epp.observability.prices import PRICE_DERIVATIONS, count_unpriced
 
 _T = TypeVar("_T")
@@ -34,37 +34,45 @@ _T = TypeVar("_T")
 class PoolSeries:
     """Gauges of a pool and of its endpoints, as of the snapshot shown last."""
 
-    def __init__(self, pool_name: str, registry: CollectorRegistry) -> None:
+    def __init__(self, pool_name: str, families: Families) -> None:
         self._name = pool_name
-        self._accelerators = Gauges(
-            "llm_d_epp_accelerator_ready_endpoints",
-            "Reachable endpoints by accelerator.",
-            ("name", "accelerator"),
-            registry,
+        self._accelerators = families.gauges(
+            "accelerator_ready_endpoints", "Reachable endpoints by accelerator.", ("name", "accelerator")
         )
 
-        def of_pool(name: str, text: str) -> Gauges:
-            return Gauges(f"llm_d_epp_{name}", text, ("name",), registry)
+        def of_pool(name: str, text: str, legacy: str = "") -> Gauges:
+            older = Legacy(f"inference_pool_{legacy}", ("name",)) if legacy else None
+            return families.gauges(name, text, ("name",), older)
 
-        self._ready = of_pool("ready_endpoints", "Endpoints that can be reached.")
+        self._ready = of_pool("ready_endpoints", "Endpoints that can be reached.", "ready_pods")
         self._unpriced = of_pool(
             "endpoints_without_price", "Endpoints with accelerators, or of unknown hardware, whose price is unknown."
         )
         self._inherited = of_pool(
             "inherited_requests", "Requests in flight that were there when this picker took over, or started."
         )
-        self._averages = {
-            WAITING: of_pool("average_queue_size", "Mean number of requests waiting at an endpoint."),
-            RUNNING: of_pool("average_running_requests", "Mean number of requests running at an endpoint."),
-            KV_USAGE: of_pool("average_kv_cache_utilization", "Mean KV cache usage of an endpoint, 0..1."),
-        }
-        self._endpoints = EndpointSeries(pool_name)
-        registry.register(self._endpoints)
+        self._spreads: dict[Column, tuple[Gauges, Gauges]] = {}
+        for column, name, what in (
+            (WAITING, "queue_size", "number of requests waiting at an endpoint"),
+            (RUNNING, "running_requests", "number of requests running at an endpoint"),
+            (KV_USAGE, "kv_cache_utilization", "KV cache usage of an endpoint, 0..1"),
+        ):
+            self._spreads[column] = (
+                of_pool(f"average_{name}", f"Mean {what}.", f"average_{name}"),
+                of_pool(f"std_dev_{name}", f"Standard deviation of the {what}; 0 for one endpoint alone."),
+            )
+        self._endpoints = EndpointSeries(pool_name, legacy=families.legacy)
+        families.registry.register(self._endpoints)
 
     @property
     def names(self) -> Collection[str]:
         """The names of the endpoints shown."""
         return self._endpoints.names
+
+    @property
+    def ids(self) -> Collection[str]:
+        """The same as `namespace/name`."""
+        return self._endpoints.ids
 
     def show(self, snapshot: Snapshot) -> None:
         """Set all gauges to what the snapshot has."""
@@ -76,8 +84,11 @@ class PoolSeries:
         hardware = snapshot.records(ACCELERATOR).derive_objects(hardware_name)
         for name, count in Counter(hardware[snapshot.available].tolist()).items():
             self._accelerators.labels(self._name, name).set(count)
-        for column, gauge in self._averages.items():
-            gauge.labels(self._name).set(_mean(snapshot.column(column)[snapshot.slots]))
+        for column, (average, deviation) in self._spreads.items():
+            values = snapshot.column(column)[snapshot.slots]
+            known = values[~np.isnan(values)]
+            average.labels(self._name).set(float(known.mean()) if len(known) else 0.0)
+            deviation.labels(self._name).set(float(known.std(ddof=1)) if len(known) > 1 else 0.0)
         self._endpoints.show(snapshot)
 
 
@@ -108,8 +119,3 @@ def _adapters(states: tuple[LoraState, ...]) -> frozenset[str]:
 def _distinct(records: Iterable[_T]) -> Iterable[_T]:
     """Return each object once: most endpoints have the same few, and equal ones cost more to find."""
     return {id(record): record for record in records}.values()
-
-
-def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else 0.0

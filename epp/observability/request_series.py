@@ -51,11 +51,16 @@ class Series:
         self.open = 0
         """Requests in flight."""
         self.running: Level | None = None
-        """Gauge of the requests in flight for the same model."""
+        """Gauge of the requests in flight."""
         self.last_used = 0.0
         """When the last request ended, in seconds on the clock."""
         self._own: dict[Family[Any], Any] = {}
         self._more: dict[tuple[Family[Any], tuple[str, ...]], Any] = {}
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the model is known to be served."""
+        return self.rank is not _Rank.UNKNOWN
 
     def of(self, family: Family[S]) -> S:
         """Return the series of a metric."""
@@ -109,7 +114,7 @@ class RequestSeries:
         if series is None:
             series = self._find(model, target, fairness_id, priority)
         if series.running is None:
-            series.running = self._running.labels(series.labels[0])
+            series.running = series.of(self._running)
         series.running.value += 1
         self._mark_used(series)
         return series
@@ -132,9 +137,9 @@ class RequestSeries:
         """Let go of a series that was held."""
         self._mark_ended(series, now)
 
-    def immediate(self, model: str, fairness_id: str, priority: str) -> Series:
+    def immediate(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
         """Return the series of a request that ends at once."""
-        series = self._find(model, model, fairness_id, priority)
+        series = self._find(model, target, fairness_id, priority)
         self._mark_used(series)
         self._mark_ended(series, self._clock.now())
         return series
@@ -196,9 +201,6 @@ class RequestSeries:
             for series in idle:
                 del idle[series], self._combinations[series.labels]
                 series.remove()
-                model = series.labels[0]
-                if all(model != labels[0] for labels in (*self._combinations, *self._others)):
-                    self._running.remove(model)
                 return True
         return False
 

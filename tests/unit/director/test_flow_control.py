@@ -74,7 +74,8 @@ async def test_request_waits_and_goes_when_another_has_ended_and_operators_see_h
     of_queue = {**labels, "outcome": "Dispatched", "inference_pool": "pool"}
     assert world.sample("request_queue_duration_seconds_count", **of_queue) == 3
     assert world.sample("request_queue_duration_seconds_sum", **of_queue) == 2.5
-    assert world.sample("request_enqueue_duration_seconds_count", **labels, outcome="NotYetFinalized") == 1
+    entering = {"fairness_id": "f", "priority": "0", "outcome": "NotYetFinalized"}
+    assert world.sample("request_enqueue_duration_seconds_count", **entering) == 1
     assert world.sample("dispatch_cycle_duration_seconds_count") >= 2
 
 

@@ -85,7 +85,7 @@ class Heard(EvictionObserver):
         self.confirmed: list[float] = []
         self.given_up = 0
 
-    def revoked(self, target, issued, pending):
+    def revoked(self, target, issued, pending, *, priority, deficit, credit):
         self.decisions.append((target, issued, pending))
 
     def revocation_confirmed(self, seconds, pending):

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from epp.observability.families import Counters, Gauges, Histograms
+from epp.framework.plugin_metrics import Legacy
+from epp.observability.families import Counters, Families, Gauges, Histograms
 
 BOUNDS = (0.005, 1, 2.5, 32778)
 LABELS = ("model", "code")
@@ -88,3 +89,50 @@ def test_wrong_number_of_labels_is_refused():
     family = Counters("c_total", "A counter.", LABELS, CollectorRegistry())
     with pytest.raises(ValueError, match=r"c_total has the labels"):
         family.labels("only one")
+
+
+OLDER = Legacy("old", ("model",))
+
+
+@given(events=st.lists(st.tuples(st.sampled_from(["count", "remove"]), VALUES, st.integers(0, 9))))
+def test_older_name_sums_over_the_labels_that_it_lacks_and_never_decreases(events):
+    registry = CollectorRegistry()
+    counter = Families(registry).counters("c_total", "A counter.", LABELS, Legacy("old_total", ("model",)))
+    histogram = Families(registry).histograms("h", "A histogram.", BOUNDS, LABELS, Legacy("older", ("model",)))
+    last: dict[str, float] = {}
+    counted: dict[str, int] = {}
+    alive: set[tuple[str, str]] = set()
+    for event, (model, code), amount in events:
+        if event == "count":
+            counter.labels(model, code).inc(amount)
+            histogram.labels(model, code).observe(amount)
+            alive.add((model, code))
+            counted[model] = counted.get(model, 0) + amount
+        else:
+            counter.remove(model, code)
+            histogram.remove(model, code)
+            alive.discard((model, code))
+        for each in [each for each in counted if each not in {name for name, _ in alive}]:
+            del counted[each]  # none of its series is left: it begins anew
+            last.pop(each, None)
+        for each, sum_now in counted.items():
+            shown = registry.get_sample_value("old_total", {"model": each})
+            assert shown == registry.get_sample_value("older_sum", {"model": each}) == sum_now
+            assert shown >= last.get(each, 0)
+            last[each] = shown
+
+
+def test_gauge_under_its_older_name_forgets_what_was_removed():
+    registry = CollectorRegistry()
+    gauge = Families(registry).gauges("g", "A gauge.", LABELS, OLDER)
+    gauge.labels("m", "200").set(2)
+    gauge.labels("m", "500").set(3)
+    assert registry.get_sample_value("old", {"model": "m"}) == 5
+    gauge.remove("m", "500")
+    assert registry.get_sample_value("old", {"model": "m"}) == 2
+
+
+def test_older_names_can_be_left_out():
+    registry = CollectorRegistry()
+    Families(registry, legacy=False).gauges("g", "A gauge.", LABELS, OLDER).labels("m", "200").set(2)
+    assert "old" not in generate_latest(registry).decode()

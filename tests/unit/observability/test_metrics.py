@@ -72,6 +72,18 @@ class Page:
             outliers=OutlierMemory(self.store, self.clock),
         )
 
+    def stream(self, *pauses: float, tokens: int) -> Routing:
+        """A whole streamed response: a piece after each pause, and the end, which tells the tokens."""
+        routing = self.route(streaming=True)
+        routing.response_started(200, Headers, event_stream=True)
+        for pause in pauses:
+            self.clock.advance(pause)
+            routing.response_piece(b"data: {}\n\n", last=False, now=self.clock.now)
+        end = f'data: {{"usage":{{"prompt_tokens":4,"completion_tokens":{tokens}}}}}\n\n'.encode()
+        routing.response_piece(end, last=True, now=self.clock.now)
+        routing.complete(Cause.NATURAL)
+        return routing
+
     def value(self, name: str, /, **labels: str) -> float | None:
         """The one sample with these labels, None where there is none; `model` stands for both labels of the model."""
         if "model" in labels:
@@ -93,12 +105,12 @@ def page() -> Page:
 def test_request_is_running_from_its_routing_to_its_end(page):
     first, second = page.route(), page.route()
     assert page.value("request_total", model="m") == 2
-    assert page.value("request_running", model_name="m") == 2
+    assert page.value("request_running", model="m") == 2
     first.complete(Cause.NATURAL)
     first.complete(Cause.NATURAL)
-    assert page.value("request_running", model_name="m") == 1
+    assert page.value("request_running", model="m") == 1
     second.complete(Cause.ERROR)
-    assert page.value("request_running", model_name="m") == 0
+    assert page.value("request_running", model="m") == 0
     assert page.value("request_total", model="m") == 2
 
 
@@ -116,7 +128,67 @@ def test_times_and_sizes_are_observed(page, streaming, label):
     assert page.value("request_duration_seconds_sum", model="m") == 2.0
     assert page.value("request_size_bytes_sum", model="m") == 100
     assert page.value("response_size_bytes_sum", model="m") == 42
-    assert page.value("scheduler_e2e_duration_seconds_sum") == pytest.approx(0.0003)
+
+
+def test_pieces_and_tokens_of_a_stream_are_timed(page):
+    page.stream(0.5, 0.25, 0.75, tokens=5)
+    assert page.value("request_ttft_seconds_sum", model="m", streaming="true") == 0.5
+    assert page.value("request_streaming_itl_seconds_sum", model="m") == 1.0  # 0.25 + 0.75 + 0, with the end
+    assert page.value("request_streaming_itl_seconds_count", model="m") == 3
+    assert page.value("request_streaming_tpot_seconds_sum", model="m") == 0.25  # 1 s over the 4 tokens after the first
+
+
+def test_stream_of_one_token_has_no_time_per_token(page):
+    page.stream(0.5, tokens=1)
+    assert not page.value("request_streaming_tpot_seconds_count", model="m")
+
+
+def test_time_of_a_response_that_is_cut_off_counts_up_to_its_first_byte(page):
+    routing = page.route(streaming=True)
+    routing.response_started(200, Headers, event_stream=True)
+    page.clock.advance(0.5)
+    routing.response_piece(b"data: {}\n\n", last=False, now=page.clock.now)
+    page.clock.advance(60)
+    routing.complete(Cause.CLIENT_DISCONNECT)
+    assert page.value("request_ttft_seconds_sum", model="m", streaming="true") == 0.5
+    for name in ("request_duration_seconds", "response_size_bytes", "request_ntpot_seconds"):
+        assert not page.value(f"{name}_count", model="m")
+
+
+@pytest.mark.parametrize(
+    ("details", "count"), [(b"", 0), (b',"prompt_tokens_details":{"cached_tokens":0}', 1)], ids=["untold", "none"]
+)
+def test_cached_tokens_count_where_the_response_tells_them(page, details, count):
+    routing = page.route()
+    routing.response_started(200, Headers, event_stream=False)
+    body = b'{"usage":{"prompt_tokens":40,"completion_tokens":8' + details + b"}}"
+    routing.response_piece(body, last=True, now=page.clock.now)
+    routing.complete(Cause.NATURAL)
+    assert page.value("request_input_tokens_count", model="m") == 1
+    assert (page.value("request_cached_tokens_count", model="m") or 0) == count
+
+
+def test_runs_of_the_scheduler_are_timed_and_counted_by_endpoint(page):
+    request = Request("r", RequestBody(model="m"), target_model="t")
+    page.metrics.scheduled(request, 0.0003, RESULT)
+    page.metrics.routed(request, RESULT, scheduling_seconds=0.5)
+    page.metrics.scheduled(request, 0.0002, None)
+    assert page.value("scheduler_e2e_duration_seconds_sum") == pytest.approx(0.0005)
+    picked = {"endpoint_name": "e0", "namespace": "default", "port": str(RESULT.targets[0].port)}
+    assert page.value("scheduler_attempts_total", status="success", target_model_name="t", **picked) == 1
+    nowhere = dict.fromkeys(picked, "")
+    assert page.value("scheduler_attempts_total", status="failure", target_model_name="t", **nowhere) == 1
+    page.metrics.refresh_pool(page.store)  # which has no endpoint e0
+    assert page.label_values("scheduler_attempts_total", "status") == {"failure"}
+
+
+def test_100_000_invented_models_are_few_series(page):
+    for number in range(100_000):
+        page.route(f"invented-{number}").complete(Cause.NATURAL)
+        page.metrics.scheduled(Request("r", RequestBody(model=f"invented-{number}")), 0.0, None)
+    page.route("m").complete(Cause.NATURAL)
+    assert len(page.label_values("scheduler_attempts_total", "target_model_name")) <= 256 + 64 + 1
+    assert sum(len(family.samples) for family in page.metrics.registry.collect()) < 20_000
 
 
 def test_response_without_a_byte_has_no_time_to_first_token(page):
@@ -166,15 +238,16 @@ def test_success_is_no_error(page):
     assert page.label_values("request_error_total", "error_code") == set()
 
 
-def test_refused_request_counts_as_request_and_as_error(page):
+def test_refused_request_counts_as_error_and_not_as_request(page):
     page.metrics.refused(Refusal(SaturatedError(), model="m"))
     page.metrics.refused(Refusal(NoEndpointsError(), model="m"))
     page.metrics.refused(Refusal(ModelMissingError()))
-    assert page.value("request_total", model="m", fairness_id="") == 2
-    assert page.value("request_error_total", model="m", fairness_id="", error_code="ResourceExhausted") == 1
-    assert page.value("request_error_total", model="m", fairness_id="", error_code="ServiceUnavailable") == 1
-    assert page.value("request_error_total", model="", fairness_id="", error_code="BadRequest") == 1
-    assert page.value("request_running", model_name="m") is None
+    refused = {"fairness_id": "default-flow"}
+    assert page.value("request_total", model="m", **refused) is None
+    assert page.value("request_error_total", model="m", error_code="ResourceExhausted", **refused) == 1
+    assert page.value("request_error_total", model="m", error_code="ServiceUnavailable", **refused) == 1
+    assert page.value("request_error_total", model="", error_code="BadRequest", **refused) == 1
+    assert page.value("request_running", model="m", **refused) is None
 
 
 def test_failures_of_plugins_and_pages_are_counted(page):
@@ -203,6 +276,8 @@ def test_pool_gauges_average_what_is_known(page):
     assert page.value("average_queue_size", name="pool") == 2.5  # of 4 and 1; `silent` said nothing
     assert page.value("average_running_requests", name="pool") == 10
     assert page.value("average_kv_cache_utilization", name="pool") == 0.375
+    assert page.value("std_dev_queue_size", name="pool") == pytest.approx(4.5**0.5)  # 1.5 ** 2 + 1.5 ** 2, of 2 - 1
+    assert page.value("std_dev_running_requests", name="pool") == 0  # of one alone
     assert page.value("per_endpoint_queue_size", name="pool", model_server_endpoint="one") == 4
     assert page.value("per_endpoint_queue_size", name="pool", model_server_endpoint="two") == 1
     assert page.value("per_endpoint_queue_size", name="pool", model_server_endpoint="silent") is None
@@ -292,9 +367,9 @@ def test_endings_are_counted_by_endpoint(page, status, cause, outcome):
 def test_rewritten_request_runs_under_the_model_that_was_asked_for(page):
     request = Request("r", RequestBody(model="asked"), target_model="tuned")
     page.metrics.routed(request, RESULT, scheduling_seconds=0.0)
-    assert page.value("request_running", model_name="asked") == 1
     both = {"model_name": "asked", "target_model_name": "tuned", "fairness_id": "default-flow", "priority": "0"}
     assert page.value("request_total", **both) == 1
+    assert page.value("request_running", **both) == 1
 
 
 def test_priority_is_a_label_of_routed_and_of_refused_requests(page):
@@ -302,7 +377,8 @@ def test_priority_is_a_label_of_routed_and_of_refused_requests(page):
     page.metrics.routed(request, RESULT, scheduling_seconds=0.0)
     assert page.value("request_total", model="m", fairness_id="default-flow", priority="-1") == 1
     page.metrics.refused(Refusal(SheddableDroppedError(), model="m", request=request))
-    assert page.value("request_total", model="m", fairness_id="", priority="-1") == 1
+    labels = {"fairness_id": "default-flow", "priority": "-1", "error_code": SheddableDroppedError.code}
+    assert page.value("request_error_total", model="m", **labels) == 1
 
 
 def test_model_rewrites_are_counted_by_rule_and_models(page):
