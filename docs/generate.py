@@ -41,7 +41,7 @@ from epp.gateway import (
 )
 from epp.gateway.eds_file import discovery_response
 from epp.observability.leadership import LeaderMetrics
-from epp.observability.plugin_metrics import family_of
+from epp.observability.plugin_metrics import families_of
 from epp.observability.watches import WatchMetrics
 from epp.picker import Picker, PickerSettings
 
@@ -54,6 +54,8 @@ import hardware
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = "inference-epp"
+
+_DEPRECATED = "Deprecated: use "
 
 IGNORE_FLAG, TRUST_FLAG = "--ignore-client-headers", "--trusted-gateways"
 
@@ -172,7 +174,8 @@ def llm_d_fate(flag: str) -> str | None:
 def metrics_markdown() -> str:
     """Return the metrics of a picker with the default configuration, from its registry, and those with Kubernetes."""
     discovery = StaticDiscovery([])
-    registry = Picker(PickerSettings(server=ServerSettings("unix:unset"), discovery=discovery)).metrics.registry
+    settings = PickerSettings(server=ServerSettings("unix:unset"), discovery=discovery, stream_metrics=True)
+    registry = Picker(settings).metrics.registry
     families = [
         *registry._collector_to_names,  # noqa: SLF001  no public way to the families
         WatchMetrics(tuple),
@@ -181,15 +184,29 @@ def metrics_markdown() -> str:
     ]
     rows = [row for collector in families for row in _metric_rows(collector)]
     own, _ = Registry().load_all()
-    rows += [row for cls in own.values() for metric in cls.metrics for row in _family_rows(family_of(metric))]
+    of_plugins = [family for cls in own.values() for metric in cls.metrics for family in families_of(metric)]
+    rows += [row for family in of_plugins for row in _family_rows(family)]
+    older = [row for row in set(rows) if row[-1].startswith(_DEPRECATED)]
     return _page(
         "# Metrics",
         "",
         "`/metrics` of `epp serve --metrics-port`, in Prometheus's text format. Names are those of llm-d-router, so "
         "that its dashboards work. A histogram `x` has the series `x_bucket`, `x_sum` and `x_count`.",
         "",
-        *_table(("name", "type", "labels", ""), sorted(set(rows))),
+        *_table(("name", "type", "labels", ""), sorted(set(rows).difference(older))),
+        "",
+        "## Older names",
+        "",
+        "Dashboards that were made for earlier versions of llm-d-router, or for its predecessor, use these. They show "
+        "the same counts, without the labels that they lack; `--legacy-metrics=false` leaves them out.",
+        "",
+        *_table(("name", "type", "labels", "now"), sorted(map(_older, older))),
     )
+
+
+def _older(row: tuple[str, str, str, str]) -> tuple[str, ...]:
+    name, kind, labels, text = row
+    return name, kind, labels, _code(text.removeprefix(_DEPRECATED).removesuffix("."))
 
 
 def _metric_rows(collector: Any) -> Iterator[tuple[str, str, str, str]]:

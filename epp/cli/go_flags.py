@@ -12,7 +12,6 @@ BOOLEANS = {
 
 SWITCHES_WITHOUT_EFFECT = frozenset(
     {
-        "--enable-grpc-stream-metrics",
         "--enable-pprof",
         "--metrics-endpoint-auth",
         "--tracing",

@@ -74,6 +74,16 @@ class PickerFlags:
             "without it, /healthz tells whether the picker is ready and no more. It is read again when it changes.",
         ),
     ] = None
+    legacy_metrics: Annotated[
+        Switch,
+        switch_option(
+            "Show metrics under older names of llm-d-router too (inference_objective_, inference_pool_, "
+            "inference_extension_, llm_d_inference_scheduler_), for dashboards that use them."
+        ),
+    ] = Switch.TRUE
+    enable_grpc_stream_metrics: Annotated[
+        Switch, switch_option("Count ext_proc streams, how long they are open, and how they end.")
+    ] = Switch.FALSE
     metrics_max_connections: Annotated[int, connections_option("Most connections to the metrics port")] = 1024
     metrics_request_timeout: Annotated[
         float, duration_option("Time for a client of the metrics port to send the head of a request.")

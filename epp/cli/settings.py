@@ -51,6 +51,8 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         any_pool_object_paths=split_list(flags.objects),
         policies=read_policies(flags.objects, flags.pool_name),
         pool_name=flags.pool_name or DEFAULT_POOL_NAME,
+        legacy_metrics=bool(flags.legacy_metrics),
+        stream_metrics=bool(flags.enable_grpc_stream_metrics),
         metrics_address=None if flags.metrics_port is None else (host, flags.metrics_port),
         metrics_limits=_limited(
             HttpLimits(), "metrics", flags.metrics_max_connections, seconds=flags.metrics_request_timeout

@@ -20,6 +20,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.errors import RequestError
 from epp.framework.headers import OBJECTIVE, PATHS
 from epp.framework.plugin import Plugin
+from epp.framework.records import Records
 from epp.framework.request import (
     AGENT_IDENTITY,
     BYTES_PER_TOKEN,
@@ -43,7 +44,6 @@ from epp.framework.snapshot import (
     METRICS_AT,
     RUNNING,
     WAITING,
-    Records,
     Snapshot,
 )
 from epp.framework.tenants import TENANT, Tenant

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from epp.datastore import Credit, Datastore, Ticket
+from epp.datastore import Credit, Datastore, Flow, Ticket
 from epp.director.arrivals import Arrival, BlockedError, Hold, NeedsFullEndpointError
 from epp.director.attempts import Attempts
 from epp.director.observers import DirectorObserver
@@ -281,17 +281,18 @@ class Router:
     def _credit(self, request: Request, result: SchedulingResult) -> Credit:
         """Credit the request to its target, and to the targets of the other legs."""
         costs = request.get(IN_FLIGHT_COST) or _NO_COSTS
+        flow = Flow(request.fairness_id, request.priority)
         ledger = self._store.ledger
         primary = result.primary
         slot = primary.slot
         legs: Sequence[Ticket] = ()
         if len(result.profiles) > 1:
             legs = [
-                ledger.open(leg.slot, costs.get(profile, 0))
+                ledger.open(leg.slot, costs.get(profile, 0), flow)
                 for profile, leg in result.profiles.items()
                 if leg is not None and leg.slot != slot
             ]
-        return Credit(ledger.open(slot, costs.get(primary.profile, 0)), legs)
+        return Credit(ledger.open(slot, costs.get(primary.profile, 0), flow), legs)
 
     def _eligible(self, snapshot: Snapshot, subset: Subset | None) -> Positions:
         slots = snapshot.available

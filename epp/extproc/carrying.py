@@ -9,11 +9,14 @@ from epp.director import Cause
 from epp.extproc.budgets import Budgets, Claim
 from epp.extproc.faults import Faults, ProtocolError
 from epp.extproc.modes import GatewayTraits
-from epp.extproc.open_streams import OpenStreams
+from epp.extproc.open_streams import OpenStreams, StreamObserver
 from epp.extproc.session import Session
 from epp.grpc_http2.capacity import Account
 
 _MOST_GATEWAYS = 1024
+
+OK, CANCELED, INVALID_ARGUMENT, UNAVAILABLE = "OK", "Canceled", "InvalidArgument", "Unavailable"
+"""How streams end, as Go's library for gRPC names it."""
 
 SessionMaker: TypeAlias = Callable[[GatewayTraits, Claim], Session]
 
@@ -21,8 +24,11 @@ SessionMaker: TypeAlias = Callable[[GatewayTraits, Claim], Session]
 class SessionSource:
     """Opens a session for each stream, and closes it."""
 
-    def __init__(self, sessions: SessionMaker, budgets: Budgets) -> None:
+    def __init__(self, sessions: SessionMaker, budgets: Budgets, observer: StreamObserver | None = None) -> None:
+        """Prepare; without an observer, times are not taken."""
         self._sessions = sessions
+        self._observer = observer
+        self._since: dict[Session, float] = {}
         self.budgets = budgets
         self._traits: dict[str, GatewayTraits] = {}
         self.faults = Faults()
@@ -44,11 +50,20 @@ class SessionSource:
             claim.close()
             raise
         self.streams.opened()
+        if self._observer is not None:
+            self._observer.opened()
+            self._since[session] = time.monotonic()
         return session
 
-    def close(self, session: Session, cause: Cause) -> None:
-        """Close a session that was opened here."""
+    def close(self, session: Session, cause: Cause, code: str = "") -> None:
+        """Close a session that was opened here, and whose stream ends with this status.
+
+        Without one, it ended well if the exchange was complete, and else as the gateway gave it up.
+        """
         self.streams.closed()
+        if self._observer is not None:
+            seconds = time.monotonic() - self._since.pop(session)
+            self._observer.ended(code or (OK if session.done else CANCELED), seconds)
         session.close(cause)
         session.claim.close()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import grpc
 
 from epp.director import Cause, Held
-from epp.extproc.carrying import SessionSource
+from epp.extproc.carrying import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
 from epp.extproc.decoding import RequestPiece, decode
 from epp.extproc.exchange import Answer, NotReadyError
 from epp.extproc.faults import ProtocolError
@@ -84,7 +84,7 @@ class GrpcioCarrier:
         session = self._sessions.open(context.peer(), account)
         if session is None:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams are open")
-        cause = Cause.CLIENT_DISCONNECT
+        cause, code = Cause.CLIENT_DISCONNECT, ""
         inbox = _Inbox(context)
         session.on_eviction = account.on_give_way = inbox.interrupt
         try:
@@ -98,17 +98,19 @@ class GrpcioCarrier:
                         break
                     continue
                 if not isinstance(message, (ProcessingRequest, RequestPiece)):  # the end of the stream
+                    code = OK
                     break
                 await _send(context, session, session.receive(message))
         except ProtocolError as error:
-            cause = Cause.ERROR
+            cause, code = Cause.ERROR, INVALID_ARGUMENT
             self._sessions.warn_of(error, context.peer())
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except NotReadyError as error:
+            code = UNAVAILABLE
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         finally:
             inbox.close()
-            self._sessions.close(session, cause)
+            self._sessions.close(session, cause, code)
             account.close()
 
     async def _next(self, context: "_Context", session: Session, inbox: "_Inbox") -> object:

@@ -6,7 +6,7 @@ import socket
 
 from epp.director import Cause
 from epp.extproc.binding import bound_socket, unlink
-from epp.extproc.carrying import SessionSource
+from epp.extproc.carrying import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
 from epp.extproc.decoding import decode
 from epp.extproc.exchange import NotReadyError
 from epp.extproc.faults import Fault, ProtocolError
@@ -71,7 +71,7 @@ class Http2Carrier:
 class SessionCall:
     """A session as a call."""
 
-    __slots__ = ("_cause", "_ended", "_outlet", "_peer", "_session", "_sessions")
+    __slots__ = ("_cause", "_code", "_ended", "_outlet", "_peer", "_session", "_sessions")
 
     def __init__(self, sessions: SessionSource, outlet: Outlet) -> None:
         self._sessions = sessions
@@ -83,6 +83,7 @@ class SessionCall:
         self._session = session
         self._session.on_eviction = self._evict
         self._cause = Cause.CLIENT_DISCONNECT
+        self._code = ""
         self._ended = False
 
     @property
@@ -119,6 +120,7 @@ class SessionCall:
     def half_close(self) -> Answers:
         """End: without more messages there is nothing to answer."""
         self._ended = True
+        self._code = OK
         return ()
 
     @property
@@ -134,12 +136,13 @@ class SessionCall:
     def unreadable(self, error: RpcError) -> None:
         """Count and log a message that cannot be read."""
         self._cause = Cause.ERROR
+        self._code = error.status.name.title().replace("_", "")
         fault = Fault.TOO_LARGE if error.status is Status.RESOURCE_EXHAUSTED else Fault.UNREADABLE
         self._sessions.warn_of(ProtocolError(str(error), fault), self._peer)
 
     def close(self) -> None:
         """Close the session."""
-        self._sessions.close(self._session, self._cause)
+        self._sessions.close(self._session, self._cause, self._code)
 
     def _evict(self) -> None:
         """Evict in a turn of its own: it is the call of another request that asks for it."""
@@ -155,7 +158,9 @@ class SessionCall:
     def _refusal(self, error: ProtocolError | NotReadyError) -> RpcError:
         self._cause = Cause.ERROR
         if isinstance(error, NotReadyError):
+            self._code = UNAVAILABLE
             return RpcError(Status.UNAVAILABLE, str(error))
+        self._code = INVALID_ARGUMENT
         self._sessions.warn_of(error, self._peer)
         return RpcError(Status.INVALID_ARGUMENT, str(error))
 

@@ -1,9 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts open streams, and waits until none is open."""
+"""Counts open streams, waits until none is open, and tells how each one ended."""
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+
+
+class StreamObserver:
+    """No-op callbacks; override those of interest."""
+
+    __slots__ = ()
+
+    def opened(self) -> None:
+        """Record a stream."""
+
+    def ended(self, code: str, seconds: float) -> None:
+        """Record its end: the name of its gRPC status, as Go's library writes it, and how long it was open."""
 
 
 class OpenStreams:

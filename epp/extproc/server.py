@@ -10,6 +10,7 @@ import structlog
 from epp.extproc.budgets import Budgets
 from epp.extproc.carrying import SessionMaker, SessionSource
 from epp.extproc.health import Health
+from epp.extproc.open_streams import StreamObserver
 from epp.extproc.settings import ServerSettings, Transport
 from epp.host_port import parse_host_port, shown_listening
 
@@ -35,10 +36,12 @@ class Carrier(Protocol):
 class ExtProcServer:
     """Listens, answers health checks, drains and stops."""
 
-    def __init__(self, sessions: SessionMaker, settings: ServerSettings) -> None:
+    def __init__(
+        self, sessions: SessionMaker, settings: ServerSettings, observer: StreamObserver | None = None
+    ) -> None:
         self._settings = settings
         self._health = Health()
-        self._sessions = SessionSource(sessions, Budgets(settings.budgets))
+        self._sessions = SessionSource(sessions, Budgets(settings.budgets), observer)
         self._carrier = _carrier(self._sessions, self._health, settings)
 
     @property

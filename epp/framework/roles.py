@@ -179,7 +179,16 @@ class Decider(Plugin[P], role=Role(title="Deciders", stage=Stage.CYCLE)):
         super().rehearse(request, candidates)
 
 
-class Aggregator(Plugin[P], role=Role(title="Aggregators", stage=Stage.CYCLE, on_error=OnError.FAIL, may_refuse=True)):
+class Aggregator(
+    Plugin[P],
+    role=Role(
+        title="Aggregators",
+        name="ProcessProfilesResults",
+        stage=Stage.CYCLE,
+        on_error=OnError.FAIL,
+        may_refuse=True,
+    ),
+):
     """Turns the results of all profiles into one destination."""
 
     @abstractmethod
@@ -201,7 +210,8 @@ class Producer(Plugin[P], role=Role(title="Producers", name="DataProducer", stag
 
 
 class RequestHeaders(
-    Plugin[P], role=Role(title="Request headers", stage=Stage.REQUEST_HEADERS, hook=True, may_refuse=True)
+    Plugin[P],
+    role=Role(title="Request headers", name="RequestHeader", stage=Stage.REQUEST_HEADERS, hook=True, may_refuse=True),
 ):
     """Runs first, before any decision about the request; those that write what others read run before them."""
 
@@ -234,7 +244,9 @@ class Screener(
         super().rehearse(request, candidates)
 
 
-class Admitter(Plugin[P], role=Role(title="Admission", stage=Stage.ADMISSION, hook=True, may_refuse=True)):
+class Admitter(
+    Plugin[P], role=Role(title="Admission", name="Admission", stage=Stage.ADMISSION, hook=True, may_refuse=True)
+):
     """May refuse a request, or hold it for a while, before it is scheduled."""
 
     @abstractmethod
@@ -266,7 +278,9 @@ class PreRequest(
         """Record the destination."""
 
 
-class ResponseHeaders(Plugin[P], role=Role(title="Response headers", stage=Stage.RESPONSE_HEADERS, hook=True)):
+class ResponseHeaders(
+    Plugin[P], role=Role(title="Response headers", name="ResponseReceived", stage=Stage.RESPONSE_HEADERS, hook=True)
+):
     """Sees the headers of a response and may add to them."""
 
     @abstractmethod
@@ -274,7 +288,9 @@ class ResponseHeaders(Plugin[P], role=Role(title="Response headers", stage=Stage
         """Return headers to add for the client, in lower case."""
 
 
-class ResponseTiming(Plugin[P], role=Role(title="Response times", stage=Stage.RESPONSE_BODY, hook=True)):
+class ResponseTiming(
+    Plugin[P], role=Role(title="Response times", name="ResponseStreaming", stage=Stage.RESPONSE_BODY, hook=True)
+):
     """Measures how long endpoints take."""
 
     reads_response_body: bool = True
@@ -298,7 +314,9 @@ Metadata: TypeAlias = Mapping[str, Mapping[str, MetadataValue]]
 """Values by namespace and key, as gateways keep them beside a request."""
 
 
-class ResponseReporter(Plugin[P], role=Role(title="Response reports", stage=Stage.RESPONSE_END, hook=True)):
+class ResponseReporter(
+    Plugin[P], role=Role(title="Response reports", name="ResponseComplete", stage=Stage.RESPONSE_END, hook=True)
+):
     """Sends dynamic metadata about a finished response to the gateway, for its access log or rate limits."""
 
     reads_response_body: bool = True

@@ -31,12 +31,12 @@ class PluginMetrics(Collector):
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without samples."""
         metrics = dict.fromkeys(_declared(self._plugins()))
-        return [*map(family_of, metrics), *(twin.family for twin in self._twins(metrics))]
+        return [family for metric in metrics for family in families_of(metric, legacy=self._legacy)]
 
     def collect(self) -> Iterator[Metric]:
         """Yield the samples of all plugins, by metric."""
         plugins = tuple(self._plugins())
-        families = {metric: family_of(metric) for metric in _declared(plugins)}
+        families = {metric: _family_of(metric) for metric in _declared(plugins)}
         twins = {twin.metric: twin for twin in self._twins(families)}
         for plugin in plugins:
             for sample in self._samples(plugin):
@@ -94,8 +94,14 @@ class _Twin:
         return self.family
 
 
-def family_of(metric: PluginMetric) -> Metric:
-    """Return the metric of the page, without samples."""
+def families_of(metric: PluginMetric, *, legacy: bool = True) -> Iterator[Metric]:
+    """Yield the metric of the page, and that of its older name, without samples."""
+    yield _family_of(metric)
+    if legacy and metric.legacy is not None:
+        yield _Twin(metric, metric.legacy).family
+
+
+def _family_of(metric: PluginMetric) -> Metric:
     return _family(metric, f"{PREFIX}{metric.name}", metric.text, (*_LABELS, *metric.labels))
 
 

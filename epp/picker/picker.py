@@ -42,9 +42,11 @@ from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
 from epp.observability.accelerator_names import UnknownAccelerators
 from epp.observability.budgets import BudgetMetrics
+from epp.observability.build_info import show_build
 from epp.observability.cluster_scores import cluster_scores
 from epp.observability.connection_series import ConnectionSeries
 from epp.observability.endpoints import MAX_ROWS
+from epp.observability.inflight_series import InflightSeries
 from epp.observability.inputs import InputMetrics
 from epp.observability.leadership import LeaderMetrics
 from epp.observability.loop_lag import follow_loop_lag
@@ -52,6 +54,7 @@ from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage
 from epp.observability.plugin_metrics import PluginMetrics
 from epp.observability.stalls import StallWatchdog
+from epp.observability.stream_series import StreamSeries
 from epp.observability.watches import WatchMetrics
 from epp.picker.kubernetes import Kubernetes
 from epp.picker.running import RunningConfig
@@ -82,7 +85,8 @@ class Picker:
         )
         self._clock = SystemClock()
         self._registry = Registry(modules=settings.plugin_modules)
-        self.metrics = Metrics(settings.pool_name, self._clock)
+        self.metrics = Metrics(settings.pool_name, self._clock, legacy=settings.legacy_metrics)
+        show_build(self.metrics.families)
         self.metrics.count_lost_log_lines(settings.lost_log_lines)
         loaded = settings.config or default_config()
         self._kubernetes: Kubernetes | None = None
@@ -125,7 +129,10 @@ class Picker:
         if settings.policies is not None:
             self.director.use_policies(settings.policies.policies)
         self.metrics.registry.register(InputMetrics(self._input_owners))
-        self.metrics.registry.register(PluginMetrics(lambda: self._running.assembly.plugins))
+        self.metrics.registry.register(
+            PluginMetrics(lambda: self._running.assembly.plugins, legacy=settings.legacy_metrics)
+        )
+        self.metrics.registry.register(InflightSeries(self.store, lambda: self._running.assembly.plugins))
         self.metrics.registry.register(UnknownAccelerators(lambda: self._running.assembly.plugins))
         self._follower: ConfigFollower | None = None
         if settings.watch_config is not None:
@@ -158,6 +165,7 @@ class Picker:
             if settings.admin is None
             else AdminPort(settings.admin, settings.admin_limits, connections.of("admin")),
             admin_routes=self._admin_routes,
+            streams=StreamSeries(self.metrics.families) if settings.stream_metrics else None,
         )
         self.metrics.registry.register(BudgetMetrics(lambda: self._servers.extproc.budgets))
         self.metrics.count_protocol_errors(lambda: self._servers.extproc.protocol_errors)

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from epp.admin import AdminPort, Route
 from epp.extproc.carrying import SessionMaker
+from epp.extproc.open_streams import StreamObserver
 from epp.extproc.server import ExtProcServer
 from epp.extproc.settings import ServerSettings
 from epp.framework.errors import ConfigurationError
@@ -30,9 +31,10 @@ class Servers:
         metrics_address: tuple[str, int] | None,
         admin: AdminPort | None = None,
         admin_routes: Callable[[], Sequence[Route]] = tuple,
+        streams: StreamObserver | None = None,
     ) -> None:
         """Prepare; `admin_routes` is called on the event loop of what the routes show and change."""
-        self.extproc = ExtProcServer(sessions, settings)
+        self.extproc = ExtProcServer(sessions, settings, streams)
         self._page = page
         self._metrics_address = metrics_address
         self._admin = admin

@@ -68,6 +68,10 @@ class PickerSettings:
     """Where a table shows the state of the endpoints; None for log lines."""
     pool_name: str = DEFAULT_POOL_NAME
     """Label of the pool's metrics."""
+    legacy_metrics: bool = True
+    """Whether metrics are shown under older names of llm-d-router too."""
+    stream_metrics: bool = False
+    """Whether ext_proc streams have metrics."""
     metrics_address: tuple[str, int] | None = None
     """IP address and port of the metrics page; None for no page, `::` for all addresses, port 0 for any free one."""
     metrics_limits: HttpLimits = field(default_factory=HttpLimits)

@@ -1,17 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the legs of a disaggregated request one after the other, and names their endpoints in headers."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from epp.framework import Aggregator, Decider, Destination, Plugin, ProfilePicker, ProfileResult, Request
+from epp.framework import (
+    Aggregator,
+    Decider,
+    Destination,
+    Plugin,
+    PreRequest,
+    ProfilePicker,
+    ProfileResult,
+    Request,
+    SchedulingResult,
+)
 from epp.framework.headers import ENCODERS, PREFILLER
 from epp.framework.plugin import P
+from epp.framework.plugin_metrics import Legacy, PluginMetric, Sample
 from epp.plugins.profile_handlers import missing
 
+_MOST_MODELS = 100
+"""Models that are counted by themselves: clients can name any number."""
+_MOST_CHARACTERS = 128
+_DECISIONS = {
+    (False, False): "decode-only",
+    (True, False): "prefill-decode",
+    (False, True): "encode-decode",
+    (True, True): "encode-prefill-decode",
+}
+"""By whether there is a prefill leg, and an encode leg."""
 
-class LegHandler(ProfilePicker[P], Aggregator[P]):
-    """Base of the handlers: each leg runs always, or if its decider says so."""
+
+def decisions(name: str, text: str) -> PluginMetric:
+    """Return the metric of a handler's decisions."""
+    labels = ("model_name", "decision_type")
+    return PluginMetric(
+        name, text, labels, is_counter=True, legacy=Legacy(f"llm_d_inference_scheduler_{name}_total", labels)
+    )
+
+
+class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
+    """Base of the handlers: each leg runs always, or if its decider says so; the metric is of what comes of it."""
+
+    decided: ClassVar[PluginMetric]
+    """The metric of the decisions; it is to be among `metrics`."""
 
     def arrange(
         self,
@@ -29,6 +63,22 @@ class LegHandler(ProfilePicker[P], Aggregator[P]):
         self._always = (prefill, decode) if prefill_first else (decode,)
         self._named = deciders
         self._deciders: dict[str, Decider[Any]] = {}
+        self._decided: Counter[tuple[str, str]] = Counter()
+        self._models: set[str] = set()
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        return [Sample(self.decided, count, labels) for labels, count in list(self._decided.items())]
+
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:
+        legs = result.profiles
+        encodes = self._encode is not None and legs.get(self._encode) is not None
+        decision = _DECISIONS[legs.get(self._prefill) is not None, encodes]
+        model = request.model[:_MOST_CHARACTERS] or "unknown"
+        if model not in self._models and len(self._models) >= _MOST_MODELS:
+            model = "other"
+        self._models.add(model)
+        self._decided[model, decision] += 1
 
     @property
     def references(self) -> Mapping[str, str]:

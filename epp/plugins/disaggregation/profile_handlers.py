@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from epp.framework import Destination, Name, Parameters, ProfileResult, Request, Stability
 from epp.framework.headers import DATA_PARALLEL, ENCODERS, PREFILLER
-from epp.plugins.disaggregation.legs import LegHandler
+from epp.plugins.disaggregation.legs import LegHandler, decisions
 from epp.plugins.disaggregation.parameters import DisaggParameters, check_distinct
 from epp.plugins.profile_handlers import primary_addresses, rank_header
 
@@ -29,6 +29,8 @@ class DisaggProfileHandler(LegHandler[DisaggParameters]):
     """
 
     plugin_type = "disagg-profile-handler"
+    decided = decisions("disagg_decision", "Requests routed, by the legs that they have.")
+    metrics = (decided,)
     sets_headers = (PREFILLER, ENCODERS)
 
     def setup(self) -> None:
@@ -78,6 +80,8 @@ class PDProfileHandler(LegHandler[PDParameters]):
     """
 
     plugin_type = "pd-profile-handler"
+    decided = decisions("pd_decision", "Requests routed, by whether they have a prefill leg.")
+    metrics = (decided,)
     stability = Stability.DEPRECATED
     sets_headers = (PREFILLER, DATA_PARALLEL)
 

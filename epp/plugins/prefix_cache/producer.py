@@ -30,6 +30,7 @@ from epp.framework import (
     Snapshot,
 )
 from epp.framework.limits import Corrected, CountOrDefault
+from epp.framework.plugin_metrics import Distribution, Legacy, PluginMetric, Sample
 from epp.framework.request import BYTES_PER_TOKEN
 from epp.plugins.prefix_cache.block_hashes import block_hashes, chain_seed
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
@@ -74,6 +75,23 @@ class ApproxPrefixCacheParameters(Parameters, frozen=True):
 
 
 _NO_BLOCKS = array("Q")
+_SIZE = PluginMetric(
+    "prefix_indexer_size",
+    "Distinct blocks of prompts that are recorded, for all endpoints together.",
+    legacy=Legacy("inference_extension_prefix_indexer_size"),
+)
+_HIT_RATIO = PluginMetric(
+    "prefix_indexer_hit_ratio",
+    "Share of the blocks of a prompt that the endpoint picked is believed to hold, 0..1.",
+    bounds=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
+    legacy=Legacy("inference_extension_prefix_indexer_hit_ratio"),
+)
+_HIT_BYTES = PluginMetric(
+    "prefix_indexer_hit_bytes",
+    "Bytes of a prompt that the endpoint picked is believed to hold, at 4 for each token of its blocks.",
+    bounds=(0, *(16.0 * 2**power for power in range(13))),
+    legacy=Legacy("inference_extension_prefix_indexer_hit_bytes"),
+)
 
 
 class _Hashed(NamedTuple):
@@ -107,8 +125,10 @@ class ApproxPrefixCacheProducer(
     """
 
     plugin_type = "approx-prefix-cache-producer"
+    metrics = (_SIZE, _HIT_RATIO, _HIT_BYTES)
 
     def setup(self) -> None:
+        self._hit_ratios, self._hit_bytes = Distribution(_HIT_RATIO.bounds), Distribution(_HIT_BYTES.bounds)
         self._match_key = PREFIX_MATCH.produced_by(self.name)
         self._hashed_key: DataKey[_Hashed] = DataKey("prefix-block-hashes", self.plugin_type, self.name)
         self._index = PrefixIndex()
@@ -124,6 +144,14 @@ class ApproxPrefixCacheProducer(
         deprecated = "blockSize is deprecated: write blockSizeTokens"
         return (deprecated,) if self.parameters.block_size else ()
 
+    @property
+    def samples(self) -> Sequence[Sample]:
+        return (
+            Sample(_SIZE, len(self._index)),
+            Sample(_HIT_RATIO, self._hit_ratios),
+            Sample(_HIT_BYTES, self._hit_bytes),
+        )
+
     def produce(self, request: Request, candidates: Candidates) -> None:
         hashed = self._hashed(request, candidates.snapshot)
         request.put(self._match_key, self._match(hashed, candidates.snapshot.capacity))
@@ -131,6 +159,12 @@ class ApproxPrefixCacheProducer(
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         snapshot = result.primary.candidates.snapshot
         hashed = request.get(self._hashed_key) or self._hashed(request, snapshot)
+        match = request.get(self._match_key)
+        if match is not None:
+            held = match.matched_blocks.item(result.primary.slot)
+            self._hit_bytes.observe(held * match.block_tokens * BYTES_PER_TOKEN)
+            if match.total_blocks:
+                self._hit_ratios.observe(held / match.total_blocks)
         for slot in {leg.slot: None for leg in result.profiles.values() if leg is not None}:
             limit = self._limit(snapshot, slot, hashed.block_tokens)
             for chain in hashed.chains:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from epp.datastore import Datastore
+from epp.datastore import Datastore, Flow
 from epp.framework import Candidates, Endpoint, ManualClock
 from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, LAST_PICKED, SERVED
 
@@ -58,6 +58,33 @@ def test_request_that_went_elsewhere_is_credited_there_and_counted_once(store):
     ticket.close(failed=True)
     ticket.move(0)  # too late
     assert (read(store, IN_FLIGHT), read(store, SERVED), read(store, FAILED)) == ([0, 0], [0, 1], [0, 1])
+
+
+def by_flow(store: Datastore) -> dict[tuple[int, str], tuple[int, int]]:
+    return {
+        (place.slot, place.flow.fairness_id): (work.requests, work.tokens)
+        for place, work in store.ledger.by_flow.items()
+    }
+
+
+def test_work_is_known_by_flow_for_as_long_as_it_is_under_way(store):
+    one, two = store.ledger.open(0, 7, Flow("x", 0)), store.ledger.open(0, 2, Flow("x", 0))
+    other = store.ledger.open(1, 5, Flow("y", 0))
+    assert by_flow(store) == {(0, "x"): (2, 9), (1, "y"): (1, 5)}
+    one.first_token()
+    other.move(0)
+    assert by_flow(store) == {(0, "x"): (2, 2), (0, "y"): (1, 5)}
+    for ticket in (one, two, other, other):
+        ticket.close()
+    assert by_flow(store) == {}
+
+
+def test_work_at_an_endpoint_that_left_is_nobodys(store):
+    ticket = store.ledger.open(0, 7, Flow("x", 0))
+    store.replace([Endpoint("b", "10.0.0.2", 8000), Endpoint("c", "10.0.0.3", 8000)])  # c takes slot 0
+    assert by_flow(store) == {}
+    ticket.close()
+    assert by_flow(store) == {}
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -129,6 +156,8 @@ class LedgerMachine(RuleBasedStateMachine):
             mine = [tokens for n, epoch, tokens in self.open.values() if n == name and epoch == self.epoch[name]]
             assert snapshot.column(IN_FLIGHT)[self.slot[name]] == len(mine)
             assert snapshot.column(IN_FLIGHT_TOKENS)[self.slot[name]] == sum(mine)
+            works = [work for place, work in self.store.ledger.by_flow.items() if place.slot == self.slot[name]]
+            assert [(work.requests, work.tokens) for work in works] == ([(len(mine), sum(mine))] if mine else [])
 
 
 TestLedgerMachine = LedgerMachine.TestCase

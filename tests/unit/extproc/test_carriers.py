@@ -16,6 +16,7 @@ from epp.director import Cause
 from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.faults import ProtocolError
 from epp.extproc.modes import GatewayTraits
+from epp.extproc.open_streams import StreamObserver
 from epp.extproc.server import ExtProcServer
 from epp.extproc.session import Session
 from epp.extproc.settings import ServerSettings, Transport
@@ -24,7 +25,24 @@ from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 EXCHANGES = 60
 SETTINGS = ExchangeSettings(max_body_bytes=1000)
 OK, INVALID_ARGUMENT = 0, 3
+NAMES = {OK: "OK", INVALID_ARGUMENT: "InvalidArgument"}
 Ending = tuple[list[bytes], int, str]
+
+
+class Endings(StreamObserver):
+    """How streams ended."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.codes: list[str] = []
+
+    def opened(self) -> None:
+        self.open += 1
+
+    def ended(self, code: str, seconds: float) -> None:
+        self.open -= 1
+        self.codes.append(code)
+        assert 0 <= seconds < 600
 
 
 def exchanges(seed: int) -> list[list[ProcessingRequest]]:
@@ -64,6 +82,7 @@ async def test_exchanges_are_those_of_the_session_alone(monkeypatch, transport, 
     server = ExtProcServer(
         lambda traits, claim: Session(carried.director, SETTINGS, traits, claim),
         ServerSettings("127.0.0.1:0", secure=False, transport=transport),
+        endings := Endings(),
     )
     await server.start()
     try:
@@ -74,8 +93,30 @@ async def test_exchanges_are_those_of_the_session_alone(monkeypatch, transport, 
                 assert (code, details) == expected[1:], messages
                 assert answers == expected[0], messages
                 await until(lambda: not server.open_streams, "the session is closed")  # which frees its endpoint
+                assert (endings.open, endings.codes[-1]) == (0, NAMES[code])
         assert carried.in_flight == alone.in_flight == 0
         assert carried.served == alone.served
         assert carried.endings.refusals == alone.endings.refusals
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("transport", Transport)
+async def test_stream_that_the_gateway_gives_up_is_canceled(transport):
+    bench, endings = new_bench(), Endings()
+    server = ExtProcServer(
+        lambda traits, claim: Session(bench.director, SETTINGS, traits, claim),
+        ServerSettings("127.0.0.1:0", secure=False, transport=transport),
+        endings,
+    )
+    await server.start()
+    try:
+        (first, *_), *_ = exchanges(0)
+        async with connected(server.port) as connection:
+            _, sent = connection.peer.call(f"/{SERVICE}/{METHOD}", grpc_message(first.SerializeToString()), end=False)
+            await connection.send(sent)
+            await until(lambda: endings.open == 1, "the stream is open")
+        await until(lambda: endings.codes, "the stream has ended")
+        assert (endings.open, endings.codes) == (0, ["Canceled"])
     finally:
         await server.stop()

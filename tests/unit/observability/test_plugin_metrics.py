@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from epp.framework import WAITING, Request, Scorer
-from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.framework.plugin_metrics import Distribution, Legacy, PluginMetric, Sample
 from epp.observability.plugin_metrics import PluginMetrics
 
 SEEN = PluginMetric("seen", "Requests seen.", ("kind",), is_counter=True)
@@ -75,3 +75,35 @@ def test_plugin_that_fails_is_logged_once_and_takes_no_other_with_it(plugins):
             labels = {"plugin_type": "counting", "plugin_name": "one"}
             assert registry.get_sample_value("llm_d_epp_level", labels) == 0.5
     assert [line["plugin"] for line in logs] == ["broken"]
+
+
+TIMES = PluginMetric("times", "Times.", ("kind",), bounds=(1.0, 2.0), legacy=Legacy("older_times"))
+ALSO = PluginMetric("also", "Counted.", ("kind",), is_counter=True, legacy=Legacy("older_also_total", ("kind",)))
+
+
+class Measuring(Counting):
+    metrics = (TIMES, ALSO)
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        found = Distribution(TIMES.bounds)
+        for seconds in (0.5, 1.5, 9.0):
+            found.observe(seconds)
+        return Sample(TIMES, found, ("a",)), Sample(TIMES, found, ("b",)), Sample(ALSO, 2, ("a",))
+
+
+def test_histogram_of_a_plugin_has_buckets_and_its_older_name_their_sums():
+    registry = CollectorRegistry()
+    registry.register(PluginMetrics(lambda: [Measuring(name="one"), Measuring(name="two")]))
+    shown = registry.get_sample_value
+    labels = {"plugin_type": "counting", "plugin_name": "one", "kind": "a"}
+    assert [shown("llm_d_epp_times_bucket", {**labels, "le": le}) for le in ("1.0", "2.0", "+Inf")] == [1, 2, 3]
+    assert shown("llm_d_epp_times_sum", labels) == 11.0
+    assert [shown("older_times_bucket", {"le": le}) for le in ("1.0", "2.0", "+Inf")] == [4, 8, 12]
+    assert shown("older_also_total", {"kind": "a"}) == 4
+
+
+def test_older_names_of_plugins_can_be_left_out():
+    registry = CollectorRegistry()
+    registry.register(PluginMetrics(lambda: [Measuring(name="one")], legacy=False))
+    assert registry.get_sample_value("older_also_total", {"kind": "a"}) is None

@@ -168,7 +168,7 @@ def test_every_call_of_a_plugin_is_timed_by_role():
         ("Scorer", "raises"),
         ("Picker", "best"),
         ("ProfilePicker", "sequentially"),
-        ("Aggregator", "sequentially"),
+        ("ProcessProfilesResults", "sequentially"),
     ]
     assert all(seconds >= 0 for _, _, seconds in seen.called)
 

@@ -147,6 +147,39 @@ def test_optional_legs_run_when_their_decider_says_so(encode, prefill, ran):
     assert deciders["p"].asked == deciders["e"].asked == ["e0"]  # once each, about the decode endpoint
 
 
+@pytest.mark.parametrize(
+    ("encode", "prefill", "decision"),
+    [
+        (False, False, "decode-only"),
+        (False, True, "prefill-decode"),
+        (True, False, "encode-decode"),
+        (True, True, "encode-prefill-decode"),
+    ],
+)
+def test_decision_is_counted_by_model_once_the_request_leaves(encode, prefill, decision):
+    handler = both(p=Says(answer=prefill), e=Says(answer=encode))
+    request = Request("r", RequestBody(model="m"))
+    result = routed(handler, *ONE_OF_EACH, request=request)
+    assert list(handler.samples) == []  # a run of the scheduler is no decision yet
+    handler.pre_request(request, result)
+    handler.pre_request(Request("r"), result)
+    assert [(each.labels, each.value) for each in handler.samples] == [
+        (("m", decision), 1),
+        (("unknown", decision), 1),
+    ]
+
+
+def test_invented_models_share_a_count():
+    handler = disagg()
+    result = routed(handler, "decode")
+    for number in range(1000):
+        handler.pre_request(Request("r", RequestBody(model=f"m{number}" + "x" * 500)), result)
+    models = {model: each.value for each in handler.samples for model, _ in [each.labels]}
+    assert len(models) == 101
+    assert max(map(len, models)) <= 128
+    assert models["other"] == 900
+
+
 def test_without_deciders_there_is_only_a_decode_leg():
     result = routed(disagg(), *ONE_OF_EACH)
     assert set(result.profiles) == {"decode"}

@@ -185,3 +185,14 @@ def test_memory_for_nothing_is_refused():
 def test_default_budget_holds_the_default_capacity():
     parameters = ApproxPrefixCacheParameters()
     assert parameters.max_bytes_per_server // BYTES_PER_ENTRY >= parameters.lru_capacity_per_server
+
+
+def test_hits_at_the_endpoint_picked_and_the_size_of_the_index_are_counted(sent_to):
+    producer = ApproxPrefixCacheProducer()
+    producer.pre_request(ask(producer, prompt_of(b"a", b"b")), sent_to(POOL, 2))
+    producer.pre_request(ask(producer, prompt_of(b"a", b"b", b"c", b"d")), sent_to(POOL, 2))
+    producer.pre_request(ask(producer, b""), sent_to(POOL, 2))
+    size, ratio, length = [each.value for each in producer.samples]
+    assert size == 4
+    assert (sum(ratio.counts), ratio.total) == (2, 0.5)  # nothing of the first prompt, half of the second
+    assert (sum(length.counts), length.total) == (3, 2 * BLOCK_BYTES)
