@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gauges of single endpoints, made from a snapshot when the metrics page is asked for."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from math import isnan
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import ANSWERS, REACHABLE, WAITING, Snapshot
-from epp.observability.families import PREFIX
+from epp.observability.families import PREFIX, Samples
 
 _LABELS = ("name", "model_server_endpoint")
 _OLDER, _OLDER_LABELS = "inference_pool_per_pod_queue_size", ("name", "model_server_pod")
@@ -44,20 +46,26 @@ class EndpointSeries(Collector):
         up = GaugeMetricFamily(
             f"{PREFIX}endpoint_up", "1 for an endpoint that can be reached, 0 otherwise.", labels=_LABELS
         )
-        name_now = f"{PREFIX}per_endpoint_queue_size"
-        queues = [GaugeMetricFamily(name_now, "Requests waiting at an endpoint.", labels=_LABELS)]
-        if self._legacy:
-            queues.append(GaugeMetricFamily(_OLDER, f"Deprecated: use {name_now}.", labels=_OLDER_LABELS))
-        answers = (snapshot.column(REACHABLE) == ANSWERS).tolist()
-        waiting = snapshot.column(WAITING).tolist()
-        for name, slot in snapshot.endpoints.derive(_slots_by_name).items():
-            labels = (self._pool_name, name)
-            up.add_metric(labels, float(answers[slot]))
-            if not isnan(waiting[slot]):
-                for family in queues:
-                    family.add_metric(labels, waiting[slot])
+        up.samples = Samples(partial(self._up, snapshot, up.name))
         yield up
-        yield from queues
+        name = f"{PREFIX}per_endpoint_queue_size"
+        queues = [(GaugeMetricFamily(name, "Requests waiting at an endpoint.", labels=_LABELS), _LABELS)]
+        if self._legacy:
+            queues.append((GaugeMetricFamily(_OLDER, f"Deprecated: use {name}.", labels=_OLDER_LABELS), _OLDER_LABELS))
+        for family, labels in queues:
+            family.samples = Samples(partial(self._queues, snapshot, family.name, labels))
+            yield family
+
+    def _up(self, snapshot: Snapshot, name: str) -> Iterator[Sample]:
+        answers = (snapshot.column(REACHABLE) == ANSWERS).tolist()
+        for endpoint, slot in snapshot.endpoints.derive(_slots_by_name).items():
+            yield Sample(name, dict(zip(_LABELS, (self._pool_name, endpoint), strict=True)), float(answers[slot]))
+
+    def _queues(self, snapshot: Snapshot, name: str, labels: Sequence[str]) -> Iterator[Sample]:
+        waiting = snapshot.column(WAITING).tolist()
+        for endpoint, slot in snapshot.endpoints.derive(_slots_by_name).items():
+            if not isnan(waiting[slot]):
+                yield Sample(name, dict(zip(labels, (self._pool_name, endpoint), strict=True)), waiting[slot])
 
 
 def _slots_by_name(endpoints: tuple[Endpoint | None, ...]) -> Mapping[str, int]:

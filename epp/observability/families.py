@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from epp.framework.plugin_metrics import Distribution, Legacy
@@ -67,6 +68,23 @@ class Level:
     def add(self, other: "Level") -> None:
         """Add another value."""
         self.value += other.value
+
+
+class Samples(list[Sample]):
+    """Samples that are made one by one as they are asked for: to free very many at once would stop all threads."""
+
+    def __init__(self, make: Callable[[], Iterable[Sample]]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self._make())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
 
 
 S = TypeVar("S", Count, Level, Distribution)
@@ -137,19 +155,21 @@ class Family(Collector, Generic[S]):
     def collect(self) -> Iterator[Metric]:
         """Yield the metric with a copy of its values."""
         family = self.family(self.name, self._text, self.label_names)
-        for values, series in self.series():
-            self.show(
-                family, dict(zip(self.label_names, values, strict=True)), series, with_created=self._shows_created
-            )
+        family.samples = Samples(lambda: self._samples(family.name))
         yield family
+
+    def _samples(self, name: str) -> Iterator[Sample]:
+        for values, series in self.series():
+            labels = dict(zip(self.label_names, values, strict=True))
+            yield from self.samples(name, labels, series, with_created=self._shows_created)
 
     @abstractmethod
     def family(self, name: str, text: str, labels: Sequence[str]) -> Metric:
         """Return a metric of this kind without samples."""
 
     @abstractmethod
-    def show(self, family: Metric, labels: dict[str, str], series: S, *, with_created: bool) -> None:
-        """Add the samples of a series, perhaps with the time since when it counts."""
+    def samples(self, name: str, labels: dict[str, str], series: S, *, with_created: bool) -> Iterator[Sample]:
+        """Yield the samples of a series, perhaps with the time since when it counts; a counter's name has no suffix."""
 
 
 class Twin(Collector, Generic[S]):
@@ -193,9 +213,13 @@ class Twin(Collector, Generic[S]):
     def collect(self) -> Iterator[Metric]:
         """Yield the metric with its sums."""
         family = self._of.family(self._legacy.name, self._text, self._legacy.labels)
-        for key, total in self._sums().items():
-            self._of.show(family, dict(zip(self._legacy.labels, key, strict=True)), total, with_created=False)
+        family.samples = Samples(lambda: self._samples(family.name))
         yield family
+
+    def _samples(self, name: str) -> Iterator[Sample]:
+        for key, total in self._sums().items():
+            labels = dict(zip(self._legacy.labels, key, strict=True))
+            yield from self._of.samples(name, labels, total, with_created=False)
 
     def _sums(self) -> Mapping[tuple[str, ...], S]:
         sums: dict[tuple[str, ...], S] = {}
@@ -230,11 +254,11 @@ class Counters(Family[Count]):
         """Return a counter without samples."""
         return CounterMetricFamily(name, text, labels=labels)
 
-    def show(self, family: Metric, labels: dict[str, str], series: Count, *, with_created: bool) -> None:
-        """Add the count."""
-        family.add_sample(f"{family.name}_total", labels, series.value)
+    def samples(self, name: str, labels: dict[str, str], series: Count, *, with_created: bool) -> Iterator[Sample]:
+        """Yield the count."""
+        yield Sample(f"{name}_total", labels, series.value)
         if with_created:
-            family.add_sample(f"{family.name}_created", labels, series.created)
+            yield Sample(f"{name}_created", labels, series.created)
 
 
 class Gauges(Family[Level]):
@@ -249,9 +273,9 @@ class Gauges(Family[Level]):
         """Return a gauge without samples."""
         return GaugeMetricFamily(name, text, labels=labels)
 
-    def show(self, family: Metric, labels: dict[str, str], series: Level, *, with_created: bool) -> None:  # noqa: ARG002
-        """Add the value."""
-        family.add_sample(family.name, labels, series.value)
+    def samples(self, name: str, labels: dict[str, str], series: Level, *, with_created: bool) -> Iterator[Sample]:  # noqa: ARG002  a gauge has no beginning
+        """Yield the value."""
+        yield Sample(name, labels, series.value)
 
 
 class Histograms(Family[Distribution]):
@@ -268,11 +292,13 @@ class Histograms(Family[Distribution]):
         """Return a histogram without samples."""
         return HistogramMetricFamily(name, text, labels=labels)
 
-    def show(self, family: Metric, labels: dict[str, str], series: Distribution, *, with_created: bool) -> None:
-        """Add the buckets, the count and the sum."""
-        show_histogram(family, labels, series, self._edges)
+    def samples(
+        self, name: str, labels: dict[str, str], series: Distribution, *, with_created: bool
+    ) -> Iterator[Sample]:
+        """Yield the buckets, the count and the sum."""
+        yield from histogram_samples(name, labels, series, self._edges)
         if with_created:
-            family.add_sample(f"{family.name}_created", labels, series.created)
+            yield Sample(f"{name}_created", labels, series.created)
 
 
 def edges_of(bounds: Iterable[float]) -> list[str]:
@@ -280,13 +306,15 @@ def edges_of(bounds: Iterable[float]) -> list[str]:
     return [*map(floatToGoString, bounds), "+Inf"]
 
 
-def show_histogram(family: Metric, labels: dict[str, str], series: Distribution, edges: Sequence[str]) -> None:
-    """Add the buckets of a distribution, its count and its sum."""
+def histogram_samples(
+    name: str, labels: dict[str, str], series: Distribution, edges: Sequence[str]
+) -> Iterator[Sample]:
+    """Yield the buckets of a distribution, its count and its sum."""
     count = 0
     for edge, count in zip(edges, accumulate(series.counts), strict=True):
-        family.add_sample(f"{family.name}_bucket", {**labels, "le": edge}, count)
-    family.add_sample(f"{family.name}_count", labels, count)
-    family.add_sample(f"{family.name}_sum", labels, series.total)
+        yield Sample(f"{name}_bucket", {**labels, "le": edge}, count)
+    yield Sample(f"{name}_count", labels, count)
+    yield Sample(f"{name}_sum", labels, series.total)
 
 
 class Families:

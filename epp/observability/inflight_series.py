@@ -2,21 +2,26 @@
 """What is in flight at each endpoint, by flow: read from the ledger whenever the page is asked for."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from epp.datastore import Datastore
 from epp.framework.plugin import Plugin
 from epp.framework.request import IN_FLIGHT_COST
-from epp.observability.families import PREFIX
+from epp.observability.families import PREFIX, Samples
 from epp.observability.request_series import OTHER, shortened
 
 _LABELS = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
 _MOST_FLOWS = 256
 """Fairness ids with series of their own, those with the most requests: clients can name any number."""
+
+_Counts: TypeAlias = dict[tuple[str, str, str, str], tuple[int, int]]
+"""Requests and tokens by endpoint, namespace, fairness id and priority."""
 
 
 class InflightSeries(Collector):
@@ -32,25 +37,20 @@ class InflightSeries(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield requests and tokens by endpoint, fairness id and priority."""
-        requests, tokens = families = _families()
         producers = [plugin.name for plugin in self._plugins() if IN_FLIGHT_COST in plugin.writes]
-        if producers:
-            counts = self._counts()
-            for producer in producers:
-                for (name, namespace, fairness_id, priority), (count, token_count) in counts.items():
-                    labels = name, namespace, producer, fairness_id, priority
-                    requests.add_metric(labels, count)
-                    tokens.add_metric(labels, token_count)
-        yield from families
+        counts = self._counts() if producers else {}
+        for position, family in enumerate(_families()):
+            family.samples = Samples(partial(_samples, family.name, producers, counts, position))
+            yield family
 
-    def _counts(self) -> dict[tuple[str, str, str, str], tuple[int, int]]:
+    def _counts(self) -> _Counts:
         by_flow = self._store.ledger.by_flow
         endpoints = self._store.latest.endpoints.values
         sizes: Counter[str] = Counter()
         for place, work in by_flow.items():
             sizes[place.flow.fairness_id] += work.requests
         shown = {fairness_id for fairness_id, _ in sizes.most_common(_MOST_FLOWS)}
-        counts: dict[tuple[str, str, str, str], tuple[int, int]] = {}
+        counts: _Counts = {}
         for place, work in by_flow.items():
             endpoint = endpoints[place.slot] if place.slot < len(endpoints) else None
             if endpoint is None:
@@ -60,6 +60,13 @@ class InflightSeries(Collector):
             requests, tokens = counts.get(labels, (0, 0))
             counts[labels] = requests + work.requests, tokens + work.tokens
         return counts
+
+
+def _samples(name: str, producers: Sequence[str], counts: _Counts, position: int) -> Iterator[Sample]:
+    for producer in producers:
+        for (endpoint, namespace, fairness_id, priority), values in counts.items():
+            labels = endpoint, namespace, producer, fairness_id, priority
+            yield Sample(name, dict(zip(_LABELS, labels, strict=True)), values[position])
 
 
 def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:

@@ -4,10 +4,14 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
+from functools import partial
+from itertools import islice
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
+
+from epp.observability.families import Samples
 
 _WORK_SECONDS = 0.0005
 """Time after which there is a pause: what a request waits for at most, each time it wants the interpreter back."""
@@ -37,7 +41,7 @@ class Paced(Collector):
         for metric in self._registry.collect():
             self._rest()
             paced = copy(metric)  # a collector may keep its own
-            paced.samples = _Samples(metric.samples, self._rest)
+            paced.samples = Samples(partial(_rested, metric.samples, self._rest))
             yield paced
 
     def _rest(self) -> None:
@@ -48,14 +52,9 @@ class Paced(Collector):
             self._began = self._clock()
 
 
-class _Samples(list[Sample]):
-    """Samples with a rest now and then."""
-
-    def __init__(self, samples: Iterable[Sample], rest: Callable[[], None]) -> None:
-        super().__init__(samples)
-        self._rest = rest
-
-    def __iter__(self) -> Iterator[Sample]:
-        for start in range(0, len(self), _SAMPLES):
-            yield from self[start : start + _SAMPLES]
-            self._rest()
+def _rested(samples: Iterable[Sample], rest: Callable[[], None]) -> Iterator[Sample]:
+    """Yield samples with a rest now and then."""
+    remaining = iter(samples)
+    while some := tuple(islice(remaining, _SAMPLES)):
+        yield from some
+        rest()

@@ -3,7 +3,6 @@
 
 import asyncio
 import gc
-import gzip
 import json
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from epp.observability.cluster_scores import LOCAL_CLUSTER, SCORES_PATH
 from epp.observability.connection_series import ConnectionCounts, Cut
 from epp.observability.http_request import HttpRequest
 from epp.observability.http_thread import Answer, HttpLimits, HttpThread
-from epp.observability.pacing import Paced
+from epp.observability.rendering import rendered
 
 _METHODS = ("GET", "HEAD")
 _HEALTH_PATH = "/healthz"
@@ -31,7 +30,6 @@ _JSON = {"Content-Type": "application/json"}
 _MOST_WAITING = 8
 """Pages of a client's own choice that wait to be rendered, or are: those that all ask for do not wait for more."""
 _READY, _UNREADY = b"+", b"-"
-_GZIP_LEVEL = 1  # a thirtieth of the size; higher levels take five times as long for little gain
 
 Access: TypeAlias = Callable[[HttpRequest], Answer | None]
 
@@ -164,8 +162,7 @@ class _Rendering:
         def render() -> bytes:
             registry = self._registry.restricted_registry(names) if names else self._registry
             with _no_collection():
-                body = encoder(Paced(registry))
-            return gzip.compress(body, _GZIP_LEVEL) if compress else body
+                return rendered(encoder, registry, compress=compress)
 
         body = await self.shared((content_type, names, compress), render, chosen=bool(names))
         headers = {"Content-Type": content_type, **({"Content-Encoding": "gzip"} if compress else {})}

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from epp.framework.faults import described
 from epp.framework.plugin import Plugin
 from epp.framework.plugin_metrics import Distribution, Legacy, PluginMetric, Sample
-from epp.observability.families import PREFIX, edges_of, show_histogram
+from epp.observability.families import PREFIX, edges_of, histogram_samples
 
 _LABELS = ("plugin_type", "plugin_name")
 
@@ -113,7 +113,7 @@ def _family(metric: PluginMetric, name: str, text: str, labels: Sequence[str]) -
 
 def _show(family: Metric, labels: dict[str, str], value: float | Distribution, metric: PluginMetric) -> None:
     if isinstance(value, Distribution):
-        show_histogram(family, labels, value, edges_of(metric.bounds))
+        family.samples += histogram_samples(family.name, labels, value, edges_of(metric.bounds))
     else:
         family.add_sample(f"{family.name}_total" if metric.is_counter else family.name, labels, value)
 

@@ -151,7 +151,7 @@ async def test_metrics_page_counts_requests_and_shows_the_pool(served):
     assert shown["llm_d_epp_request_duration_seconds_count"] == {labels: requests}
     assert shown["llm_d_epp_request_ttft_seconds_count"][labels | {"streaming=false"}] == requests
     assert shown["llm_d_epp_scheduler_e2e_duration_seconds_count"] == {frozenset(): requests}
-    assert shown["llm_d_epp_request_running"] == {frozenset({"model_name=m"}): 0}
+    assert shown["llm_d_epp_request_running"] == {labels: 0}
     assert shown["llm_d_epp_ready_endpoints"] == {frozenset({"name=default"}): 1}
     assert shown["llm_d_epp_per_endpoint_queue_size"] == {frozenset({"name=default", "model_server_endpoint=only"}): 0}
     assert all(shown[f"llm_d_epp_{name}"].keys() == {frozenset({"name=default"})} for name in pool)

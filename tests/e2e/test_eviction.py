@@ -136,10 +136,11 @@ async def test_tf_11_one_request_of_low_priority_is_ended_before_its_first_token
         await ended(world, *(each for each in asking if not each.done()))
         assert sum(world.column(SERVED).values()) == 5
         value = world.gateway.picker.metrics.registry.get_sample_value
-        assert value("llm_d_epp_flow_control_revocations_issued_total") == 1
-        assert value("llm_d_epp_flow_control_revocations_total", {"outcome": "confirmed"}) == 1
-        assert value("llm_d_epp_flow_control_revocation_confirmation_seconds_count") == 1
-        assert value("llm_d_epp_flow_control_pending_reclaim") == 0
+        pool = {"inference_pool": "default"}
+        assert value("llm_d_epp_flow_control_revocations_issued_total", {"priority": "10", **pool}) == 1
+        assert value("llm_d_epp_flow_control_revocations_total", {"outcome": "confirmed", **pool}) == 1
+        assert value("llm_d_epp_flow_control_revocation_confirmation_seconds_count", pool) == 1
+        assert value("llm_d_epp_flow_control_pending_reclaim", pool) == 0
 
 
 async def test_tf_11_request_of_the_same_priority_is_not_ended(simulated, tmp_path):

@@ -107,7 +107,9 @@ async def test_sheddable_requests_are_refused_while_the_pool_is_saturated_and_ot
     await pool.has_status(429, "unset-group")
     others = ("elsewhere", "plain", "chat", "", "unheard-of")
     assert [await pool.status(objective) for objective in others] == [200] * 5
-    found = [label for labels in (await pool.picker.metrics())["llm_d_epp_request_total"] for label in labels]
+    metrics = await pool.picker.metrics()
+    counted = [*metrics["llm_d_epp_request_total"], *metrics["llm_d_epp_request_error_total"]]
+    found = [label for labels in counted for label in labels]
     assert {"priority=-1", "priority=-2", "priority=0", "priority=5"} <= set(found)
     await pool.busy(0)
     await pool.has_status(200, "batch")
