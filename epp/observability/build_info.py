@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which build this is, as a metric."""
+"""Which build this is, and what carries its streams, as metrics."""
 
 import json
 import os
@@ -14,8 +14,8 @@ _COMMIT = "EPP_COMMIT"
 """Environment variable with the commit that an image was built from."""
 
 
-def show_build(families: Families) -> None:
-    """Add the metric."""
+def show_build(families: Families, transport: str) -> None:
+    """Add the metric, and that of what carries ext_proc."""
     info = families.gauges(
         "info",
         "1, with the commit and the version of this program; an installation that does not tell has no commit.",
@@ -23,6 +23,8 @@ def show_build(families: Families) -> None:
         Legacy("inference_extension_info", _LABELS),
     )
     info.labels(*build()).set(1)
+    carrier = families.gauges("extproc_transport", "1 for the --transport that carries ext_proc.", ("transport",))
+    carrier.labels(transport).set(1)
 
 
 def build() -> tuple[str, str]:

@@ -12,7 +12,7 @@ import numpy as np
 from epp.framework.arrays import Floats
 from epp.framework.clusters import CLUSTER, MOST_SCORE
 from epp.framework.snapshot import ACCELERATOR, ANSWERS, KV_USAGE, REACHABLE, WAITING, Snapshot
-from epp.observability.pool_series import hardware_name
+from epp.observability.hardware_series import hardware_name
 
 SCORES_PATH = "/apis/cluster.open-cluster-management.io/v1alpha1/addonplacementscores"
 """Where an API server has them."""

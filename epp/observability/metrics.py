@@ -154,7 +154,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         """Update the gauges of the pool and of its queues, and the models that it serves."""
         snapshot = store.snapshot()
         self._requests.series.reported(served_models(snapshot))
-        self._pool.show(snapshot)
+        self._pool.show(snapshot, self._clock.now())
         self._flow.show(snapshot, flow, self._clock.now())
         names = self._pool.names
         for name, outcome in self._endpoint_responses.values():

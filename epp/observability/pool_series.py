@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pool as metrics: endpoints that can be reached, by accelerator too, and means over all."""
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from typing import TypeVar
 
 import numpy as np
 
 from epp.framework import LoraState
-from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.plugin_metrics import Legacy
-from epp.framework.records import Derivation
 from epp.framework.snapshot import (
-    ACCELERATOR,
     ANSWERS,
     INHERITED,
     KV_USAGE,
@@ -26,7 +22,7 @@ from epp.framework.snapshot import (
 )
 from epp.observability.endpoint_series import EndpointSeries
 from epp.observability.families import Families, Gauges
-from epp.observability.prices import PRICE_DERIVATIONS, count_unpriced
+from epp.observability.hardware_series import HardwareSeries
 
 _T = TypeVar("_T")
 
@@ -36,20 +32,19 @@ class PoolSeries:
 
     def __init__(self, pool_name: str, families: Families) -> None:
         self._name = pool_name
-        self._accelerators = families.gauges(
-            "accelerator_ready_endpoints", "Reachable endpoints by accelerator.", ("name", "accelerator")
-        )
+        self._hardware = HardwareSeries(pool_name, families)
 
         def of_pool(name: str, text: str, legacy: str = "") -> Gauges:
             older = Legacy(f"inference_pool_{legacy}", ("name",)) if legacy else None
             return families.gauges(name, text, ("name",), older)
 
         self._ready = of_pool("ready_endpoints", "Endpoints that can be reached.", "ready_pods")
-        self._unpriced = of_pool(
-            "endpoints_without_price", "Endpoints with accelerators, or of unknown hardware, whose price is unknown."
-        )
         self._inherited = of_pool(
             "inherited_requests", "Requests in flight that were there when this picker took over, or started."
+        )
+        self._age = of_pool(
+            "snapshot_age_seconds",
+            "Age of the oldest report among endpoints that can be reached: requests are routed by nothing older.",
         )
         self._spreads: dict[Column, tuple[Gauges, Gauges]] = {}
         for column, name, what in (
@@ -74,33 +69,20 @@ class PoolSeries:
         """The same as `namespace/name`."""
         return self._endpoints.ids
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: Snapshot, now: float) -> None:
         """Set all gauges to what the snapshot has."""
         up = snapshot.column(REACHABLE) == ANSWERS
         self._ready.labels(self._name).set(int(up[snapshot.slots].sum()))
-        self._unpriced.labels(self._name).set(count_unpriced(snapshot))
+        self._hardware.show(snapshot)
+        ages = snapshot.age_seconds(now)[snapshot.available]
+        self._age.labels(self._name).set(float(np.nanmax(ages, initial=0.0)))
         self._inherited.labels(self._name).set(snapshot.column(INHERITED).sum())
-        self._accelerators.clear()
-        hardware = snapshot.records(ACCELERATOR).derive_objects(hardware_name)
-        for name, count in Counter(hardware[snapshot.available].tolist()).items():
-            self._accelerators.labels(self._name, name).set(count)
         for column, (average, deviation) in self._spreads.items():
             values = snapshot.column(column)[snapshot.slots]
             known = values[~np.isnan(values)]
             average.labels(self._name).set(float(known.mean()) if len(known) else 0.0)
             deviation.labels(self._name).set(float(known.std(ddof=1)) if len(known) > 1 else 0.0)
         self._endpoints.show(snapshot)
-
-
-def hardware_name(tag: AcceleratorTag) -> str:
-    """Return the class of an accelerator; its model, or at least its kind, where it has none."""
-    return tag.primary_class or tag.model or tag.kind.value
-
-
-GAUGE_DERIVATIONS: Mapping[str, Sequence[Derivation]] = {
-    ACCELERATOR.name: (*PRICE_DERIVATIONS, (np.object_, hardware_name)),
-}
-"""What gauges show that is derived of each endpoint, by name of the attribute."""
 
 
 def served_models(snapshot: Snapshot) -> frozenset[str]:

@@ -5,7 +5,7 @@ from epp.framework import ACCELERATOR_SELECTION, Request
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import ACCELERATOR
 from epp.observability.families import Counters
-from epp.observability.pool_series import hardware_name
+from epp.observability.hardware_series import hardware_name
 from epp.observability.request_series import MAX_COMBINATIONS, OTHER
 
 

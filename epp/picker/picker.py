@@ -86,7 +86,7 @@ class Picker:
         self._clock = SystemClock()
         self._registry = Registry(modules=settings.plugin_modules)
         self.metrics = Metrics(settings.pool_name, self._clock, legacy=settings.legacy_metrics)
-        show_build(self.metrics.families)
+        show_build(self.metrics.families, settings.server.transport.value)
         self.metrics.count_lost_log_lines(settings.lost_log_lines)
         loaded = settings.config or default_config()
         self._kubernetes: Kubernetes | None = None

@@ -25,8 +25,8 @@ from epp.framework.quotas import QuotaSource
 from epp.framework.snapshot import INHERITED
 from epp.kube.readers import ClusterReaders
 from epp.observability.endpoints import EndpointReport, EndpointState
+from epp.observability.hardware_series import GAUGE_DERIVATIONS
 from epp.observability.metrics import Metrics
-from epp.observability.pool_series import GAUGE_DERIVATIONS
 from epp.observability.prices import PriceWatch
 from epp.outliers import OutlierSettings
 from epp.picker.first_reports import FirstReports

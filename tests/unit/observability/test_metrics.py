@@ -21,7 +21,7 @@ from epp.framework import (
     SchedulingResult,
 )
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
-from epp.framework.accelerators.tag import AcceleratorTag
+from epp.framework.accelerators.tag import AcceleratorTag, Cost
 from epp.framework.datalayer import Report
 from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedError, SheddableDroppedError
 from epp.framework.roles import Producer
@@ -436,6 +436,34 @@ def test_ome_15_picks_and_ready_endpoints_are_counted_by_hardware():
     ready = "llm_d_epp_accelerator_ready_endpoints"
     assert picked(ready, {"name": "pool", "accelerator": "nvidia-h100"}) == 2
     assert picked(ready, {"name": "pool", "accelerator": "unknown"}) == 1
+
+
+def test_ome_15_dollars_an_hour_are_told_by_hardware_and_those_that_work():
+    store = Datastore(ManualClock())
+    store.replace([ONE, TWO, SILENT])
+    h100 = AcceleratorTag(model="h100", cost=Cost(per_hour=2.5), count=2)
+    store.tag(ONE, Report(attributes={ACCELERATOR: h100}))
+    store.tag(TWO, Report(attributes={ACCELERATOR: h100}))
+    store.tag(SILENT, Report(attributes={ACCELERATOR: AcceleratorTag(model="t4")}))
+    store.ledger.open(0)
+    metrics = Metrics("pool", ManualClock())
+    metrics.refresh_pool(store)
+    shown = metrics.registry.get_sample_value
+    labels = {"name": "pool", "accelerator": "h100"}
+    assert shown("llm_d_epp_accelerator_cost_per_hour", labels) == 10  # two endpoints of two devices
+    assert shown("llm_d_epp_accelerator_busy_cost_per_hour", labels) == 5
+    assert shown("llm_d_epp_accelerator_cost_per_hour", {**labels, "accelerator": "t4"}) is None  # without a price
+    assert shown("llm_d_epp_endpoints_without_price", {"name": "pool"}) == 1
+
+
+def test_age_of_the_snapshot_is_that_of_its_oldest_report(page):
+    page.metrics.refresh_pool(page.store)
+    assert page.value("snapshot_age_seconds", name="pool") == 0  # nobody has reported
+    for endpoint in (ONE, TWO):
+        page.store.report(endpoint, Report(columns={WAITING: 1}))
+        page.clock.advance(2.0)
+    page.metrics.refresh_pool(page.store)
+    assert page.value("snapshot_age_seconds", name="pool") == 4
 
 
 def test_ome_15_classes_of_a_cluster_beyond_256_are_counted_together():

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hardware of a pool as metrics: endpoints that can be reached, what they cost, and how much of that works."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from epp.framework.accelerators.tag import AcceleratorTag
+from epp.framework.records import Derivation
+from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, Snapshot
+from epp.observability.families import Families
+from epp.observability.prices import PRICE_DERIVATIONS, count_unpriced
+
+_LABELS = ("name", "accelerator")
+
+
+class HardwareSeries:
+    """Gauges by accelerator, as of the snapshot shown last."""
+
+    def __init__(self, pool_name: str, families: Families) -> None:
+        self._name = pool_name
+        self._ready = families.gauges("accelerator_ready_endpoints", "Reachable endpoints by accelerator.", _LABELS)
+        self._cost = families.gauges(
+            "accelerator_cost_per_hour",
+            "US dollars an hour for the reachable endpoints with a known price, by accelerator.",
+            _LABELS,
+        )
+        self._busy_cost = families.gauges(
+            "accelerator_busy_cost_per_hour",
+            "Of these dollars, those for endpoints that have requests of this picker in flight.",
+            _LABELS,
+        )
+        self._unpriced = families.gauges(
+            "endpoints_without_price",
+            "Endpoints with accelerators, or of unknown hardware, whose price is unknown.",
+            ("name",),
+        ).labels(pool_name)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Set all gauges to what the snapshot has."""
+        self._unpriced.set(count_unpriced(snapshot))
+        for gauge in (self._ready, self._cost, self._busy_cost):
+            gauge.clear()
+        tags = snapshot.records(ACCELERATOR)
+        slots_by_name = defaultdict(list)
+        names = tags.derive_objects(hardware_name)
+        for slot in snapshot.available.tolist():
+            slots_by_name[names[slot]].append(slot)
+        costs = tags.derive_numbers(AcceleratorTag.cost_per_hour)
+        busy = snapshot.column(IN_FLIGHT) > 0
+        for name, found in slots_by_name.items():
+            slots = np.array(found, dtype=np.intp)
+            priced = slots[~np.isnan(costs[slots])]
+            self._ready.labels(self._name, name).set(len(slots))
+            if len(priced):
+                self._cost.labels(self._name, name).set(float(costs[priced].sum()))
+                self._busy_cost.labels(self._name, name).set(float(costs[priced[busy[priced]]].sum()))
+
+
+def hardware_name(tag: AcceleratorTag) -> str:
+    """Return the class of an accelerator; its model, or at least its kind, where it has none."""
+    return tag.primary_class or tag.model or tag.kind.value
+
+
+GAUGE_DERIVATIONS: Mapping[str, Sequence[Derivation]] = {
+    ACCELERATOR.name: (*PRICE_DERIVATIONS, (np.object_, hardware_name), (np.float64, AcceleratorTag.cost_per_hour)),
+}
+"""What gauges show that is derived of each endpoint, by name of the attribute."""
