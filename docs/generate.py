@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from prometheus_client.metrics_core import Metric
 
 from epp.cli.app import application
-from epp.cli.go_flags import SWITCHES_WITHOUT_EFFECT, UNSUPPORTED, VALUES_WITHOUT_EFFECT
+from epp.cli.go_flags import SWITCHES_WITHOUT_EFFECT, VALUES_WITHOUT_EFFECT
 from epp.config.plugin_data import data_markdown
 from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import plugin_reference
@@ -112,10 +112,9 @@ def flags_markdown() -> str:
         "default there, if it is another.",
         *(line for name, command in commands.items() for line in _command(f"epp {name}", command)),
         "",
-        "## Flags of llm-d-router without effect, or refused",
+        "## Flags of llm-d-router without effect",
         "",
-        "`epp serve` takes these from the arguments of an existing deployment, with a warning, or ends with an error "
-        "where ignoring the flag would be worse. A refused flag may be given with the value `false`.",
+        "`epp serve` takes these from the arguments of an existing deployment, with a warning.",
         "",
         *_table(
             ("flag", "default there", "here"),
@@ -166,8 +165,6 @@ def _there(flag: str, _value: str, default: str, _text: str) -> str:
 
 def llm_d_fate(flag: str) -> str | None:
     """Return what `epp serve` does with a flag of llm-d-router that it has not; None for one that it has."""
-    if flag in UNSUPPORTED:
-        return f"refused: {UNSUPPORTED[flag]}"
     return "no effect" if flag in SWITCHES_WITHOUT_EFFECT | VALUES_WITHOUT_EFFECT else None
 
 

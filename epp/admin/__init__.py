@@ -3,6 +3,7 @@
 
 from epp.admin.access import TokenAccess
 from epp.admin.allocation import allocation_routes
+from epp.admin.cluster_access import ClusterAccess
 from epp.admin.config import config_routes
 from epp.admin.decisions import decision_routes
 from epp.admin.endpoints import PoolView, endpoint_routes
@@ -19,6 +20,7 @@ __all__ = [
     "ADMIN_LIMITS",
     "AdminPort",
     "AdminSettings",
+    "ClusterAccess",
     "LoopCalls",
     "PoolView",
     "Route",

@@ -44,7 +44,7 @@ class Access:
             raise AdminError(
                 HTTPStatus.FORBIDDEN, "Forbidden", "this request is of a page of another site: ask from a program"
             )
-        if needs_token and self._token is not None and not self._token.matches(_bearer(request)):
+        if needs_token and self._token is not None and not self._token.matches(bearer(request)):
             raise _unauthorized("--admin-token-file")
 
     def _check_host(self, host: str) -> None:
@@ -71,9 +71,9 @@ class TokenAccess:
         """Read the token; raises ConfigurationError."""
         self._token = TokenFile(file, METRICS_TOKEN_FLAG)
 
-    def __call__(self, request: HttpRequest) -> Answer | None:
+    async def __call__(self, request: HttpRequest) -> Answer | None:
         """Return the refusal; None for a request that may be answered."""
-        return None if self._token.matches(_bearer(request)) else _unauthorized(METRICS_TOKEN_FLAG).answer
+        return None if self._token.matches(bearer(request)) else _unauthorized(METRICS_TOKEN_FLAG).answer
 
 
 def _unauthorized(flag: str) -> AdminError:
@@ -85,6 +85,7 @@ def _unauthorized(flag: str) -> AdminError:
     )
 
 
-def _bearer(request: HttpRequest) -> str:
+def bearer(request: HttpRequest) -> str:
+    """Return the token of a request; empty where it has none."""
     value = request.headers.get("authorization", "")
     return value[len(_SCHEME) :].strip() if value.lower().startswith(_SCHEME) else ""

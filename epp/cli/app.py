@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from epp.cli.commands import COMMANDS, GROUPS
-from epp.cli.go_flags import UnsupportedFlagError, go_spelling
+from epp.cli.go_flags import go_spelling
 from epp.cli.options import Switch
 
 _SWITCHES_HELP = "A flag with [true|false] alone is true. A next word that is true, t, 1, false, f or 0 is its value."
@@ -29,7 +29,7 @@ class Command(TyperCommand):
             self.epilog = _SWITCHES_HELP
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; raises UnsupportedFlagError."""
+        """Read the arguments."""
         spelling = go_spelling(args, self.switches)
         if spelling.without_effect and not ctx.resilient_parsing:
             _warn(spelling.without_effect)
@@ -68,10 +68,7 @@ def _group(summary: str) -> typer.Typer:
 
 def main() -> None:
     """Run the command line."""
-    try:
-        application()()
-    except UnsupportedFlagError as error:
-        sys.exit(f"error: {error}")
+    application()()
 
 
 def _runner(name: str, flags: type[Any]) -> Callable[..., None]:

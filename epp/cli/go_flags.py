@@ -13,7 +13,6 @@ BOOLEANS = {
 SWITCHES_WITHOUT_EFFECT = frozenset(
     {
         "--enable-pprof",
-        "--metrics-endpoint-auth",
         "--tracing",
         "--zap-devel",
     }
@@ -31,17 +30,6 @@ VALUES_WITHOUT_EFFECT = frozenset(
 )
 """The same for flags with a value."""
 
-_PLAINTEXT_METRICS = "leave it out; the metrics page is served as plaintext HTTP"
-UNSUPPORTED = {
-    "--metrics-cert-dir": _PLAINTEXT_METRICS,
-    "--metrics-client-ca-file": _PLAINTEXT_METRICS,
-}
-"""Flags of the Go picker that a deployment relies on, with the remedy: ignoring them would be worse than an error."""
-
-
-class UnsupportedFlagError(Exception):
-    """A flag of the Go picker that this one does not support."""
-
 
 class Spelling(NamedTuple):
     """A command line in this program's own spelling."""
@@ -56,8 +44,6 @@ def go_spelling(arguments: Sequence[str], switches: Collection[str] = ()) -> Spe
 
     A switch becomes `--flag=value`: with what follows `=`, or else the next word if that is one of the values that Go
     takes for a boolean, or else `true`. `-v=4` becomes `-v 4`. What follows `--` stays as it is.
-
-    Raises UnsupportedFlagError for a flag of the Go picker that must not be dropped.
     """
     rewritten: list[str] = []
     dropped: list[str] = []
@@ -68,15 +54,13 @@ def go_spelling(arguments: Sequence[str], switches: Collection[str] = ()) -> Spe
         if argument == "--":
             rewritten += [argument, *remaining]
             break
-        if not equals and (name in switches or name in SWITCHES_WITHOUT_EFFECT or name in UNSUPPORTED):
+        if not equals and (name in switches or name in SWITCHES_WITHOUT_EFFECT):
             value = remaining.pop(0) if remaining and remaining[0] in BOOLEANS else "true"
         if name in switches:
             rewritten.append(f"{name}={value}")
         elif name in {"-v", "--v"}:
             rewritten += ["-v", value] if equals else ["-v"]
-        elif name in UNSUPPORTED and BOOLEANS.get(value, True):
-            raise UnsupportedFlagError(f"{name}, a flag of llm-d-router, is not supported: {UNSUPPORTED[name]}")
-        elif name in UNSUPPORTED or name in SWITCHES_WITHOUT_EFFECT or name in VALUES_WITHOUT_EFFECT:
+        elif name in SWITCHES_WITHOUT_EFFECT or name in VALUES_WITHOUT_EFFECT:
             dropped.append(name)
             if name in VALUES_WITHOUT_EFFECT and not equals and remaining:
                 remaining.pop(0)

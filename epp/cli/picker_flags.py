@@ -74,6 +74,30 @@ class PickerFlags:
             "without it, /healthz tells whether the picker is ready and no more. It is read again when it changes.",
         ),
     ] = None
+    metrics_endpoint_auth: Annotated[
+        Switch,
+        switch_option(
+            "Answer only clients of the metrics page whose token the Kubernetes API knows (TokenReview) and allows to "
+            "get its path (SubjectAccessReview); /healthz tells others whether the picker is ready."
+        ),
+    ] = Switch.FALSE
+    metrics_cert_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Where tls.crt and tls.key of the metrics page are, which is served over HTTPS then; read again when "
+            "they change. Takes a way to tell who may read it: --metrics-endpoint-auth, --metrics-token-file or "
+            "--metrics-client-ca-file.",
+        ),
+    ] = None
+    metrics_client_ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Certificates of the authorities of which clients of the metrics page have to have one, PEM; read "
+            "again when it changes. Takes --metrics-cert-dir.",
+        ),
+    ] = None
     legacy_metrics: Annotated[
         Switch,
         switch_option(

@@ -28,6 +28,7 @@ from epp.framework import ConfigurationError
 from epp.observability import logs
 from epp.observability.http_thread import HttpLimits
 from epp.observability.log_writer import LogWriter
+from epp.observability.page_tls import PageTlsSettings
 from epp.observability.request_log import request_log
 from epp.outliers import OutlierSettings
 from epp.picker import DEFAULT_POOL_NAME, PickerSettings
@@ -58,6 +59,8 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
             HttpLimits(), "metrics", flags.metrics_max_connections, seconds=flags.metrics_request_timeout
         ),
         metrics_token_file=_metrics_token(flags),
+        metrics_tls=_metrics_tls(flags),
+        metrics_endpoint_auth=bool(flags.metrics_endpoint_auth),
         admin=_admin(flags),
         admin_limits=_limited(ADMIN_LIMITS, "admin", flags.admin_max_connections, seconds=flags.admin_request_timeout),
         decisions=_decisions(flags),
@@ -114,6 +117,10 @@ def _metrics_token(flags: PickerFlags) -> Path | None:
     """Return the file; raises ConfigurationError where there is no page to ask for."""
     if flags.metrics_port is None and flags.metrics_token_file is not None:
         raise ConfigurationError("--metrics-token-file has no effect without --metrics-port: add it")
+    if flags.metrics_token_file is not None and flags.metrics_endpoint_auth:
+        raise ConfigurationError(
+            "--metrics-token-file and --metrics-endpoint-auth both say who may read the metrics page: leave one out"
+        )
     return flags.metrics_token_file
 
 
@@ -138,6 +145,23 @@ def _decisions(flags: PickerFlags) -> DecisionSettings | None:
         buffer_bytes=flags.decision_buffer_size,
         file=file,
     )
+
+
+def _metrics_tls(flags: PickerFlags) -> PageTlsSettings | None:
+    """Return the certificates of the metrics page; raises ConfigurationError where they do not go together."""
+    directory, authorities = flags.metrics_cert_dir, flags.metrics_client_ca_file
+    if directory is None:
+        if authorities is not None:
+            raise ConfigurationError("--metrics-client-ca-file has no effect without --metrics-cert-dir: add it")
+        return None
+    if flags.metrics_port is None:
+        raise ConfigurationError("--metrics-cert-dir has no effect without --metrics-port: add it")
+    if authorities is None and flags.metrics_token_file is None and not flags.metrics_endpoint_auth:
+        raise ConfigurationError(
+            "--metrics-cert-dir: over HTTPS, nobody is told from anybody either: add --metrics-endpoint-auth, "
+            "--metrics-token-file or --metrics-client-ca-file"
+        )
+    return PageTlsSettings(directory, authorities)
 
 
 def _outliers(flags: PickerFlags) -> OutlierSettings:

@@ -23,7 +23,8 @@ _Marks = tuple[tuple[int, int, int, int], ...]
 class CertificateFiles:
     """A key and its certificate on disk, which may be replaced at any time, file by file or by a symlink's swap."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, flag: str = "--cert-path") -> None:
+        """Read them; raises ConfigurationError. `flag` is the one that names the directory."""
         self._directory = directory
         self._lock = Lock()
         try:
@@ -32,10 +33,10 @@ class CertificateFiles:
             """Key and certificate chain, PEM; the last ones that belonged together."""
         except OSError as error:
             raise ConfigurationError(
-                f"--cert-path {directory}: {error.strerror}: {error.filename}; it must hold tls.crt and tls.key"
+                f"{flag} {directory}: {error.strerror}: {error.filename}; it must hold tls.crt and tls.key"
             ) from error
         except ValueError as error:
-            raise ConfigurationError(f"--cert-path {directory}: {error}") from error
+            raise ConfigurationError(f"{flag} {directory}: {error}") from error
 
     def renew(self) -> bool:
         """Read the files again if they changed; return whether there is a new pair. May be called from any thread.

@@ -27,11 +27,13 @@ _PAUSE_SECONDS = 1.0
 _BREATH_SECONDS = 0.01
 
 
-def server_context(key: bytes, certificates: bytes, min_version: ssl.TLSVersion, ciphers: str = "") -> ssl.SSLContext:
+def server_context(
+    key: bytes, certificates: bytes, min_version: ssl.TLSVersion, ciphers: str = "", *, alpn: str = ALPN
+) -> ssl.SSLContext:
     """Return a context for a key and its certificate chain, both PEM; `ciphers` are OpenSSL's names for TLS 1.2."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = min_version
-    context.set_alpn_protocols([ALPN])
+    context.set_alpn_protocols([alpn])
     context.set_ciphers(ciphers or _TLS_1_2_CIPHERS)
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     with _file(certificates + b"\n" + key) as path:

@@ -18,6 +18,7 @@ class Cut(StrEnum):
     BAD_REQUEST = "bad_request"
     UNAUTHORIZED = "unauthorized"
     BUSY = "busy"
+    TLS = "tls"
 
 
 class ConnectionCounts:
@@ -47,7 +48,7 @@ class ConnectionSeries:
         self._cut = Counters(
             "llm_d_epp_page_connections_cut_total",
             "Connections to the metrics port and the admin port that were closed or refused, by cause: made_room for "
-            "others, no_descriptor, request_timeout, response_timeout, bad_request, unauthorized, busy.",
+            "others, no_descriptor, request_timeout, response_timeout, bad_request, unauthorized, busy, tls.",
             ("port", "cause"),
             registry,
         )

@@ -4,8 +4,9 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import structlog
 
@@ -16,6 +17,9 @@ _RETRY_SECONDS = 0.5
 """Time until the next try without a free descriptor."""
 _FULL_SECONDS = 0.001
 """Pause after each connection while there are as many as there may be: a flood takes little of the processor."""
+
+Contexts: TypeAlias = Callable[[], Awaitable[ssl.SSLContext]]
+"""Returns the context of a connection that is accepted now."""
 
 _log = structlog.get_logger()
 
@@ -82,13 +86,26 @@ class OpenConnections(Generic[C]):
 class Accepting:
     """Accepts connections, one at a time so that their number is exact."""
 
-    def __init__(self, connections: OpenConnections[C], counts: ConnectionCounts, *, most: int, name: str) -> None:
-        """Prepare; `name` is for log lines."""
+    def __init__(
+        self,
+        connections: OpenConnections[C],
+        counts: ConnectionCounts,
+        *,
+        most: int,
+        name: str,
+        tls: Contexts | None = None,
+        handshake_seconds: float = 10.0,
+    ) -> None:
+        """Prepare; `name` is for log lines, `tls` returns the context of a connection, None for plaintext."""
         self._connections = connections
         self._counts = counts
         self._most = most
         self._name = name
         self._out_of_descriptors = False
+        self._tls = tls
+        self._handshake_seconds = handshake_seconds
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+        """Those under way, the oldest first."""
 
     async def run(
         self, listener: socket.socket, protocol: Callable[[], asyncio.BaseProtocol], stop: asyncio.Event
@@ -110,6 +127,8 @@ class Accepting:
             else:
                 await self._serve(client, protocol)
         await stopping
+        for handshake in self._handshakes:
+            handshake.cancel()
 
     async def _serve(self, client: socket.socket, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
         self._out_of_descriptors = False
@@ -117,12 +136,41 @@ class Accepting:
         if is_full:
             self._make_room(Cut.MADE_ROOM)
         client.setblocking(False)  # noqa: FBT003  as sockets have it
+        if self._tls is not None:
+            self._begin_handshake(client, protocol, self._tls)
+            return
         try:
             await asyncio.get_running_loop().connect_accepted_socket(protocol, client)
         except OSError:  # it has left already
             client.close()
         if is_full:
             await asyncio.sleep(_FULL_SECONDS)
+
+    def _begin_handshake(
+        self, client: socket.socket, protocol: Callable[[], asyncio.BaseProtocol], tls: Contexts
+    ) -> None:
+        """Shake hands beside others, of which the oldest one gives way if there are too many."""
+        if len(self._handshakes) >= self._most:
+            next(iter(self._handshakes)).cancel()
+            self._counts.cut(Cut.MADE_ROOM)
+        task = asyncio.get_running_loop().create_task(self._shake_hands(client, protocol, tls))
+        self._handshakes[task] = None
+        task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+
+    async def _shake_hands(
+        self, client: socket.socket, protocol: Callable[[], asyncio.BaseProtocol], tls: Contexts
+    ) -> None:
+        try:
+            context = await tls()
+        except BaseException:
+            client.close()
+            raise
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                protocol, client, ssl=context, ssl_handshake_timeout=self._handshake_seconds
+            )
+        except OSError:  # no TLS, no certificate that counts, or it has left
+            self._counts.cut(Cut.TLS)
 
     def _make_room(self, cause: Cut) -> None:
         if self._connections.close_one():

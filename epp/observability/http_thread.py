@@ -14,7 +14,7 @@ from typing import TypeAlias
 from epp.descriptors import share_of_limit
 from epp.listening import listener
 from epp.observability.connection_series import ConnectionCounts, Cut
-from epp.observability.http_connections import Accepting, OpenConnections
+from epp.observability.http_connections import Accepting, Contexts, OpenConnections
 from epp.observability.http_request import (
     CONTINUE,
     BadHeadError,
@@ -78,13 +78,18 @@ class HttpThread:
         name: str,
         counts: ConnectionCounts | None = None,
         body_limit: BodyLimit | None = None,
+        tls: Contexts | None = None,
     ) -> None:
-        """Listen; `name` is for log lines, and `body_limit` for requests that may have larger bodies than others."""
+        """Listen; `name` is for log lines, and `body_limit` for requests that may have larger bodies than others.
+
+        `tls` returns the context of each connection, None for plaintext.
+        """
         self._handler = handler
         self._body_limit = body_limit
         self._limits = replace(limits, connections=share_of_limit(limits.connections))
         self._name = name
         self._counts = counts or ConnectionCounts()
+        self._tls = tls
         self._listener = listener(host, port, backlog=_BACKLOG)
         self._listener.settimeout(0)
         self.port: int = self._listener.getsockname()[1]
@@ -106,7 +111,14 @@ class HttpThread:
     async def _serve(self) -> None:
         self._loop.set_default_executor(ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix=self._name))
         connections: OpenConnections[_Connection] = OpenConnections()
-        accepting = Accepting(connections, self._counts, most=self._limits.connections, name=self._name)
+        accepting = Accepting(
+            connections,
+            self._counts,
+            most=self._limits.connections,
+            name=self._name,
+            tls=self._tls,
+            handshake_seconds=self._limits.request_seconds,
+        )
 
         def connection() -> _Connection:
             return _Connection(connections, self._handler, self._limits, self._counts, self._body_limit)
@@ -252,7 +264,8 @@ class _Connection(asyncio.StreamReaderProtocol):
     async def _linger(self, writer: asyncio.StreamWriter) -> None:
         """Read on before the connection closes: the client would lose the answer if it had sent what was not read."""
         with contextlib.suppress(OSError):
-            writer.write_eof()
+            if writer.can_write_eof():  # TLS has no such end
+                writer.write_eof()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.body_seconds):
                 while await self._reader.read(_PIECE_BYTES):

@@ -4,7 +4,7 @@
 import asyncio
 import gc
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TypeAlias
@@ -16,6 +16,7 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from epp.observability.cluster_scores import LOCAL_CLUSTER, SCORES_PATH
 from epp.observability.connection_series import ConnectionCounts, Cut
+from epp.observability.http_connections import Contexts
 from epp.observability.http_request import HttpRequest
 from epp.observability.http_thread import Answer, HttpLimits, HttpThread
 from epp.observability.rendering import rendered
@@ -31,7 +32,7 @@ _MOST_WAITING = 8
 """Pages of a client's own choice that wait to be rendered, or are: those that all ask for do not wait for more."""
 _READY, _UNREADY = b"+", b"-"
 
-Access: TypeAlias = Callable[[HttpRequest], Answer | None]
+Access: TypeAlias = Callable[[HttpRequest], Awaitable[Answer | None]]
 
 _log = structlog.get_logger()
 
@@ -53,6 +54,7 @@ class OperatorPage:
         explanations: Callable[[], Mapping[str, object]] | None = None,
         access: Access | None = None,
         counts: ConnectionCounts | None = None,
+        tls: Contexts | None = None,
     ) -> None:
         """Prepare; all are called in any thread.
 
@@ -61,6 +63,7 @@ class OperatorPage:
         """
         self._access = access
         self._counts = counts or ConnectionCounts()
+        self._tls = tls
         self._scores = scores
         self._explanations = explanations
         self._paths = (
@@ -94,7 +97,9 @@ class OperatorPage:
                 _log.exception("operator page failed", path=request.path)
                 return _line(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: see the log")
 
-        self._server = HttpThread(host, port, answer, self._limits, name="operator page", counts=self._counts)
+        self._server = HttpThread(
+            host, port, answer, self._limits, name="operator page", counts=self._counts, tls=self._tls
+        )
 
     def close(self) -> None:
         """Stop serving; blocks until the thread has ended."""
@@ -103,7 +108,7 @@ class OperatorPage:
             self._server = None
 
     async def _answer_if_allowed(self, request: HttpRequest, rendering: "_Rendering", health: "_Rendering") -> Answer:
-        refusal = None if self._access is None else self._access(request)
+        refusal = None if self._access is None else await self._access(request)
         if refusal is None:
             return await self._answer(request, rendering, health)
         if request.path == _HEALTH_PATH and request.method in _METHODS:  # of probes, which have no token

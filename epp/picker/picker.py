@@ -12,6 +12,7 @@ import structlog
 
 from epp.admin import (
     AdminPort,
+    ClusterAccess,
     LoopCalls,
     PoolView,
     Route,
@@ -37,9 +38,12 @@ from epp.extproc.modes import GatewayTraits
 from epp.extproc.session import Session
 from epp.framework import SystemClock
 from epp.framework.cluster import ObjectReader
+from epp.framework.errors import ConfigurationError
 from epp.framework.inputs import HasInputs
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
+from epp.kube.access import KubeApi
+from epp.kube.reviews import TokenReviews
 from epp.observability.accelerator_names import UnknownAccelerators
 from epp.observability.budgets import BudgetMetrics
 from epp.observability.build_info import show_build
@@ -52,6 +56,7 @@ from epp.observability.leadership import LeaderMetrics
 from epp.observability.loop_lag import follow_loop_lag
 from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage
+from epp.observability.page_tls import PageTls
 from epp.observability.plugin_metrics import PluginMetrics
 from epp.observability.stalls import StallWatchdog
 from epp.observability.stream_series import StreamSeries
@@ -146,6 +151,10 @@ class Picker:
         self._is_started = False
         self._is_stopping = False
         connections = ConnectionSeries(self.metrics.registry)
+        self._own_api: KubeApi | None = None
+        self._cluster_access: ClusterAccess | None = None
+        if settings.metrics_endpoint_auth:
+            self._cluster_access = ClusterAccess(TokenReviews(self._reviewing_api(), self._clock))
         token = settings.metrics_token_file
         page = OperatorPage(
             self.metrics.registry,
@@ -153,8 +162,9 @@ class Picker:
             settings.metrics_limits,
             scores=self._cluster_scores,
             explanations=self._explanations,
-            access=None if token is None else TokenAccess(token),
+            access=self._cluster_access if token is None else TokenAccess(token),
             counts=connections.of("metrics"),
+            tls=None if settings.metrics_tls is None else PageTls(settings.metrics_tls),
         )
         self._servers = Servers(
             self._session,
@@ -243,6 +253,8 @@ class Picker:
         """
         for warning in self._running.assembly.warnings:
             _log.warning("configuration", warning=str(warning))
+        if self._cluster_access is not None:
+            self._cluster_access.start()
         try:
             await self._servers.open()
             if self._kubernetes is not None:
@@ -251,6 +263,20 @@ class Picker:
         except BaseException:
             await self.stop(drain_seconds=0)
             raise
+        await self._start_tasks()
+        self._settings.before_ready()
+        self._is_started = True
+        if self._kubernetes is not None:
+            self._kubernetes.write_events(lambda: self.config.refused)
+        if self._kubernetes is None or self._kubernetes.election is None:
+            self._set_ready(ready=True)
+            return
+        self._servers.stand_by()
+        _log.info("standing by", endpoints=len(self.store.endpoints), **self._servers.addresses)
+        self._kubernetes.contend(lambda leads: self._set_ready(ready=leads))
+
+    async def _start_tasks(self) -> None:
+        """Begin what runs beside requests."""
         if self._follower is not None:
             self._supervisor.start("configuration", self._follow_config)
         if self._settings.policies is not None:
@@ -262,16 +288,6 @@ class Picker:
             self._supervisor.start("decision records", self.recorder.run)
         held = self._servers.extproc.budgets.gathered
         self._supervisor.start("memory", partial(give_back_memory, lambda: held.used))
-        self._settings.before_ready()
-        self._is_started = True
-        if self._kubernetes is not None:
-            self._kubernetes.write_events(lambda: self.config.refused)
-        if self._kubernetes is None or self._kubernetes.election is None:
-            self._set_ready(ready=True)
-            return
-        self._servers.stand_by()
-        _log.info("standing by", endpoints=len(self.store.endpoints), **self._servers.addresses)
-        self._kubernetes.contend(lambda leads: self._set_ready(ready=leads))
 
     async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
         """Drain, refuse what still waits for room, then close open streams and release resources.
@@ -298,6 +314,8 @@ class Picker:
             await self.recorder.close()
         if self._kubernetes is not None:
             await self._kubernetes.stop()
+        if self._own_api is not None:
+            await self._own_api.close()
         await self._servers.close_pages()
 
     async def refuse_waiting(self) -> None:
@@ -411,6 +429,19 @@ class Picker:
         self.metrics.loop_lagged(seconds)
         if self._watchdog is not None:
             self._watchdog.lagged(seconds)
+
+    def _reviewing_api(self) -> KubeApi:
+        """Return the API server that knows tokens: that of the pool, or the one around; raises ConfigurationError."""
+        if self._kubernetes is not None:
+            return self._kubernetes.cluster.api
+        try:
+            self._own_api = api = KubeApi()
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"--metrics-endpoint-auth: {error}",
+                remedy="run in a cluster or with a kubeconfig, or say with --metrics-token-file who may read the page",
+            ) from error
+        return api
 
     def _packages(self) -> Collection[str]:
         """Return the packages whose functions stalls are named for: ours, and those of plugins."""

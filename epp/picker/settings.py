@@ -20,6 +20,7 @@ from epp.extproc.settings import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.observability.http_thread import HttpLimits
+from epp.observability.page_tls import PageTlsSettings
 from epp.observability.stalls import DEFAULT_THRESHOLD_SECONDS
 from epp.outliers import OutlierSettings
 from epp.picker.kubernetes import KubernetesSettings
@@ -76,6 +77,10 @@ class PickerSettings:
     """IP address and port of the metrics page; None for no page, `::` for all addresses, port 0 for any free one."""
     metrics_limits: HttpLimits = field(default_factory=HttpLimits)
     """Connections of the metrics page, and their times."""
+    metrics_tls: PageTlsSettings | None = None
+    """Certificates of the metrics page; None for plaintext."""
+    metrics_endpoint_auth: bool = False
+    """Whether the cluster is asked who may read the metrics page."""
     metrics_token_file: Path | None = None
     """File with the token that clients of the metrics page have to send; None for none."""
     admin: AdminSettings | None = None

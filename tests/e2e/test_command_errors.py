@@ -65,7 +65,7 @@ ENDPOINTS = "--endpoints=127.0.0.1:1"
         ),
         (
             ["serve", ENDPOINTS, "--metrics-cert-dir=x"],
-            "--metrics-cert-dir, a flag of llm-d-router, is not supported: leave it out; the metrics page is served as",
+            "--metrics-cert-dir: over HTTPS, nobody is told from anybody either: add --metrics-endpoint-auth, ",
         ),
     ],
     ids=[

@@ -8,7 +8,6 @@ import typer.main
 import yaml
 from charts import CHART, FLAVOURS, NAMESPACE, RELEASE, SERVERS, container, kinds, one
 
-from epp.cli import go_flags
 from epp.cli.app import application
 from epp.config import Builder, assemble, load_text
 from epp.framework import ManualClock
@@ -176,8 +175,6 @@ def test_environment_tells_the_picker_where_it_is(helm):
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_arguments_are_those_of_the_command_line(helm, flavour):
     arguments = container(helm.template(*FLAVOURS[flavour]))["args"]
-    if missing := [flag for flag in go_flags.UNSUPPORTED if flag in arguments]:
-        pytest.skip(f"epp serve does not take {missing[0]} yet")
     serve = typer.main.get_command(application()).commands["serve"]
     parsed = serve.make_context("serve", [each.replace("/config/", f"{CHART}/files/") for each in arguments])
     assert parsed.params["grpc_health_port"] in {9003, 9005}

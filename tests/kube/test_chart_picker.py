@@ -16,11 +16,6 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from rig.ports import reserved_ports
 from waiting import until
 
-from epp.cli import go_flags
-
-pytestmark = pytest.mark.skipif(
-    "--endpoint-selector" in go_flags.UNSUPPORTED, reason="epp serve does not read a cluster yet"
-)
 NAME = f"{RELEASE}-epp"
 IDLE = {"app": "vllm"}
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from epp.cli.app import application
 from epp.cli.commands import COMMANDS
-from epp.cli.go_flags import UnsupportedFlagError, go_spelling
+from epp.cli.go_flags import go_spelling
 from epp.cli.options import Switch
 from epp.gateway import ClusterType, FailureMode
 from epp.sim import PRESETS
@@ -130,8 +130,6 @@ def test_go_spelling_is_rewritten(given_arguments, taken):
         (["--metrics-staleness-threshold", "2s"], ["--metrics-staleness-threshold"]),
         (["--metrics-staleness-threshold=2s"], ["--metrics-staleness-threshold"]),
         (["--zap-encoder", "json", "--zap-devel"], ["--zap-encoder", "--zap-devel"]),
-        (["--metrics-cert-dir=false"], ["--metrics-cert-dir"]),
-        (["--metrics-cert-dir", "F"], ["--metrics-cert-dir"]),
     ],
 )
 def test_flag_without_effect_is_dropped_with_its_value(given_arguments, flags):
@@ -150,19 +148,6 @@ def test_flag_without_effect_is_a_warning(monkeypatch):
         ("flag has no effect", "--tracing"),
         ("flag has no effect", "--zap-encoder"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("argument", "remedy"),
-    [
-        ("--metrics-client-ca-file=x", "leave it out; the metrics page is served as plaintext HTTP"),
-        ("--metrics-cert-dir", "leave it out; the metrics page is served as plaintext HTTP"),
-    ],
-)
-def test_flag_that_a_deployment_relies_on_is_refused_with_the_remedy(argument, remedy):
-    name = argument.partition("=")[0]
-    with pytest.raises(UnsupportedFlagError, match=f"^{name}, a flag of llm-d-router, is not supported: {remedy}$"):
-        go_spelling([argument, "x"])
 
 
 @given(st.lists(st.sampled_from([*sorted(SWITCHES), "true", "0", "--grpc-port", "9", "-v", "-v=1", "x", "--", "-h"])))
