@@ -12,7 +12,7 @@ from epp.cli.errors import exit_on
 from epp.cli.inputs import read_bind_address, read_targets, read_trust
 from epp.cli.picker_flags import Gateway
 from epp.cli.running import run
-from epp.cli.settings import budget_settings, picker_settings
+from epp.cli.settings import budget_settings, configure_logs, picker_settings
 from epp.extproc.settings import ServerSettings, Transport
 from epp.framework import ConfigurationError
 from epp.gateway import (
@@ -27,7 +27,6 @@ from epp.gateway import (
 from epp.gateway.settings import parse_tcp_address
 from epp.host_port import HostPort, is_ip
 from epp.local import LocalGateway, local_gateway, with_tls
-from epp.observability import logs
 
 _log = structlog.get_logger()
 
@@ -40,7 +39,7 @@ def gateway(flags: Gateway) -> None:
             settings = _settings(flags)
             typer.echo(bootstrap_yaml(with_tls(settings, filter(is_ip, secure)) if secure else settings), nl=False)
         return
-    writer = logs.configure(flags.v)
+    writer = configure_logs(flags)
 
     async def work(stop: asyncio.Event) -> None:
         server = ServerSettings("unix:unset", transport=Transport(flags.transport), budgets=budget_settings(flags))

@@ -22,10 +22,7 @@ SWITCHES_WITHOUT_EFFECT = frozenset(
 VALUES_WITHOUT_EFFECT = frozenset(
     {
         "--metrics-staleness-threshold",
-        "--zap-encoder",
-        "--zap-log-level",
         "--zap-stacktrace-level",
-        "--zap-time-encoding",
     }
 )
 """The same for flags with a value."""

@@ -76,6 +76,11 @@ def size_option(text: str) -> Any:
     return _parsed_option(_parse_size, "SIZE", text)
 
 
+def log_level_option(text: str) -> Any:
+    """Declare an option that takes a level of zap and returns the verbosity that it means."""
+    return _parsed_option(_parse_log_level, "[debug|info|error|NUMBER]", text)
+
+
 def tls_version_option(text: str) -> Any:
     """Declare an option that takes `VersionTLS12`, `VersionTLS13`, `1.2` or `1.3`."""
     return _parsed_option(_parse_tls_version, "VERSION", text)
@@ -116,6 +121,15 @@ def _parse_size(text: str) -> int:
     from epp.framework.quantities import parse_size
 
     return parse_size(text)
+
+
+def _parse_log_level(text: str) -> int:
+    verbosities = {"debug": 4, "info": 1, "error": -1, "panic": -1}
+    if text in verbosities:
+        return verbosities[text]
+    if text.isascii() and text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise ValueError(f"{text!r} is no level: write {', '.join(verbosities)}, or a verbosity of 1 or more, as -v has it")
 
 
 def _parse_tls_version(text: str) -> str:

@@ -32,6 +32,7 @@ from epp.cli.options import (
     connections_option,
     count_option,
     duration_option,
+    log_level_option,
     port_option,
     size_option,
     switch_option,
@@ -263,6 +264,22 @@ class PickerFlags:
         ),
     ] = 50
     v: Verbosity = 2
+    zap_encoder: Annotated[
+        Literal["json", "console"] | None,
+        typer.Option(
+            help="Form of log lines: JSON objects, or text for people. By default text on a terminal, JSON elsewhere."
+        ),
+    ] = None
+    zap_log_level: Annotated[
+        int | None,
+        log_level_option(
+            "Log verbosity in place of -v: info as -v 1, debug as -v 4, error for errors alone, or a number as for -v."
+        ),
+    ] = None
+    zap_time_encoding: Annotated[
+        Literal["epoch", "millis", "nano", "iso8601", "rfc3339", "rfc3339nano"] | None,
+        typer.Option(help="Form of the time of log lines. By default RFC 3339 with microseconds, in UTC."),
+    ] = None
     transport: Annotated[
         Literal["asyncio", "grpcio"],
         typer.Option(

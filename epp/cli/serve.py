@@ -8,18 +8,17 @@ from epp.cli.inputs import read_bind_address
 from epp.cli.kubernetes import pool_title, read_kubernetes
 from epp.cli.picker_flags import Serve
 from epp.cli.running import run
-from epp.cli.settings import budget_settings, picker_settings
+from epp.cli.settings import budget_settings, configure_logs, picker_settings
 from epp.extproc.settings import ServerSettings, TlsVersion, Transport, message_bytes_for
 from epp.framework import ConfigurationError
 from epp.host_port import HostPort
 from epp.listening import EVERYWHERE
-from epp.observability import logs
 from epp.picker import Picker
 
 
 def serve(flags: Serve) -> None:
     """Run the picker until stopped."""
-    writer = logs.configure(flags.v)
+    writer = configure_logs(flags)
 
     async def work(stop: asyncio.Event) -> None:
         host = EVERYWHERE if flags.bind_address is None else read_bind_address(flags.bind_address)

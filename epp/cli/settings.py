@@ -34,6 +34,11 @@ from epp.outliers import OutlierSettings
 from epp.picker import DEFAULT_POOL_NAME, PickerSettings
 
 
+def configure_logs(flags: PickerFlags) -> LogWriter:
+    """Set up log lines for the whole process; return their writer."""
+    return logs.configure(_verbosity(flags), _log_style(flags))
+
+
 def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, log: LogWriter) -> PickerSettings:
     """Return the settings, with the metrics page on that host; raises ConfigurationError."""
     config = read_config(flags.config_file, flags.config_text)
@@ -75,14 +80,14 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         outliers=_outliers(flags),
         plain_errors=bool(flags.plain_errors),
         max_body_bytes=flags.max_request_body,
-        observers=request_log(flags.v),
+        observers=request_log(_verbosity(flags)),
         decision_headers=bool(flags.decision_headers),
         response_usage=ResponseUsage(flags.response_usage),
         ignored_headers=read_ignored_headers(
             flags.ignore_client_headers, flags.trusted_gateways if isinstance(flags, Serve) else ""
         ),
         lost_log_lines=lambda: log.lost,
-        terminal=logs.terminal(log),
+        terminal=logs.terminal(log, _log_style(flags)),
         before_ready=heap.freeze,
     )
 
@@ -104,6 +109,14 @@ def budget_settings(flags: PickerFlags) -> BudgetSettings:
         max_gathered_bytes=max(DEFAULT_GATHERED_BYTES, least) if gathered is None else gathered,
         body_timeout_seconds=flags.body_timeout or math.inf,
     )
+
+
+def _verbosity(flags: PickerFlags) -> int:
+    return flags.v if flags.zap_log_level is None else flags.zap_log_level
+
+
+def _log_style(flags: PickerFlags) -> logs.LogStyle:
+    return logs.LogStyle(flags.zap_encoder, flags.zap_time_encoding)
 
 
 def _limited(limits: HttpLimits, port: str, connections: int, *, seconds: float) -> HttpLimits:

@@ -1,22 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log lines on standard error: text on a terminal, one JSON object per line otherwise."""
 
-import json
 import logging
 import sys
-import time
-from functools import partial
-from typing import TextIO, cast
+from dataclasses import dataclass
+from typing import Literal, TextIO, TypeAlias, cast
 
-import msgspec
 import structlog
 from structlog.typing import EventDict
 
+from epp.observability.log_lines import JsonLines, TimeStamp, time_stamp
 from epp.observability.log_writer import LogWriter
 from epp.observability.request_line import request_as_text
 
-_LEVELS = ((0, logging.WARNING), (3, logging.INFO))
+ERRORS_ALONE = -1
+"""The verbosity at which not even warnings are logged."""
+_LEVELS = ((ERRORS_ALONE, logging.ERROR), (0, logging.WARNING), (3, logging.INFO))
 """Largest verbosity (the `-v` flag) of each level; debug above."""
+
+TimeEncoding: TypeAlias = Literal["epoch", "millis", "nano", "iso8601", "rfc3339", "rfc3339nano"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogStyle:
+    """How lines look."""
+
+    encoder: Literal["json", "console"] | None = None
+    """None for text on a terminal, and JSON elsewhere."""
+    time_encoding: TimeEncoding | None = None
+    """None for RFC 3339 with microseconds."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether lines are text for people."""
+        return sys.stderr.isatty() if self.encoder is None else self.encoder == "console"
 
 
 class FailureLog:
@@ -41,16 +58,15 @@ class FailureLog:
         return first
 
 
-def configure(verbosity: int = 2) -> LogWriter:
+def configure(verbosity: int = 2, style: LogStyle = LogStyle()) -> LogWriter:
     """Set up structlog for the whole process; return the writer, which counts lost lines."""
     writer = LogWriter(sys.stderr)
     level = next((level for limit, level in _LEVELS if verbosity <= limit), logging.DEBUG)
-    stamp = _TimeStamp()
-    processors: list[structlog.typing.Processor] = (
-        [structlog.processors.add_log_level, stamp, request_as_text, structlog.dev.ConsoleRenderer()]
-        if sys.stderr.isatty()
-        else [partial(_json_line, stamp)]
-    )
+    stamp = time_stamp(style.time_encoding)
+    processors: list[structlog.typing.Processor] = [JsonLines(stamp)]
+    if style.is_text:
+        console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        processors = [structlog.processors.add_log_level, _Stamped(stamp), request_as_text, console]
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -60,34 +76,18 @@ def configure(verbosity: int = 2) -> LogWriter:
     return writer
 
 
-def terminal(writer: LogWriter) -> LogWriter | None:
-    """Return the writer if it writes to a terminal, else None."""
-    return writer if sys.stderr.isatty() else None
+def terminal(writer: LogWriter, style: LogStyle = LogStyle()) -> LogWriter | None:
+    """Return the writer if it writes text to a terminal, else None."""
+    return writer if sys.stderr.isatty() and style.is_text else None
 
 
-class _TimeStamp:
-    """Adds the time of an event, in UTC with microseconds; the text of the second is kept for the next event."""
+class _Stamped:
+    """Adds the time of an event."""
 
-    def __init__(self) -> None:
-        self._last = 0, ""
+    def __init__(self, stamp: TimeStamp) -> None:
+        self._stamp = stamp
 
     def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
         """Add it; structlog calls this for every event, in any thread."""
-        second, micros = divmod(time.time_ns() // 1000, 1_000_000)
-        known, text = self._last
-        if second != known:
-            text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-            self._last = second, text
-        event["timestamp"] = f"{text}.{micros:06}Z"
+        event["timestamp"] = self._stamp()
         return event
-
-
-def _json_line(stamp: _TimeStamp, logger: object, method: str, event: EventDict) -> str:
-    """Return an event as a line: one function instead of a chain, since every request has a line."""
-    stamp(logger, method, structlog.processors.add_log_level(logger, method, event))
-    if "exc_info" in event:
-        event = structlog.processors.format_exc_info(logger, method, event)
-    try:
-        return msgspec.json.encode(event, enc_hook=str).decode()
-    except (TypeError, ValueError):  # such as half a surrogate pair: values may be from clients
-        return json.dumps({key: ascii(value) for key, value in event.items()})

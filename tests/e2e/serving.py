@@ -57,7 +57,7 @@ async def serving(sim: RunningSim | None, *flags: str, ulimit: str = "") -> Asyn
 
 async def served_by(process: Command) -> Served:
     """Wait until a picker is ready, and take its ports from the line that says so."""
-    line = json.loads(await process.says('"event":"ready"'))
+    line = json.loads(await process.says('"msg":"ready"'))
     return Served(process, *(int(line[name].rpartition(":")[2]) for name in ("ext_proc", "health", "metrics")))
 
 

@@ -67,7 +67,7 @@ def configured(path: Path, **parameters: object) -> str:
 @contextlib.asynccontextmanager
 async def administered(sim: RunningSim, *flags: str) -> AsyncIterator[tuple[Served, Admin]]:
     async with serving(sim, PLAIN, "--admin-port=0", "--drain-quiet-period=10ms", *flags) as served:
-        line = json.loads(await served.command.says('"event":"ready"'))
+        line = json.loads(await served.command.says('"msg":"ready"'))
         async with aiohttp.ClientSession() as http:
             yield served, Admin(http, int(line["admin"].rpartition(":")[2]))
 
@@ -198,7 +198,7 @@ async def test_port_for_other_machines_needs_a_token_and_is_for_its_holders(sim,
 
 async def test_without_a_port_there_is_none(sim):
     async with serving(sim, PLAIN, "--drain-quiet-period=10ms") as served:
-        assert "admin" not in json.loads(await served.command.says('"event":"ready"'))
+        assert "admin" not in json.loads(await served.command.says('"msg":"ready"'))
         async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{served.metrics_port}/api/quota") as no:
             assert no.status == 404
 

@@ -144,7 +144,7 @@ async def test_stream_that_outlasts_the_drain_timeout_is_cut(sim):
         served.command.terminate()
         assert await call.code() in CUT
         assert await served.command.end() == 0
-        assert any('"event":"streams cut"' in line for line in served.command.err)
+        assert any('"msg":"streams cut"' in line for line in served.command.err)
 
 
 async def test_whoever_watches_its_health_does_not_keep_it(sim):

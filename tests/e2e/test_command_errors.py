@@ -116,12 +116,13 @@ async def test_taken_port_is_named():
 
 
 async def test_deployment_of_the_go_picker_keeps_its_flags():
-    flags = "--pool-namespace x --pool-group=y --tracing=false --zap-encoder json --ha-enable-leader-election=false"
+    flags = "--pool-namespace x --pool-group=y --ha-enable-leader-election=false "
+    zap = "--zap-devel --zap-stacktrace-level error --zap-encoder json "
     ours = "--secure-serving --health-checking=false --pool-name=z --refresh-metrics-interval=50ms -v=1"
-    async with command("serve", ENDPOINTS, *ANY_PORT, *flags.split(), *ours.split()) as running:
-        for flag in ("--pool-namespace", "--pool-group", "--tracing", "--zap-encoder"):
-            assert '"event":"flag has no effect"' in await running.says(f'"flag":"{flag}"')
-        await running.says('"event":"ready"')
+    async with command("serve", ENDPOINTS, *ANY_PORT, *(flags + zap + ours).split()) as running:
+        for flag in ("--pool-namespace", "--pool-group", "--zap-devel", "--zap-stacktrace-level"):
+            assert '"msg":"flag has no effect"' in await running.says(f'"flag":"{flag}"')
+        await running.says('"msg":"ready"')
         assert running.out == []
 
 

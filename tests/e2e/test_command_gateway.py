@@ -79,7 +79,7 @@ CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "tell nobody"}]
 def request_lines(gateway: Command) -> list[dict]:
     """The log lines of requests, without their times."""
     events = [json.loads(line) for line in gateway.err if line.startswith("{")]
-    return [event for event in events if event["event"] == "request"]
+    return [event for event in events if event["msg"] == "request"]
 
 
 async def test_each_request_has_one_line_and_its_answer_tells_where_it_came_from(endpoints):
@@ -99,14 +99,14 @@ async def test_each_request_has_one_line_and_its_answer_tells_where_it_came_from
         async with http.post(url, json=forever, headers={"x-request-id": "left"}) as response:
             await response.content.readline()
             response.close()
-        await gateway.says('"request_id":"left"')
+        await gateway.says('"x-request-id":"left"')
         answered, refused, left = request_lines(gateway)
-    assert (answered["request_id"], answered["endpoint"], answered["why"]) == ("good", served, reason)
-    assert (answered["model"], answered["status"], answered["outcome"]) == (MODEL, 200, "natural")
+    assert (answered["x-request-id"], answered["endpoint"], answered["why"]) == ("good", served, reason)
+    assert (answered["modelName"], answered["status"], answered["outcome"]) == (MODEL, 200, "natural")
     assert answered["completion_tokens"] == 3
     assert 0 < answered["ttft_seconds"] <= answered["duration_seconds"]
-    assert (refused["request_id"], refused["status"], refused["outcome"]) == ("bad", 400, "refused")
-    assert (left["request_id"], left["status"], left["outcome"]) == ("left", 200, "client-disconnect")
+    assert (refused["x-request-id"], refused["status"], refused["outcome"]) == ("bad", 400, "refused")
+    assert (left["x-request-id"], left["status"], left["outcome"]) == ("left", 200, "client-disconnect")
     assert set(answered) == set(refused) == set(left)
     assert "tell nobody" not in str(gateway)
 
@@ -123,7 +123,7 @@ async def test_buffered_gateway_sees_ends_and_tokens_where_it_is_told_to(endpoin
         async with http.post(url, json=forever, headers={"x-request-id": "left"}) as response:
             await response.content.readline()
             response.close()
-        await gateway.says('"request_id":"left"')
+        await gateway.says('"x-request-id":"left"')
         *answered, left = request_lines(gateway)
     ends = [(line["outcome"], line["completion_tokens"], line["ttft_seconds"] is None) for line in (*answered, left)]
     if usage == "always":
@@ -150,8 +150,8 @@ async def test_quiet_gateway_has_no_line_and_a_thorough_one_has_every_step(endpo
             async with http.post(f"{await url_of(gateway)}/v1/chat/completions", json=CHAT) as response:
                 assert response.status == 200
                 assert "x-epp-endpoint" not in response.headers
-        await thorough.says('"event":"request"')
-        events = [json.loads(line)["event"] for line in thorough.err if "request_id" in line]
+        await thorough.says('"msg":"request"')
+        events = [json.loads(line)["msg"] for line in thorough.err if "x-request-id" in line]
         quiet.interrupt()
         assert await quiet.end() == 0
         assert quiet.err == []
@@ -269,7 +269,7 @@ async def test_drain_lets_open_requests_finish_and_accepts_no_more(endpoints, mo
             )
             chunks = [await anext(stream)]
             gateway.terminate()
-            await gateway.says('"event":"draining"')
+            await gateway.says('"msg":"draining"')
             await until(functools.partial(refuses, url), "no connection is accepted")
             chunks += [chunk async for chunk in stream]
         assert chunks[-1].choices[0].finish_reason == "length"
@@ -295,7 +295,7 @@ async def test_second_signal_ends_the_drain(endpoints):
             )
             await anext(stream)
             gateway.interrupt()
-            await gateway.says('"event":"draining"')
+            await gateway.says('"msg":"draining"')
             gateway.interrupt()
             assert await gateway.end() == 0
             with pytest.raises(openai.APIError):

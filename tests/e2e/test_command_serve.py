@@ -56,7 +56,7 @@ async def test_request_has_a_line_and_its_response_tells_where_it_came_from_if_a
             await call.done_writing()
             assert await call.code() is grpc.StatusCode.OK
         told = {option.header.key: option.header.raw_value.decode() for option in mutation.set_headers}
-        line = json.loads(await served.command.says('"event":"request"'))
+        line = json.loads(await served.command.says('"msg":"request"'))
     assert told["x-epp-endpoint"] == f"only={sim.address}"
     assert told["x-epp-reason"] == line["why"] == "default: the only one there is; 0% cached"
     assert (line["endpoint"], line["address"], line["status"]) == ("only", sim.address, 200)
@@ -111,7 +111,7 @@ async def test_start_line_has_the_address_of_each_server_and_bind_address_is_all
     flags = ("--endpoints=1", PLAIN, "--drain-quiet-period=10ms", *any_port)
     for bound, host in (((), "*"), (("--bind-address=127.0.0.1",), "127.0.0.1")):
         async with command("serve", *flags, *bound) as picker:
-            line = json.loads(await picker.says('"event":"ready"'))
+            line = json.loads(await picker.says('"msg":"ready"'))
             for server in ("ext_proc", "health", "metrics"):
                 shown, _, port = line[server].rpartition(":")
                 assert shown == host

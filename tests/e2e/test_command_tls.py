@@ -42,7 +42,7 @@ async def test_renewed_secret_is_shown_to_new_connections_and_open_streams_go_on
         await ask(call)
         mount(tmp_path, "2026_02", *new)
         assert shown(served) == new[1]
-        await served.command.says('"event":"certificate renewed"')
+        await served.command.says('"msg":"certificate renewed"')
         async with served.trusting(new[1]) as after, served.trusting(old[1]) as outdated:
             assert await destination_of(after) == sim.address
             assert await exchange(outdated).code() is grpc.StatusCode.UNAVAILABLE
@@ -56,7 +56,7 @@ async def test_renewed_secret_that_is_no_pair_is_not_taken(sim, tmp_path):
     async with serving(sim, f"--cert-path={tmp_path}") as served:
         mount(tmp_path, "2026_02", old_key, new)
         assert [shown(served), shown(served)] == [old, old]
-        said = await served.command.says('"event":"new certificate rejected, the one before it stays in effect"')
+        said = await served.command.says('"msg":"new certificate rejected, the one before it stays in effect"')
         assert "tls.key does not belong to the first certificate of tls.crt" in said
         async with served.trusting(old) as channel:
             assert await destination_of(channel) == sim.address

@@ -67,7 +67,7 @@ async def test_edited_file_moves_all_traffic_and_no_request_is_lost(files: Files
 
             edited = time.monotonic()
             files.keep("other")
-            await gateway.process.says('"event":"configuration applied"')
+            await gateway.process.says('"msg":"configuration applied"')
 
             assert await some_after(answers, time.monotonic()) == {"b"}
         moved = min(answer.ended for answer in answers if answer.server == "b")
@@ -102,7 +102,7 @@ async def test_bad_file_changes_nothing_and_is_explained_until_there_is_a_good_o
 
         files.keep("other")
 
-        await gateway.process.says('"event":"configuration applied"')
+        await gateway.process.says('"msg":"configuration applied"')
         assert await some_after(answers, time.monotonic()) == {"b"}
         assert await gateway.health() == (200, healthy(generation=2))
 
@@ -132,7 +132,7 @@ async def test_file_that_is_not_watched_may_be_edited_without_effect(files: File
         files.keep("other")
         # Another file in that directory, which is followed, and edited later: once it is seen, so was the first.
         endpoints_file(files.pool, a=("10.0.0.1:8000", {"group": "one"}), b=("10.0.0.2:8000", {"group": "other"}))
-        await served.command.says('"event":"endpoints file applied"')
+        await served.command.says('"msg":"endpoints file applied"')
         async with served.channel() as channel:
             assert await destination_of(channel) == "10.0.0.1:8000"
         assert (await served.metrics())["llm_d_epp_config_generation"] == {frozenset(): 1}

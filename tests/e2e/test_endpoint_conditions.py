@@ -135,7 +135,7 @@ async def status_of(gateway: Gateway) -> int:
 def told_of(gateway: Gateway) -> dict[str, dict]:
     """What the log said last of the endpoints that need attention, by name."""
     lines = [json.loads(line) for line in gateway.process.err if line.startswith("{")]
-    reports = [line for line in lines if line["event"] == "endpoints"]
+    reports = [line for line in lines if line["msg"] == "endpoints"]
     return {entry["endpoint"]: entry for entry in reports[-1]["attention"]} if reports else {}
 
 

@@ -96,7 +96,7 @@ async def test_pool_that_outgrows_the_descriptors_is_told_of_and_files_are_still
         assert json.loads(await served.command.says("too few file descriptors"))["endpoints"] == ENDPOINTS
         await assert_answers(served, pool)
         replace(config, with_pool(CONFIG.replace("queue-scorer", "kv-cache-utilization-scorer"), file))
-        await served.command.says('"event":"configuration applied"')
+        await served.command.says('"msg":"configuration applied"')
         await assert_answers(served, pool)
 
 

@@ -69,7 +69,7 @@ class Front:
 
     async def line(self, name: str) -> dict:
         """Return the log line of a request."""
-        return json.loads(await self.gateway.process.says(f'"request_id":"{name}"'))
+        return json.loads(await self.gateway.process.says(f'"x-request-id":"{name}"'))
 
     async def counted(self, outcome: str) -> float:
         samples = (await self.gateway.metrics()).get("llm_d_epp_flow_control_requests_total", {})
@@ -291,7 +291,7 @@ async def test_what_waits_goes_on_under_the_next_configuration(setting):
         asked = [front.ask(f"r{number}") for number in range(40)]
         await front.waiting(40)
         setting.configure(defaultRequestTTL="9m")
-        await front.gateway.process.says('"event":"configuration applied"')
+        await front.gateway.process.says('"msg":"configuration applied"')
         await front.waiting(40)
         setting.configure(places=50)
         assert [status for status, *_ in await asyncio.gather(*asked)] == [200] * 40
@@ -333,7 +333,7 @@ async def test_drain_serves_what_waits_while_there_is_room(setting):
             waits = front.ask("waits")
             await front.waiting(1)
             front.gateway.process.terminate()
-            await front.gateway.process.says('"event":"draining"')
+            await front.gateway.process.says('"msg":"draining"')
         assert (await waits)[0] == 200
         assert await front.gateway.process.end() == 0
 
@@ -343,7 +343,7 @@ async def test_end_of_a_drain_refuses_what_waits(setting):
         waits = front.ask("waits")
         await front.waiting(1)
         front.gateway.process.terminate()
-        await front.gateway.process.says('"event":"draining"')
+        await front.gateway.process.says('"msg":"draining"')
         front.gateway.process.terminate()
         status, headers, _ = await waits
         assert (status, headers[DROPPED]) == (503, "rejected-shutting-down")

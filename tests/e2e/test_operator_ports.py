@@ -51,7 +51,7 @@ async def test_a_thousand_half_open_scrapes_are_answered_while_requests_go_on(si
 async def test_limits_of_both_ports_are_reached_and_counted(sim):
     flags = ("--metrics-max-connections=20", "--metrics-request-timeout=3s", "--admin-max-connections=2")
     async with serving(sim, PLAIN, "--admin-port=0", *flags) as served, contextlib.AsyncExitStack() as stack:
-        admin = int(json.loads(await served.command.says('"event":"ready"'))["admin"].rpartition(":")[2])
+        admin = int(json.loads(await served.command.says('"msg":"ready"'))["admin"].rpartition(":")[2])
         for port, most in ((served.metrics_port, 20), (admin, 2)):
             for _ in range(3 * most):
                 client = stack.enter_context(socket.create_connection(("127.0.0.1", port)))

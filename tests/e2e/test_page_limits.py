@@ -73,7 +73,7 @@ async def test_each_limit_is_reached_counted_and_named_with_its_remedy(answer, f
         await until(is_counted, f"{limit} is counted")
         await until(is_named, f"/healthz names {flag}")
         assert (await picker.condition())["used"] is True
-        line = json.loads(await picker.served.command.says('"event":"endpoints"'))
+        line = json.loads(await picker.served.command.says('"msg":"endpoints"'))
         assert flag in line["attention"][0]["remedy"]
         async with picker.served.channel() as channel:
             assert await destination_of(channel)

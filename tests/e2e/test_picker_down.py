@@ -34,7 +34,7 @@ class Setup:
     async def picker(self) -> AsyncIterator[Command]:
         """Run the picker; begin when Envoy asks it."""
         async with command(*self.flags) as picker:
-            await picker.says('"event":"ready"')
+            await picker.says('"msg":"ready"')
             await self.picked()
             yield picker
 
@@ -251,4 +251,4 @@ async def test_picker_that_is_told_to_end_stays_until_a_stream_has_ended(in_fron
         rest = [chunk async for chunk in stream]
         assert rest[-1].choices[0].finish_reason == "length"
         assert await picker.end() == 0
-        assert not any('"event":"streams cut"' in line for line in picker.err)
+        assert not any('"msg":"streams cut"' in line for line in picker.err)

@@ -171,8 +171,8 @@ class Asking:
         url = f"{self.gateway.url}/v1/chat/completions"
         async with self._http.post(url, json=question(), headers=headers) as response:
             await response.read()
-        line = json.loads(await self.gateway.process.says(f'"request_id":"{name}"'))
-        return f"{line['target_model']} {line['rewrite']} {line['priority']}"
+        line = json.loads(await self.gateway.process.says(f'"x-request-id":"{name}"'))
+        return f"{line['targetModelName']} {line['rewrite']} {line['priority']}"
 
     async def until_target(self, target: str) -> None:
         deadline = time.monotonic() + DEADLINE_SECONDS

@@ -87,7 +87,7 @@ async def test_gateway_whose_disk_fills_up_serves_on_and_writes_when_there_is_ro
     config.write_text(with_pool(CONFIG, pool))
     flags = (f"--config-file={config}", f"--eds-file={eds}")
     async with command(*GATEWAY, *flags, ulimit="-f 40") as gateway, aiohttp.ClientSession() as client:
-        url = json.loads(await gateway.says('"event":"Envoy ready"'))["address"]
+        url = json.loads(await gateway.says('"msg":"Envoy ready"'))["address"]
 
         async def answers() -> int:
             body = {"model": MODEL, "prompt": "Hello", "max_tokens": 1}
@@ -106,7 +106,7 @@ async def test_gateway_whose_disk_fills_up_serves_on_and_writes_when_there_is_ro
 
         endpoints_file(pool, **pool_of(sim, 240))  # some 30 KiB
 
-        line = json.loads(await gateway.says('"event":"EDS file not written, retrying"'))
+        line = json.loads(await gateway.says('"msg":"EDS file not written, retrying"'))
         assert line["error"] == "File too large"
         assert 1 <= written() < 241
         await until(serves, "the server is chosen, and none of those that are down")

@@ -39,7 +39,7 @@ async def test_plugin_that_holds_up_the_loop_is_named(simulated: Callable):
             return await stalls(served) >= 1
 
         await until(counted, "the stall is counted")
-        line = json.loads(await process.says('"event":"event loop stalled"'))
+        line = json.loads(await process.says('"msg":"event loop stalled"'))
         async with (
             aiohttp.ClientSession() as http,
             http.get(f"http://127.0.0.1:{served.metrics_port}/healthz") as page,

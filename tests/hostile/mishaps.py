@@ -179,5 +179,5 @@ async def _stop_for(behind: Behind, seconds: float) -> None:
 
 def _logged_time(behind: Behind) -> float:
     """Return the wall clock of the picker's process, as the newest line of its log tells it."""
-    newest = next(line for line in reversed(behind.scene.served.command.err) if '"timestamp":' in line)
-    return datetime.fromisoformat(json.loads(newest)["timestamp"]).timestamp()
+    newest = next(line for line in reversed(behind.scene.served.command.err) if '"ts":' in line)
+    return datetime.fromisoformat(json.loads(newest)["ts"]).timestamp()

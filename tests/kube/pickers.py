@@ -122,7 +122,7 @@ async def picker_as(kubeconfig: Path, *flags: str, ready: bool = True, **environ
             command("serve", *where, *QUICK, *flags, KUBECONFIG=str(kubeconfig), **environment)
         )
         if ready:
-            await process.says('"event":"ready"')
+            await process.says('"msg":"ready"')
         gateway = GatewaySettings(listen_port=0, picker_address=f"127.0.0.1:{grpc_port}", picker_tls=True)
         async with await EnvoyProcess.start(gateway, wait_for_picker=ready) as envoy:
             yield Picker(process, f"http://{envoy.address}", metrics_port, health_port)

@@ -73,7 +73,7 @@ class Replica:
 
     def events(self, name: str) -> int:
         """Return how many log lines there are of an event."""
-        return sum(f'"event":"{name}"' in line for line in self.command.err)
+        return sum(f'"msg":"{name}"' in line for line in self.command.err)
 
 
 @asynccontextmanager
@@ -87,7 +87,7 @@ async def replica(kubeconfig: Path, namespace: str, *flags: str, **environment: 
         process = await stack.enter_async_context(
             command("serve", PLAIN, *pool, *where, *flags, KUBECONFIG=str(kubeconfig), **environment)
         )
-        await process.says('"event":"standing by"' if ELECTION in flags else '"event":"ready"')
+        await process.says('"msg":"standing by"' if ELECTION in flags else '"msg":"ready"')
         yield Replica(Served(process, *ports))
 
 

@@ -242,7 +242,7 @@ async def test_picker_without_rights_on_nodes_serves_says_so_once_and_uses_them_
         await has_hardware(picker, gold=1, h100=1)
         await served_by(picker, "a")
         await picker.command.says("optional objects readable now")
-        warnings = [line for line in picker.command.err if '"level":"warning"' in line and "forbidden" in line]
+        warnings = [line for line in picker.command.err if '"level":"warn"' in line and "forbidden" in line]
         assert warnings == []
         assert sum("optional objects not read" in line for line in picker.command.err) == 1
 

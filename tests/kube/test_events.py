@@ -167,7 +167,7 @@ async def test_only_the_leader_writes_events_and_its_heir_tells_what_lasts(start
     await leader_of(first)
     second = await start(ELECTION, f"--config-file={other}", pod="epp-2")
     replace(other, BAD)
-    await second.command.says('"event":"configuration rejected')
+    await second.command.says('"msg":"configuration rejected')
     await asyncio.sleep(OBSERVED_SECONDS)
     assert await events(space) == {}
     first.command.terminate()
@@ -180,11 +180,11 @@ async def test_events_that_are_forbidden_are_said_once_and_change_nothing(pool, 
     kubeconfig = (await space.user("picker", role())).kubeconfig(tmp_path / "kubeconfig")
     async with replica(kubeconfig, space.namespace, f"--config-file={config}") as picker:
         replace(config, BAD)
-        said = await picker.command.says('"event":"events cannot be written"')
+        said = await picker.command.says('"msg":"events cannot be written"')
         assert '"level":"info"' in said
         assert f"allow create and patch of events in {space.namespace}, or ignore this" in said
         replace(config, GOOD)
-        await picker.command.says('"event":"configuration file is the one in effect again"')
+        await picker.command.says('"msg":"configuration file is the one in effect again"')
         replace(config, BAD)
         await asyncio.sleep(OBSERVED_SECONDS)
         assert picker.events("events cannot be written") == 1
@@ -202,7 +202,7 @@ async def test_events_wait_while_the_api_server_is_away(own_cluster, tmp_path, c
         async with replica(kubeconfig, space.namespace, f"--config-file={config}") as picker:
             cluster.server.kill()
             replace(config, BAD)
-            await picker.command.says('"event":"configuration rejected')
+            await picker.command.says('"msg":"configuration rejected')
             await asyncio.sleep(OBSERVED_SECONDS)
             assert await picker.ready()
             await cluster.server.start()

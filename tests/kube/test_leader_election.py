@@ -156,12 +156,12 @@ async def test_absence_of_the_api_server_changes_nothing(own_cluster, tmp_path):
             assert (await watched.read()).status == SERVING
             cluster.server.kill()
             for each in replicas:
-                await each.command.says('"event":"lease not readable"')
+                await each.command.says('"msg":"lease not readable"')
             await asyncio.sleep(LEASE_SECONDS)  # 10 s have passed before
             assert [await each.ready() for each in (leader, *followers)] == [True, False, False]
             await cluster.server.start()
             for each in replicas:
-                await each.command.says('"event":"lease readable again"')
+                await each.command.says('"msg":"lease readable again"')
             await asyncio.sleep(LEASE_SECONDS)  # in which a follower would take over
             assert [await each.ready() for each in (leader, *followers)] == [True, False, False]
             change = asyncio.ensure_future(watched.read())
@@ -202,7 +202,7 @@ async def test_leader_that_alone_is_cut_off_serves_until_it_learns_of_another(st
             await leader_of(second)
             assert await first.ready()  # for want of an answer alone it does not step down
             relay.deliver() if silent else await relay.join()
-            await first.command.says('"event":"this replica leads no more"')
+            await first.command.says('"msg":"this replica leads no more"')
             assert await leader_of(first, second) is second
             await answer(call)  # its streams went on
         assert history == ["epp-1", "epp-2"]
@@ -215,7 +215,7 @@ async def test_without_the_right_to_leases_no_replica_is_ready_and_the_log_has_t
     async with AsyncExitStack() as stack:
         user = await space.user("picker", role())
         first = await starter(stack, user, tmp_path)("epp-1")
-        said = await first.command.says('"event":"no access to the lease"')
+        said = await first.command.says('"msg":"no access to the lease"')
         assert f"allow get, create and update of leases.coordination.k8s.io in {space.namespace}" in said
         assert not await first.ready()
         assert "forbidden" in (await first.election())["reason"]

@@ -100,7 +100,7 @@ async def test_authority_that_is_wrong_is_said_and_counts_once_it_is_corrected(f
         assert "its certificate is not accepted: " in line
         assert "correct the certificate authority or the address" in line
         kubeconfig.write_text(good)
-        await picker.command.says('"event":"ready"')
+        await picker.command.says('"msg":"ready"')
         await picker.uses("a-rank-0")
 
 

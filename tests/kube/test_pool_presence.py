@@ -54,7 +54,7 @@ async def test_picker_waits_for_the_definition_of_pools(own_cluster, tmp_path):
             assert await _readiness(picker) == HealthCheckResponse.NOT_SERVING
             await space.cluster.install("inferencepools")
             await space.pool(ports=fleet.ports)
-            await picker.command.says('"event":"ready"')
+            await picker.command.says('"msg":"ready"')
             await picker.uses("a-rank-0")
             await until(lambda: _serves(picker), "Envoy has seen that the picker is ready")
 
@@ -74,7 +74,7 @@ async def test_picker_becomes_ready_when_the_api_server_comes_up(own_cluster, tm
             assert states
             assert set(states.values()) <= {"not listed yet", "the API server cannot be reached"}
             await space.cluster.server.start()
-            await picker.command.says('"event":"ready"')
+            await picker.command.says('"msg":"ready"')
             await picker.uses("a-rank-0")
             await until(lambda: _serves(picker), "Envoy has seen that the picker is ready")
 

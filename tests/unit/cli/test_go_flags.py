@@ -124,12 +124,12 @@ def test_go_spelling_is_rewritten(given_arguments, taken):
 @pytest.mark.parametrize(
     ("given_arguments", "flags"),
     [
-        (["--tracing"], ["--tracing"]),
-        (["--tracing=false"], ["--tracing"]),
-        (["--tracing", "false"], ["--tracing"]),
+        (["--zap-devel"], ["--zap-devel"]),
+        (["--zap-devel=false"], ["--zap-devel"]),
+        (["--zap-devel", "false"], ["--zap-devel"]),
         (["--metrics-staleness-threshold", "2s"], ["--metrics-staleness-threshold"]),
         (["--metrics-staleness-threshold=2s"], ["--metrics-staleness-threshold"]),
-        (["--zap-encoder", "json", "--zap-devel"], ["--zap-encoder", "--zap-devel"]),
+        (["--zap-stacktrace-level", "error", "--zap-devel"], ["--zap-stacktrace-level", "--zap-devel"]),
     ],
 )
 def test_flag_without_effect_is_dropped_with_its_value(given_arguments, flags):
@@ -137,16 +137,16 @@ def test_flag_without_effect_is_dropped_with_its_value(given_arguments, flags):
 
 
 def test_flag_without_effect_may_stand_last_without_its_value():
-    assert go_spelling(["--zap-encoder"]) == ([], ["--zap-encoder"])
+    assert go_spelling(["--zap-stacktrace-level"]) == ([], ["--zap-stacktrace-level"])
 
 
 def test_flag_without_effect_is_a_warning(monkeypatch):
     monkeypatch.setattr("epp.observability.logs.configure", lambda: None)  # keeps the lines captured
     with capture_logs() as logs:
-        parsed("serve", "--tracing=false", "--zap-encoder=json")
+        parsed("serve", "--zap-devel=false", "--zap-stacktrace-level=error")
     assert [(entry["event"], entry["flag"]) for entry in logs] == [
-        ("flag has no effect", "--tracing"),
-        ("flag has no effect", "--zap-encoder"),
+        ("flag has no effect", "--zap-devel"),
+        ("flag has no effect", "--zap-stacktrace-level"),
     ]
 
 

@@ -113,18 +113,18 @@ def test_lines_have_the_time_in_utc_with_microseconds(pipe, monkeypatch):
     monkeypatch.setattr("sys.stderr", stream)
     writer = logs.configure(5)
     times = iter((1_700_000_000_000_001_999, 1_700_000_000_999_999_999, 1_700_000_001_000_000_000))
-    monkeypatch.setattr("epp.observability.logs.time.time_ns", lambda: next(times))
+    monkeypatch.setattr("epp.observability.log_lines.time.time_ns", lambda: next(times))
     try:
         for _ in range(3):
             structlog.get_logger().warning("odd")
         assert writer.settle(10)
         lines = [json.loads(line) for line in os.read(reader, 65536).splitlines()]
-        assert [line["timestamp"] for line in lines] == [
+        assert [line["ts"] for line in lines] == [
             "2023-11-14T22:13:20.000001Z",
             "2023-11-14T22:13:20.999999Z",
             "2023-11-14T22:13:21.000000Z",
         ]
-        assert {line["level"] for line in lines} == {"warning"}
+        assert {line["level"] for line in lines} == {"warn"}
     finally:
         structlog.reset_defaults()
         os.close(reader)
