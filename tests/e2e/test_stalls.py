@@ -45,7 +45,7 @@ async def test_plugin_that_holds_up_the_loop_is_named(simulated: Callable):
             http.get(f"http://127.0.0.1:{served.metrics_port}/healthz") as page,
         ):
             health = await page.json()
-    assert (line["where"], line["level"]) == (WHERE, "warning")
+    assert (line["where"], line["level"]) == (WHERE, "warn")
     assert line["calls"][0].startswith(WHERE)
     assert any(call.startswith("blocking:Blocking.admit:") for call in line["calls"])
     assert health["longest_stall"]["where"] == WHERE
