@@ -174,7 +174,7 @@ lock: .venv/bin/python
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	  --group pyproject.toml:operator -c .lock/test.txt -o .lock/operator.txt
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
-	  --extra cel --extra kubernetes --extra tokenizers -c .lock/test.txt -o .lock/image.txt pyproject.toml
+	  --extra cel --extra kubernetes --extra tokenizers --extra tracing -c .lock/test.txt -o .lock/image.txt pyproject.toml
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

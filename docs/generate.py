@@ -44,6 +44,7 @@ from epp.observability.leadership import LeaderMetrics
 from epp.observability.plugin_metrics import families_of
 from epp.observability.watches import WatchMetrics
 from epp.picker import Picker, PickerSettings
+from epp.tracing.counts import SpanCounts
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -178,6 +179,7 @@ def metrics_markdown() -> str:
         WatchMetrics(tuple),
         LeaderMetrics("", is_leader=lambda: False),
         DecisionMetrics(None),
+        SpanCounts(()),
     ]
     rows = [row for collector in families for row in _metric_rows(collector)]
     own, _ = Registry().load_all()

@@ -13,7 +13,6 @@ BOOLEANS = {
 SWITCHES_WITHOUT_EFFECT = frozenset(
     {
         "--enable-pprof",
-        "--tracing",
         "--zap-devel",
     }
 )

@@ -203,8 +203,8 @@ class PickerFlags:
             metavar="GROUP,...",
             help="Headers of clients that are neither obeyed nor passed on: all, or some of model-rewrite, objective, "
             "fairness-id, session, slo, accelerator, profile, video, prefer, attempt-count, request-id, "
-            "decision-record and endpoint-selection (docs/headers.md); header:NAME for one that a plugin is told to "
-            "read.",
+            "decision-record, trace-context and endpoint-selection (docs/headers.md); header:NAME for one that a "
+            "plugin is told to read.",
         ),
     ] = ""
     reservation_ttl: Annotated[
@@ -280,6 +280,13 @@ class PickerFlags:
         Literal["epoch", "millis", "nano", "iso8601", "rfc3339", "rfc3339nano"] | None,
         typer.Option(help="Form of the time of log lines. By default RFC 3339 with microseconds, in UTC."),
     ] = None
+    tracing: Annotated[
+        Switch,
+        switch_option(
+            "Export OpenTelemetry traces of requests where the environment sets an exporter, by "
+            "OTEL_TRACES_EXPORTER=otlp or OTEL_EXPORTER_OTLP_ENDPOINT."
+        ),
+    ] = Switch.TRUE
     transport: Annotated[
         Literal["asyncio", "grpcio"],
         typer.Option(

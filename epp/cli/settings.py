@@ -18,6 +18,7 @@ from epp.cli.inputs import (
 )
 from epp.cli.kubernetes import read_source
 from epp.cli.picker_flags import PickerFlags, Serve
+from epp.cli.tracing import read_tracing
 from epp.collectors import PageLimits
 from epp.decisions.settings import DecisionSettings, FileSettings
 from epp.discovery import PodTarget
@@ -46,8 +47,10 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
     if is_in_files(flags, config):
         pods = read_source(flags) if isinstance(flags, Serve) else None
         file_pool = read_file_pool(flags, pods if isinstance(pods, PodTarget) else None)
+    tracing = read_tracing(flags)
     return PickerSettings(
         server=server,
+        tracing=tracing,
         config=config,
         watch_config=flags.config_file if flags.watch_config_file else None,
         experimental=bool(flags.allow_experimental_plugins),

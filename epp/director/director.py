@@ -23,6 +23,7 @@ from epp.director.routing import Cause, Routing
 from epp.director.seeds import Seeds
 from epp.director.shedding import UsualDetector, shed
 from epp.director.simulation import Simulation
+from epp.director.tracing import RequestTrace
 from epp.flow_control import Evictions, FlowControl, GuardedDetector, guarded
 from epp.framework.addresses import Subset
 from epp.framework.candidates import Candidates
@@ -173,7 +174,13 @@ class Director:
         self._observer.request_processed(self.clock.now() - since)
 
     def route(
-        self, headers: Headers, body: bytes | Gathered, subset: Subset | None, *, incomplete: bool = False
+        self,
+        headers: Headers,
+        body: bytes | Gathered,
+        subset: Subset | None,
+        *,
+        incomplete: bool = False,
+        trace: RequestTrace | None = None,
     ) -> Routing | Held:
         """Return the routing of a request, or Held where it has to wait; raises a RequestError that refuses it.
 
@@ -183,7 +190,7 @@ class Director:
         """
         if self._is_closed:
             raise self.refuse(headers, StartingError())
-        call = Call(self._pipeline, path_of(headers), headers, len(body), subset)
+        call = Call(self._pipeline, path_of(headers), headers, len(body), subset, trace)
         if isinstance(body, Gathered):
             return self._held_unread(call, partial(self._turns.read_gathered, call, body, incomplete=incomplete))
         try:

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from epp.bodies import completed, completed_in_turns
 from epp.director.pipeline import Parsed, Pipeline, ReadingBody
+from epp.director.tracing import RequestTrace
 from epp.framework.addresses import Subset
 from epp.framework.errors import BadRequestError, BodyMissingError
 from epp.framework.headers import METHOD, PATHS
@@ -32,6 +33,7 @@ class Call(NamedTuple):
     headers: Headers
     size_bytes: int
     subset: Subset | None
+    trace: RequestTrace | None = None
 
 
 class Turns:

@@ -7,6 +7,7 @@ from epp.director.observers import DirectorObserver
 from epp.director.pipeline import Parsed, Pipeline
 from epp.director.policies import PoolPolicies, choose_model, give_priority, give_standing
 from epp.director.reading import Call
+from epp.director.tracing import TRACE
 from epp.framework.errors import ModelMissingError
 from epp.framework.headers import FAIRNESS_ID, REQUEST_ID
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Request
@@ -38,6 +39,8 @@ def request_of(
         subset=call.subset if use_subset else None,
         dry_run=dry_run,
     )
+    if call.trace is not None:
+        request.put(TRACE, call.trace)
     give_priority(request, policies)
     if parsed.names_model:
         rewrite = choose_model(request, policies)

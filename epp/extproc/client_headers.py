@@ -27,6 +27,7 @@ from epp.framework.headers import (
     SESSION_TOKEN,
     SLO_TPOT_MS,
     SLO_TTFT_MS,
+    TRACE_CONTEXT,
     VIDEO_DURATION,
     VIDEO_FPS,
     VIDEO_RESOLUTION,
@@ -94,6 +95,11 @@ GROUPS: Mapping[str, Group] = {
     ),
     DECISION_RECORD_GROUP: Group(
         (DECISION_RECORD,), "Have its decision recorded. It counts from gateways of `--trusted-gateways` alone."
+    ),
+    "trace-context": Group(
+        TRACE_CONTEXT,
+        "Have its requests recorded in traces, all of them, where an exporter is set; and give them the ids of others' "
+        "traces. Traces of gateways in front end here too.",
     ),
     "endpoint-selection": Group(
         (ENDPOINT_SELECTION,),

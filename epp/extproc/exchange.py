@@ -6,6 +6,7 @@ from enum import Enum, auto
 from typing import TypeAlias
 
 from epp.director import Held
+from epp.director.tracing import RequestTracer
 from epp.extproc.client_headers import IgnoredHeaders
 from epp.extproc.faults import ProtocolError
 from epp.extproc.overrides import ResponseUsage
@@ -32,6 +33,8 @@ class ExchangeSettings:
     """Whether tokens are counted in responses, for metrics and log lines."""
     ignored_headers: IgnoredHeaders | None = None
     """Headers of clients that do not count; None where all do."""
+    tracer: RequestTracer | None = None
+    """Traces requests; None where nothing does."""
 
 
 class NotReadyError(Exception):

@@ -7,6 +7,7 @@ from math import ceil, isfinite
 
 from epp.bodies import with_model, with_model_added
 from epp.director import Director, Gathered, Held, Routing, Subset
+from epp.director.tracing import RequestTrace
 from epp.extproc import replies
 from epp.extproc.budgets import Claim
 from epp.extproc.decoding import RequestPiece
@@ -85,6 +86,7 @@ class RequestHalf:
         "headers",
         "routing",
         "subset",
+        "trace",
     )
 
     def __init__(
@@ -117,6 +119,7 @@ class RequestHalf:
         self.headers = _NO_HEADERS
         self.subset: Subset | None = None
         self.routing: Routing | None = None
+        self.trace: RequestTrace | None = None
 
     @property
     def awaiting_body(self) -> bool:
@@ -246,6 +249,8 @@ class RequestHalf:
         if ignored is not None and not ignored.trusts(self._traits.host):
             headers, self._ignored = ignored.left_out(headers)
         self.headers = headers
+        if self._settings.tracer is not None:
+            self.trace = self._settings.tracer.begin(headers)
 
     def _gather(self, piece: bytes | memoryview, *, whole: bool) -> None:
         """Take a piece of the body; with the last one, it is `whole`."""
@@ -306,7 +311,10 @@ class RequestHalf:
         self._asked = True
         self._claim.complete()
         self._count(0)
-        outcome = self._director.route(self.headers, body, self.subset, incomplete=incomplete)
+        trace = self.trace
+        if trace is not None:
+            trace.complete()
+        outcome = self._director.route(self.headers, body, self.subset, incomplete=incomplete, trace=trace)
         if isinstance(outcome, Held):
             if isinstance(body, Gathered):
                 self._long = LongBody(
@@ -392,6 +400,8 @@ class RequestHalf:
         setting = dict(destination.headers)
         if REQUEST_ID not in self.headers:
             setting[REQUEST_ID] = routing.request.id
+        if self.trace is not None:
+            setting.update(self.trace.headers)
         told = _told(routing) if self._settings.emit_scores else None
         return Forwarding(",".join(destination.addresses), setting, [*routing.control_names, *self._ignored], told)
 

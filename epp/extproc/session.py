@@ -159,6 +159,8 @@ class Session:
         error = None if routing is None else routing.eviction
         if self._request is None or error is None:
             return ()
+        if self._request.trace is not None:
+            self._request.trace.refused(error)
         self.close(Cause.SUPERSEDED if isinstance(error, SupersededError) else Cause.EVICTED)
         return (refusal(error, self._request.headers, plain=self._settings.plain_errors),)
 
@@ -167,8 +169,9 @@ class Session:
         request, response = self._request, self._response
         if request is not None:
             if request.routing is not None:
-                unseen = response is not None and response.unseen
-                request.routing.complete(Cause.UNSEEN if unseen and cause is Cause.CLIENT_DISCONNECT else cause)
+                if cause is Cause.CLIENT_DISCONNECT and response is not None and response.unseen:
+                    cause = Cause.UNSEEN
+                request.routing.complete(cause)
                 if response is not None:
                     response.check_headers_shown()
             elif cause is Cause.CLIENT_DISCONNECT:
@@ -176,6 +179,8 @@ class Session:
         if response is not None:
             response.end()
         if request is not None:
+            if request.trace is not None:
+                request.trace.ended(request.routing, cause)
             request.spare()
         self.on_eviction = ignore  # whoever listens holds the session: what it holds is given back at once
 
@@ -222,6 +227,9 @@ class Session:
             raise ProtocolError(str(error), Fault.UNKNOWN_MODE) from error
         if isinstance(error, ProtocolError):
             raise error
+        trace = None if self._request is None else self._request.trace
+        if trace is not None and isinstance(error, RequestError):
+            trace.refused(error)
         if isinstance(error, StartingError):
             self.close(Cause.ERROR)
             raise NotReadyError(error.message) from error
@@ -230,6 +238,8 @@ class Session:
             error = InternalError(f"{type(error).__name__} on this request")
             if self._request is not None:
                 self._request.fail(error)
+                if trace is not None:
+                    trace.refused(error)
         if self._request is not None:
             self._request.processed()
         self.close(Cause.ERROR)

@@ -34,6 +34,8 @@ An attempt after the first, with the id, path, flow, model and prompt of an earl
 supersedes that: it is ended with 503, and its load counts no more. Without this header, requests of one id are
 independent: clients choose ids, and many use one for all requests of a trace.
 """
+TRACE_CONTEXT = ("traceparent", "tracestate", "baggage")
+"""The trace that the request belongs to, as W3C has it: read where requests are traced, and told to the endpoint."""
 UPSTREAM_SERVICE_TIME = "x-envoy-upstream-service-time"
 """Milliseconds that an endpoint took to answer; a response header that Envoy adds to what endpoints answer."""
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log lines of requests: one each when it ends, or every step. No line holds text of a prompt."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
 
 from epp.director import Cause, Decision, DirectorObserver, Refusal, Rewrite, Routing, top_values
+from epp.director.tracing import TRACE
 from epp.flow_control import STAY, Outcome, Waiting
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock, SystemClock
@@ -61,6 +63,7 @@ class RequestLog(DirectorObserver):
             prompt_tokens=None if usage is None else usage.prompt_tokens,
             cached_tokens=None if usage is None else usage.cached_tokens,
             completion_tokens=None if usage is None else usage.completion_tokens,
+            **_trace(request),
         )
 
     def refused(self, refusal: Refusal) -> None:
@@ -87,6 +90,7 @@ class RequestLog(DirectorObserver):
             prompt_tokens=None,
             cached_tokens=None,
             completion_tokens=None,
+            **_trace(refusal.request),
         )
 
 
@@ -101,6 +105,12 @@ def _policies(request: Request | None) -> dict[str, Any]:
         "priority": request.priority,
         "fairness_id": printable(request.fairness_id),
     }
+
+
+def _trace(request: Request | None) -> Mapping[str, str]:
+    """Return the ids of its trace; nothing where requests are not traced."""
+    trace = None if request is None else request.get(TRACE)
+    return {} if trace is None else trace.ids
 
 
 def _stay(request: Request | None) -> dict[str, Any]:

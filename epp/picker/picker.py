@@ -2,7 +2,7 @@
 """A picker: servers, a running configuration, and the file that it follows."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedCon
 from epp.datastore import Datastore
 from epp.decisions.recorder import Recorder, Setup, recorder_of
 from epp.decisions.series import DecisionMetrics
-from epp.director import Director
+from epp.director import Director, DirectorObserver
 from epp.extproc.budgets import Claim
 from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.modes import GatewayTraits
@@ -67,6 +67,7 @@ from epp.picker.servers import Servers
 from epp.picker.settings import PickerSettings
 from epp.picker.trial import on_trial
 from epp.picker.trimming import give_back_memory
+from epp.scheduling import SchedulingObserver
 from epp.supervisor import Supervisor
 
 _NAMES_SHOWN = 10
@@ -87,12 +88,17 @@ class Picker:
             decision_headers=settings.decision_headers,
             response_usage=settings.response_usage,
             ignored_headers=settings.ignored_headers,
+            tracer=None if settings.tracing is None else settings.tracing.tracer,
         )
         self._clock = SystemClock()
         self._registry = Registry(modules=settings.plugin_modules)
         self.metrics = Metrics(settings.pool_name, self._clock, legacy=settings.legacy_metrics)
         show_build(self.metrics.families, settings.server.transport.value)
         self.metrics.count_lost_log_lines(settings.lost_log_lines)
+        self._scheduling: SchedulingObserver = self.metrics
+        if settings.tracing is not None:
+            self.metrics.registry.register(settings.tracing.counts)
+            self._scheduling = settings.tracing.beside(self.metrics)
         loaded = settings.config or default_config()
         self._kubernetes: Kubernetes | None = None
         discovery = settings.discovery
@@ -103,18 +109,7 @@ class Picker:
                 lease = election.settings.name
                 self.metrics.registry.register(LeaderMetrics(lease, is_leader=lambda: election.is_leader))
             discovery = kubernetes.discovery
-        self.recorder: Recorder | None = None
-        if settings.decisions is not None:
-            self.recorder = recorder_of(
-                settings.decisions,
-                self._clock,
-                Setup(
-                    profiles=lambda: self._running.assembly.pipeline.scheduler.profiles,
-                    generation=lambda: self.config.generation,
-                    snapshot=lambda: self._running.store.latest,
-                ),
-            )
-            self.metrics.registry.register(DecisionMetrics(self.recorder))
+        self.recorder = self._recorder()
         self._running = RunningConfig(
             self._build(loaded, {}),
             self._clock,
@@ -126,7 +121,7 @@ class Picker:
             reservation_seconds=settings.reservation_seconds,
             outliers=settings.outliers,
             use_subset=settings.use_subset,
-            observers=settings.observers if self.recorder is None else (self.recorder, *settings.observers),
+            observers=tuple(self._request_observers()),
             trust=settings.endpoint_trust,
             terminal=settings.terminal,
             page_limits=settings.page_limits,
@@ -150,9 +145,28 @@ class Picker:
             self._watchdog = StallWatchdog(settings.stall_seconds, self.metrics.stalls.add, self._packages)
         self._is_started = False
         self._is_stopping = False
-        connections = ConnectionSeries(self.metrics.registry)
         self._own_api: KubeApi | None = None
         self._cluster_access: ClusterAccess | None = None
+        self._servers = self._make_servers()
+        self.metrics.registry.register(BudgetMetrics(lambda: self._servers.extproc.budgets))
+        self.metrics.count_protocol_errors(lambda: self._servers.extproc.protocol_errors)
+
+    def _recorder(self) -> Recorder | None:
+        """Return what records decisions; None where nobody could read them."""
+        if self._settings.decisions is None:
+            return None
+        setup = Setup(
+            profiles=lambda: self._running.assembly.pipeline.scheduler.profiles,
+            generation=lambda: self.config.generation,
+            snapshot=lambda: self._running.store.latest,
+        )
+        recorder = recorder_of(self._settings.decisions, self._clock, setup)
+        self.metrics.registry.register(DecisionMetrics(recorder))
+        return recorder
+
+    def _make_servers(self) -> Servers:
+        settings = self._settings
+        connections = ConnectionSeries(self.metrics.registry)
         if settings.metrics_endpoint_auth:
             self._cluster_access = ClusterAccess(TokenReviews(self._reviewing_api(), self._clock))
         token = settings.metrics_token_file
@@ -166,7 +180,7 @@ class Picker:
             counts=connections.of("metrics"),
             tls=None if settings.metrics_tls is None else PageTls(settings.metrics_tls),
         )
-        self._servers = Servers(
+        return Servers(
             self._session,
             page,
             settings.server,
@@ -177,8 +191,6 @@ class Picker:
             admin_routes=self._admin_routes,
             streams=StreamSeries(self.metrics.families) if settings.stream_metrics else None,
         )
-        self.metrics.registry.register(BudgetMetrics(lambda: self._servers.extproc.budgets))
-        self.metrics.count_protocol_errors(lambda: self._servers.extproc.protocol_errors)
 
     @property
     def store(self) -> Datastore:
@@ -275,6 +287,14 @@ class Picker:
         _log.info("standing by", endpoints=len(self.store.endpoints), **self._servers.addresses)
         self._kubernetes.contend(lambda leads: self._set_ready(ready=leads))
 
+    def _request_observers(self) -> Iterator[DirectorObserver]:
+        """Yield what is told of requests, beside the metrics."""
+        if self.recorder is not None:
+            yield self.recorder
+        yield from self._settings.observers
+        if self._settings.tracing is not None:
+            yield self._settings.tracing.tracer
+
     async def _start_tasks(self) -> None:
         """Begin what runs beside requests."""
         if self._follower is not None:
@@ -317,6 +337,8 @@ class Picker:
         if self._own_api is not None:
             await self._own_api.close()
         await self._servers.close_pages()
+        if self._settings.tracing is not None:
+            await asyncio.to_thread(self._settings.tracing.close)
 
     async def refuse_waiting(self) -> None:
         """Refuse all that waits for room, now and from now on; wait a moment for gateways to have read that."""
@@ -350,7 +372,7 @@ class Picker:
 
     def _build(self, loaded: LoadedConfig, previous: Mapping[str, Plugin[Any]]) -> Assembly:
         builder = Builder(self._registry, self._clock, experimental=self._settings.experimental, previous=previous)
-        assembly = assemble(loaded, builder, observer=self.metrics)
+        assembly = assemble(loaded, builder, observer=self._scheduling)
         for plugin in assembly.plugins:
             if isinstance(plugin, ObjectReader) and plugin is not previous.get(plugin.name):
                 paths = self._settings.object_paths
@@ -381,6 +403,7 @@ class Picker:
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             **({} if self._kubernetes is None else self._kubernetes.health),
             "lost_log_lines": self._settings.lost_log_lines(),
+            **({} if self._settings.tracing is None else {"tracing": self._settings.tracing.counts.as_fields}),
             "not_in_effect": [
                 {"plugin": owner.name, **asdict(problem)}
                 for owner in self._input_owners()

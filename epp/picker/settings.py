@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epp.admin import ADMIN_LIMITS, AdminSettings
 from epp.collectors import PageLimits
@@ -25,6 +25,9 @@ from epp.observability.stalls import DEFAULT_THRESHOLD_SECONDS
 from epp.outliers import OutlierSettings
 from epp.picker.kubernetes import KubernetesSettings
 from epp.policies import PolicyFiles
+
+if TYPE_CHECKING:  # the SDK is imported where requests are traced
+    from epp.tracing.tracing import Tracing
 
 DEFAULT_POOL_NAME = "default"
 
@@ -117,6 +120,8 @@ class PickerSettings:
     """Told of every request, beside the metrics: log lines, say."""
     decision_headers: bool = False
     """Whether responses tell the endpoint that served, and why."""
+    tracing: "Tracing | None" = None
+    """Traces requests, and is closed with the picker; None where no exporter is set."""
     response_usage: ResponseUsage = ResponseUsage.AUTO
     """Whether tokens are counted in responses, for metrics and log lines."""
     ignored_headers: IgnoredHeaders | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of the scheduler, for metrics."""
+"""Events of the scheduler, for metrics and traces."""
 
 from epp.scheduling.guard import PluginObserver
 
@@ -8,6 +8,9 @@ class SchedulingObserver(PluginObserver):
     """No-op callbacks; override those of interest."""
 
     __slots__ = ()
+
+    def profile_started(self, profile: str) -> None:
+        """Record that the plugins of a profile are called from now on."""
 
     def scores_rejected(self, plugin: str, count: int) -> None:
         """Record scores that were NaN or infinite and counted as 0."""

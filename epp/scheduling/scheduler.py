@@ -46,6 +46,9 @@ class Scheduler:
         self.profile_picker = profile_picker
         self.aggregator = aggregator
         self._observer = observer or SchedulingObserver()
+        started = self._observer.profile_started
+        is_ignored = getattr(started, "__func__", None) is SchedulingObserver.profile_started
+        self._started = None if is_ignored else started
         self._guard = Guard(self._observer)
         self._cycles = {name: Cycle(profile, self._guard, self._observer) for name, profile in self.profiles.items()}
         self._max_iterations = max_iterations
@@ -111,6 +114,8 @@ class Scheduler:
                 continue
             if results.get(name) is not None:
                 raise InternalError(f"profile picker {self.profile_picker.name!r} chose {name!r} a second time")
+            if self._started is not None:
+                self._started(name)
             try:
                 results[name] = cycle.run(request, candidates.within(name, _peer(results)))
                 errors.pop(name, None)

@@ -45,10 +45,10 @@ async def gateway_with(config: Path) -> AsyncIterator[Gateway]:
 
 
 @contextlib.asynccontextmanager
-async def gateway_of(*given: str) -> AsyncIterator[Gateway]:
-    """Run a gateway with these flags, on free ports."""
+async def gateway_of(*given: str, **environment: str) -> AsyncIterator[Gateway]:
+    """Run a gateway with these flags and variables, on free ports."""
     flags = ("--listen=127.0.0.1:0", "--metrics-port=0", "-v=2")
-    async with command("gateway", *flags, *given) as process:
+    async with command("gateway", *flags, *given, **environment) as process:
         line = await process.says("listening on")
         page = line.partition("metrics on ")[2].partition(";")[0]
         yield Gateway(process, line.split()[2], int(page.rpartition(":")[2]))
