@@ -12,7 +12,6 @@ BOOLEANS = {
 
 SWITCHES_WITHOUT_EFFECT = frozenset(
     {
-        "--enable-pprof",
         "--zap-devel",
     }
 )

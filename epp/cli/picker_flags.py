@@ -287,6 +287,13 @@ class PickerFlags:
             "OTEL_TRACES_EXPORTER=otlp or OTEL_EXPORTER_OTLP_ENDPOINT."
         ),
     ] = Switch.TRUE
+    enable_pprof: Annotated[
+        Switch,
+        switch_option(
+            "Answer /debug/pprof/ on the metrics port with profiles for go tool pprof: to clients on this machine, or "
+            "with the token of --metrics-token-file."
+        ),
+    ] = Switch.TRUE
     transport: Annotated[
         Literal["asyncio", "grpcio"],
         typer.Option(

@@ -51,6 +51,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
     return PickerSettings(
         server=server,
         tracing=tracing,
+        enable_pprof=bool(flags.enable_pprof),
         config=config,
         watch_config=flags.config_file if flags.watch_config_file else None,
         experimental=bool(flags.allow_experimental_plugins),

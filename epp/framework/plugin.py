@@ -15,7 +15,7 @@ from epp.framework.clock import Clock, SystemClock
 from epp.framework.inputs import InputState
 from epp.framework.plugin_metrics import PluginMetric, Sample
 from epp.framework.request import DataKey, Request
-from epp.framework.snapshot import Attribute, Column
+from epp.framework.snapshot import Attribute, Column, Snapshot
 
 Datum: TypeAlias = DataKey[Any] | Column | Attribute[Any]
 """Something that plugins read and write: data of one request, or a number or record of every endpoint."""
@@ -175,6 +175,14 @@ class Plugin(ABC, Generic[P]):
     def explanations(self) -> Mapping[str, object]:
         """Why placements chose the clusters that they did, by `namespace/name`; read from any thread."""
         return {}
+
+    def dump_state(self, snapshot: Snapshot) -> object | None:  # noqa: ARG002  for those that override it
+        """Return the state for `/debug/plugins/state`: plain data for JSON; None for a plugin that has nothing to tell.
+
+        It is bounded, and holds no prompts, credentials or tokens; `snapshot` has the endpoints by slot. Called on the
+        event loop, between two requests.
+        """
+        return None
 
     def rehearse(self, request: Request, candidates: Candidates) -> None:
         """Run once on made-up data and check the results; raises ResultError for one of the wrong shape or type."""

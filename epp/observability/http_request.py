@@ -45,6 +45,8 @@ class HttpRequest:
     body: bytes = b""
     unread: HTTPStatus | None = None
     """Why its body was not read."""
+    peer: str = ""
+    """IP address of the client."""
 
     @property
     def has_body(self) -> bool:

@@ -210,7 +210,8 @@ class _Connection(asyncio.StreamReaderProtocol):
         """Answer a request; return whether another one may follow."""
         try:
             async with asyncio.timeout(self._limits.request_seconds):
-                request = read_head(await self._reader.readuntil(b"\r\n\r\n"))
+                head = await self._reader.readuntil(b"\r\n\r\n")
+            request = replace(read_head(head), peer=self.host)
         except (BadHeadError, asyncio.LimitOverrunError):
             self._counts.cut(Cut.BAD_REQUEST)
             refusal = Answer(HTTPStatus.BAD_REQUEST, b"bad request\n", {"Content-Type": "text/plain; charset=utf-8"})

@@ -4,10 +4,10 @@
 import asyncio
 import gc
 import json
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 import structlog
@@ -37,6 +37,20 @@ Access: TypeAlias = Callable[[HttpRequest], Awaitable[Answer | None]]
 _log = structlog.get_logger()
 
 
+class DebugAnswers(Protocol):
+    """What answers those who look into the picker."""
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """Paths that are answered, for those who ask for another."""
+
+    def has(self, path: str) -> bool:
+        """Return whether this answers a path."""
+
+    async def answer(self, request: HttpRequest, *, authorized: bool) -> Answer:
+        """Answer a request; `authorized` is whether the client has shown that it may ask."""
+
+
 class _BusyError(Exception):
     """Too many pages wait to be rendered."""
 
@@ -55,13 +69,17 @@ class OperatorPage:
         access: Access | None = None,
         counts: ConnectionCounts | None = None,
         tls: Contexts | None = None,
+        debug: Callable[[], DebugAnswers] | None = None,
     ) -> None:
         """Prepare; all are called in any thread.
 
         `scores` returns those of all clusters, given the name of the local one; `explanations`, those of placements by
-        `namespace/name`; `access`, why a request is refused. Without it, anyone may ask.
+        `namespace/name`; `access`, why a request is refused. Without it, anyone may ask, but for pages of `debug`:
+        that is called as the page is opened, on the event loop of what they show.
         """
         self._access = access
+        self._make_debug = debug
+        self._debug: DebugAnswers | None = None
         self._counts = counts or ConnectionCounts()
         self._tls = tls
         self._scores = scores
@@ -84,6 +102,9 @@ class OperatorPage:
 
     def open(self, host: str, port: int) -> None:
         """Listen and serve; raises OSError."""
+        if self._make_debug is not None:
+            self._debug = self._make_debug()
+            self._paths = (*self._paths, *self._debug.paths)
         rendering, health = _Rendering(self._registry), _Rendering(self._registry)
 
         async def answer(request: HttpRequest) -> Answer:
@@ -120,12 +141,20 @@ class OperatorPage:
 
     async def _answer(self, request: HttpRequest, rendering: "_Rendering", health: "_Rendering") -> Answer:
         of_placement = self._explanations is not None and request.path.startswith(f"{PLACEMENTS_PATH}/")
-        if request.path not in self._paths and not of_placement:
+        is_for_debug = self._debug is not None and self._debug.has(request.path)
+        if request.path not in self._paths and not of_placement and not is_for_debug:
             return _line(HTTPStatus.NOT_FOUND, f"not found: use {' or '.join(self._paths)}")
         if request.method not in _METHODS:
             allowed = ", ".join(_METHODS)
             refusal = f"method {request.method} is not allowed: use {' or '.join(_METHODS)}"
             return _line(HTTPStatus.METHOD_NOT_ALLOWED, refusal, {"Allow": allowed})
+        return await self._found(request, rendering, health, is_for_debug=is_for_debug)
+
+    async def _found(
+        self, request: HttpRequest, rendering: "_Rendering", health: "_Rendering", *, is_for_debug: bool
+    ) -> Answer:
+        if self._debug is not None and is_for_debug:
+            return await self._debug.answer(request, authorized=self._access is not None)
         if request.path == "/metrics":
             return await rendering.page(request)
         if request.path == SCORES_PATH and self._scores is not None:

@@ -29,6 +29,7 @@ from epp.admin import (
 )
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
+from epp.debugging import DebugPages
 from epp.decisions.recorder import Recorder, Setup, recorder_of
 from epp.decisions.series import DecisionMetrics
 from epp.director import Director, DirectorObserver
@@ -179,6 +180,7 @@ class Picker:
             access=self._cluster_access if token is None else TokenAccess(token),
             counts=connections.of("metrics"),
             tls=None if settings.metrics_tls is None else PageTls(settings.metrics_tls),
+            debug=self._debug_pages,
         )
         return Servers(
             self._session,
@@ -515,6 +517,11 @@ class Picker:
         settings = self._settings
         builder = Builder(self._registry, self._clock, experimental=settings.experimental, previous=self.plugins)
         return on_trial(text, builder, self._running.assembly, settings.object_paths)
+
+    def _debug_pages(self) -> DebugPages:
+        """Return the pages for debugging, for the event loop that runs now."""
+        loop = LoopCalls(asyncio.get_running_loop())
+        return DebugPages(loop, lambda: self.plugins, lambda: self.store.latest, profiles=self._settings.enable_pprof)
 
     def _input_owners(self) -> Sequence[HasInputs]:
         """Return the plugins, and what else reads files or objects."""

@@ -84,6 +84,8 @@ class PickerSettings:
     """Certificates of the metrics page; None for plaintext."""
     metrics_endpoint_auth: bool = False
     """Whether the cluster is asked who may read the metrics page."""
+    enable_pprof: bool = True
+    """Whether profiles may be taken at the metrics page, by clients on this machine or with the token."""
     metrics_token_file: Path | None = None
     """File with the token that clients of the metrics page have to send; None for none."""
     admin: AdminSettings | None = None

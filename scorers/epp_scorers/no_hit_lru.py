@@ -17,8 +17,10 @@ from epp.framework import (
     Request,
     SchedulingResult,
     Scorer,
+    Snapshot,
 )
 from epp.framework.limits import CountOrDefault
+from epp.framework.state_dumps import endpoint_state
 
 NEUTRAL_SCORE = 0.5
 
@@ -76,6 +78,9 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters],
             if profile is not None and self._is_cold(request, profile.candidates):
                 self._uses.add(profile.slot)
 
+    def dump_state(self, snapshot: Snapshot) -> object | None:
+        return endpoint_state(snapshot, {"lastUse": self._uses.numbers(snapshot.capacity)})
+
     def slots_removed(self, slots: Sequence[int]) -> None:
         for slot in slots:
             self._uses.forget(slot)
@@ -98,8 +103,12 @@ class _LastUses:
 
     def of(self, candidates: Candidates) -> Floats:
         """Return one number for each candidate."""
-        self._reach(candidates.snapshot.capacity)
-        return self._numbers[candidates.slots]
+        return self.numbers(candidates.snapshot.capacity)[candidates.slots]
+
+    def numbers(self, capacity: int) -> Floats:
+        """Return one number for each slot."""
+        self._reach(capacity)
+        return self._numbers
 
     def add(self, slot: int) -> None:
         """Mark the slot as the most recently used one, and drop the least recently used one above the limit."""

@@ -31,6 +31,7 @@ from epp.framework import (
 from epp.framework.durations import parse_duration
 from epp.framework.lists_in_files import read_list
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
+from epp.framework.state_dumps import endpoint_state
 from epp.plugins.endpoint_rates.estimate import Starting, estimate
 from epp.plugins.endpoint_rates.fleet import RateFleet
 from epp.plugins.endpoint_rates.learning import RateLearner
@@ -40,6 +41,8 @@ from epp.plugins.endpoint_rates.profile import RateProfile, model_key
 from epp.plugins.endpoint_rates.table import RateTable
 
 _OK = 200
+_MOST_MODELS = 20
+"""Models whose rates are told of, the latest."""
 _UPDATE_SECONDS = 0.1
 """Shortest time between two updates of learned rates."""
 _STEPS_OF_HALF_LIFE = 64
@@ -127,6 +130,27 @@ class EndpointRatesProducer(
     def pool_rates(self, snapshot: Snapshot) -> EndpointRates:
         """Return rates without a request: those of the base model, or else of the model that was asked for last."""
         return self._rates(self.parameters.base_model or self._latest_model, snapshot)
+
+    def dump_state(self, snapshot: Snapshot) -> object | None:
+        if not self._fleet.is_of(snapshot):
+            return {"models": {}}
+        shown = {key: each.rates for key, each in list(self._published.items())[-_MOST_MODELS:]}
+        return {
+            "outputTokens": self._output_tokens,
+            "models": {
+                key or "default": endpoint_state(
+                    snapshot,
+                    {
+                        "prefillTokensPerSecond": rates.prefill_tokens_per_second,
+                        "prefillSamples": rates.prefill_samples,
+                        "itlBaseSeconds": rates.itl_base_seconds,
+                        "itlSecondsPerRequest": rates.itl_seconds_per_request,
+                        "itlSamples": rates.itl_samples,
+                    },
+                )
+                for key, rates in shown.items()
+            },
+        }
 
     def produce(self, request: Request, candidates: Candidates) -> None:
         if not request.dry_run:

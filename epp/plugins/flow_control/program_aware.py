@@ -2,6 +2,7 @@
 """Which flow is next: that of the program which has had the least service of late."""
 
 from collections.abc import Sequence
+from heapq import nlargest
 from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta
@@ -17,6 +18,7 @@ from epp.framework import (
     Response,
     ResponseReporter,
     SchedulingResult,
+    Snapshot,
 )
 from epp.framework.flow_control import FairnessPolicy, FlowOrder
 from epp.framework.limits import Weight
@@ -137,6 +139,24 @@ class ProgramAwareFairness(
             found.append(Sample(_WAIT, 1e3 * program.waited_seconds / program.requests, (label,)))
             found.append(Sample(_SERVICE, self._books.tokens(program, now), (label,)))
         return found
+
+    def dump_state(self, snapshot: Snapshot) -> object | None:  # noqa: ARG002  it has no endpoints
+        now, programs = self.clock.now(), self._books.programs
+        shown = nlargest(_MOST_SHOWN, programs.items(), key=lambda each: each[1].service)
+        return {
+            "programs": [
+                {
+                    "name": printable(flow, _MOST_LABEL),
+                    "requests": program.requests,
+                    "waitedSeconds": round(program.waited_seconds, 6),
+                    "attainedServiceTokens": self._books.tokens(program, now),
+                }
+                for flow, program in shown
+            ],
+            "totalPrograms": len(programs),
+            "maxPrograms": _MOST_SHOWN,
+            "truncated": len(programs) > _MOST_SHOWN,
+        }
 
     def _sweep(self, now: float) -> None:
         if now - self._swept_at >= self.parameters.eviction_sweep_seconds:

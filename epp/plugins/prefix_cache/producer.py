@@ -32,6 +32,7 @@ from epp.framework import (
 from epp.framework.limits import Corrected, CountOrDefault
 from epp.framework.plugin_metrics import Distribution, Legacy, PluginMetric, Sample
 from epp.framework.request import BYTES_PER_TOKEN
+from epp.framework.state_dumps import endpoint_state
 from epp.plugins.prefix_cache.block_hashes import block_hashes, chain_seed
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
 
@@ -151,6 +152,10 @@ class ApproxPrefixCacheProducer(
             Sample(_HIT_RATIO, self._hit_ratios),
             Sample(_HIT_BYTES, self._hit_bytes),
         )
+
+    def dump_state(self, snapshot: Snapshot) -> object | None:
+        blocks = np.array([self._index.entries(slot) for slot in range(snapshot.capacity)], dtype=np.int64)
+        return {"distinctBlocks": len(self._index), **endpoint_state(snapshot, {"blocks": blocks})}
 
     def produce(self, request: Request, candidates: Candidates) -> None:
         hashed = self._hashed(request, candidates.snapshot)

@@ -2,6 +2,7 @@
 """Publishes the tokens that the picked endpoints have to compute for a request."""
 
 from epp.framework import (
+    IN_FLIGHT,
     IN_FLIGHT_COST,
     IN_FLIGHT_TOKENS,
     PREFIX_MATCH,
@@ -12,7 +13,9 @@ from epp.framework import (
     PreRequest,
     Request,
     SchedulingResult,
+    Snapshot,
 )
+from epp.framework.state_dumps import endpoint_state
 
 
 class InflightLoadParameters(Parameters, frozen=True):
@@ -54,6 +57,11 @@ class InflightLoadProducer(PreRequest[InflightLoadParameters]):
                 costs[profile] = max(0, request.prompt_tokens - cached)
         costs[result.primary.profile] += self._estimated_output(request)
         request.put(IN_FLIGHT_COST, costs)
+
+    def dump_state(self, snapshot: Snapshot) -> object | None:
+        return endpoint_state(
+            snapshot, {"requests": snapshot.column(IN_FLIGHT), "tokens": snapshot.column(IN_FLIGHT_TOKENS)}
+        )
 
     def _estimated_output(self, request: Request) -> int:
         if not self.parameters.add_estimated_output_tokens:

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles and the state of plugins of a running picker, over HTTP."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import aiohttp
+import pytest
+from echo import chat, echo
+from gateways import Gateway, gateway_of
+from pprof_files import functions_in
+from serving import PLAIN, serving
+from waiting import until
+
+CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: openai-parser}
+- {type: prefix-cache-scorer}
+- {type: no-hit-lru-scorer}
+- {type: inflight-load-producer}
+- {type: "telling:Telling", name: telling}
+schedulingProfiles:
+- name: default
+  plugins: [{pluginRef: prefix-cache-scorer}, {pluginRef: no-hit-lru-scorer}, {pluginRef: telling}]
+dataLayer: {injectDefaults: false}
+"""
+TELLING = '''
+import numpy as np
+from epp.framework import Scorer
+
+
+class Telling(Scorer):
+    """Fails to tell its state."""
+
+    plugin_type = "telling"
+
+    def score(self, request, candidates):
+        return np.ones(len(candidates))
+
+    def dump_state(self, snapshot):
+        raise ValueError("no state today")
+'''
+TOKEN = "a-secret-of-sixteen-and-more"  # noqa: S105  of this test alone
+
+
+async def get(port: int, path: str, host: str = "127.0.0.1", **headers: str) -> tuple[int, bytes]:
+    def ask() -> tuple[int, bytes]:
+        try:
+            with urlopen(Request(f"http://{host}:{port}{path}", headers=headers), timeout=60) as page:
+                return page.status, page.read()
+        except HTTPError as refused:
+            return refused.code, refused.read()
+
+    return await asyncio.to_thread(ask)
+
+
+async def ask(gateway: Gateway) -> None:
+    headers = {"content-type": "application/json", "answer-bytes": "30", "answer-as": "whole"}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{gateway.url}/v1/chat/completions", data=chat(4000), headers=headers) as response,
+    ):
+        assert response.status == 200
+        await response.read()
+
+
+async def states(port: int) -> Mapping[str, Mapping[str, object]]:
+    status, body = await get(port, "/debug/plugins/state")
+    assert status == 200, body
+    return json.loads(body)["plugins"]
+
+
+async def test_state_of_plugins_in_the_form_of_the_reference(tmp_path: Path):
+    (tmp_path / "telling.py").write_text(TELLING)
+    async with (
+        echo() as server,
+        gateway_of(
+            f"--endpoints=only={server.address}",
+            f"--config-text={CONFIG}",
+            "--allow-plugin-modules=telling",
+            PYTHONPATH=str(tmp_path),
+        ) as gateway,
+    ):
+        await ask(gateway)
+        plugins = await states(gateway.metrics_port)
+    prefixes = plugins["approx-prefix-cache-producer"]
+    blocks = prefixes["state"]["distinctBlocks"]
+    assert blocks > 0
+    assert prefixes["state"]["endpoints"] == [{"name": "only", "address": server.address, "blocks": blocks}]
+    shown = {"totalEndpoints": 1, "maxEndpoints": 100, "truncated": False}
+    idle = {"name": "only", "address": server.address, "requests": 0.0, "tokens": 0.0}
+    assert plugins["inflight-load-producer"] == {
+        "type": "inflight-load-producer",
+        "state": {"endpoints": [idle], **shown},
+    }
+    assert plugins["no-hit-lru-scorer"]["state"]["endpoints"][0]["lastUse"] == 1
+    assert plugins["openai-parser"] == {
+        "type": "openai-parser",
+        "message": "plugin does not support state collection",
+    }
+    assert plugins["telling"]["message"].startswith("plugin failed to tell its state: ValueError: no state today")
+
+
+async def test_profiles_are_those_of_pprof_and_name_functions_of_this_program():
+    async with echo() as server, gateway_of(f"--endpoints=only={server.address}") as gateway:
+        port = gateway.metrics_port
+        asking = asyncio.create_task(_ask_on(gateway))
+        cpu, other = await asyncio.gather(
+            get(port, "/debug/pprof/profile?seconds=2"), _second(port, "/debug/pprof/heap?seconds=1")
+        )
+        heap = await get(port, "/debug/pprof/heap?seconds=1")
+        asking.cancel()
+        stacks = await get(port, "/debug/pprof/goroutine")
+        names = (await get(port, "/debug/pprof/goroutine?debug=2"))[1].decode()
+        index = (await get(port, "/debug/pprof/"))[1].decode()
+        health, _ = await gateway.health()
+    assert cpu[0] == heap[0] == stacks[0] == health == 200
+    kinds, functions = functions_in(cpu[1])
+    assert kinds == [("samples", "count"), ("cpu", "nanoseconds")]
+    assert any(name.startswith("epp.") for name in functions)
+    assert functions_in(heap[1])[0] == [("inuse_objects", "count"), ("inuse_space", "bytes")]
+    assert functions_in(stacks[1])[0] == [("goroutine", "count")]
+    assert "thread MainThread:" in names
+    assert "task discovery:" in names
+    assert "/debug/pprof/profile" in index
+    assert other[0] == 503
+
+
+async def _ask_on(gateway: Gateway) -> None:
+    while True:
+        await ask(gateway)
+
+
+async def _second(port: int, path: str) -> tuple[int, bytes]:
+    """Ask while another profile is taken."""
+    answers: list[tuple[int, bytes]] = []
+
+    async def is_refused() -> bool:
+        answers.append(await get(port, path.replace("seconds=1", "seconds=0.1")))
+        return answers[-1][0] == 503
+
+    await until(is_refused, "one of two profiles at a time is refused")
+    return answers[-1]
+
+
+def _own_address() -> str:
+    """An address of this machine that is not its loopback; skips a test where there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        return probe.getsockname()[0]
+
+
+async def test_other_machines_and_pages_of_other_sites_are_told_nothing(tmp_path: Path):
+    async with serving(None, "--endpoints=127.0.0.1:1", PLAIN) as served:
+        port = served.metrics_port
+        for path in ("/debug/plugins/state", "/debug/pprof/goroutine", "/debug/pprof/"):
+            rebound, said = await get(port, path, Host="attacker.example")
+            assert (rebound, b"kubectl port-forward" in said) == (403, True)
+            assert (await get(port, path, _own_address()))[0] == 403
+            assert (await get(port, path, Host="localhost"))[0] == 200
+        assert (await get(port, "/metrics", _own_address()))[0] == 200
+
+
+async def test_token_of_the_page_opens_them_to_other_machines(tmp_path: Path):
+    secret = tmp_path / "token"
+    secret.write_text(TOKEN)
+    async with serving(None, "--endpoints=127.0.0.1:1", PLAIN, f"--metrics-token-file={secret}") as served:
+        port, address = served.metrics_port, _own_address()
+        assert (await get(port, "/debug/plugins/state"))[0] == 401
+        assert (await get(port, "/debug/plugins/state", address, Authorization=f"Bearer {TOKEN}"))[0] == 200
+
+
+async def test_profiles_may_be_switched_off():
+    async with serving(None, "--endpoints=127.0.0.1:1", PLAIN, "--enable-pprof=false") as served:
+        assert (await get(served.metrics_port, "/debug/pprof/profile"))[0] == 404
+        assert (await get(served.metrics_port, "/debug/plugins/state"))[0] == 200
+
+
+@pytest.mark.parametrize("seconds", ["0", "121", "nan", "soon", "-1"])
+async def test_times_that_make_no_sense_are_refused(seconds: str):
+    async with serving(None, "--endpoints=127.0.0.1:1", PLAIN) as served:
+        status, said = await get(served.metrics_port, f"/debug/pprof/profile?seconds={seconds}")
+        assert (status, said) == (400, b"seconds: write a number from 0.1 to 120\n")
