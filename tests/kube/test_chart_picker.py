@@ -8,12 +8,15 @@ from pathlib import Path
 
 import grpc
 import pytest
+from bench import BODY, request_body
 from charts import CHART, FLAVOURS, RELEASE, SERVERS, container, one
 from cluster.space import Space
 from commands import Command, command
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
+from otlp import collector
 from rig.ports import reserved_ports
+from serving import exchange, first_message, served_by
 from waiting import until
 
 NAME = f"{RELEASE}-epp"
@@ -90,3 +93,28 @@ async def test_picker_of_a_release_becomes_ready(started, space, flavour):
         assert picker.running
         refused = [line for line in picker.err if "forbidden" in line.lower()]
         assert refused == []
+
+
+async def test_picker_of_a_traced_release_exports_its_traces_to_the_address_of_the_values(started, space):
+    await space.pod("server", "127.0.0.2", labels=IDLE)
+    async with collector() as received:
+        values = (
+            "router.tracing.enabled=true",
+            f"router.tracing.otelExporterEndpoint={received.address}",
+            "router.tracing.sampling.sampler=parentbased_always_on",
+            "router.epp.flags.secure-serving=false",
+        )
+        async with started(*values) as (picker, _):
+            served = await served_by(picker)
+            async with served.channel() as channel:
+                call = exchange(channel)
+                await call.write(first_message())
+                await call.write(request_body(BODY, end=True))
+                assert (await call.read()).HasField("immediate_response")  # no server answers at that address
+            await until(lambda: received.spans, "spans have come", seconds=60)
+    assert {span.name for span in received.spans} == {"gateway.request", "gateway.request_orchestration"}
+    resource = received.spans[0].resource
+    assert resource["service.name"] == "llm-d-router/epp"
+    assert resource["k8s.namespace.name"] == space.namespace
+    assert resource["k8s.pod.name"].startswith(f"{NAME}-")
+    assert resource["k8s.node.name"] == "node-1"
