@@ -13,6 +13,7 @@ from timing import no_log_lines, quick, tell
 from epp.config import Builder, assemble
 from epp.datastore import Credit, Datastore
 from epp.director import Director, DirectorObserver, Routing, Subset
+from epp.director.tracing import RequestTrace
 from epp.extproc.budgets import Budgets, BudgetSettings, Claim
 from epp.extproc.decoding import decode
 from epp.extproc.exchange import ExchangeSettings
@@ -88,7 +89,15 @@ class Decided:
         self._request, self._result = first.request, first.result
         self._outliers = OutlierMemory(store, self.clock)
 
-    def route(self, headers: Headers, body: bytes, subset: Subset | None, *, incomplete: bool = False) -> Routing:
+    def route(
+        self,
+        headers: Headers,
+        body: bytes,
+        subset: Subset | None,
+        *,
+        incomplete: bool = False,
+        trace: RequestTrace | None = None,
+    ) -> Routing:
         """Credit the endpoint, nothing else."""
         self._request.headers = headers
         return Routing(
