@@ -31,6 +31,7 @@ TENANTS = "docs/tenants.md"
 SECURITY = "docs/security.md"
 DECISIONS = "docs/decisions.md"
 WHAT_IF = "docs/what-if.md"
+OBSERVABILITY = "docs/observability.md"
 NOT_RUN = {
     "README.md": ("make run", "make test", "make bench", "helm install", "epp check --cluster"),
     "deploy/README.md": ("docker build", "helm ", "kubectl "),
@@ -43,6 +44,7 @@ NOT_RUN = {
     TENANTS: ("kubectl ",),
     SECURITY: (),
     DECISIONS: (),
+    OBSERVABILITY: (),
     FILES: ("kubectl ",),
     WHAT_IF: (),
 }
@@ -60,6 +62,7 @@ PROJECT_FILES = {
     TENANTS: (),
     SECURITY: (),
     DECISIONS: (),
+    OBSERVABILITY: (),
     FILES: (),
     WHAT_IF: (),
 }
@@ -324,6 +327,19 @@ def test_security_works_as_it_is_written(walk):
     assert not {"x_prefiller_host_port", "x-llm-d-model-name-rewrite"} & {name for name, _ in record["headers"]}
     assert "status 401" in refused
     assert 'llm_d_epp_extproc_protocol_errors_total{kind="undecodable"} 0.0' in metrics
+
+
+def test_observability_works_as_it_is_written(walk):
+    walked = walk(OBSERVABILITY)
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    line = json.loads(output_of(walked, "until grep '\"x-request-id").splitlines()[-1])
+    assert (line["msg"], line["status"], line["trace_id"]) == ("request", 200, trace_id)
+    names = set(re.findall(r'"name": "(\S+)"', output_of(walked, "grep '\"name\"'")))
+    assert {"gateway.request", "gateway.request_orchestration", "run_scheduler_profile", "pick_endpoints"} <= names
+    state = json.loads(output_of(walked, "curl -sf http://127.0.0.1:9090/debug/plugins/state"))
+    assert state["plugins"]["approx-prefix-cache-producer"]["state"]["totalEndpoints"] == 1
+    assert "epp." in output_of(walked, "curl -sf 'http://127.0.0.1:9090/debug/pprof/profile")
+    assert "thread MainThread:" in output_of(walked, "curl -sf 'http://127.0.0.1:9090/debug/pprof/goroutine")
 
 
 def test_commands_that_are_not_run_are_in_the_documents():
