@@ -82,11 +82,13 @@ class ExportThread:
 
     def _run(self) -> None:
         due = time.monotonic() + self._settings.delay_seconds
-        while not self._stopping:
+        is_last = False
+        while not is_last:
             self._wake.wait(max(0.0, due - time.monotonic()))
             self._wake.clear()
+            is_last = self._stopping
             self._make_spans()
-            is_due = time.monotonic() >= due or self._stopping
+            is_due = time.monotonic() >= due or is_last
             while len(self._collected.spans) >= (1 if is_due else self._settings.batch):
                 self._send()
             if is_due:

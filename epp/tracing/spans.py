@@ -84,7 +84,7 @@ class SpanMaker:
         self._calls(trace, span, request)
         if trace.error is not None and trace.result is None:
             span.set_status(Status(StatusCode.ERROR, _words(trace.error)))
-        span.end(trace.routed_at)
+        span.end(trace.ended_at if trace.routed_at is None else trace.routed_at)
 
     def _calls(self, trace: Trace, parent: Span, request: Attributes) -> None:
         for run in _runs(trace):

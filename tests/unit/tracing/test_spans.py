@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spans of requests that a real director routes, waits with or refuses."""
 
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 from opentelemetry.propagate import get_global_textmap
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from opentelemetry.trace import StatusCode
 
@@ -151,6 +154,54 @@ def test_calls_after_a_recorded_request_are_not_its_own():
     calls = len(first.calls)
     traced.director.route(HEADERS, BODY, None)  # with no trace
     assert len(first.calls) == calls
+
+
+def test_time_in_a_queue_is_a_part_of_the_orchestration_and_ends_with_it_where_the_client_leaves():
+    traced = Traced.by(DISAGGREGATED)
+    trace = traced.tracer.begin(HEADERS)
+    assert isinstance(trace, Trace)
+    trace.complete()
+    trace.queued()
+    trace.left_queue("EvictedContextCancelled")
+    trace.ended(None, Cause.CLIENT_DISCONNECT)
+    traced.maker.make(trace)
+    waited, orchestration, request = traced.collected.spans
+    assert (waited.name, waited.parent) == ("llm_d.epp.flow_control", orchestration.context)
+    assert waited.attributes == {"llm_d.epp.flow_control.outcome": "EvictedContextCancelled"}
+    assert waited.end_time <= orchestration.end_time == request.end_time
+    assert request.attributes["llm_d.epp.request.outcome"] == "client-disconnect"
+    assert request.status.status_code is StatusCode.UNSET
+
+
+class Slow(SpanExporter):
+    """Takes spans when it is let."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.gate = threading.Event()
+        self.sent: list[ReadableSpan] = []
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.asked.set()
+        self.gate.wait(20)
+        self.sent += spans
+        return SpanExportResult.SUCCESS
+
+
+def test_traces_that_end_while_others_are_sent_are_sent_at_the_stop():
+    traced, slow = Traced.by(DISAGGREGATED), Slow()
+    settings = TracingSettings(exporters=(), service_name=None, share=None, delay_seconds=0.01)
+    thread = ExportThread((slow,), traced.maker, traced.collected, settings, SpanCounts(()))
+    thread.start()
+    for _ in range(2):
+        trace = traced.tracer.begin(HEADERS)
+        assert isinstance(trace, Trace)
+        trace.ended(None, Cause.CLIENT_DISCONNECT)
+        thread.add(trace)
+        assert slow.asked.wait(20)
+    threading.Timer(0.05, slow.gate.set).start()
+    thread.stop(20)
+    assert len(slow.sent) == 2
 
 
 @pytest.fixture
