@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Variables of OpenTelemetry decide whether requests are traced, and how."""
 
+import subprocess
+import sys
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -91,3 +94,12 @@ def test_address_of_a_collector_for_other_programs_is_a_warning():
 
 def test_flag_switches_it_off():
     assert read_tracing(Serve(tracing=Switch.FALSE), {"OTEL_TRACES_EXPORTER": "zipkin"}) is None
+
+
+def test_picker_without_an_exporter_imports_nothing_of_opentelemetry():
+    program = (
+        "import sys; from epp.cli.picker_flags import Serve; from epp.cli import serve; from epp.cli.tracing import "
+        "read_tracing; read_tracing(Serve(), {}); print([name for name in sys.modules if 'opentelemetry' in name])"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"
