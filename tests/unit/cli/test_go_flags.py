@@ -38,10 +38,12 @@ BOOLEAN_FLAGS = [
 ]
 
 
+REQUIRED = {"check": ["a.yaml"], "simulate": ["--config=a", "--against=b", "--decisions=c"]}
+
+
 def parsed(name: str, *arguments: str) -> dict[str, object]:
     """The values that a command would run with."""
-    required = ["a.yaml"] if name == "check" else []
-    return commands()[name].make_context(name, [*required, *arguments]).params
+    return commands()[name].make_context(name, [*REQUIRED.get(name, ()), *arguments]).params
 
 
 @pytest.mark.parametrize(("name", "flag"), BOOLEAN_FLAGS)
