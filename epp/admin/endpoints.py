@@ -49,6 +49,8 @@ class PoolView:
     """Seconds of the clock of snapshots."""
     states: Callable[[], Sequence[EndpointState]]
     """What polling says of each endpoint."""
+    picks: Callable[[], Mapping[str, int]]
+    """How often each endpoint was picked, by `namespace/name`."""
 
 
 def endpoint_routes(loop: LoopCalls, view: PoolView) -> tuple[Route, ...]:
@@ -66,9 +68,9 @@ class _EndpointPages:
         """Answer with endpoints in the order of their slots: `limit` of them, from the one at `offset` on."""
         limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
         offset = read_number(request, "offset", 0, least=0, most=10**_MOST_DIGITS - 1)
-        snapshot, now, states = await self._state()
+        snapshot, now, states, picks = await self._state()
         slots = snapshot.slots[offset : offset + limit].tolist()
-        rows = await in_turns(slots, lambda slot: row_of(snapshot, slot, now, states))
+        rows = await in_turns(slots, lambda slot: row_of(snapshot, slot, now, states, picks))
         return as_json(
             {
                 "pool": self._view.name,
@@ -81,18 +83,19 @@ class _EndpointPages:
 
     async def one(self, _request: HttpRequest, name: str) -> Answer:
         """Answer with one endpoint, by its name, `namespace/name` or address."""
-        snapshot, now, states = await self._state()
+        snapshot, now, states, picks = await self._state()
         for slot in snapshot.slots.tolist():
             endpoint = snapshot.endpoints.values[slot]
             if endpoint is not None and name in {endpoint.name, endpoint.id, endpoint.hostport}:
-                return as_json(row_of(snapshot, slot, now, states))
+                return as_json(row_of(snapshot, slot, now, states, picks))
         message = f"there is no endpoint {quoted(name)}: those of the pool are at {PATH}"
         raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)
 
-    async def _state(self) -> tuple[Snapshot, float, Mapping[str, EndpointState]]:
+    async def _state(self) -> tuple[Snapshot, float, Mapping[str, EndpointState], Mapping[str, int]]:
         view = self._view
-        snapshot, now, states = await self._loop.call(lambda: (view.snapshot(), view.now(), view.states()))
-        return snapshot, now, {each.name: each for each in states}
+        found = await self._loop.call(lambda: (view.snapshot(), view.now(), view.states(), view.picks()))
+        snapshot, now, states, picks = found
+        return snapshot, now, {each.name: each for each in states}, picks
 
 
 async def in_turns(slots: Iterable[int], row: Callable[[int], object]) -> list[msgspec.Raw]:
@@ -105,7 +108,9 @@ async def in_turns(slots: Iterable[int], row: Callable[[int], object]) -> list[m
     return rows
 
 
-def row_of(snapshot: Snapshot, slot: int, now: float, states: Mapping[str, EndpointState]) -> Mapping[str, object]:
+def row_of(
+    snapshot: Snapshot, slot: int, now: float, states: Mapping[str, EndpointState], picks: Mapping[str, int]
+) -> Mapping[str, object]:
     """Return what is known of the endpoint in a slot."""
     endpoint = snapshot.endpoints.values[slot]
     assert endpoint is not None  # noqa: S101  of a slot in use
@@ -118,6 +123,7 @@ def row_of(snapshot: Snapshot, slot: int, now: float, states: Mapping[str, Endpo
         "available": bool(np.isin(slot, snapshot.available)),
         **({} if state is None else {"why": state.why, "remedy": state.remedy or None}),
         "load": _numbers(snapshot, slot),
+        "picks": picks.get(endpoint.id, 0),
         "reportAgeSeconds": number(now - snapshot.column(METRICS_AT).item(slot)),
         "accelerator": accelerator_of(tag),
         "topology": {name: value for name, value in asdict(topology).items() if value},

@@ -167,6 +167,11 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._quotas.show(quotas, named)
 
     @property
+    def picks(self) -> Mapping[str, int]:
+        """How often each endpoint of the pool was picked, by `namespace/name`; for the event loop."""
+        return self._scheduling.picks
+
+    @property
     def quota_alerts(self) -> Sequence[Mapping[str, object]]:
         """Limits of quotas that are almost used up; may be read in any thread."""
         return self._quotas.alerts

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of the scheduler and of plugins: runs, where they lead, times, errors, scores that cannot be used."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 
 from epp.framework import Endpoint, Request
 from epp.framework.plugin_metrics import Legacy
@@ -86,6 +87,14 @@ class SchedulingMetrics:
             picked = self._attempt(model, endpoint, most=_MOST_PICKED if series.is_known else _MOST_UNKNOWN)
         picked.value += 1
         self._selections.count(request, result)
+
+    @property
+    def picks(self) -> Mapping[str, int]:
+        """Return how often each endpoint of the pool was picked, by `namespace/name`."""
+        found: Counter[str] = Counter()
+        for (_, endpoint, _), count in self._picked.items():
+            found[endpoint] += int(count.value)
+        return found
 
     def keep(self, endpoints: Collection[str]) -> None:
         """Drop the series of endpoints that have left the pool; `endpoints` are those in it, by `namespace/name`."""

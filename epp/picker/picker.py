@@ -500,6 +500,7 @@ class Picker:
             snapshot=self.store.snapshot,
             now=self._clock.now,
             states=lambda: self._running.endpoint_states,
+            picks=lambda: self.metrics.picks,
         )
         return (
             *page_routes(),

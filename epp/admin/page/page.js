@@ -61,34 +61,33 @@ $("token-form").addEventListener("submit", (event) => {
 /** Picks at earlier looks: [milliseconds, picks by endpoint], the last minute of them. */
 const looks = [];
 
-function perMinute(name, picks) {
+function perMinute(id, picks) {
   const [at, before] = looks[0];
   const minutes = (performance.now() - at) / 60000;
-  return minutes > 0 && name in before ? Math.max(0, picks - before[name]) / minutes : undefined;
+  return minutes > 0 && id in before ? Math.max(0, picks - before[id]) / minutes : undefined;
 }
 
 function remember(endpoints) {
   const now = performance.now();
-  looks.push([now, Object.fromEntries(endpoints.map((each) => [each.name, each.picks]))]);
+  looks.push([now, Object.fromEntries(endpoints.map((each) => [each.id, each.picks]))]);
   while (looks.length > 1 && now - looks[0][0] > 60000) looks.shift();
 }
 
 function endpointRow(each) {
-  const tag = each.accelerator ?? {};
-  const gauge = h("span", { class: "gauge", "aria-hidden": "true" }, h("i", { width: `${100 * (each.kvUsage ?? 0)}%` }));
-  const problem = each.usable === false;
+  const { load, accelerator } = each;
+  const gauge = h("span", { class: "gauge", "aria-hidden": "true" }, h("i", { width: `${100 * (load.kvUsage ?? 0)}%` }));
   return h(
     "tr",
     {},
     h("th", { scope: "row" }, each.name, " ", h("small", { class: "note" }, each.address)),
-    h("td", {}, tag.class || tag.model || "–"),
-    h("td", { class: "number" }, rounded(tag.costPerHour)),
-    h("td", { class: "number" }, rounded(each.waiting, 0)),
-    h("td", { class: "number" }, rounded(each.running, 0)),
-    h("td", {}, gauge, " ", share(each.kvUsage)),
-    h("td", { class: "number" }, known(each.inFlight) ? each.inFlight : "–"),
-    h("td", { class: "number" }, rounded(perMinute(each.name, each.picks), 0)),
-    h("td", { class: problem ? "bad" : "" }, each.state ?? "–"),
+    h("td", {}, accelerator.class || accelerator.model || "–"),
+    h("td", { class: "number" }, rounded(accelerator.costPerHour)),
+    h("td", { class: "number" }, rounded(load.waiting, 0)),
+    h("td", { class: "number" }, rounded(load.running, 0)),
+    h("td", {}, gauge, " ", share(load.kvUsage)),
+    h("td", { class: "number" }, rounded(load.inFlight, 0)),
+    h("td", { class: "number" }, rounded(perMinute(each.id, each.picks), 0)),
+    h("td", { class: each.available ? "" : "bad", title: each.remedy ?? "" }, each.available ? each.why || "used" : each.why || "not used"),
   );
 }
 
@@ -98,7 +97,8 @@ async function refreshPool() {
   remember(found.endpoints);
   $("pool").tBodies[0].replaceChildren(...found.endpoints.map(endpointRow));
   const note = found.endpoints.length ? "" : "The pool has no endpoints.";
-  $("pool-note").textContent = found.more ? `and ${found.more} more` : note;
+  const more = found.total - found.endpoints.length;
+  $("pool-note").textContent = more ? `and ${more} more` : note;
 }
 
 // --- the stream of decisions ------------------------------------------------------------------------------------------
@@ -323,8 +323,9 @@ $("simulate").addEventListener("submit", async (event) => {
     const found = await ask("api/simulate-schedule", asked);
     chosen = "";
     for (const each of $("decisions").children) each.setAttribute("aria-selected", "false");
-    show(found.decision);
-    $("simulate-note").textContent = found.error ? `Refused: ${found.error.message}` : `Would go to ${found.decision.pick.endpoint}.`;
+    show(found);
+    const waits = found.waits ? ` It would wait: ${found.waits}.` : "";
+    $("simulate-note").textContent = found.error ? `Refused: ${found.error.message}` : `Would go to ${found.pick.endpoint}.${waits}`;
     $("detail-title").scrollIntoView({ block: "nearest" });
   } catch (error) {
     $("simulate-note").textContent = error.message;

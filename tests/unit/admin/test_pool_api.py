@@ -88,7 +88,7 @@ class House:
             utc=lambda: 1_800_000_000.0,
             build=self.build,
         )
-        view = PoolView(name="mine", snapshot=self.store.snapshot, now=self.clock.now, states=lambda: ())
+        view = PoolView(name="mine", snapshot=self.store.snapshot, now=self.clock.now, states=lambda: (), picks=dict)
         self.built = 0
         self._opened = opened(
             (
