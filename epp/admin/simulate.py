@@ -86,7 +86,10 @@ class _Ask(Parameters, frozen=True, kw_only=True):
         """The body of the request."""
         if self.body is None:
             return b""
-        return self.body.encode() if isinstance(self.body, str) else msgspec.json.encode(self.body)
+        try:
+            return self.body.encode() if isinstance(self.body, str) else msgspec.json.encode(self.body)
+        except (UnicodeEncodeError, TypeError) as error:
+            raise BadAdminRequestError(f"body: it is not what JSON can have: {error}") from error
 
     @property
     def fields(self) -> Headers:
@@ -202,7 +205,10 @@ class Configs:
 
         Raises BadAdminRequestError for one that is not valid.
         """
-        text = config if isinstance(config, str) else msgspec.json.encode(config).decode()
+        try:
+            text = config if isinstance(config, str) else msgspec.json.encode(config).decode()
+        except (UnicodeEncodeError, TypeError) as error:
+            raise BadAdminRequestError(f"config: it is not what JSON can have: {error}") from error
         async with self._one_at_a_time:
             beside = await self._loop.call(self._picker.assembly)
             if beside is not self._beside:

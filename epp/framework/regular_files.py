@@ -47,14 +47,19 @@ def only_files(paths: Collection[str], *, below: Collection[str] = ()) -> Iterat
         _ALLOWED.reset(token)
 
 
+def check_allowed(path: Path) -> None:
+    """Raise OSError for a file that may not be read now: for libraries that read files themselves."""
+    if not _is_allowed(path):
+        raise PermissionError(errno.EACCES, "only files of the configuration in effect may be named here", str(path))
+
+
 def read_regular(path: Path, most_bytes: int) -> FileContent:
     """Return the content, or the first `most_bytes` + 1 bytes of a larger one.
 
     Raises OSError, whose `strerror` has a remedy where there is a certain one. A pipe, a socket or a device is an error
     too, and is not waited for.
     """
-    if not _is_allowed(path):
-        raise PermissionError(errno.EACCES, "only files of the configuration in effect may be named here", str(path))
+    check_allowed(path)
     try:
         descriptor = _opened(path)
     except FileNotFoundError:

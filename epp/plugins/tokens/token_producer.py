@@ -2,6 +2,7 @@
 """Counts the tokens of a prompt: by the parser's estimate, or with a tokenizer."""
 
 import codecs
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epp.framework import (
@@ -16,6 +17,7 @@ from epp.framework import (
     RequestBody,
     Stability,
 )
+from epp.framework.regular_files import check_allowed
 from epp.plugins.tokens.media_sizes import ImageEstimate, VideoEstimate, says_of_videos, with_sizes
 
 if TYPE_CHECKING:
@@ -152,6 +154,7 @@ def _load(path: str) -> "Tokenizer":
             f"tokenizer {path!r} needs the package tokenizers: pip install 'inference-epp[tokenizers]'"
         ) from error
     try:
+        check_allowed(Path(path))
         tokenizer = Tokenizer.from_file(path)
     except Exception as error:  # its errors have no class of their own
         raise ValueError(f"tokenizer file {path!r} cannot be read: {error}") from error

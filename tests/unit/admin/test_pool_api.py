@@ -272,6 +272,8 @@ def test_yaml_is_read_like_json(house):
     assert answer.body["pick"]["endpoint"] == "e1"
     assert asked(house.port, "POST", SIMULATE, b"a: [", Content_Type="application/yaml").status == 400
     assert asked(house.port, "POST", SIMULATE, b"- a", Content_Type="text/yaml").status == 400
+    for text in (b'body: "\\uD800"', b'body: {a: "\\uD800"}', b'config: {a: "\\uD800"}', b'config: "\\uD800"'):
+        assert asked(house.port, "POST", SIMULATE, text, Content_Type="text/yaml").status == 400
     assert asked(house.port, "POST", SIMULATE, b"{}", Content_Type="text/plain").status == 415
 
 
