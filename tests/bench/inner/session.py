@@ -89,6 +89,10 @@ class Decided:
         self._request, self._result = first.request, first.result
         self._outliers = OutlierMemory(store, self.clock)
 
+    def processed(self, since: float) -> None:
+        """Take the time, as the director does."""
+        self._observer.request_processed(self.clock.now() - since)
+
     def route(
         self,
         headers: Headers,
