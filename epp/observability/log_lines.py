@@ -13,6 +13,8 @@ import msgspec
 import structlog
 from structlog.typing import EventDict
 
+from epp.framework.headers import REQUEST_ID
+
 TimeStamp: TypeAlias = Callable[[], str | int | float]
 """Returns the time of now as lines have it."""
 
@@ -21,7 +23,7 @@ _KEYS: Mapping[str, str] = MappingProxyType(
         "exception": "stacktrace",
         "model": "modelName",
         "objective": "objectiveKey",
-        "request_id": "x-request-id",
+        "request_id": REQUEST_ID,
         "target_model": "targetModelName",
     }
 )

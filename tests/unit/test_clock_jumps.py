@@ -17,11 +17,15 @@ LONGEST_DAY = DAY_SECONDS + 3600
 HOUR = 3600.0
 
 ASKS_FOR_THE_TIME_OF_DAY = {
+    "debugging/cpu.py": {"time.time_ns"},  # of a profile
+    "debugging/heap.py": {"time.time_ns"},
+    "debugging/pages.py": {"datetime.now"},  # of a page
     "demo/clusters.py": {"datetime.now"},  # a date in an object of the demo
     "extproc/certificates.py": {"dt.datetime.now"},  # of a certificate that is made
     "framework/clock.py": {"time.time"},
+    "framework/plugin_metrics.py": {"time.time"},  # `_created` of a histogram
     "observability/families.py": {"time.time"},  # `_created` of a counter
-    "observability/logs.py": {"time.time_ns"},  # of a log line
+    "observability/log_lines.py": {"time.time", "time.time_ns", "datetime.now"},  # of a log line
     "sim/completions.py": {"time.time"},  # `created` of an answer
     "sim/driver.py": {"time.time"},
     "sim/server.py": {"time.time"},

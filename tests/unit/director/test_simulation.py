@@ -36,6 +36,7 @@ from epp.framework.plugin import roles_of
 from epp.framework.registry import Registry
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, RUNNING, WAITING
+from epp.scheduling import SchedulingObserver
 
 SAMPLES = Path(__file__).parents[3] / "epp" / "samples"
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
@@ -120,7 +121,7 @@ HEADERS = [
 POLICIES = PoolPolicies(priorities={"batch": -1, "gold": 5})
 
 
-class Told(DirectorObserver):
+class Told(DirectorObserver, SchedulingObserver):
     """Notes every event, by name and by what it is about."""
 
     def __init__(self) -> None:
