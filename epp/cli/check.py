@@ -118,6 +118,8 @@ def graph_tree(graph: Graph) -> Tree:
             profiles.add(f"{role.removesuffix('s')} {_named(plugin)}{_parameters(plugin)}")
     for profile in graph.profiles:
         _add_profile(profiles, profile)
+    for profile in graph.shadows:
+        _add_profile(tree, profile, kind="shadow profile")
     for name, plugins in graph.hooks.items():
         if name not in _BEFORE_SCHEDULING:
             tree.add(f"{name}: {', '.join(escape(plugin.name) for plugin in plugins)}")
@@ -200,11 +202,11 @@ def _add_data(data: Tree, graph: Graph) -> None:
         data.add(f"discovery {_named(graph.discovery)}{_parameters(graph.discovery)}")
 
 
-def _add_profile(tree: Tree, profile: ProfileGraph) -> None:
+def _add_profile(tree: Tree, profile: ProfileGraph, kind: str = "profile") -> None:
     aside = [f"fails open: {', '.join(profile.fail_open)}"] if profile.fail_open else []
     if profile.constraint_status != _CONSTRAINT_STATUS:
         aside.append(f"{profile.constraint_status} for unmet constraints")
-    branch = tree.add(f"profile [bold]{escape(profile.name)}[/]{_aside(aside)}")
+    branch = tree.add(f"{kind} [bold]{escape(profile.name)}[/]{_aside(aside)}")
     if profile.drop_stale_after_seconds is not None:
         branch.add(f"drops endpoints that did not report for {profile.drop_stale_after_seconds:g} s")
     for step in profile.filters:

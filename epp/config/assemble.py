@@ -18,6 +18,7 @@ from epp.config.model import PluginRef
 from epp.config.probe import rehearse
 from epp.config.problems import Problem, in_order_of_the_file
 from epp.config.profiles import build_profiles, choose_aggregator, choose_profile_picker
+from epp.config.shadows import check_shadows, divide_profiles
 from epp.config.wiring import add_missing_producers, check_order, in_order
 from epp.director import ParserTable, Pipeline, ResponseNeeds
 from epp.framework.cluster import Reading
@@ -28,6 +29,7 @@ from epp.framework.plugin import Plugin, all_roles
 from epp.framework.quotas import QuotaSource
 from epp.framework.records import Derivation
 from epp.framework.roles import Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming
+from epp.framework.shadows import Shadowing
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.scheduling import Scheduler, SchedulingObserver
 
@@ -69,14 +71,16 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     for index, spec in enumerate(loaded.model.plugins):
         instances.declare(spec, index)
     instances.connect()
-    profiles = build_profiles(loaded.model, instances)
+    built = build_profiles(loaded.model, instances)
+    profiles, shadows = divide_profiles(built, instances, all_known=not loaded.gaps.profiles)
     gates = check_features(loaded.model, instances)
     admit = partial(build_admission, loaded.model, instances, is_on=gates.get(FLOW_CONTROL, False))
     admission = _attempt(instances, admit, FLOW_CONTROL) or AdmissionSettings()
     parsers = _attempt(instances, lambda: _parsers(loaded, instances), "requestHandler") or ()
     layer = _attempt(instances, lambda: build_data_layer(loaded, instances), "dataLayer") or DataLayer()
     found = choose_discovery(loaded, instances)
-    choose = partial(choose_profile_picker, profiles, instances, all_known=not loaded.gaps.profiles)
+    all_known = not loaded.gaps.profiles and not instances.may_lack(Shadowing)
+    choose = partial(choose_profile_picker, profiles, instances, all_known=all_known)
     handler = _attempt(instances, choose, "schedulingProfiles")
     aggregator = _attempt(instances, partial(choose_aggregator, handler, instances), "plugins")
     add_missing_producers(instances)
@@ -92,7 +96,9 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     assert producers is not None  # noqa: S101  the same
     assert of_headers is not None  # noqa: S101  the same
     complete = {name: profile for name, profile in profiles.items() if profile is not None}
-    found_by_lint = lint(loaded, complete, layer.feeds, instances, admission.flow_control)
+    every = {name: profile for name, profile in built.items() if profile is not None}
+    check_shadows(loaded.model, complete, shadows, instances)
+    found_by_lint = lint(loaded, every, layer.feeds, instances, admission.flow_control)
     return Assembly(
         loaded=loaded,
         pipeline=Pipeline(
@@ -104,6 +110,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
             response_needs=_response_needs(instances),
             flow_control=admission.flow_control,
             shedding=admission.shedding,
+            shadows=shadows,
         ),
         feeds=layer.feeds,
         taggers=instances.of(Tagger),

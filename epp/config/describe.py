@@ -144,6 +144,8 @@ class Graph(msgspec.Struct, frozen=True, rename="camel"):
     called: dict[str, tuple[PluginUse, ...]]
     """Plugins that others call, such as deciders, by role."""
     profiles: tuple[ProfileGraph, ...]
+    shadows: tuple[ProfileGraph, ...]
+    """Profiles that decide nothing, and are compared with what did."""
     hooks: dict[str, tuple[PluginUse, ...]]
     """Plugins around scheduling, in the order in which they run."""
     feeds: tuple[FeedGraph, ...]
@@ -211,6 +213,7 @@ def describe(assembly: Assembly) -> Graph:
             if (found := uses(plugin for plugin in assembly.instances.of(cls) if plugin.name in named))
         },
         profiles=tuple(map(profile_graph, scheduler.profiles.values())),
+        shadows=tuple(map(profile_graph, pipeline.shadows.values())),
         hooks={
             cls.role.title.lower(): found
             for cls in sorted(all_roles(), key=lambda cls: cls.role.stage)

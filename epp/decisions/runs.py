@@ -183,7 +183,7 @@ def _candidate_scores(
             contributions=tuple(round(part, _DIGITS) for part in parts),
             rank=ranks.get(position),
             accelerator=accelerator_of(tag),
-            cost_per_hour=_cost(tag),
+            cost_per_hour=cost_of(tag),
             in_flight=int(in_flight.item(position)),
             waiting=number(waiting.item(position)),
             running=number(running.item(position)),
@@ -191,6 +191,7 @@ def _candidate_scores(
         )
 
 
-def _cost(tag: AcceleratorTag) -> float | None:
+def cost_of(tag: AcceleratorTag) -> float | None:
+    """Return its dollars an hour, as records have them; None for unknown."""
     cost = tag.cost_per_hour()
     return None if cost is None else number(cost)

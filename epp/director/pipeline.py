@@ -14,6 +14,7 @@ from epp.framework.plugin import Plugin, R
 from epp.framework.request import Headers, Reading, RequestBody
 from epp.framework.roles import Parser, ResponseHeaders, ResponseReporter, ResponseTiming
 from epp.framework.steps import Steps
+from epp.scheduling import Profile
 from epp.scheduling.scheduler import Scheduler
 
 _MOST_PATHS = 16
@@ -130,6 +131,8 @@ class Pipeline:
     """None where requests do not wait for room."""
     shedding: SaturationDetector[Any] | None = None
     """What says then that the pool is saturated; None for the usual."""
+    shadows: Mapping[str, Profile] = field(default_factory=dict)
+    """Profiles that decide nothing, by name: others look afterwards what they would have picked."""
     _kept_back: Spellings = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -263,6 +263,10 @@ class Request(msgspec.Struct, eq=False):
         """Whether the endpoint is asked for another model than the client was."""
         return self.target_model not in ("", self.body.model)
 
+    def dry_copy(self, seed: int) -> "Request":
+        """Return the same request as one that goes nowhere, with another seed and what producers have computed."""
+        return msgspec.structs.replace(self, dry_run=True, seed=seed, _data=dict(self._data))
+
     def put(self, key: DataKey[T], value: T) -> None:
         """Publish what a producer computed."""
         self._data[key.id] = value

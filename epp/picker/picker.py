@@ -32,6 +32,7 @@ from epp.datastore import Datastore
 from epp.debugging import DebugPages
 from epp.decisions.recorder import Recorder, Setup, recorder_of
 from epp.decisions.series import DecisionMetrics
+from epp.decisions.shadows import Shadows
 from epp.director import Director, DirectorObserver
 from epp.extproc.budgets import Claim
 from epp.extproc.exchange import ExchangeSettings
@@ -43,6 +44,7 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.inputs import HasInputs
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
+from epp.framework.shadows import Shadowing
 from epp.kube.access import KubeApi
 from epp.kube.reviews import TokenReviews
 from epp.observability.accelerator_names import UnknownAccelerators
@@ -111,6 +113,7 @@ class Picker:
                 self.metrics.registry.register(LeaderMetrics(lease, is_leader=lambda: election.is_leader))
             discovery = kubernetes.discovery
         self.recorder = self._recorder()
+        self._shadows = Shadows(self.metrics.registry, None if self.recorder is None else self.recorder.add_shadows)
         self._running = RunningConfig(
             self._build(loaded, {}),
             self._clock,
@@ -127,6 +130,7 @@ class Picker:
             terminal=settings.terminal,
             page_limits=settings.page_limits,
         )
+        self._use_shadows(self._running.assembly)
         if settings.policies is not None:
             self.director.use_policies(settings.policies.policies)
         self.metrics.registry.register(InputMetrics(self._input_owners))
@@ -293,6 +297,7 @@ class Picker:
         """Yield what is told of requests, beside the metrics."""
         if self.recorder is not None:
             yield self.recorder
+        yield self._shadows
         yield from self._settings.observers
         if self._settings.tracing is not None:
             yield self._settings.tracing.tracer
@@ -308,6 +313,7 @@ class Picker:
         self._supervisor.start("event loop lag", partial(follow_loop_lag, self._lagged))
         if self.recorder is not None:
             self._supervisor.start("decision records", self.recorder.run)
+        self._supervisor.start("shadow profiles", self._shadows.run)
         held = self._servers.extproc.budgets.gathered
         self._supervisor.start("memory", partial(give_back_memory, lambda: held.used))
 
@@ -364,7 +370,12 @@ class Picker:
             except Exception as error:  # noqa: BLE001  whatever a source of endpoints raises as it starts
                 self._follower.reject(error)
             else:
+                self._use_shadows(assembly)
                 self._follower.accept(assembly)
+
+    def _use_shadows(self, assembly: Assembly) -> None:
+        plugins = assembly.pipeline.of(Shadowing)
+        self._shadows.use(assembly.pipeline.shadows, plugins[0].limits if plugins else None)
 
     def _build_next(self, loaded: LoadedConfig) -> Assembly:
         """Make the plugins of a new configuration; those that the present one has too are kept, state and all."""
@@ -402,6 +413,7 @@ class Picker:
             **self._quota_alerts,
             **self.metrics.stalls.as_fields,
             **self._decision_file,
+            **self._disabled_shadows,
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             **({} if self._kubernetes is None else self._kubernetes.health),
             "lost_log_lines": self._settings.lost_log_lines(),
@@ -449,6 +461,12 @@ class Picker:
         """Why records of decisions are not written, as a part of `/healthz`; nothing where they are."""
         file = None if self.recorder is None else self.recorder.file
         return {"decision_file": {"problem": file.problem, "lost": file.lost}} if file and file.problem else {}
+
+    @property
+    def _disabled_shadows(self) -> dict[str, object]:
+        """Shadow profiles that do not run any more, as a part of `/healthz`; nothing where all do."""
+        problems = self._shadows.problems
+        return {"shadow_profiles_disabled": problems} if problems else {}
 
     def _lagged(self, seconds: float) -> None:
         self.metrics.loop_lagged(seconds)

@@ -34,6 +34,7 @@ ASKS_FOR_THE_TIME_OF_DAY = {
 USES_UTC = {
     "clusters/tagger.py",  # taints, which begin and end at times of day
     "collectors/dynamic_scores/scorer.py",  # the range of a query
+    "decisions/recorder.py",  # of a record
     "kube/event_writer.py",
     "kube/lease.py",  # for people: who leads is decided by `now`
     "picker/picker.py",  # of scores on a page

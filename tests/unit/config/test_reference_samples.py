@@ -267,6 +267,7 @@ OWN = {
     "steady-scorer",
     "taint-filter",
     "taint-scorer",
+    "shadow-profiles",
     "tenant-quotas",
     "tenants",
     "wake-up-scorer",
