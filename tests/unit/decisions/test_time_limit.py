@@ -43,10 +43,8 @@ def compute_for_ever() -> None:
 
 def go_on_after_any_error() -> None:
     while True:
-        try:
+        with suppress(Exception):
             compute_for_ever()
-        except Exception:  # noqa: BLE001, S110  that is the fault
-            pass
 
 
 def go_on_once() -> None:
