@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shadow profiles of a real picker behind a real Envoy: agreement on /metrics and in records, and broken ones."""
+
+import json
+from pathlib import Path
+
+import aiohttp
+import pytest
+from commands import Command, command
+from serving import metrics_on
+from world import MODEL, until
+
+BROKEN = """
+import time
+from epp.framework import Scorer
+
+class Hangs(Scorer):
+    plugin_type = "hangs"
+
+    def score(self, request, candidates):
+        while candidates.profile == "tryout":
+            {fault}
+        return candidates.slots * 0.0
+"""
+CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {{type: shadow-profiles, parameters: {{profiles: [{shadows}], sampleRate: 1}}}}
+- {{type: active-request-scorer}}
+- {{type: max-score-picker}}
+- {{type: random-picker}}
+{more}
+schedulingProfiles:
+- name: default
+  plugins: [{{pluginRef: active-request-scorer}}, {{pluginRef: max-score-picker}}]
+- name: tryout
+  plugins: [{{pluginRef: {scorer}}}, {{pluginRef: random-picker}}]
+"""
+
+
+FAULTS = ("pass", "time.sleep(1000)", "raise SystemExit", "raise MemoryError")
+
+
+def config(directory: Path, scorer: str, more: str = "") -> Path:
+    path = directory / "shadow.yaml"
+    path.write_text(CONFIG.format(shadows="tryout", scorer=scorer, more=more))
+    return path
+
+
+async def url_of(gateway: Command) -> str:
+    return (await gateway.says("listening on")).split()[2]
+
+
+async def ask(http: aiohttp.ClientSession, url: str, request_id: str) -> int:
+    body = {"model": MODEL, "prompt": "hello", "max_tokens": 1}
+    async with http.post(f"{url}/v1/completions", json=body, headers={"x-request-id": request_id}) as answer:
+        await answer.read()
+        return answer.status
+
+
+async def runs_on(port: int) -> dict[str, float]:
+    """Return the runs by outcome."""
+    found = (await metrics_on(port)).get("llm_d_epp_shadow_runs_total", {})
+    return {next(one[8:] for one in labels if one.startswith("outcome=")): value for labels, value in found.items()}
+
+
+async def test_gie_9_agreement_shows_on_metrics_and_in_records(simulated, tmp_path):
+    sims = await simulated("a", "b")
+    endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
+    path = config(tmp_path, "active-request-scorer")
+    flags = ("--listen=127.0.0.1:0", "--endpoints", endpoints, "--metrics-port=0", "--admin-port=0", "-v=1")
+    async with (
+        command("gateway", *flags, f"--config-file={path}", "--decision-sample-rate=1") as gateway,
+        aiohttp.ClientSession() as http,
+    ):
+        url = await url_of(gateway)
+        ready = json.loads(await gateway.says('"event":"ready"'))
+        metrics = int(ready["metrics"].rpartition(":")[2])
+        for number in range(20):
+            assert await ask(http, url, f"r{number}") == 200
+
+        async def all_ran() -> bool:
+            return sum((await runs_on(metrics)).values()) == 20
+
+        await until(all_ran, "every request has had its shadow")
+        async with http.get(f"http://{ready['admin']}/api/decisions?limit=100") as found:
+            records = (await found.json())["decisions"]
+        shadows = [shadow for record in records for shadow in record["shadows"]]
+        assert len(shadows) == len(records) == 20
+        assert {shadow["profile"] for shadow in shadows} == {"tryout"}
+        agreeing = sum(shadow.get("agrees", False) for shadow in shadows)
+        assert agreeing == (await runs_on(metrics))["agrees"]
+        assert 0 < agreeing < 20  # a random pick among two
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_gie_9_shadow_that_hangs_or_raises_stops_no_request(simulated, tmp_path, fault):
+    sims = await simulated("a")
+    (tmp_path / "broken.py").write_text(BROKEN.format(fault=fault))
+    path = config(tmp_path, "hangs", '- {type: "broken:Hangs", name: hangs}')
+    flags = ("--listen=127.0.0.1:0", "--endpoints", f"a={sims['a'].address}", "--metrics-port=0", "-v=1")
+    async with (
+        command(
+            "gateway", *flags, f"--config-file={path}", "--allow-plugin-modules=broken", PYTHONPATH=str(tmp_path)
+        ) as gateway,
+        aiohttp.ClientSession() as http,
+    ):
+        url = await url_of(gateway)
+        port = int(json.loads(await gateway.says('"event":"ready"'))["metrics"].rpartition(":")[2])
+        for number in range(10):
+            assert await ask(http, url, f"r{number}") == 200
+        hangs = not fault.startswith("raise")
+        outcome, least = ("timeout", 5) if hangs else ("agrees" if "Memory" in fault else "failed", 10)
+
+        async def all_ran() -> bool:
+            return (await runs_on(port))[outcome] >= least
+
+        await until(all_ran, "shadows have run")
+        assert await ask(http, url, "last") == 200
+        async with http.get(f"http://127.0.0.1:{port}/healthz") as page:
+            shown = await page.json()
+        assert shown["ready"]
+        assert bool(shown.get("shadow_profiles_disabled")) == hangs
+        assert not hangs or "shadow profile disabled" in str(gateway)
