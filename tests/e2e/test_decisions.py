@@ -74,7 +74,7 @@ class Decisions:
 
 
 async def admin_of(served: Served) -> str:
-    return "http://" + json.loads(await served.command.says('"event":"ready"'))["admin"]
+    return "http://" + json.loads(await served.command.says('"msg":"ready"'))["admin"]
 
 
 @pytest.mark.parametrize(

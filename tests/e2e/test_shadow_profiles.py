@@ -75,7 +75,7 @@ async def test_gie_9_agreement_shows_on_metrics_and_in_records(simulated, tmp_pa
         aiohttp.ClientSession() as http,
     ):
         url = await url_of(gateway)
-        ready = json.loads(await gateway.says('"event":"ready"'))
+        ready = json.loads(await gateway.says('"msg":"ready"'))
         metrics = int(ready["metrics"].rpartition(":")[2])
         for number in range(20):
             assert await ask(http, url, f"r{number}") == 200
@@ -107,7 +107,7 @@ async def test_gie_9_shadow_that_hangs_or_raises_stops_no_request(simulated, tmp
         aiohttp.ClientSession() as http,
     ):
         url = await url_of(gateway)
-        port = int(json.loads(await gateway.says('"event":"ready"'))["metrics"].rpartition(":")[2])
+        port = int(json.loads(await gateway.says('"msg":"ready"'))["metrics"].rpartition(":")[2])
         for number in range(10):
             assert await ask(http, url, f"r{number}") == 200
         hangs = not fault.startswith("raise")

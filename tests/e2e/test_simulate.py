@@ -89,7 +89,7 @@ async def front(files) -> AsyncIterator[Front]:
 
 async def front_of(gateway: Command, http: aiohttp.ClientSession) -> Front:
     url = (await gateway.says("listening on")).split()[2]
-    ready = json.loads(await gateway.says('"event":"ready"'))
+    ready = json.loads(await gateway.says('"msg":"ready"'))
     metrics = ready["metrics"].replace("*", "127.0.0.1")
     return Front(http, url, f"http://{ready['admin']}", f"http://{metrics}")
 

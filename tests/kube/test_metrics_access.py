@@ -56,7 +56,7 @@ async def test_page_is_for_accounts_that_may_get_its_path(space, tmp_path):
     reader, other = await bound_reader(space), await space.user("other")
     kubeconfig = picker.kubeconfig(tmp_path / "kubeconfig")
     async with command("serve", *FLAGS, *PORTS, KUBECONFIG=str(kubeconfig)) as process:
-        port = int(json.loads(await process.says('"event":"ready"'))["metrics"].rpartition(":")[2])
+        port = int(json.loads(await process.says('"msg":"ready"'))["metrics"].rpartition(":")[2])
         assert (await answer(port))[0] == 401
         assert (await answer(port, "made-up"))[0] == 401
         status, text = await answer(port, other.token)
@@ -75,7 +75,7 @@ async def test_picker_that_may_not_ask_says_so(space, tmp_path):
     picker = await space.user("picker")
     kubeconfig = picker.kubeconfig(tmp_path / "kubeconfig")
     async with command("serve", *FLAGS, *PORTS, KUBECONFIG=str(kubeconfig)) as process:
-        port = int(json.loads(await process.says('"event":"ready"'))["metrics"].rpartition(":")[2])
+        port = int(json.loads(await process.says('"msg":"ready"'))["metrics"].rpartition(":")[2])
         assert (await answer(port, picker.token))[0] == 503
         line = json.loads(await process.says("cannot be asked who may read it"))
         assert "allow create of tokenreviews" in line["reason"]
