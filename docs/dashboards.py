@@ -164,6 +164,20 @@ _HARDWARE = Row(
             {"{{accelerator}}": _level("sum", "llm_d_epp_accelerator_ready_endpoints", "accelerator")},
             stacked=True,
         ),
+        Panel(
+            "Dollars an hour",
+            "currencyUSD",
+            {
+                "{{accelerator}}, in use": _level("sum", "llm_d_epp_accelerator_busy_cost_per_hour", "accelerator"),
+                "all": _level("sum", "llm_d_epp_accelerator_cost_per_hour"),
+            },
+            "Of endpoints with a known price; in use are those with requests in flight.",
+        ),
+        Panel(
+            "Endpoints dropped for their accelerator",
+            "cps",
+            {"{{reason}}": _or_zero(_rate("llm_d_epp_accelerator_mismatch_total", "reason"))},
+        ),
     ),
 )
 _DECIDING = Row(
@@ -191,6 +205,12 @@ _DECIDING = Row(
 _ITSELF = Row(
     "The picker itself",
     (
+        Panel(
+            "Age of what is known of endpoints",
+            "s",
+            {"oldest": _level("max", "llm_d_epp_snapshot_age_seconds")},
+            "Requests are routed by nothing older.",
+        ),
         Panel(
             "Event loop lag",
             "s",
