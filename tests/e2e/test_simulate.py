@@ -61,6 +61,10 @@ class Front:
         ]
 
 
+ASKED = 9
+"""Requests that each gateway of these tests has had."""
+
+
 def body(number: int) -> dict:
     return {"model": MODEL, "prompt": f"Conversation {number}. " * 40, "max_tokens": 2}
 
@@ -84,7 +88,10 @@ async def front(files) -> AsyncIterator[Front]:
             str(files / "decisions.jsonl"), "-v=1",
         )  # fmt: skip
         async with command("gateway", *flags) as gateway, aiohttp.ClientSession() as http:
-            yield await front_of(gateway, http)
+            front = await front_of(gateway, http)
+            for number in range(ASKED):
+                await front.ask(number)
+            yield front
 
 
 async def front_of(gateway: Command, http: aiohttp.ClientSession) -> Front:
@@ -95,13 +102,11 @@ async def front_of(gateway: Command, http: aiohttp.ClientSession) -> Front:
 
 
 async def test_the_same_decision_simulated_again_gives_the_same_pick(front):
-    for number in range(9):
-        await front.ask(number)
     records: list[dict] = []
 
     async def all_recorded() -> bool:
         records[:] = (await front.get("/api/decisions?limit=50"))["decisions"]
-        return len(records) == 9
+        return len(records) == ASKED
 
     await until(all_recorded, "all decisions are recorded")
     assert len({record["pick"]["endpoint"] for record in records}) == 3
@@ -134,11 +139,11 @@ async def test_recorded_decisions_are_taken_again_as_they_were(front, files):
 
     async def written() -> bool:
         lines = await asyncio.to_thread((files / "decisions.jsonl").read_bytes)
-        return lines.count(b"\n") >= 9
+        return lines.count(b"\n") >= ASKED
 
     await until(written, "all decisions are in the file")
     found = await compared("--against", config, *arguments)
-    assert (found["replayed"], found["reproduced"], found["differing"]) == (9, 9, 0)
+    assert (found["replayed"], found["reproduced"], found["differing"]) == (ASKED, ASKED, 0)
     assert (await compared("--against", "random", *arguments))["differing"] > 0
 
 
