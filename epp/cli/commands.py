@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from epp.cli.options import (
+    AdminPort,
     Endpoints,
     EndpointSelector,
     EndpointTargetPorts,
@@ -245,6 +246,8 @@ class Demo:
             help="An EndpointPickerConfig file instead of the demo's own; edit it while the demo runs.",
         ),
     ] = None
+    admin_port: AdminPort = None
+    """None for the usual one, or any that is free."""
     metrics_port: MetricsPort = None
     """None for no page."""
     v: Verbosity = 0

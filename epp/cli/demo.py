@@ -91,7 +91,7 @@ def demo(flags: Demo) -> None:
                 discovery=scene.discovery,
                 observers=(last, *scene.observers, *request_log(flags.v)),
                 metrics_address=None if flags.metrics_port is None else (_HOST, flags.metrics_port),
-                admin=AdminSettings(host=_HOST, port=_admin_port()),
+                admin=AdminSettings(host=_HOST, port=_admin_port() if flags.admin_port is None else flags.admin_port),
                 decisions=DecisionSettings(sample_rate=1.0),
             )
             settings = GatewaySettings(listen_host=address.host, listen_port=address.port)

@@ -16,6 +16,7 @@ from commands import children, command, is_running
 from waiting import until
 
 QUIET = "--traffic=0"
+ANY_PORTS = ("--listen=127.0.0.1:0", "--admin-port=0")
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def directory():
 
 
 async def test_printed_command_gets_an_answer_and_ctrl_c_leaves_nothing_behind(directory):
-    async with command("demo", "--listen=127.0.0.1:0", "--traffic=1", TMPDIR=str(directory)) as demo:
+    async with command("demo", *ANY_PORTS, "--traffic=1", TMPDIR=str(directory)) as demo:
         line = await demo.says("curl -i")
         status, headers = await run(shlex.split(line))
         assert status == 200
@@ -68,8 +69,10 @@ async def run(arguments: list[str]) -> tuple[int, dict[str, str]]:
 async def test_terminal_gets_a_table_and_the_demo_ends_in_its_time(directory):
     screen, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (40, 80))
-    flags = ("--listen=127.0.0.1:0", "--duration=600ms", QUIET)
-    async with command("demo", *flags, terminal=terminal, TMPDIR=str(directory), TERM="xterm-256color") as demo:
+    flags = (*ANY_PORTS, "--duration=600ms", QUIET)
+    async with command(
+        "demo", "--admin-port=0", *flags, terminal=terminal, TMPDIR=str(directory), TERM="xterm-256color"
+    ) as demo:
         os.close(terminal)
         drawn = await asyncio.to_thread(read_all, screen)
         assert await demo.end() == 0
@@ -96,7 +99,9 @@ def read_all(screen: int) -> str:
 
 
 async def test_demo_of_two_clusters_shows_where_requests_go(directory):
-    async with command("demo", "--clusters", "--listen=127.0.0.1:0", "--traffic=8", TMPDIR=str(directory)) as demo:
+    async with command(
+        "demo", "--admin-port=0", "--clusters", "--listen=127.0.0.1:0", "--traffic=8", TMPDIR=str(directory)
+    ) as demo:
         await demo.says("Two clusters, east and west")
         await demo.says("east and west are calm")
         assert "best of 4" in await demo.says("last request: east-")
@@ -116,7 +121,9 @@ async def test_demo_of_two_clusters_shows_where_requests_go(directory):
 
 
 async def test_demo_of_two_tenants_shows_that_a_flood_waits_and_the_other_does_not(directory):
-    async with command("demo", "--tenants", "--listen=127.0.0.1:0", "--traffic=24", TMPDIR=str(directory)) as demo:
+    async with command(
+        "demo", "--admin-port=0", "--tenants", "--listen=127.0.0.1:0", "--traffic=24", TMPDIR=str(directory)
+    ) as demo:
         await demo.says("two tenants that have their turns: steady and flood")
         await demo.says("both tenants send little")
 

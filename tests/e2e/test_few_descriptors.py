@@ -116,7 +116,7 @@ async def limited_picker(sim: RunningSim) -> AsyncIterator[int]:
 
 @contextlib.asynccontextmanager
 async def limited_demo(_: RunningSim) -> AsyncIterator[int]:
-    async with command("demo", "--listen=127.0.0.1:0", "--traffic=0", ulimit="-S -n 200") as demo:
+    async with command("demo", "--admin-port=0", "--listen=127.0.0.1:0", "--traffic=0", ulimit="-S -n 200") as demo:
         await demo.says("In another terminal")
         yield demo.pid
 

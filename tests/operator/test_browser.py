@@ -24,7 +24,7 @@ ROUNDING = 1e-6
 @pytest.fixture
 async def admin() -> AsyncIterator[str]:
     """The address of a demo's page."""
-    async with command("demo", "--listen=127.0.0.1:0", "--traffic=4") as demo:
+    async with command("demo", "--admin-port=0", "--listen=127.0.0.1:0", "--traffic=4") as demo:
         found = re.search(r"http://\S+", await demo.says("in a browser"))
         assert found is not None
         yield found[0]

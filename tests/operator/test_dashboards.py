@@ -91,7 +91,7 @@ async def test_every_panel_has_data(program: Callable[[str], str], tmp_path: Pat
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    flags = ("--listen=127.0.0.1:0", f"--metrics-port={port}", "--traffic=8")
+    flags = ("--listen=127.0.0.1:0", "--admin-port=0", f"--metrics-port={port}", "--traffic=8")
     async with command("demo", *flags) as demo, scraping(program("prometheus"), port, tmp_path) as prometheus:
         await demo.says("curl -i")
         empty = {"all": ""}
