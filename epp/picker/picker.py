@@ -3,7 +3,6 @@
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -14,18 +13,8 @@ from epp.admin import (
     AdminPort,
     ClusterAccess,
     LoopCalls,
-    PoolView,
     Route,
-    SimulatedPicker,
     TokenAccess,
-    allocation_routes,
-    config_routes,
-    decision_routes,
-    endpoint_routes,
-    page_routes,
-    placement_routes,
-    quota_routes,
-    simulation_routes,
 )
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
@@ -52,7 +41,6 @@ from epp.observability.budgets import BudgetMetrics
 from epp.observability.build_info import show_build
 from epp.observability.cluster_scores import cluster_scores
 from epp.observability.connection_series import ConnectionSeries
-from epp.observability.endpoints import MAX_ROWS
 from epp.observability.inflight_series import InflightSeries
 from epp.observability.inputs import InputMetrics
 from epp.observability.leadership import LeaderMetrics
@@ -64,6 +52,8 @@ from epp.observability.plugin_metrics import PluginMetrics
 from epp.observability.stalls import StallWatchdog
 from epp.observability.stream_series import StreamSeries
 from epp.observability.watches import WatchMetrics
+from epp.picker import health
+from epp.picker.admin_routes import admin_routes
 from epp.picker.kubernetes import Kubernetes
 from epp.picker.running import RunningConfig
 from epp.picker.servers import Servers
@@ -395,78 +385,26 @@ class Picker:
     def _health(self) -> dict[str, object]:
         config = self.config
         states = self._running.endpoint_states
-        unreachable = [state for state in states if not state.used]
-        reachable = len(states) - len(unreachable)
-        ready = self._servers.ready and (reachable > 0 or not states)
+        ready = self._servers.ready and (not states or any(state.used for state in states))
         return {
             "ready": ready,
             **({} if ready else {"reason": self._unready_reason()}),
             "pool": self._settings.pool_name,
-            "endpoints": len(states),
-            "reachable": reachable,
-            "unreachable": [state.as_fields() for state in unreachable[:MAX_ROWS]],
-            "attention": [state.as_fields() for state in states if state.used and state.needs_attention][:MAX_ROWS],
+            **health.of_endpoints(states),
             "config": {"generation": config.generation, "refused": config.refused or None},
             "inherited_requests": self._running.inherited,
-            **self._waiting,
-            **self._budgets_used_up,
-            **self._quota_alerts,
+            **health.of_waiting(self.director.line, self._clock.now()),
+            **health.of_budgets(self._servers.extproc.budgets),
+            **health.of_quotas(self.metrics.quota_alerts),
             **self.metrics.stalls.as_fields,
-            **self._decision_file,
-            **self._disabled_shadows,
+            **health.of_decision_file(None if self.recorder is None else self.recorder.file),
+            **health.of_shadows(self._shadows.problems),
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             **({} if self._kubernetes is None else self._kubernetes.health),
             "lost_log_lines": self._settings.lost_log_lines(),
             **({} if self._settings.tracing is None else {"tracing": self._settings.tracing.counts.as_fields}),
-            "not_in_effect": [
-                {"plugin": owner.name, **asdict(problem)}
-                for owner in self._input_owners()
-                for problem in owner.inputs.problems
-            ],
-            "ignored_values": [
-                {"plugin": owner.name, **asdict(value)}
-                for owner in self._input_owners()
-                for value in owner.inputs.ignored[:MAX_ROWS]
-            ],
+            **health.of_inputs(self._input_owners()),
         }
-
-    @property
-    def _waiting(self) -> dict[str, object]:
-        """What waits in flow control, as a part of `/healthz`; nothing where it is off."""
-        line = self.director.line
-        if line is None:
-            return {}
-        longest = 0.0 if line.since is None else max(0.0, self._clock.now() - line.since)
-        shown = {"requests": line.requests, "bytes": line.size_bytes, "longest_seconds": round(longest, 1)}
-        return {"queued": shown}
-
-    @property
-    def _budgets_used_up(self) -> dict[str, object]:
-        """Budgets that had no room for something, as a part of `/healthz`; nothing where there are none."""
-        spent = {
-            each.name: {"used": each.used, "limit": each.limit, "refusals": each.refusals}
-            for each in self._servers.extproc.budgets
-            if each.refusals
-        }
-        return {"budgets_used_up": spent} if spent else {}
-
-    @property
-    def _quota_alerts(self) -> dict[str, object]:
-        """Limits of quotas that are almost used up, as a part of `/healthz`; nothing where there are none."""
-        alerts = self.metrics.quota_alerts
-        return {"quota_alerts": alerts[:MAX_ROWS], "quotas_almost_used_up": len(alerts)} if alerts else {}
-
-    @property
-    def _decision_file(self) -> dict[str, object]:
-        """Why records of decisions are not written, as a part of `/healthz`; nothing where they are."""
-        file = None if self.recorder is None else self.recorder.file
-        return {"decision_file": {"problem": file.problem, "lost": file.lost}} if file and file.problem else {}
-
-    @property
-    def _disabled_shadows(self) -> dict[str, object]:
-        """Shadow profiles that do not run any more, as a part of `/healthz`; nothing where all do."""
-        problems = self._shadows.problems
-        return {"shadow_profiles_disabled": problems} if problems else {}
 
     def _lagged(self, seconds: float) -> None:
         self.metrics.loop_lagged(seconds)
@@ -501,34 +439,14 @@ class Picker:
 
     def _admin_routes(self) -> Sequence[Route]:
         """Return the routes of the admin port, for the event loop that runs now."""
-        loop = LoopCalls(asyncio.get_running_loop())
-        decisions = () if self.recorder is None else decision_routes(loop, self.recorder)
-        tried = SimulatedPicker(
-            pool=self._settings.pool_name,
-            director=lambda: self.director,
-            assembly=lambda: self._running.assembly,
-            generation=lambda: self.config.generation,
-            snapshot=self.store.snapshot,
-            now=self._clock.now,
-            utc=self._clock.utc,
-            build=self._on_trial,
-        )
-        pool = PoolView(
-            name=self._settings.pool_name,
-            snapshot=self.store.snapshot,
-            now=self._clock.now,
-            states=lambda: self._running.endpoint_states,
+        return admin_routes(
+            self._running,
+            pool_name=self._settings.pool_name,
+            clock=self._clock,
+            config=lambda: self.config,
+            recorder=self.recorder,
             picks=lambda: self.metrics.picks,
-        )
-        return (
-            *page_routes(),
-            *quota_routes(loop, lambda: self.director.quotas, lambda: self._running.tenants),
-            *decisions,
-            *simulation_routes(loop, tried),
-            *placement_routes(loop, tried),
-            *endpoint_routes(loop, pool),
-            *allocation_routes(loop, pool, self.director),
-            *config_routes(loop, lambda: self._running.assembly, lambda: self.config),
+            build=self._on_trial,
         )
 
     def _on_trial(self, text: str) -> Assembly:
