@@ -1,7 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of all tests."""
+"""Settings of all tests, and an end for a test that does not end at its time limit."""
 
+import faulthandler
+import os
+from collections.abc import Generator
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("untimed", deadline=None)  # no test passes or fails on a time
 settings.load_profile("untimed")
+
+_GRACE_SECONDS = 60.0
+"""After a test's time limit, which raises in it: one that waits in its clean-up then waits for ever."""
+_STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what the process itself writes errors to, which is not what tests write theirs to."""
+    config.stash[_STDERR] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """End the process with the stacks of all its threads; the test fails by name, and others go on in a new one."""
+    marker = item.get_closest_marker("timeout")
+    seconds = float(marker.args[0] if marker is not None else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(seconds + _GRACE_SECONDS, exit=True, file=item.config.stash[_STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()

@@ -66,10 +66,13 @@ def test_picker_without_a_cluster_or_files_loads_no_libraries_for_these():
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as picker:
         assert picker.stderr is not None
         lines = []
-        for line in picker.stderr:
-            lines.append(line)
-            if '"event":"ready"' in line:
-                picker.send_signal(signal.SIGTERM)
+        try:
+            for line in picker.stderr:
+                lines.append(line)
+                if '"msg":"ready"' in line:
+                    picker.send_signal(signal.SIGTERM)
+        finally:
+            picker.kill()
     assert lines[-1] == "loaded:\n", lines
 
 
