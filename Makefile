@@ -142,8 +142,12 @@ test-vllm: .venv/test
 	$(call install,building inference-epp ...,--no-deps --no-build-isolation -e .)
 	@touch $@
 
-.venv/test: .lock/test.txt .venv/run
+.venv/test: .lock/test.txt .venv/run .venv/protocol
 	$(call install,installing the $$(grep -c == .lock/test.txt) packages of the tests into .venv ...,--require-hashes -r .lock/test.txt)
+	@touch $@
+
+.venv/protocol: .lock/protocol.txt | .venv/bin/python
+	$(call install,installing $$(grep -c == .lock/protocol.txt) package with the full protocol into .venv/protocol ...,--require-hashes --no-deps --upgrade --target .venv/protocol -r .lock/protocol.txt)
 	@touch $@
 
 .venv/fuzz: .lock/fuzz.txt .venv/test
@@ -173,6 +177,8 @@ lock: .venv/bin/python
 	  --group pyproject.toml:supply -c .lock/test.txt -o .lock/supply.txt
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	  --group pyproject.toml:operator -c .lock/test.txt -o .lock/operator.txt
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-deps \
+	  --group pyproject.toml:protocol -c .lock/test.txt -o .lock/protocol.txt
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	  --extra cel --extra kubernetes --extra tokenizers --extra tracing -c .lock/test.txt -o .lock/image.txt pyproject.toml
 

@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 
 from epp.cli.commands import COMMANDS, GROUPS
 from epp.cli.go_flags import go_spelling
-from epp.cli.options import Switch
+from epp.cli.options import is_switch
 
 _SWITCHES_HELP = "A flag with [true|false] alone is true. A next word that is true, t, 1, false, f or 0 is its value."
 
@@ -23,7 +23,7 @@ class Command(TyperCommand):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.switches = frozenset(
-            option for parameter in self.params if isinstance(parameter.default, Switch) for option in parameter.opts
+            option for parameter in self.params if is_switch(parameter) for option in parameter.opts
         )
         if self.switches:
             self.epilog = _SWITCHES_HELP

@@ -98,7 +98,8 @@ def show(report: ClusterReport) -> None:
     _show_roles("All that the picker needs in its namespace", report.roles)
     _show_roles("Optional, to know the hardware of endpoints", report.hardware_roles)
     _show_roles("Optional, to know clusters and scores from a hub", report.hub_roles)
-    if report.roles or report.hardware_roles or report.hub_roles:
+    _show_roles("Needed unless --metrics-endpoint-auth=false, to ask who may read metrics", report.metrics_roles)
+    if report.roles or report.hardware_roles or report.hub_roles or report.metrics_roles:
         console.print()
     console.print(escape(report.summary), soft_wrap=True)
 

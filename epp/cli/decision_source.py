@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
         return f"decision of request {quoted(self.request_id)}" if self.request_id else "decision"
 
 
-def from_picker(wanted: Wanted, address: str, token: str = "") -> bytes:
+def from_picker(wanted: Wanted, address: str, token: str | None = None) -> bytes:
     """Ask a picker for the record, as JSON; raises ConfigurationError."""
     if wanted.id:
         status, body = _get(address, f"{_PATH}/{quote(wanted.id, safe='')}", token)
@@ -106,7 +106,7 @@ def _fits(wanted: Wanted, line: bytes) -> bool:
     return not wanted.request_id or names.request_id == printable(wanted.request_id, 128)
 
 
-def _get(address: str, path: str, token: str) -> tuple[int, bytes]:
+def _get(address: str, path: str, token: str | None) -> tuple[int, bytes]:
     connection, prefix = _connection(address)
     headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     try:

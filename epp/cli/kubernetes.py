@@ -70,6 +70,11 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
     )
 
 
+def is_in_cluster(flags: Serve, config: LoadedConfig | None) -> bool:
+    """Return whether the endpoints are pods of a cluster; raises ConfigurationError."""
+    return not _other_source(flags, config) and not is_in_files(flags, config) and read_source(flags) is not None
+
+
 def read_source(flags: Serve | Check) -> PoolName | PodTarget | None:
     """Return the pool or the pods that are named, None for neither; raises ConfigurationError.
 

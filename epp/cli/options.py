@@ -45,9 +45,17 @@ class Bytes(int):
         return f"{int(self)}"
 
 
+_SWITCH = "[true|false]"
+
+
 def switch_option(text: str) -> Any:
     """Declare a boolean flag."""
-    return _parsed_option(_parse_switch, "[true|false]", text, autocompletion=lambda: ["true", "false"])
+    return _parsed_option(_parse_switch, _SWITCH, text, autocompletion=lambda: ["true", "false"])
+
+
+def is_switch(parameter: Any) -> bool:
+    """Return whether a parameter of a command is a boolean flag."""
+    return getattr(parameter, "metavar", None) == _SWITCH
 
 
 def port_option(text: str) -> Any:

@@ -76,12 +76,13 @@ class PickerFlags:
         ),
     ] = None
     metrics_endpoint_auth: Annotated[
-        Switch,
+        Switch | None,
         switch_option(
             "Answer only clients of the metrics page whose token the Kubernetes API knows (TokenReview) and allows to "
-            "get its path (SubjectAccessReview); /healthz tells others whether the picker is ready."
+            "get its path (SubjectAccessReview); /healthz tells others whether the picker is ready. By default where "
+            "the pool is in a cluster and --metrics-token-file is not given."
         ),
-    ] = Switch.FALSE
+    ] = None
     metrics_cert_dir: Annotated[
         Path | None,
         typer.Option(

@@ -16,10 +16,11 @@ from epp.cli.inputs import (
     read_policies,
     split_list,
 )
-from epp.cli.kubernetes import read_source
+from epp.cli.kubernetes import is_in_cluster, read_source
 from epp.cli.picker_flags import PickerFlags, Serve
 from epp.cli.tracing import read_tracing
 from epp.collectors import PageLimits
+from epp.config import LoadedConfig
 from epp.decisions.settings import DecisionSettings, FileSettings
 from epp.discovery import PodTarget
 from epp.extproc.budgets import DEFAULT_GATHERED_BYTES, BudgetSettings, least_gathered_bytes
@@ -48,6 +49,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         pods = read_source(flags) if isinstance(flags, Serve) else None
         file_pool = read_file_pool(flags, pods if isinstance(pods, PodTarget) else None)
     tracing = read_tracing(flags)
+    asks_cluster = _asks_cluster(flags, config)
     return PickerSettings(
         server=server,
         tracing=tracing,
@@ -68,8 +70,8 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
             HttpLimits(), "metrics", flags.metrics_max_connections, seconds=flags.metrics_request_timeout
         ),
         metrics_token_file=_metrics_token(flags),
-        metrics_tls=_metrics_tls(flags),
-        metrics_endpoint_auth=bool(flags.metrics_endpoint_auth),
+        metrics_tls=_metrics_tls(flags, asks_cluster=asks_cluster),
+        metrics_endpoint_auth=asks_cluster,
         admin=_admin(flags),
         admin_limits=_limited(ADMIN_LIMITS, "admin", flags.admin_max_connections, seconds=flags.admin_request_timeout),
         decisions=_decisions(flags),
@@ -164,7 +166,16 @@ def _decisions(flags: PickerFlags) -> DecisionSettings | None:
     )
 
 
-def _metrics_tls(flags: PickerFlags) -> PageTlsSettings | None:
+def _asks_cluster(flags: PickerFlags, config: LoadedConfig | None) -> bool:
+    """Return whether a cluster says who may read the metrics page; raises ConfigurationError."""
+    if flags.metrics_endpoint_auth is not None:
+        return bool(flags.metrics_endpoint_auth)
+    if not isinstance(flags, Serve) or flags.metrics_port is None or flags.metrics_token_file is not None:
+        return False
+    return is_in_cluster(flags, config)
+
+
+def _metrics_tls(flags: PickerFlags, *, asks_cluster: bool) -> PageTlsSettings | None:
     """Return the certificates of the metrics page; raises ConfigurationError where they do not go together."""
     directory, authorities = flags.metrics_cert_dir, flags.metrics_client_ca_file
     if directory is None:
@@ -173,7 +184,7 @@ def _metrics_tls(flags: PickerFlags) -> PageTlsSettings | None:
         return None
     if flags.metrics_port is None:
         raise ConfigurationError("--metrics-cert-dir has no effect without --metrics-port: add it")
-    if authorities is None and flags.metrics_token_file is None and not flags.metrics_endpoint_auth:
+    if authorities is None and flags.metrics_token_file is None and not asks_cluster:
         raise ConfigurationError(
             "--metrics-cert-dir: over HTTPS, nobody is told from anybody either: add --metrics-endpoint-auth, "
             "--metrics-token-file or --metrics-client-ca-file"

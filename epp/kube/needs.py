@@ -15,6 +15,7 @@ from epp.kube.resources import (
     OBJECTIVES,
     OME_SERVICES,
     PODS,
+    REVIEWS,
     REWRITES,
     SCORERS,
     Resource,
@@ -62,6 +63,11 @@ class Need:
     def is_of_hardware(self) -> bool:
         """Whether the objects bear on the hardware of endpoints alone."""
         return self.resource in (*ACCELERATORS, *OME_SERVICES)
+
+    @property
+    def is_of_metrics(self) -> bool:
+        """Whether it bears on who may read metrics alone."""
+        return self.resource in REVIEWS
 
     @property
     def is_of_hub(self) -> bool:
@@ -112,6 +118,20 @@ def needs_of_hub(namespace: str = "") -> tuple[Need, ...]:
     Without a namespace, in all of them.
     """
     return tuple(_optional(each, "clusters", namespace) for each in (*CLUSTERS, *SCORERS))
+
+
+def needs_of_metrics() -> tuple[Need, ...]:
+    """Return what a picker needs to ask the cluster who may read metrics."""
+    return tuple(
+        Need(
+            resource=each,
+            purpose="who may read metrics",
+            verbs=("create",),
+            dispensable=(),
+            importance=Importance.OPTIONAL,
+        )
+        for each in REVIEWS
+    )
 
 
 def _optional(resource: Resource, purpose: str, namespace: str) -> Need:

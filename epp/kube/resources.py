@@ -60,6 +60,11 @@ POLICIES = (OBJECTIVES, LEGACY_OBJECTIVES, REWRITES, LEGACY_REWRITES)
 LEASES = Resource("coordination.k8s.io", ("v1",), "leases", "Lease")
 EVENTS = Resource("", ("v1",), "events", "Event")
 
+REVIEWS = (
+    Resource("authentication.k8s.io", ("v1",), "tokenreviews", "TokenReview", namespaced=False),
+    Resource("authorization.k8s.io", ("v1",), "subjectaccessreviews", "SubjectAccessReview", namespaced=False),
+)
+
 OME_SERVICES = (
     Resource("ome.io", ("v1beta1",), "inferenceservices", "InferenceService"),
     Resource("ome.io", ("v1beta1",), "servingruntimes", "ServingRuntime"),

@@ -12,6 +12,7 @@ import msgspec
 from epp.framework.clock import Clock
 from epp.kube.access import KubeApi
 from epp.kube.errors import ApiError, ApiUnreachableError
+from epp.kube.resources import REVIEWS
 
 ALLOWED_SECONDS, REFUSED_SECONDS = 60.0, 10.0
 """Time for which an answer counts."""
@@ -19,8 +20,7 @@ KEPT_SECONDS = 600.0
 """Time for which a token that was allowed is while the API server does not answer."""
 _MOST_REMEMBERED = 1024
 _MOST_AT_ONCE = 8
-_TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
-_ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_TOKENS, _ACCESS = (each.path("v1") for each in REVIEWS)
 _FORBIDDEN = 403
 
 

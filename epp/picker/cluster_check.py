@@ -10,7 +10,7 @@ from epp.discovery import PodTarget, PoolName
 from epp.framework.cluster import ObjectReader
 from epp.kube.access import KubeApi
 from epp.kube.access_check import Access, AccessState, check_access, user_of
-from epp.kube.needs import Importance, Need, binding, needs_of_hub, needs_of_picker, role
+from epp.kube.needs import Importance, Need, binding, needs_of_hub, needs_of_metrics, needs_of_picker, role
 from epp.picker.object_check import check_objects
 from epp.picker.pool_check import PoolReport, check_pool
 
@@ -39,6 +39,8 @@ class ClusterReport(msgspec.Struct, frozen=True):
     """The same for objects that bear on hardware: a Role and a ClusterRole."""
     hub_roles: tuple[Mapping[str, Any], ...] = ()
     """The same for objects of a hub, which bear on clusters."""
+    metrics_roles: tuple[Mapping[str, Any], ...] = ()
+    """The same for reviews of those who read metrics."""
 
 
 async def check_cluster(
@@ -56,7 +58,7 @@ async def check_cluster(
     """
     user = await user_of(api)
     group = None if isinstance(source, PodTarget) else pool_group
-    needs = (*needs_of_picker(namespace, pool_group=group, lease=lease), *needs_of_hub(namespace))
+    needs = (*needs_of_picker(namespace, pool_group=group, lease=lease), *needs_of_metrics(), *needs_of_hub(namespace))
     found = await check_access(api, needs)
     pool = None if source is None else await check_pool(api, source, namespace)
     of_objects = await check_objects(api, readers, namespace)
@@ -79,11 +81,14 @@ async def check_cluster(
             _roles((each for each in found if each.need.is_of_hardware), user, namespace, *names, "hardware")
         ),
         hub_roles=tuple(_roles((each for each in found if each.need.is_of_hub), user, namespace, *names, "hub")),
+        metrics_roles=tuple(
+            _roles((each for each in found if each.need.is_of_metrics), user, namespace, *names, "metrics")
+        ),
     )
 
 
 def _is_own(need: Need) -> bool:
-    return not (need.is_of_hardware or need.is_of_hub)
+    return not (need.is_of_hardware or need.is_of_hub or need.is_of_metrics)
 
 
 def _problems(found: Iterable[Access], importance: Importance) -> list[str]:

@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our trimmed messages and the full definitions of the protocol say the same bytes."""
 
+import importlib
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import envoy
 import pytest
-from envoy.service.ext_proc.v3 import external_processor_pb2 as full
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from epp.extproc import wire
 
+PROTOCOL = Path(sys.prefix) / "protocol"
+"""Where `make` installs the full definitions: behind all others, as they have files of other packages too."""
+sys.path.append(str(PROTOCOL))
+envoy.__path__.append(str(PROTOCOL / "envoy"))  # the package of the Envoy binary has the same name
+full = importlib.import_module("envoy.service.ext_proc.v3.external_processor_pb2")
 PAIRS = [
     (wire.ProcessingRequest, full.ProcessingRequest),
     (wire.ProcessingResponse, full.ProcessingResponse),

@@ -30,6 +30,18 @@ FLAVOURS: Mapping[str, Sequence[str]] = {
     "accelerators": ("router.epp.accelerators.clusterObjects=true",),
     "clusters": ("router.epp.clusters.hubObjects=true",),
     "monitored": ("router.monitoring.prometheus.enabled=true",),
+    "guarded": ("router.monitoring.prometheus.enabled=true", "router.monitoring.prometheus.auth.enabled=true"),
+    "guarded-pods": (
+        "router.monitoring.prometheus.enabled=true",
+        "router.monitoring.prometheus.kind=PodMonitor",
+        "router.monitoring.prometheus.auth.enabled=true",
+        "router.monitoring.prometheus.auth.secretName=scraper",
+    ),
+    "guarded-by-google": (
+        "router.monitoring.prometheus.enabled=true",
+        "router.monitoring.provider.name=gmp",
+        "router.monitoring.prometheus.auth.enabled=true",
+    ),
     "traced": ("router.tracing.enabled=true",),
     "monitored-pods": (
         "router.monitoring.prometheus.enabled=true",

@@ -19,7 +19,11 @@ from world import MODEL
 
 from epp.gateway import EnvoyProcess, GatewaySettings
 
-QUICK = ("--refresh-prometheus-metrics-interval=20ms", "--drain-quiet-period=10ms")
+QUICK = (
+    "--refresh-prometheus-metrics-interval=20ms",
+    "--drain-quiet-period=10ms",
+    "--metrics-endpoint-auth=false",
+)
 PATIENCE_SECONDS = 60.0
 """More than any change takes to have effect, except after the API server was away."""
 

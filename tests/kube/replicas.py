@@ -80,12 +80,21 @@ class Replica:
 async def replica(kubeconfig: Path, namespace: str, *flags: str, **environment: str) -> AsyncIterator[Replica]:
     """Run a replica of the picker of the pool named `pool`, and wait until it stands by or is ready."""
     names = ("--grpc-port", "--grpc-health-port", "--metrics-port")
-    pool = ("--pool-name=pool", f"--pool-namespace={namespace}")
+    pool = ("--pool-name=pool", f"--pool-namespace={namespace}", "--metrics-endpoint-auth=false")
     async with AsyncExitStack() as stack:
         ports = stack.enter_context(reserved_ports(3))
         where = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
         process = await stack.enter_async_context(
-            command("serve", PLAIN, *pool, *where, *flags, KUBECONFIG=str(kubeconfig), **environment)
+            command(
+                "serve",
+                PLAIN,
+                "--metrics-endpoint-auth=false",
+                *pool,
+                *where,
+                *flags,
+                KUBECONFIG=str(kubeconfig),
+                **environment,
+            )
         )
         await process.says('"msg":"standing by"' if ELECTION in flags else '"msg":"ready"')
         yield Replica(Served(process, *ports))

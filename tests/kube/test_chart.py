@@ -34,7 +34,6 @@ def test_lint_has_nothing_to_say(helm, flavour):
         (("router.modelServers.targetPorts[0].port=8000",), "additional properties 'port' not allowed"),
         (("router.modelServers.matchLabels.version=1",), "got number, want string"),
         (("router.epp.image.digest=latest",), "does not match pattern"),
-        (("router.monitoring.prometheus.auth.enabled=true",), "value must be false"),
         (("router.latencyPredictor.enabled=true",), "additional properties 'latencyPredictor' not allowed"),
         (("router.modelServers.matchLabels=null",), "router.modelServers.matchLabels is empty"),
         (("router.epp.flags.grpc-port=9100",), "router.epp.flags has grpc-port, which this chart sets"),
@@ -121,12 +120,14 @@ def test_picker_is_started_as_llm_ds_chart_starts_it(helm):
     assert container(helm.template())["args"] == [
         *("--pool-name", RELEASE, "--pool-namespace", NAMESPACE, "--pool-group", "inference.networking.k8s.io"),
         *("--zap-encoder", "json", "--config-file", "/config/default-plugins.yaml"),
-        *("--grpc-health-port", "9003", "--drain-timeout=120s", "--tracing=false"),
+        *("--grpc-health-port", "9003", "--drain-timeout=120s"),
+        *("--metrics-endpoint-auth=false", "--tracing=false"),
     ]
     assert container(helm.template(*FLAVOURS["without-pool"], "router.modelServers.matchLabels.role=chat"))["args"] == [
         *("--endpoint-selector", "app=vllm,role=chat", "--endpoint-target-ports", "8001"),
         *("--zap-encoder", "json", "--config-file", "/config/default-plugins.yaml"),
-        *("--grpc-health-port", "9003", "--drain-timeout=120s", "--tracing=false"),
+        *("--grpc-health-port", "9003", "--drain-timeout=120s"),
+        *("--metrics-endpoint-auth=false", "--tracing=false"),
     ]
 
 
@@ -136,10 +137,12 @@ def test_flags_reach_the_picker_as_they_are_given(helm):
             "router.epp.flags.v=4",
             "router.epp.flags.secure-serving=false",
             "router.epp.flags.drain-timeout=1m",
+            "router.epp.flags.metrics-endpoint-auth=true",
             "router.epp.flags.tracing=true",
         )
     )["args"]
-    assert arguments[-4:] == ["--drain-timeout=1m", "--secure-serving=false", "--tracing=true", "--v=4"]
+    given = ["--drain-timeout=1m", "--metrics-endpoint-auth=true", "--secure-serving=false", "--tracing=true", "--v=4"]
+    assert arguments[-5:] == given
 
 
 def test_large_number_of_a_values_file_stays_a_number(helm, tmp_path):

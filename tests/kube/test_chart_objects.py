@@ -10,6 +10,8 @@ from charts import CHART, FLAVOURS, NAMESPACE, RELEASE, SERVERS, Helm, container
 from cluster.client import Manifest, RefusedError
 from cluster.space import Space
 
+from epp.kube.needs import Importance, needs_of_hub, needs_of_metrics, needs_of_picker
+
 NAME = f"{RELEASE}-epp"
 READ = frozenset({"get", "list", "watch"})
 NEEDS: dict[str, frozenset[str]] = {
@@ -91,12 +93,11 @@ def test_role_has_what_the_picker_does_and_nothing_more(helm):
 
 @pytest.mark.parametrize("flavour", ["gateway", "without-pool", "leader-election", "accelerators"])
 def test_roles_have_what_the_program_lists_as_its_needs(helm, flavour):
-    needs = pytest.importorskip("epp.kube.needs", reason="the program has no list of its needs")
     group = None if flavour == "without-pool" else "inference.networking.k8s.io"
     lease = f"epp-{NAMESPACE}-{RELEASE}.llm-d.ai" if flavour == "leader-election" else None
     used: dict[str, frozenset[str]] = {}
-    for need in needs.needs_of_picker(NAMESPACE, pool_group=group, lease=lease):
-        if flavour == "accelerators" or need.importance is not needs.Importance.OPTIONAL:
+    for need in needs_of_picker(NAMESPACE, pool_group=group, lease=lease):
+        if flavour == "accelerators" or need.importance is not Importance.OPTIONAL:
             used[need.resource.title] = used.get(need.resource.title, frozenset()) | set(need.verbs)
     objects = helm.template(*FLAVOURS[flavour])
     granted = permissions(one(objects, "Role"))
@@ -105,10 +106,33 @@ def test_roles_have_what_the_program_lists_as_its_needs(helm, flavour):
     assert granted == used
 
 
+def test_role_of_a_guarded_page_has_what_the_program_lists_as_its_needs(helm):
+    objects = helm.template(*FLAVOURS["guarded"])
+    role = one(objects, "ClusterRole", f"{NAMESPACE}-{NAME}-metrics")
+    assert permissions(role) == {need.resource.title: frozenset({"create"}) for need in needs_of_metrics()}
+
+
+@pytest.mark.parametrize(
+    ("flavour", "kind", "secret"),
+    [
+        ("guarded", "ServiceMonitor", f"{NAME}-metrics-reader"),
+        ("guarded-pods", "PodMonitor", "scraper"),
+        ("guarded-by-google", "PodMonitoring", f"{NAME}-metrics-reader"),
+    ],
+)
+def test_prometheus_sends_the_token_of_a_secret_where_metrics_are_guarded(helm, flavour, kind, secret):
+    objects = helm.template(*FLAVOURS[flavour])
+    spec = one(objects, kind)["spec"]
+    (page,) = spec.get("endpoints") or spec["podMetricsEndpoints"]
+    credentials = page["authorization"]["credentials"]
+    assert credentials.get("secret", credentials) == {"name": secret, "key": "token"}
+    made = [each for each in objects if each["kind"] == "Secret"]
+    assert [each["metadata"]["name"] for each in made] == ([] if secret == "scraper" else [secret])  # noqa: S105  its name
+
+
 def test_role_of_a_hub_has_what_the_program_lists_as_its_needs(helm):
-    needs = pytest.importorskip("epp.kube.needs", reason="the program has no list of its needs")
     role = one(helm.template(*FLAVOURS["clusters"]), "ClusterRole")
-    assert permissions(role) == {need.resource.title: READ for need in needs.needs_of_hub()}
+    assert permissions(role) == {need.resource.title: READ for need in needs_of_hub()}
     both = helm.template(*FLAVOURS["clusters"], *FLAVOURS["accelerators"])
     names = [each["metadata"]["name"] for each in both if each["kind"] == "ClusterRole"]
     assert names == [f"{NAMESPACE}-{NAME}", f"{NAMESPACE}-{NAME}-clusters"]

@@ -3,9 +3,12 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
 from pathlib import Path
 
+import aiohttp
 import grpc
 import pytest
 from bench import BODY, request_body
@@ -93,6 +96,27 @@ async def test_picker_of_a_release_becomes_ready(started, space, flavour):
         assert picker.running
         refused = [line for line in picker.err if "forbidden" in line.lower()]
         assert refused == []
+
+
+async def test_metrics_of_a_guarded_release_are_for_its_reader(started, space):
+    await space.pod("server", "127.0.0.2", labels=IDLE)
+    async with started(*FLAVOURS["guarded"]) as (picker, _):
+        port = int(json.loads(await picker.says('"msg":"ready"'))["metrics"].rpartition(":")[2])
+        reader = await space.user(f"{NAME}-metrics-reader")
+
+        async def may_read() -> bool:
+            return await status_of_metrics(port, reader.token) == HTTPStatus.OK
+
+        await until(may_read, "the reader may read", seconds=30)
+        assert await status_of_metrics(port) == HTTPStatus.UNAUTHORIZED
+        assert await status_of_metrics(port, (await space.user("other")).token) == HTTPStatus.FORBIDDEN
+
+
+async def status_of_metrics(port: int, token: str = "") -> int:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    address = f"http://127.0.0.1:{port}/metrics"
+    async with aiohttp.ClientSession() as http, http.get(address, headers=headers) as page:
+        return page.status
 
 
 async def test_picker_of_a_traced_release_exports_its_traces_to_the_address_of_the_values(started, space):

@@ -125,7 +125,11 @@ async def test_printed_role_grants_what_is_missing(check, pool):
     )
     assert row(said, "pods") == f"{pool} no watch required endpoints"
     assert said.out[-1] == "The picker would become ready, and see no change of pods."
-    optional = [OF_HARDWARE, "Optional, to know clusters and scores from a hub"]
+    optional = [
+        OF_HARDWARE,
+        "Optional, to know clusters and scores from a hub",
+        "Needed unless --metrics-endpoint-auth=false, to ask who may read metrics",
+    ]
     printed = [*printed_roles(said), *(each for title in optional for each in printed_roles(said, title))]
     for each in printed:
         await pool.apply(each)

@@ -96,6 +96,9 @@ requestHandler:
 {{- range $name, $value := $flags }}
 - {{ printf "--%s=%s" $name (include "epp.plain" $value) | quote }}
 {{- end }}
+{{- if not (hasKey $flags "metrics-endpoint-auth") }}
+- --metrics-endpoint-auth={{ $router.monitoring.prometheus.auth.enabled }}
+{{- end }}
 {{- if not (hasKey $flags "tracing") }}
 - --tracing={{ $router.tracing.enabled }}
 {{- end }}

@@ -20,6 +20,10 @@
 {{ .Release.Namespace }}-{{ include "epp.name" . }}
 {{- end -}}
 
+{{- define "epp.metricsReader" -}}
+{{ include "epp.name" . }}-metrics-reader
+{{- end -}}
+
 {{- define "epp.labels" -}}
 {{ include "epp.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from epp.cli.app import application
+from epp.kube.resources import REVIEWS
 
 POOL = {
     "metadata": {"name": "pool", "namespace": "llm"},
@@ -79,9 +80,10 @@ def cluster(script, pod):
     """A pool of a ready pod and another one, nodes, and all rights but those on nodes."""
     script.objects[POOLS] = [POOL]
     script.objects["/api/v1/pods"] = [pod(name="a"), pod(name="b", ready=False)]
-    script.install("/api/v1/nodes", "/api/v1/events")
+    script.install("/api/v1/nodes", "/api/v1/events", *(each.path("v1") for each in REVIEWS))
     script.allow("pods", "inferencepools")
     script.allow("events", verbs=("create", "patch"))
+    script.allow(*(each.plural for each in REVIEWS), verbs=("create",))
     return script
 
 
@@ -93,12 +95,14 @@ async def test_access_and_pool_are_shown(check, cluster):
         f"cluster {cluster.url} as system:serviceaccount:llm:picker: ok",
         "  note    1 kind is forbidden that the picker does without; the roles below allow them",
     ]
-    assert [" ".join(line.split()) for line in lines[2:7]] == [
+    assert [" ".join(line.split()) for line in lines[2:9]] == [
         "resource where access need for",
         "pods llm allowed required endpoints",
         "inferencepools.inference.networking.k8s.io llm allowed required pods and ports of the pool",
         "events llm allowed recommended problems of the pool in kubectl describe",
         "nodes cluster no get, list, watch optional hardware",
+        "tokenreviews.authentication.k8s.io cluster allowed optional who may read metrics",
+        "subjectaccessreviews.authorization.k8s.io cluster allowed optional who may read metrics",
     ]
     assert READY in said
     assert "\n# Optional, to know the hardware of endpoints; for kubectl apply -f -\napiVersion: " in said

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from epp.cli.app import application
 from epp.cli.commands import COMMANDS
 from epp.cli.go_flags import go_spelling
-from epp.cli.options import Switch
+from epp.cli.options import Switch, is_switch
 from epp.gateway import ClusterType, FailureMode
 from epp.sim import PRESETS
 
@@ -34,7 +34,7 @@ BOOLEAN_FLAGS = [
     (name, parameter.opts[0])
     for name, command in commands().items()
     for parameter in command.params
-    if isinstance(parameter.default, Switch)
+    if is_switch(parameter)
 ]
 
 
