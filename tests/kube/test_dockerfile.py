@@ -41,7 +41,7 @@ def epp(built) -> Path:
 
 
 def test_base_image_is_one_argument_for_both_stages():
-    (argument,) = [each.text for each in DOCKERFILE if each.name == "ARG"]
+    argument = next(each.text for each in DOCKERFILE if each.name == "ARG")  # the one in front of the first FROM
     assert re.fullmatch(r"PYTHON_IMAGE=docker\.io/library/python:3\.\d+-slim-\w+", argument)
     assert [each.text for each in DOCKERFILE if each.name == "FROM"] == ["${PYTHON_IMAGE} AS build", "${PYTHON_IMAGE}"]
 
