@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, METHOD, SERVICE, ProcessingRequest, ProcessingResponse
 from epp.sim import RunningSim
 
-PLAIN = "--secure-serving=false"
+PLAIN, SECURE = "--secure-serving=false", "--secure-serving=true"
 ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
 APART = (("grpc.use_local_subchannel_pool", 1),)
 """Channel options for a connection of one's own."""
@@ -33,11 +33,7 @@ class Served:
         return grpc.aio.insecure_channel(f"127.0.0.1:{self.grpc_port}", options=APART)
 
     def trusting(self, certificate: bytes) -> grpc.aio.Channel:
-        return grpc.aio.secure_channel(
-            f"127.0.0.1:{self.grpc_port}",
-            grpc.ssl_channel_credentials(certificate),
-            options=[("grpc.ssl_target_name_override", "localhost"), *APART],
-        )
+        return trusting(self.grpc_port, certificate)
 
     def health(self) -> grpc.aio.Channel:
         return grpc.aio.insecure_channel(f"127.0.0.1:{self.health_port}", options=APART)
@@ -45,6 +41,15 @@ class Served:
     async def metrics(self) -> dict[str, dict[frozenset[str], float]]:
         """Name of each sample to its labels and values."""
         return await metrics_on(self.metrics_port)
+
+
+def trusting(port: int, certificate: bytes) -> grpc.aio.Channel:
+    """Return a channel over TLS, for the server with that certificate."""
+    return grpc.aio.secure_channel(
+        f"127.0.0.1:{port}",
+        grpc.ssl_channel_credentials(certificate),
+        options=[("grpc.ssl_target_name_override", "localhost"), *APART],
+    )
 
 
 @contextlib.asynccontextmanager

@@ -16,6 +16,7 @@ from scene import Campaign
 
 ROWS: Mapping[str, Callable[[Campaign], Awaitable[None]]] = {
     "rapid-resets": floods.rapid_resets,
+    "renewed-keys": floods.renewed_keys,
     "slow-writers": floods.slow_writers,
     "held-bodies": floods.held_bodies,
     "heavy-messages": heavy.heavy_messages,

@@ -11,8 +11,9 @@ import grpc
 import http2_bytes as h2
 from bench import BODY, request_body
 from raw_connection import RawConnection, connected
+from renewing_client import RenewingClient
 from scene import FEW_MIB, Campaign, scene
-from serving import APART, exchange, first_message
+from serving import APART, SECURE, exchange, first_message
 
 from epp.extproc.wire import METHOD, SERVICE
 
@@ -61,6 +62,49 @@ async def read_on(connection: RawConnection) -> None:
     """Read whatever comes, for as long as something may."""
     while not connection.at_end:
         await connection.read()
+
+
+async def renewed_keys(campaign: Campaign) -> None:
+    """Connections that renew the keys of TLS 50,000 times in one go; whoever is cut off comes again."""
+    connections = campaign.of(40, 8)
+    async with scene(campaign.judge, SECURE) as picker:
+        async with picker.beside() as seen:
+            said = await picker.attack(
+                "floods", "renew_keys", port=picker.served.grpc_port, connections=connections, count=50_000
+            )
+        campaign.judge.shows("renewals sent", said["sent"])
+        campaign.judge.exactly("connections cut off", said["cut_off"], connections)
+        picker.judge_beside(seen)
+        await picker.judge_rest(peak_mib=FEW_MIB)
+
+
+async def renew_keys(port: int, connections: int, count: int) -> dict[str, Any]:
+    """Shake hands, greet, and send as many renewals as the server takes, on one connection after the other."""
+    sent = cut_off = 0
+    for number in range(connections):
+        client = RenewingClient()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            while not client.shake_hands():
+                writer.write(client.leaving())
+                client.arrived(await reader.read(_PIECE))
+            client.write(h2.PREFACE + h2.settings())
+            for _ in range(count):
+                client.renew(ask=bool(number % 2))
+            writer.write(client.leaving())
+            sent += count
+            async with asyncio.timeout(30):
+                while await reader.read(_PIECE):
+                    pass
+            cut_off += 1
+        except ConnectionError:
+            cut_off += 1
+        except TimeoutError:
+            pass
+        finally:
+            client.close()
+            writer.close()
+    return {"sent": sent, "cut_off": cut_off}
 
 
 async def slow_writers(campaign: Campaign) -> None:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client that asks the picker again and again while something else happens to it, as a program that takes orders.
 
-`{"port": PORT}` lets it begin; an empty order ends that, and is answered with what it saw.
+`{"port": PORT, "secure": false}` lets it begin; an empty order ends that, and is answered with what it saw.
 """
 
 import asyncio
 import contextlib
+import ssl
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import grpc
 from judging import share_of
 from rig.orders import obey
-from serving import APART, destination_of
+from serving import APART, destination_of, trusting
 
 _BETWEEN_SECONDS = 0.01
 _BEAT_SECONDS = 0.005
@@ -27,6 +28,8 @@ class Probe:
     """Exchanges, one after the other, on a connection of their own."""
 
     port: int
+    secure: bool
+    """Whether to speak TLS."""
     seconds: list[float] = field(default_factory=list)
     held_up: int = 0
     """Exchanges that are not counted, as the machine held up this process meanwhile."""
@@ -46,8 +49,14 @@ class Probe:
             if time.monotonic() - due > _LATE_SECONDS:
                 self._late_at = time.monotonic()
 
+    async def _channel(self) -> grpc.aio.Channel:
+        address = ("127.0.0.1", self.port)
+        if not self.secure:
+            return grpc.aio.insecure_channel("{}:{}".format(*address), options=APART)
+        return trusting(self.port, (await asyncio.to_thread(ssl.get_server_certificate, address)).encode())
+
     async def _ask(self) -> None:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.port}", options=APART) as channel:
+        async with await self._channel() as channel:
             await destination_of(channel)
             while True:
                 began = time.monotonic()
@@ -84,7 +93,7 @@ async def main() -> None:
     async def order(given: dict[str, Any]) -> dict[str, Any]:
         nonlocal running
         if "port" in given:
-            probe = Probe(given["port"])
+            probe = Probe(given["port"], given["secure"])
             running = probe, asyncio.create_task(probe.run())
             return {}
         assert running is not None

@@ -16,7 +16,7 @@ from commands import command
 from judging import Judge, Size
 from rig.ports import reserved_ports
 from rig.processes import Program, cpu_seconds
-from serving import PLAIN, Served, metrics_on, serving
+from serving import PLAIN, SECURE, Served, metrics_on, serving
 from waiting import until
 from world import FAST
 
@@ -99,6 +99,8 @@ class Scene:
     judge: Judge
     stack: AsyncExitStack
     before: Reading
+    secure: bool = False
+    """Whether the picker speaks TLS."""
     _attackers: list[Program] = field(default_factory=list)
     _probe: Program | None = None
 
@@ -127,7 +129,7 @@ class Scene:
         seen = Seen()
         if self._probe is None:
             self._probe = await self.stack.enter_async_context(await Program.run(HERE / "probe.py"))
-        await self._probe.ask({"port": self.served.grpc_port})
+        await self._probe.ask({"port": self.served.grpc_port, "secure": self.secure})
         yield seen
         said = await self._probe.ask(within_seconds=60)
         for name, value in said.items():
@@ -275,7 +277,7 @@ async def scene(
         with _changed(environment):
             begun = _deaf(given) if deaf else serving(None, *given, ulimit=ulimit)
             served = await stack.enter_async_context(begun)
-        warm = Scene(served, judge, stack, reading(served.command.pid))
+        warm = Scene(served, judge, stack, reading(served.command.pid), secure=SECURE in flags)
         async with warm.beside():
             await asyncio.sleep(1.0)
         await until(lambda: _is_idle(served), "the picker is idle")
