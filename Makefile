@@ -1,9 +1,11 @@
-# Two commands: `make run` starts the demo, `make test` runs all tests that need no Kubernetes.
+# Two commands: `make run` starts the demo, `make test` runs what is to hold at every commit, in less than ten minutes.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-# Two processes share the tests: each begins with a half of them, and takes from the other when it has none left.
+# Several processes share the tests: each begins with its part of them, and takes from others when it has none left.
 IN_TWO := -n 2 --dist worksteal
+# For tests that wait for other processes at times.
+IN_THREE := -n 3 --dist worksteal
 # Hundreds of processes start in tests; none has to compile what another did.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -17,7 +19,7 @@ export define SHOW_PACKAGES
 /^Installing collected/ { print "  unpacking ..."; fflush() }
 endef
 
-.PHONY: run test lint types contracts unit e2e e2e-grpcio h2spec fuzz docs manifests picture bench bench-profiles overload \
+.PHONY: run test lint types contracts unit e2e slow e2e-grpcio h2spec fuzz docs manifests picture bench bench-profiles overload \
   overload-ci hostile hostile-ci soak supply operator test-vllm test-kube kube-assets lock clean
 
 run: .venv/run
@@ -36,14 +38,18 @@ contracts: .venv/test
 	$(BIN)/lint-imports
 
 unit: .venv/test
-	$(BIN)/pytest $(IN_TWO) tests/unit tests/contract
+	$(BIN)/pytest $(IN_TWO) -m "not slow" tests/unit tests/contract
 
 e2e: .venv/test
-	$(BIN)/pytest $(IN_TWO) tests/e2e
+	$(BIN)/pytest $(IN_THREE) -m "not slow" tests/e2e
 
-# The same over the other carrier.
+# What takes long: ready-made profiles on simulated fleets, floods, deaths of servers, the documents as they are written.
+slow: .venv/test
+	$(BIN)/pytest $(IN_TWO) -m slow tests/unit tests/e2e
+
+# All end-to-end tests over the other carrier, but for those that have nothing to do with it.
 e2e-grpcio: .venv/test
-	EPP_TEST_TRANSPORT=grpcio $(BIN)/pytest $(IN_TWO) tests/e2e
+	EPP_TEST_TRANSPORT=grpcio $(BIN)/pytest $(IN_THREE) tests/e2e
 
 # The conformance of the HTTP/2 server; without Go, says how to get it, and fails only where CI is set.
 h2spec: .venv/test

@@ -12,7 +12,7 @@ from attacks import attack
 from probing import Waits, probed
 from transports import over_asyncio
 
-pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), over_asyncio]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), over_asyncio]
 
 GATHERED_MIB = 256
 """--max-gathered-bytes by default."""

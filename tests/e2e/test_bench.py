@@ -12,7 +12,7 @@ from report.catalogue import BY_ID, GROUPS, NEEDS_API_SERVER
 from rig.pickers import own, transports
 from transports import once
 
-pytestmark = once
+pytestmark = [pytest.mark.slow, once]
 
 REPOSITORY = Path(__file__).parents[2]
 DIFFERENCES = {row.id for row in GROUPS["latency"]} | {"piece", "few-stream"}

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import grpc
 import http2_bytes as h2
+import pytest
 from bench import BODY, request_body
 from commands import command
 from probing import PATH, REQUEST
@@ -101,6 +102,7 @@ async def gathered(served: Served, size: int) -> bool:
     return await used(served, "gathered_bytes") == size
 
 
+@pytest.mark.slow
 async def test_body_that_has_been_coming_for_long_gives_way_to_those_that_come(simulated):
     async with (
         picker(simulated, "--max-request-body=1Mi", "--max-gathered-bytes=2Mi") as served,
@@ -222,6 +224,7 @@ async def test_message_of_which_nothing_more_comes_is_given_up_and_a_slow_one_is
         assert slow.status == 0
 
 
+@pytest.mark.slow
 @over_asyncio
 async def test_answers_that_are_not_read_count_and_their_streams_give_way(simulated):
     """The gateway opens no window: bodies that were routed go back to it, and wait in the picker."""

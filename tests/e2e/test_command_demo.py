@@ -13,8 +13,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 from commands import children, command, is_running
+from transports import once
 from waiting import until
 
+pytestmark = once
 QUIET = "--traffic=0"
 ANY_PORTS = ("--listen=127.0.0.1:0", "--admin-port=0")
 
@@ -98,6 +100,7 @@ def read_all(screen: int) -> str:
     return b"".join(pieces).decode()
 
 
+@pytest.mark.slow
 async def test_demo_of_two_clusters_shows_where_requests_go(directory):
     async with command(
         "demo", "--admin-port=0", "--clusters", "--listen=127.0.0.1:0", "--traffic=8", TMPDIR=str(directory)
@@ -120,6 +123,7 @@ async def test_demo_of_two_clusters_shows_where_requests_go(directory):
     assert "Traceback" not in str(demo)
 
 
+@pytest.mark.slow
 async def test_demo_of_two_tenants_shows_that_a_flood_waits_and_the_other_does_not(directory):
     async with command(
         "demo", "--admin-port=0", "--tenants", "--listen=127.0.0.1:0", "--traffic=24", TMPDIR=str(directory)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from documents import blocks, commands, file_of
+from transports import once
 from wheels import REPOSITORY, build_wheel, install
 
 POLICIES = "docs/objectives-and-rewrites.md"
@@ -75,7 +76,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 SECONDS = 110
-pytestmark = pytest.mark.timeout(4 * SECONDS)  # one may have to wait for the others
+pytestmark = [once, pytest.mark.timeout(4 * SECONDS)]  # one may have to wait for the others
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +177,7 @@ def test_readme_works_as_it_is_written(walk):
     assert "cheap" in output_of(walked, "epp accelerators --config-file")
 
 
+@pytest.mark.slow
 def test_deployment_works_as_it_is_written(walk, tmp_path):
     walked = walk("deploy/README.md")
     assert '"ready":true' in output_of(walked, "curl -sf http://127.0.0.1:9090/healthz").replace(" ", "")
@@ -192,6 +194,7 @@ def test_deployment_works_as_it_is_written(walk, tmp_path):
     assert (without_picker["status"], without_picker["destination"]) == (200, None)
 
 
+@pytest.mark.slow
 def test_objectives_and_rewrites_work_as_they_are_written(walk):
     walked = walk(POLICIES)
     *_, models, first, nameless, metrics, _, shed, served, _ = walked.values()
@@ -205,6 +208,7 @@ def test_objectives_and_rewrites_work_as_they_are_written(walk):
     assert "HTTP/1.1 200 OK" in served
 
 
+@pytest.mark.slow
 def test_clusters_work_as_they_are_written(walk):
     walked = walk(CLUSTERS)
     metrics, scores = output_of(walked, "curl -sf http://127.0.0.1:9090/metrics"), output_of(walked, "until curl")
@@ -216,6 +220,7 @@ def test_clusters_work_as_they_are_written(walk):
     assert (items["queueHeadroom"], items["endpointsAvailable"]) == (100, 100)
 
 
+@pytest.mark.slow
 def test_routing_across_clusters_works_as_it_is_written(walk):
     walked = walk(MULTI_CLUSTER)
     *_, first, _, west, _, east, _, refused, missing, _ = walked.values()
@@ -227,6 +232,7 @@ def test_routing_across_clusters_works_as_it_is_written(walk):
     assert 'reason="missing"} 0' in missing
 
 
+@pytest.mark.slow
 def test_flow_control_works_as_it_is_written(walk):
     walked = walk(FLOW_CONTROL)
     *_, expired, _, served, _ = walked.values()
@@ -236,6 +242,7 @@ def test_flow_control_works_as_it_is_written(walk):
     assert float(re.search(r"^after ([\d.]+) s$", served, re.MULTILINE)[1]) >= 1
 
 
+@pytest.mark.slow
 def test_quotas_work_as_they_are_written(walk):
     *_, too_long, served, told, used, tried, made, _ = walk(QUOTAS).values()  # one command is there twice
     assert "single.max.outputTokens of 'team-a' is 100, and with this request 200" in too_long
@@ -246,6 +253,7 @@ def test_quotas_work_as_they_are_written(walk):
     assert '"dryRun":false,"applied":true' in made
 
 
+@pytest.mark.slow
 def test_tf_16_admin_port_tries_sets_and_takes_back_a_quota_and_tf_6_says_where_requests_would_go(walk):
     walked = list(walk(ADMIN_PORT).values())
     *_, tried, made, shown, back, gone, _, refused, answered, _ = walked[:13]
@@ -266,6 +274,7 @@ def test_tf_16_admin_port_tries_sets_and_takes_back_a_quota_and_tf_6_says_where_
     assert '"type":"max-score-picker"' in config
 
 
+@pytest.mark.slow
 def test_what_if_is_answered_for_requests_that_came_and_for_one_at_a_time(walk):
     walked = walk(WHAT_IF)
     report = output_of(walked, "epp simulate")
@@ -282,6 +291,7 @@ def test_what_if_is_answered_for_requests_that_came_and_for_one_at_a_time(walk):
     assert "h100" in explained
 
 
+@pytest.mark.slow
 def test_tenants_work_as_they_are_written(walk):
     walked = walk(TENANTS)
     *_, unknown, missing, _, shed, served, metrics, _, moved, _ = walked.values()
@@ -299,6 +309,7 @@ def test_tenants_work_as_they_are_written(walk):
     assert not [key for key in ("sk-of-chat", "sk-of-night-jobs", "sk-of-nobody") if key in "".join(walked.values())]
 
 
+@pytest.mark.slow
 def test_tf_5_decisions_are_explained_as_it_is_written(walk):
     *_, served, first, refused, second, listed, stored, _ = walk(DECISIONS).values()
     assert '"text"' in served
@@ -320,6 +331,7 @@ def test_tf_5_decisions_are_explained_as_it_is_written(walk):
     assert record["ending"]["cause"] == "natural"
 
 
+@pytest.mark.slow
 def test_security_works_as_it_is_written(walk):
     *_, served, arrived, refused, _, _, metrics = walk(SECURITY).values()  # one command is there twice
     assert '"model":"meta-llama/Llama-3.1-8B-Instruct"' in served
@@ -330,6 +342,7 @@ def test_security_works_as_it_is_written(walk):
     assert 'llm_d_epp_extproc_protocol_errors_total{kind="undecodable"} 0.0' in metrics
 
 
+@pytest.mark.slow
 def test_observability_works_as_it_is_written(walk):
     walked = walk(OBSERVABILITY)
     trace_id = "0af7651916cd43dd8448eb211c80319c"
@@ -363,6 +376,7 @@ def test_command_is_the_one_of_the_wheel(binaries, tmp_path):
     assert Path(said.stdout.strip()).is_relative_to(binaries.parent)
 
 
+@pytest.mark.slow
 def test_ome_7_pool_in_files_works_as_it_is_written(walk):
     walked = walk(FILES)
     listed, priced, moved, *_ = [output for command, output in walked.items() if command.startswith("epp accelerators")]

@@ -13,6 +13,8 @@ from dying import MODEL, Load, Mortal, killed_in_turn, mortals
 from gateways import Gateway, gateway_of
 from waiting import until
 
+pytestmark = pytest.mark.slow
+
 SUSPICIONS = "llm_d_epp_outlier_detection_suspicions_total"
 EJECTED = "llm_d_epp_outlier_detection_ejections_active"
 OVERRIDE_HOST = "--cluster-type=override-host"

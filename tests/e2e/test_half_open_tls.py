@@ -158,6 +158,7 @@ def warnings(watched: Watched) -> list[str]:
     return [line for line in watched.served.command.err if '"level":"warning"' in line]
 
 
+@pytest.mark.slow
 async def test_half_open_clients_are_let_go_while_they_stay(tmp_path):
     async with picker(tmp_path) as watched:
         await watched.still_serves()

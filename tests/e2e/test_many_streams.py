@@ -15,6 +15,8 @@ from world import FAST
 
 from epp.sim import running
 
+pytestmark = pytest.mark.slow
+
 STREAMS = 5_000
 CONNECTIONS = 10
 STREAM_KIB = 80

@@ -163,6 +163,7 @@ async def answer_all(calls: Iterable[Exchange]) -> None:
     await asyncio.gather(*map(answer, calls))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)  # fifty times 100 ms in which changes of the file are gathered, and 2,000 streams
 async def test_requests_under_way_survive_fifty_reloads_each_served_by_one_whole_configuration(tmp_path):
     file = tmp_path / "config.yaml"

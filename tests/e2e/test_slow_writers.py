@@ -114,6 +114,7 @@ async def test_slow_writers_end_with_their_deadlines():
         assert after.call.status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("connections", [1, 25])
 async def test_memory_of_slow_writers_that_left_is_used_again(connections):
     grown = []

@@ -15,6 +15,8 @@ from epp.config import load_text
 from epp.samples import sample_texts
 from epp.sim import SimProfile, SimRequest
 
+pytestmark = pytest.mark.slow
+
 SMALL = fleet("small", a100=3)
 SHORT = 36.0
 

@@ -11,6 +11,8 @@ from profiles.workloads import trace
 from epp.config import load_text
 from epp.samples import sample_texts
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 36.0
 OTHERS = ("llm-d-default", "adaptive")
 

@@ -19,6 +19,8 @@ from epp.framework.snapshot import IN_FLIGHT, RUNNING
 from epp.samples import sample_texts
 from epp.sim import SimProfile, SimRequest
 
+pytestmark = pytest.mark.slow
+
 SPLIT = fleet("equal", a100=4).with_roles("split", a100=3)
 SECONDS = 36.0
 
