@@ -33,6 +33,7 @@ SECURITY = "docs/security.md"
 DECISIONS = "docs/decisions.md"
 WHAT_IF = "docs/what-if.md"
 OBSERVABILITY = "docs/observability.md"
+SHADOWS = "docs/shadow-profiles.md"
 NOT_RUN = {
     "README.md": ("make run", "make test", "make bench", "helm install", "epp check --cluster"),
     "deploy/README.md": ("docker build", "helm ", "kubectl "),
@@ -46,6 +47,7 @@ NOT_RUN = {
     SECURITY: (),
     DECISIONS: (),
     OBSERVABILITY: (),
+    SHADOWS: (),
     FILES: ("kubectl ",),
     WHAT_IF: (),
 }
@@ -64,6 +66,7 @@ PROJECT_FILES = {
     SECURITY: (),
     DECISIONS: (),
     OBSERVABILITY: (),
+    SHADOWS: (),
     FILES: (),
     WHAT_IF: (),
 }
@@ -289,6 +292,25 @@ def test_what_if_is_answered_for_requests_that_came_and_for_one_at_a_time(walk):
     explained = output_of(walked, "for file in as-it-is")
     assert explained.count("simulated") >= 3
     assert "h100" in explained
+
+
+@pytest.mark.slow
+def test_gie_9_shadows_say_what_they_would_have_done_and_what_it_costs(walk):
+    *_, page, explained = walk(SHADOWS).values()
+    shown = {}
+    for line in page.splitlines():
+        if line.startswith("llm_d_epp_shadow_"):
+            name, _, value = line.rpartition(" ")
+            shown[name] = float(value)
+    runs = {name: value for name, value in shown.items() if "_runs_total" in name}
+    assert sum(runs.values()) in {40, 41}  # the list of models may be one more
+    picks = 'llm_d_epp_shadow_picks_total{accelerator=%s,by=%s,profile="cheaper"}'
+    t4, real = shown[picks % ('"t4"', '"shadow"')], shown.get(picks % ('"t4"', '"real"'), 0)
+    assert t4 > real
+    cost = 'llm_d_epp_shadow_cost_per_hour_dollars_total{by="%s",profile="cheaper"}'
+    assert shown[cost % "shadow"] < shown[cost % "real"]
+    assert shown['llm_d_epp_shadow_priced_picks_total{profile="cheaper"}'] == sum(runs.values())
+    assert "cheaper" in explained
 
 
 @pytest.mark.slow
