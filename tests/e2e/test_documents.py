@@ -304,8 +304,8 @@ def test_gie_9_shadows_say_what_they_would_have_done_and_what_it_costs(walk):
             shown[name] = float(value)
     runs = {name: value for name, value in shown.items() if "_runs_total" in name}
     assert sum(runs.values()) in {40, 41}  # the list of models may be one more
-    picks = 'llm_d_epp_shadow_picks_total{accelerator=%s,by=%s,profile="cheaper"}'
-    t4, real = shown[picks % ('"t4"', '"shadow"')], shown.get(picks % ('"t4"', '"real"'), 0)
+    picks = 'llm_d_epp_shadow_picks_total{accelerator="t4",by="%s",profile="cheaper"}'
+    t4, real = shown[picks % "shadow"], shown.get(picks % "real", 0.0)
     assert t4 > real
     cost = 'llm_d_epp_shadow_cost_per_hour_dollars_total{by="%s",profile="cheaper"}'
     assert shown[cost % "shadow"] < shown[cost % "real"]
