@@ -71,9 +71,11 @@ class Inheritance:
     def end(self) -> bool:
         """Count nothing as inherited any more; return whether anything was."""
         heirs = tuple(self._heirs)
-        for slot in heirs:
-            self._put(slot, 0)
-        return bool(heirs)
+        if not heirs:
+            return False
+        self._table.take(INHERITED, heirs, IN_FLIGHT)
+        self._heirs.clear()
+        return True
 
     def _put(self, slot: int, count: float) -> None:
         change = count - self._table.get(INHERITED, slot)

@@ -69,6 +69,14 @@ class ColumnTable:
         self._cells[name][slot] += amount
         self._dirty.add(name)
 
+    def take(self, source: Column, slots: Sequence[int], *others: Column) -> None:
+        """Take from these slots all that is in one column, and as much from the others."""
+        positions = np.array(slots, dtype=np.intp)
+        amounts = self._working[source.name][positions]
+        for column in (source, *others):
+            self._working[column.name][positions] -= amounts
+            self._dirty.add(column.name)
+
     def reset(self, slots: Sequence[int]) -> None:
         """Make everything about some slots unknown."""
         positions = np.array(slots, dtype=np.intp) if len(slots) > _FEW else None
