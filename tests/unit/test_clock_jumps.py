@@ -37,6 +37,7 @@ USES_UTC = {
     "decisions/recorder.py",  # of a record
     "kube/event_writer.py",
     "kube/lease.py",  # for people: who leads is decided by `now`
+    "picker/admin_routes.py",  # of requests that are only tried
     "picker/picker.py",  # of scores on a page
     "plugins/clusters/taints.py",
     "quotas/days.py",

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A metrics page."""
+
+import pytest
+from metric_page import Page
+
+
+@pytest.fixture
+def page() -> Page:
+    return Page()
