@@ -285,7 +285,7 @@ def test_what_if_is_answered_for_requests_that_came_and_for_one_at_a_time(walk):
     assert 40 <= replayed <= 41  # the list of models may be one more
     assert f"{replayed} of {replayed} are taken as recorded by the first configuration" in report
     assert 0 < differing < replayed
-    before, after = map(int, re.search(r"^ on t4 +(\d+) \(.*\) +(\d+) \(.*\)$", report, re.MULTILINE).groups())
+    before, after = map(int, re.search(r"^ *on t4 +(\d+) \(.*\) +(\d+) \(.*\)$", report, re.MULTILINE).groups())
     assert before < after  # all, but for those that found the server at work
     assert re.search(r"^h100 +t4 +\d+$", report, re.MULTILINE)
     assert "cheapest-scorer is asked anew" in report
