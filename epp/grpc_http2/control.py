@@ -22,7 +22,7 @@ from epp.grpc_http2.frames import (
 )
 from epp.grpc_http2.limits import Budget, Limits
 from epp.grpc_http2.receiving import Receiving
-from epp.grpc_http2.sending import Sending
+from epp.grpc_http2.sending import LARGEST_FRAME, Sending
 from epp.grpc_http2.streams import Stream, StreamTable
 
 _SETTING: Final = Struct(">HL")
@@ -133,7 +133,7 @@ class Control:
         sending = self._sending
         if Setting.HEADER_TABLE_SIZE in values:
             sending.drop_table()
-        sending.max_frame = values.get(Setting.MAX_FRAME_SIZE, sending.max_frame)
+        sending.max_frame = min(values.get(Setting.MAX_FRAME_SIZE, sending.max_frame), LARGEST_FRAME)
         if Setting.INITIAL_WINDOW_SIZE not in values:
             return []
         return sending.set_initial_window(values[Setting.INITIAL_WINDOW_SIZE], list(self._table.open.values()))

@@ -62,7 +62,7 @@ class Limits:
     a rule."""
     empty_frames: Rate = Rate(1000, 100)
     """DATA without bytes or end."""
-    empty_records: Rate = Rate(1000, 100)
+    empty_records: Rate = Rate(200, 20)
     """TLS records without data: one that renews the keys is more work than most messages."""
     priorities: Rate = Rate(2000, 200)
     small_updates: Rate = Rate(10_000, 20_000)

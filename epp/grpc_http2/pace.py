@@ -5,8 +5,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-MOST_IN_A_TURN = 32
-"""Calls that end in a turn: with what is recorded of each, that takes some milliseconds."""
+MOST_IN_A_TURN = 16
+"""Calls that end in a turn: with what is recorded of each, that takes a millisecond or two."""
 
 
 class Pace:

@@ -23,6 +23,8 @@ from epp.grpc_http2.status import HEADERS_BLOCK, OK_TRAILERS, RpcError, Status
 from epp.grpc_http2.streams import Stream
 
 _PREFIX: Final = Struct(">BL")
+LARGEST_FRAME: Final = 65_536
+"""Of those that are sent; a peer may allow 16 MiB, which is too much to be written at once."""
 _EMPTY_TABLE: Final = b"\x20"
 """HPACK: the encoder's dynamic table has no room from now on."""
 

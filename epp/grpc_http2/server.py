@@ -18,7 +18,7 @@ from epp.grpc_http2.tls import TlsListener
 _BACKLOG = 1024
 _MOST_CONNECTIONS = 4096
 _MOST_HELD_BYTES = 64 * 1024 * 1024
-_TURN_SECONDS = 0.008
+_TURN_SECONDS = 0.004
 """Time in which all connections together handle what came, in one turn of the event loop."""
 _SWEEPS = 4
 """How often streams are looked at within the time that they may be still."""

@@ -304,8 +304,7 @@ class Picker:
         if self.recorder is not None:
             self._supervisor.start("decision records", self.recorder.run)
         self._supervisor.start("shadow profiles", self._shadows.run)
-        held = self._servers.extproc.budgets.gathered
-        self._supervisor.start("memory", partial(give_back_memory, lambda: held.used))
+        self._supervisor.start("memory", partial(give_back_memory, self._servers.extproc.budgets.gathered))
 
     async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
         """Drain, refuse what still waits for room, then close open streams and release resources.

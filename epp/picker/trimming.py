@@ -3,37 +3,38 @@
 
 import asyncio
 import ctypes
-from collections.abc import Callable
 from typing import Final
 
+from epp.grpc_http2.capacity import HeldBytes
+
 _LOOK_SECONDS: Final = 1.0
-WORTHWHILE_BYTES: Final = 32 * 1024 * 1024
+WORTHWHILE_BYTES: Final = 16 * 1024 * 1024
 """Bytes of bodies that must have been there, and be gone, before it is asked for."""
 
 
 class Trimmer:
-    """Knows when it is time: bodies held much at one look, and little at a later one."""
+    """Knows when it is time: bodies held much before one look, and little at a later one."""
 
-    def __init__(self, held_bytes: Callable[[], int]) -> None:
-        self._held_bytes = held_bytes
+    def __init__(self, held: HeldBytes) -> None:
+        self._held = held
         self._most = 0
 
     def is_due(self) -> bool:
         """Return whether much of what was held since the last time is gone; to be asked now and then."""
-        held = self._held_bytes()
-        self._most = max(self._most, held)
-        if self._most - held < WORTHWHILE_BYTES or 2 * held > self._most:
+        held = self._held
+        self._most, held.most = max(self._most, held.most), held.used
+        if self._most - held.used < WORTHWHILE_BYTES or 2 * held.used > self._most:
             return False
-        self._most = held
+        self._most = held.used
         return True
 
 
-async def give_back_memory(held_bytes: Callable[[], int]) -> None:
+async def give_back_memory(held: HeldBytes) -> None:
     """Have the C library return memory, in a thread, whenever it is time; end at once where it cannot."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
     if trim is None:
         return
-    trimmer = Trimmer(held_bytes)
+    trimmer = Trimmer(held)
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
         if trimmer.is_due():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client that asks the picker again and again while something else happens to it, as a program that takes orders.
 
-`{"port": PORT, "secure": false}` lets it begin; an empty order ends that, and is answered with what it saw.
+`{"port": PORT, "secure": false, "pid": PID}` lets it begin; an empty order ends that, and is answered with what it saw.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import contextlib
 import ssl
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -19,7 +20,7 @@ from serving import APART, destination_of, trusting
 _BETWEEN_SECONDS = 0.01
 _BEAT_SECONDS = 0.005
 _LATE_SECONDS = 0.005
-"""A delay of this process's own timers from which on the machine, not the picker, kept it waiting."""
+"""A delay of this process's own timers, or of the picker for want of a CPU, from which on the machine is to blame."""
 _LONGEST_SECONDS = 30.0
 
 
@@ -30,6 +31,8 @@ class Probe:
     port: int
     secure: bool
     """Whether to speak TLS."""
+    pid: int
+    """Of the picker."""
     seconds: list[float] = field(default_factory=list)
     held_up: int = 0
     """Exchanges that are not counted, as the machine held up this process meanwhile."""
@@ -49,6 +52,10 @@ class Probe:
             if time.monotonic() - due > _LATE_SECONDS:
                 self._late_at = time.monotonic()
 
+    def _waited(self) -> float:
+        """Return the seconds for which the picker's main thread could have run, and another had the CPU."""
+        return int(Path(f"/proc/{self.pid}/task/{self.pid}/schedstat").read_text().split()[1]) / 1e9
+
     async def _channel(self) -> grpc.aio.Channel:
         address = ("127.0.0.1", self.port)
         if not self.secure:
@@ -59,7 +66,7 @@ class Probe:
         async with await self._channel() as channel:
             await destination_of(channel)
             while True:
-                began = time.monotonic()
+                began, waited = time.monotonic(), self._waited()
                 try:
                     async with asyncio.timeout(_LONGEST_SECONDS):
                         await destination_of(channel)
@@ -68,7 +75,7 @@ class Probe:
                 else:
                     took = time.monotonic() - began
                     await asyncio.sleep(_BEAT_SECONDS)  # the beat has been, if it was late
-                    if self._late_at >= began:
+                    if self._late_at >= began or self._waited() - waited > _LATE_SECONDS:
                         self.held_up += 1
                     else:
                         self.seconds.append(took)
@@ -93,7 +100,7 @@ async def main() -> None:
     async def order(given: dict[str, Any]) -> dict[str, Any]:
         nonlocal running
         if "port" in given:
-            probe = Probe(given["port"], given["secure"])
+            probe = Probe(given["port"], given["secure"], given["pid"])
             running = probe, asyncio.create_task(probe.run())
             return {}
         assert running is not None

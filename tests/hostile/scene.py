@@ -129,7 +129,7 @@ class Scene:
         seen = Seen()
         if self._probe is None:
             self._probe = await self.stack.enter_async_context(await Program.run(HERE / "probe.py"))
-        await self._probe.ask({"port": self.served.grpc_port, "secure": self.secure})
+        await self._probe.ask({"port": self.served.grpc_port, "secure": self.secure, "pid": self.pid})
         yield seen
         said = await self._probe.ask(within_seconds=60)
         for name, value in said.items():

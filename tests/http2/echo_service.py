@@ -206,8 +206,14 @@ class EchoServer:
 
     def lose(self) -> None:
         """Close the connection as a transport does."""
-        self.connection.lose()
+        self.close_calls()
         self.let_all_go()
+
+    def close_calls(self) -> None:
+        """Tell the connection that it has ended, and let it close its calls, some at a time."""
+        self.connection.lose()
+        while any(not timer.cancelled and timer.at <= self.now for timer in self.timers):
+            self.pass_time(0)
 
     def assert_released(self) -> None:
         """Check that each call was closed, and nothing of any stream is left."""

@@ -139,7 +139,7 @@ def _end(server: EchoServer, random: Random) -> None:
             server.connection.cut()
     except ExhaustedError:
         pass
-    server.connection.lose()
+    server.close_calls()
     server.connection.out.clear()
     while server.holds:
         hold = server.holds.pop()
