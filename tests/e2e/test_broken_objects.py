@@ -97,6 +97,7 @@ async def input_metrics(gateway: Gateway, file: Path) -> dict[str, float]:
     return {name.removeprefix(prefix): values[labels] for name, values in shown.items() if name.startswith(prefix)}
 
 
+@pytest.mark.slow
 async def test_no_request_is_refused_while_objects_are_broken(cluster: Callable):
     files: Cluster = await cluster("5m")
     async with gateway_with(files.config) as gateway, traffic(gateway.url) as answers:

@@ -218,6 +218,7 @@ MIB = 1024 * 1024
 @pytest.mark.parametrize(
     "mode", [(), FALLBACKS, BUFFERED, (*FALLBACKS, *BUFFERED)], ids=["default", "fallbacks", "buffered", "both"]
 )
+@pytest.mark.slow
 async def test_largest_request_body_is_the_one_asked_for(endpoints, mode):
     most = 40  # MiB, more than by default
     flags = ("gateway", "--listen=127.0.0.1:0", "--endpoints", endpoints, *mode)

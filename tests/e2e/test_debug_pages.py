@@ -108,6 +108,7 @@ async def test_state_of_plugins_in_the_form_of_the_reference(tmp_path: Path):
     assert plugins["telling"]["message"].startswith("plugin failed to tell its state: ValueError: no state today")
 
 
+@pytest.mark.slow
 async def test_profiles_are_those_of_pprof_and_name_functions_of_this_program():
     async with echo() as server, gateway_of(f"--endpoints=only={server.address}") as gateway:
         port = gateway.metrics_port

@@ -145,6 +145,7 @@ def port():
         yield port
 
 
+@pytest.mark.slow
 async def test_server_without_metrics_that_dies_is_missed_everywhere_and_comes_back(port):
     server = BareServer(port)
     await server.start()
@@ -225,6 +226,7 @@ def socket_that_nobody_serves():
         yield bound.getsockname()[1]
 
 
+@pytest.mark.slow
 async def test_printed_configuration_for_https_endpoints_has_tls():
     arguments = ("gateway", "--print-envoy-config", "--endpoints=a=https://localhost:443,b=https://[::1]:443")
     exit_code, said = await outcome(*arguments)

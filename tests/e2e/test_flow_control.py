@@ -223,6 +223,7 @@ async def test_program_that_has_had_least_service_is_next_and_operators_see_what
         assert service["greedy"] > service["modest"] > 0
 
 
+@pytest.mark.slow
 async def test_flood_that_fills_the_queue_refuses_none_of_a_calm_tenant(setting):
     setting.configure(defaultPriorityBand={"fairnessPolicyRef": "fair", "maxRequests": 100})
     content = yaml.safe_load(setting.config.read_text())

@@ -180,6 +180,7 @@ async def test_header_values_that_are_no_utf_8(picker):
         assert len(other.messages) == 2
 
 
+@pytest.mark.slow
 async def test_client_that_never_reads_its_answers(picker):
     """Its windows are wide open, so that only the socket holds the server back; it asks for 400 MB."""
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], "user": "u" * 1_000_000}).encode()

@@ -199,6 +199,7 @@ def total(family: Metric) -> float:
     return sum(sample.value for sample in family.samples if not sample.name.endswith("_created"))
 
 
+@pytest.mark.slow
 async def test_older_names_are_gone_with_their_flag(simulated, tmp_path):
     for page in await served(simulated, tmp_path, "--legacy-metrics=false"):
         assert not OLDER.keys() & page.keys()

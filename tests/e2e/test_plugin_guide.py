@@ -48,6 +48,7 @@ def shell(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_guide_leads_from_an_empty_folder_to_an_installed_package(shell, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -101,6 +101,7 @@ async def test_tf_9_a_request_beyond_what_one_may_take_is_refused_for_good(setti
         assert (await front.ask("anybody's", tokens=11))[0] == 200
 
 
+@pytest.mark.slow
 async def test_tokens_a_minute_are_refused_with_a_time_to_come_back(setting):
     setting.limit({"a": {"total": {"tokensPerMinute": 600}, "whenExceeded": "Refuse"}})
     async with setting.front() as front:

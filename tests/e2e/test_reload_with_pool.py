@@ -4,6 +4,7 @@
 import time
 from pathlib import Path
 
+import pytest
 from config_files import endpoints_file, replace, with_pool
 from traffic import some_after, traffic
 from world import open_world, until
@@ -26,6 +27,7 @@ def config(group: str, pool: Path, timeout: str = "1s") -> str:
     return with_pool(BY_GROUP.replace("GROUP", group).replace("TIMEOUT", timeout), pool)
 
 
+@pytest.mark.slow
 async def test_no_request_meets_the_old_filter_and_the_new_pool(simulated, tmp_path):
     sims = await simulated("a", "b")
     pools = {

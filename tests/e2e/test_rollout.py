@@ -86,6 +86,7 @@ def share(world: World, revision: str) -> float | None:
     return sample(world, SHARE, mode="sum", revision=revision)
 
 
+@pytest.mark.slow
 async def test_rollout_from_a_revision_without_its_prefill_server_to_the_new_one_alone(simulated, tmp_path):
     old, new = ("old-p1", "old-d1", "old-d2", "old-d3", "old-d4"), ("new-p1", "new-d1")
     sims = await simulated(*old, *new)

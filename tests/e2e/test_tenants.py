@@ -107,6 +107,7 @@ async def requests_of(gateway: Gateway) -> dict[tuple[str, str], float]:
     return found
 
 
+@pytest.mark.slow
 async def test_low_is_shed_and_high_goes_by_their_keys_alone(setting):
     async with setting.front() as front:
         await setting.occupy(front, 5)

@@ -4,6 +4,7 @@
 import random
 from collections.abc import Callable
 
+import pytest
 from bench import BODY, Bench, Exchange, new_bench, request_body, request_headers, response_body, response_headers
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -130,6 +131,7 @@ class Gateway:
         self.open.append(Open(exchange))
 
 
+@pytest.mark.slow
 @settings(max_examples=2, deadline=None, phases=[Phase.explicit, Phase.generate])  # nothing is smaller than 10,000
 @given(st.integers(0, 2**32))
 def test_tf_8_ten_thousand_random_events_leave_zero(seed):

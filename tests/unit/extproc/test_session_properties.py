@@ -4,6 +4,7 @@
 import struct
 from random import Random
 
+import pytest
 from bench import (
     BODY,
     Bench,
@@ -75,6 +76,7 @@ def play(bench: Bench, messages: list[ProcessingRequest | None], ending: Cause) 
         session.close(ending)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32))
 def test_books_balance_after_ten_thousand_endings(seed):
@@ -87,6 +89,7 @@ def test_books_balance_after_ten_thousand_endings(seed):
     assert bench.served == len(bench.endings.causes) > 0  # each routed request ended exactly once
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(st.integers(0, 2**32))
 def test_truncated_or_mangled_messages_are_refused_or_answered(seed):

@@ -179,6 +179,7 @@ class Tenants(Overload):
             self.refused.append((error.retry_after_seconds, self.front.clock.now(), ahead))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("calm", "share"), [(2, 0.2), (10, 0.8), (40, 0.8)])
 def test_retry_after_of_a_flood_among_calm_tenants_is_true(calm, share):
     pairs = Tenants(calm=calm, share=share).run(200)

@@ -270,6 +270,7 @@ def with_endless_bodies(page: OperatorPage) -> list[socket.socket]:
         with_endless_bodies,
     ],
 )
+@pytest.mark.slow
 def test_greedy_clients_hold_up_no_other(large_registry, greedy):
     threads = threading.active_count()
     with opened(large_registry, PATIENT) as page, contextlib.ExitStack() as stack:

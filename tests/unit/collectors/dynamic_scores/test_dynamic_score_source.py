@@ -79,6 +79,7 @@ async def test_ocm_8_scorer_without_a_source_is_sent_no_data(stub):
     assert stub.posted[0][0] == {"data": []}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hangs", "redirects", "huge", "fails", "compressed", "drips"])
 async def test_ocm_8_scorer_that_misbehaves_leaves_the_last_scores_until_they_expire(stub, mode):
     source = build(scorers=[scorer(stub)], timeout="300ms", validity="3s")

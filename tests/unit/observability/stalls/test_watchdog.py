@@ -77,6 +77,7 @@ async def test_function_that_computes_is_named_with_its_stack(watched: Watched):
     assert any(line.startswith(f"{__name__}:test_function_that_computes") for line in stall.stack)
 
 
+@pytest.mark.slow
 async def test_caller_of_a_call_that_keeps_the_lock_is_named(watched: Watched):
     text = "[" + "[1]," * 8_000_000 + "0]"
     started = time.monotonic()
