@@ -20,8 +20,8 @@ _TURN_SECONDS = 0.002
 """Time in which one connection may handle what came, before others have their turn."""
 _MOST_LATER_BYTES = 65_536
 """What may wait for the next turn before nothing more is read."""
-_FEW_PIECES = 16
-_MANY_BYTES = 524_288
+FEW_PIECES = 16
+MANY_BYTES = 524_288
 """After so many, the rest is for the next turn: the system copies them, and loopback delivers them, at once."""
 
 
@@ -258,7 +258,7 @@ class GrpcProtocol(asyncio.Protocol):
         if self._closing:  # the last bytes are written: what still comes is not answered
             out.clear()
         if out:
-            transport.write(_some_of(out))
+            transport.write(some_of(out))
             if self._is_paused:
                 self._count_unwritten()
             if out:
@@ -344,13 +344,13 @@ class _Holding:
         self._pace.do(self._task.cancel)
 
 
-def _some_of(out: list[bytes | memoryview]) -> bytes:
+def some_of(out: list[bytes | memoryview]) -> bytes:
     """Take what is to be written in this turn; a piece has no more than `LARGEST_FRAME`."""
-    if len(out) > _FEW_PIECES:
+    if len(out) > FEW_PIECES:
         size = 0
         for count, piece in enumerate(out, 1):
             size += len(piece)
-            if size >= _MANY_BYTES:
+            if size >= MANY_BYTES:
                 some = b"".join(out[:count])
                 del out[:count]
                 return some

@@ -36,6 +36,8 @@ _SAMPLE_SECONDS = 0.2
 _SETTLE_SECONDS = 30.0
 _ATTACK_SECONDS = 3600.0
 _EXCERPT_LINES = 40
+_FULL_DISK = "-f 0 && exec 2>/dev/full"
+"""What becomes of the shell before it becomes the picker: what that writes to stderr fails, and so does every file."""
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -275,7 +277,10 @@ async def scene(
         if not any(flag.startswith("--config-file") for flag in flags):
             given += (f"--config-text={config}",)
         with _changed(environment):
-            begun = _deaf(given) if deaf else serving(None, *given, ulimit=ulimit)
+            if deaf:
+                begun = _silent(given, _FULL_DISK)
+            else:
+                begun = _silent(given, ulimit) if "-v=0" in flags else serving(None, *given, ulimit=ulimit)
             served = await stack.enter_async_context(begun)
         warm = Scene(served, judge, stack, reading(served.command.pid), secure=SECURE in flags)
         async with warm.beside():
@@ -304,13 +309,12 @@ def _changed(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _deaf(flags: Sequence[str]) -> AsyncIterator[Served]:
-    """Run a picker on a full disk: what it writes to stderr fails, and so does every file."""
+async def _silent(flags: Sequence[str], ulimit: str) -> AsyncIterator[Served]:
+    """Run a picker that does not say when it is ready."""
     with reserved_ports(3) as ports:
         names = ("--grpc-port", "--grpc-health-port", "--metrics-port")
         own = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
-        # the rest of the shell's line before it becomes the picker
-        async with command("serve", *flags, *own, ulimit="-f 0 && exec 2>/dev/full") as process:
+        async with command("serve", *flags, *own, ulimit=ulimit) as process:
             served = Served(process, *ports)
             await until(lambda: _answers(served), "the picker is ready", seconds=60)
             yield served
