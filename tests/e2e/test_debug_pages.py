@@ -141,6 +141,7 @@ async def _ask_on(gateway: Gateway) -> None:
 
 async def _second(port: int, path: str) -> tuple[int, bytes]:
     """Ask while another profile is taken."""
+    await asyncio.sleep(0.5)  # the other one is the first
     answers: list[tuple[int, bytes]] = []
 
     async def is_refused() -> bool:
