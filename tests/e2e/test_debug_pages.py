@@ -114,7 +114,7 @@ async def test_profiles_are_those_of_pprof_and_name_functions_of_this_program():
         port = gateway.metrics_port
         asking = asyncio.create_task(_ask_on(gateway))
         cpu, other = await asyncio.gather(
-            get(port, "/debug/pprof/profile?seconds=2"), _second(port, "/debug/pprof/heap?seconds=1")
+            _taken(port, "/debug/pprof/profile?seconds=2"), _second(port, "/debug/pprof/heap?seconds=1")
         )
         heap = await get(port, "/debug/pprof/heap?seconds=1")
         asking.cancel()
@@ -139,9 +139,20 @@ async def _ask_on(gateway: Gateway) -> None:
         await ask(gateway)
 
 
+async def _taken(port: int, path: str) -> tuple[int, bytes]:
+    """Ask until no other profile is taken."""
+    answers: list[tuple[int, bytes]] = []
+
+    async def is_taken() -> bool:
+        answers.append(await get(port, path))
+        return answers[-1][0] == 200
+
+    await until(is_taken, "a profile is taken")
+    return answers[-1]
+
+
 async def _second(port: int, path: str) -> tuple[int, bytes]:
     """Ask while another profile is taken."""
-    await asyncio.sleep(0.5)  # the other one is the first
     answers: list[tuple[int, bytes]] = []
 
     async def is_refused() -> bool:
