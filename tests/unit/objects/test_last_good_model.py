@@ -120,6 +120,7 @@ class FilesOfObjects(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
         self._look()
+        self._look_once()  # a file may be missing for too long since
         assert not self.runner.run(self.source.look())
 
     @invariant()
@@ -155,10 +156,13 @@ class FilesOfObjects(RuleBasedStateMachine):
 
     def _look(self) -> None:
         for _ in range(2):  # a file that has become shorter is looked at twice
-            for model in self.models.values():
-                model.expire(self.clock.now())
-            self.runner.run(self.source.look())
+            self._look_once()
             self.clock.advance(UNCHANGED_SECONDS)
+
+    def _look_once(self) -> None:
+        for model in self.models.values():
+            model.expire(self.clock.now())
+        self.runner.run(self.source.look())
 
 
 def _document(name: str, state: str, price: int) -> dict:
