@@ -13,6 +13,8 @@ _SHORTEST_STEP_SECONDS = 0.004
 _NEARLY = 1e-6
 _EARLY_SECONDS = 0.001
 """How much too early a timer of the event loop may end: it counts milliseconds."""
+_DROPPED = 64
+"""Outdated times that are dropped at once, where many entries were taken out."""
 T = TypeVar("T")
 
 
@@ -36,9 +38,13 @@ class Timetable(Generic[T]):
 
     @property
     def next_due(self) -> float:
-        """The earliest time; infinite without entries."""
-        self._drop_outdated()
-        return self._heap[0][0] if self._heap else math.inf
+        """The earliest time; infinite without entries. It may be that of an entry no more, of very many."""
+        heap = self._heap
+        for _ in range(_DROPPED):
+            if not heap or not self._is_outdated(heap[0]):
+                break
+            heapq.heappop(heap)
+        return heap[0][0] if heap else math.inf
 
     def put(self, entry: T, due: float) -> None:
         """Let an entry be due at that time."""
@@ -56,12 +62,15 @@ class Timetable(Generic[T]):
         return math.inf if found is None else found[0]
 
     def take_due(self, now: float) -> Iterator[T]:
-        """Take out and yield what is due within a millisecond, the earliest first."""
-        while self._heap and self._heap[0][0] <= now + _EARLY_SECONDS:
-            _, number, entry = heapq.heappop(self._heap)
-            if self._due.get(entry, (0.0, -1))[1] == number:
-                del self._due[entry]
-                yield entry
+        """Take out and yield what is due within a millisecond, the earliest first; perhaps not all at once."""
+        dropped = 0
+        while dropped < _DROPPED and self._heap and self._heap[0][0] <= now + _EARLY_SECONDS:
+            first = heapq.heappop(self._heap)
+            if self._is_outdated(first):
+                dropped += 1
+            else:
+                del self._due[first[2]]
+                yield first[2]
 
     def after(self, due: float, interval: float, now: float, polled: int) -> float:
         """Return the time after `due`, on the grid of the interval, with so many polled in all.
@@ -76,10 +85,11 @@ class Timetable(Generic[T]):
             steps += 1
         return self._origin + steps * step
 
-    def _drop_outdated(self) -> None:
-        heap = self._heap
-        while heap and self._due.get(heap[0][2], (0.0, -1))[1] != heap[0][1]:
-            heapq.heappop(heap)
+    def _is_outdated(self, timed: tuple[float, int, T]) -> bool:
+        """Return whether this is not the time of its entry any more."""
+        _, number, entry = timed
+        found = self._due.get(entry)
+        return found is None or found[1] != number
 
 
 def next_due(due: float, wait: float, now: float) -> float:

@@ -65,6 +65,21 @@ def test_timer_that_ends_a_little_too_early_finds_what_it_was_set_for():
     assert timetable.after(10.0, 0.05, 9.9995, 1) == pytest.approx(10.05)
 
 
+def test_many_that_were_taken_out_are_dropped_a_few_at_a_time():
+    timetable = Timetable[int](origin=0.0)
+    for entry in range(1000):
+        timetable.put(entry, float(entry))
+    for entry in range(999):
+        timetable.remove(entry)
+    assert timetable.next_due < 100.0, "there are more to drop"
+    turns = [list(timetable.take_due(1000.0))]
+    while timetable.next_due < math.inf:
+        turns.append(list(timetable.take_due(1000.0)))
+    assert turns.pop() == [999]
+    assert 5 < len(turns) < 20
+    assert not any(turns)
+
+
 class Timetables(RuleBasedStateMachine):
     """A timetable beside a dictionary."""
 
