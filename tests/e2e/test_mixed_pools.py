@@ -15,6 +15,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 MODEL = "outside-8b"
 SIMULATE = ("sim-server", "--port=0", "--model", MODEL, "--time-scale=0.2")
 REQUESTS = 72
+TRIES = 3
+"""On a busy machine equal servers are not equally fast each time; one that is starved is so each time."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -51,6 +53,10 @@ async def test_servers_without_a_metrics_page_get_their_share(servers, names, at
                     )
                 return raw.headers["x-sim-server"]
 
-            shares = Counter(await asyncio.gather(*map(ask, range(REQUESTS))))
-        # equal servers are not equally fast on a busy machine; one that is starved gets a request or two
-        assert min(shares[name] for name in names) >= REQUESTS // len(names) // 4, shares
+            tried = []
+            for number in range(TRIES):
+                shares = Counter(await asyncio.gather(*map(ask, range(number * REQUESTS, (number + 1) * REQUESTS))))
+                tried.append(shares)
+                if min(shares[name] for name in names) >= REQUESTS // len(names) // 2:
+                    return
+        pytest.fail(f"one gets less than half of its share, whenever it is tried: {tried}")
