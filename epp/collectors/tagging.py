@@ -3,7 +3,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -67,7 +67,7 @@ class Tagging:
         returns is that of the change.
         """
         if tuple(taggers) == self._taggers:
-            await in_turns(self._store.derive_ahead(derivations))
+            await in_turns(self._store.snapshot().derive_ahead(derivations))
             return
         self._steady.clear()
         try:
@@ -187,9 +187,12 @@ async def _in_turns(
     endpoints: Callable[[], Collection[Endpoint]], tag: Callable[[Endpoint], Sequence[Report]], tagged: _Tagged
 ) -> _Tagged:
     """Tag endpoints besides those tagged, a few in each turn of the event loop, until all that there are have been."""
-    while missing := [one for one in endpoints() if tagged.get(one.id, (None,))[0] is not one]:
-        for number, endpoint in enumerate(missing, 1):
+
+    def tag_each(missing: Iterable[Endpoint]) -> Iterator[None]:
+        for endpoint in missing:
             tagged[endpoint.id] = endpoint, tag(endpoint)
-            if number % _BATCH == 0:
-                await asyncio.sleep(0)
+            yield
+
+    while missing := [one for one in endpoints() if tagged.get(one.id, (None,))[0] is not one]:
+        await in_turns(tag_each(missing))
     return tagged

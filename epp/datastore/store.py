@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Endpoints and their data: written in the background, read as snapshots."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import is_
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -200,15 +200,6 @@ class Datastore:
             wanted=pool,
             derivations=derivations,
         )
-
-    def derive_ahead(self, derivations: Mapping[str, Iterable[Derivation]]) -> Iterator[None]:
-        """Derive what requests are going to, by name of the attribute, in steps of a fraction of a millisecond."""
-        snapshot = self.snapshot()
-        for name, wanted in derivations.items():
-            records: Records[Any] | None = snapshot.endpoints if name == ENDPOINTS else snapshot.attributes.get(name)
-            if records is not None:
-                for derivation in wanted:
-                    yield from records.derive_ahead(derivation)
 
     def put_pool(self, staging: Staging) -> bool:
         """Put a prepared pool in place of the one that is there; return False, with no change, if that has changed."""

@@ -5,7 +5,7 @@ A slot belongs to an endpoint for as long as it is in the pool, so that indexes 
 (a prefix index's bit masks, say) can use the slot number as the endpoint's name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import nan
 from types import MappingProxyType
@@ -17,7 +17,7 @@ import numpy as np
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag
 from epp.framework.arrays import Floats, Positions
 from epp.framework.endpoint import Endpoint
-from epp.framework.records import Records
+from epp.framework.records import ENDPOINTS, Derivation, Records
 
 T = TypeVar("T")
 
@@ -190,6 +190,14 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         if found is None:
             return Records((attribute.unknown,) * self.capacity)
         return cast("Records[T]", found)
+
+    def derive_ahead(self, derivations: Mapping[str, Iterable[Derivation]]) -> Iterator[None]:
+        """Derive what is going to be asked for, by name of the attribute, in steps of a fraction of a millisecond."""
+        for name, wanted in derivations.items():
+            records = self.endpoints if name == ENDPOINTS else self.attributes.get(name)
+            if records is not None:
+                for derivation in wanted:
+                    yield from records.derive_ahead(derivation)
 
     def age_seconds(self, now: float) -> Floats:
         """Seconds since each slot's endpoint last reported; NaN for never."""

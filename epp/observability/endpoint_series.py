@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from epp.framework.endpoint import Endpoint
+from epp.framework.records import Derivation
 from epp.framework.snapshot import ANSWERS, REACHABLE, WAITING, Snapshot
 from epp.observability.families import PREFIX, Samples
 
@@ -75,3 +76,7 @@ def _slots_by_name(endpoints: tuple[Endpoint | None, ...]) -> Mapping[str, int]:
 
 def _ids(endpoints: tuple[Endpoint | None, ...]) -> frozenset[str]:
     return frozenset(endpoint.id for endpoint in endpoints if endpoint is not None)
+
+
+ENDPOINT_DERIVATIONS: Sequence[Derivation] = ((_slots_by_name,), (_ids,))
+"""What is derived of all endpoints."""

@@ -2,7 +2,7 @@
 """The hardware of a pool as metrics: endpoints that can be reached, what they cost, and how much of that works."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -63,7 +63,9 @@ def hardware_name(tag: AcceleratorTag) -> str:
     return tag.primary_class or tag.model or tag.kind.value
 
 
-GAUGE_DERIVATIONS: Mapping[str, Sequence[Derivation]] = {
-    ACCELERATOR.name: (*PRICE_DERIVATIONS, (np.object_, hardware_name), (np.float64, AcceleratorTag.cost_per_hour)),
-}
-"""What gauges show that is derived of each endpoint, by name of the attribute."""
+HARDWARE_DERIVATIONS: Sequence[Derivation] = (
+    *PRICE_DERIVATIONS,
+    (np.object_, hardware_name),
+    (np.float64, AcceleratorTag.cost_per_hour),
+)
+"""What is derived of the tag of each endpoint."""

@@ -8,11 +8,11 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from epp.collectors import CollectorObserver
 from epp.config import ConfigObserver
-from epp.datastore import Datastore
 from epp.director import Cause, DirectorObserver, Refusal, Routing
 from epp.flow_control import FlowControl
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock
+from epp.framework.snapshot import Snapshot
 from epp.observability.config_series import ConfigSeries
 from epp.observability.families import PREFIX, Families
 from epp.observability.flow_series import FlowSeries
@@ -150,9 +150,8 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         """Add the errors of gateways, by kind, to the metrics."""
         self.registry.register(_ProtocolErrors(counts))
 
-    def refresh_pool(self, store: Datastore, flow: FlowControl | None = None) -> None:
+    def refresh_pool(self, snapshot: Snapshot, flow: FlowControl | None = None) -> None:
         """Update the gauges of the pool and of its queues, and the models that it serves."""
-        snapshot = store.snapshot()
         self._requests.series.reported(served_models(snapshot))
         self._pool.show(snapshot, self._clock.now())
         self._flow.show(snapshot, flow, self._clock.now())

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pool as metrics: endpoints that can be reached, by accelerator too, and means over all."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from epp.framework import LoraState
 from epp.framework.plugin_metrics import Legacy
+from epp.framework.records import ENDPOINTS, Derivation
 from epp.framework.snapshot import (
+    ACCELERATOR,
     ANSWERS,
     INHERITED,
     KV_USAGE,
@@ -20,9 +22,9 @@ from epp.framework.snapshot import (
     Column,
     Snapshot,
 )
-from epp.observability.endpoint_series import EndpointSeries
+from epp.observability.endpoint_series import ENDPOINT_DERIVATIONS, EndpointSeries
 from epp.observability.families import Families, Gauges
-from epp.observability.hardware_series import HardwareSeries
+from epp.observability.hardware_series import HARDWARE_DERIVATIONS, HardwareSeries
 
 _T = TypeVar("_T")
 
@@ -101,3 +103,12 @@ def _adapters(states: tuple[LoraState, ...]) -> frozenset[str]:
 def _distinct(records: Iterable[_T]) -> Iterable[_T]:
     """Return each object once: most endpoints have the same few, and equal ones cost more to find."""
     return {id(record): record for record in records}.values()
+
+
+GAUGE_DERIVATIONS: Mapping[str, Sequence[Derivation]] = {
+    ENDPOINTS: ENDPOINT_DERIVATIONS,
+    ACCELERATOR.name: HARDWARE_DERIVATIONS,
+    MODELS.name: ((_union,),),
+    LORA.name: ((_adapters,),),
+}
+"""What gauges show that is derived of a pool, by name of the attribute: to be derived ahead where it is large."""

@@ -25,8 +25,8 @@ from epp.framework.quotas import QuotaSource
 from epp.framework.snapshot import INHERITED
 from epp.kube.readers import ClusterReaders
 from epp.observability.endpoints import EndpointReport, EndpointState
-from epp.observability.hardware_series import GAUGE_DERIVATIONS
 from epp.observability.metrics import Metrics
+from epp.observability.pool_series import GAUGE_DERIVATIONS
 from epp.observability.prices import PriceWatch
 from epp.outliers import OutlierSettings
 from epp.picker.first_reports import FirstReports
@@ -217,8 +217,9 @@ class RunningConfig:
 
     async def _refresh_gauges(self) -> None:
         while True:
-            await in_turns(self.store.derive_ahead(GAUGE_DERIVATIONS))
-            self._metrics.refresh_pool(self.store, self.director.flow)
+            snapshot = self.store.snapshot()  # while a large pool changes, there are others meanwhile
+            await in_turns(snapshot.derive_ahead(GAUGE_DERIVATIONS))
+            self._metrics.refresh_pool(snapshot, self.director.flow)
             self._metrics.refresh_quotas(self.director.quotas, self.tenants)
             await asyncio.sleep(self._gauge_seconds)
 
@@ -227,8 +228,9 @@ class RunningConfig:
         watch = PriceWatch()
         await asyncio.sleep(_TAGGING_SECONDS)
         while True:
-            await in_turns(self.store.derive_ahead(GAUGE_DERIVATIONS))
-            watch.look(self.store.snapshot(), self.assembly.plugins)
+            snapshot = self.store.snapshot()
+            await in_turns(snapshot.derive_ahead(GAUGE_DERIVATIONS))
+            watch.look(snapshot, self.assembly.plugins)
             await asyncio.sleep(self._gauge_seconds)
 
     async def _connect_readers(self, assembly: Assembly) -> None:

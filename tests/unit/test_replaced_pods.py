@@ -163,8 +163,8 @@ def test_is_11_engine_recognised_on_the_old_pod_is_not_that_of_the_new_one(new):
 def test_is_11_gauges_of_the_old_pod_are_gone_from_the_metrics_page(world, new):
     metrics = Metrics("pool", world.clock)
     world.store.report(OLD, Report({WAITING: 5}))
-    metrics.refresh_pool(world.store)
+    metrics.refresh_pool(world.store.snapshot())
     world.replace_by(new)
-    metrics.refresh_pool(world.store)
+    metrics.refresh_pool(world.store.snapshot())
     names = {"name": "pool", "model_server_endpoint": OLD.name}
     assert metrics.registry.get_sample_value("llm_d_epp_per_endpoint_queue_size", names) is None

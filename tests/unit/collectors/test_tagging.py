@@ -18,6 +18,12 @@ from epp.framework.snapshot import TOPOLOGY
 LENGTH = Column("length", "letters")
 
 
+@pytest.fixture(autouse=True)
+def each_in_a_turn(monkeypatch):
+    """Let every step take so long that the event loop runs other tasks after it."""
+    monkeypatch.setattr("epp.collectors.turns.STRETCH_SECONDS", 0.0)
+
+
 class Zone(Tagger):
     plugin_type = "zone"
     writes = (TOPOLOGY,)

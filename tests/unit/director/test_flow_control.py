@@ -88,13 +88,13 @@ async def test_request_that_need_not_wait_has_no_time_in_a_queue_in_its_line(wor
 
 
 async def test_gauges_say_how_full_pool_and_queues_are(world):
-    world.metrics.refresh_pool(world.store, world.director.flow)
+    world.metrics.refresh_pool(world.store.snapshot(), world.director.flow)
     assert world.sample("pool_saturation", inference_pool="pool", stage="effective") == 0.0
     world.fill()
     for _ in range(3):
         world.held(objective="high")
     world.held(objective="low")
-    world.metrics.refresh_pool(world.store, world.director.flow)
+    world.metrics.refresh_pool(world.store.snapshot(), world.director.flow)
     assert world.sample("pool_saturation", inference_pool="pool", stage="effective") == 1.0
     of_band = {"priority": "5", "inference_pool": "pool"}
     assert world.sample("capacity_utilization_requests", **of_band) == 3 / 4
@@ -103,7 +103,7 @@ async def test_gauges_say_how_full_pool_and_queues_are(world):
     assert world.sample("global_capacity_utilization_requests", inference_pool="pool") == 4 / 200
     assert world.sample("global_capacity_utilization_bytes", inference_pool="pool") is None  # without a limit
     world.use(OFF)
-    world.metrics.refresh_pool(world.store, world.director.flow)
+    world.metrics.refresh_pool(world.store.snapshot(), world.director.flow)
     assert world.sample("pool_saturation", inference_pool="pool", stage="effective") is None
 
 
@@ -114,18 +114,18 @@ async def test_gauges_say_how_full_each_stage_is(world):
         for number, (name, role) in enumerate(ends.items(), 1)
     )
     assert isinstance(world.route(subset=Subset.parse(["10.0.0.1:8000"])), Routing)
-    world.metrics.refresh_pool(world.store, world.director.flow)
+    world.metrics.refresh_pool(world.store.snapshot(), world.director.flow)
     found = {stage: world.sample("pool_saturation", inference_pool="pool", stage=stage) for stage in STAGES}
     assert found == {"prefill": 1.0, "decode": 0.0, "effective": 1.0}
     world.pool("a", "b")  # without roles
-    world.metrics.refresh_pool(world.store, world.director.flow)
+    world.metrics.refresh_pool(world.store.snapshot(), world.director.flow)
     found = {stage: world.sample("pool_saturation", inference_pool="pool", stage=stage) for stage in STAGES}
     assert found == {"prefill": None, "decode": 0.5, "effective": 0.5}
 
 
 async def test_gauge_tells_endpoints_with_old_metrics_from_busy_ones(world):
     def stale(detector: str) -> float | None:
-        world.metrics.refresh_pool(world.store, world.director.flow)
+        world.metrics.refresh_pool(world.store.snapshot(), world.director.flow)
         return world.sample("stale_endpoints", detector=detector)
 
     assert stale("concurrency-detector") is None  # which needs no metrics

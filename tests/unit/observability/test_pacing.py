@@ -68,7 +68,7 @@ def test_nothing_of_a_thousand_endpoints_is_made_before_it_is_written():
         store.ledger.open(number, 5, Flow("f", 0))
     metrics = Metrics("pool", clock)
     metrics.registry.register(InflightSeries(store, lambda: [InflightLoadProducer()]))
-    metrics.refresh_pool(store)
+    metrics.refresh_pool(store.snapshot())
     for number, endpoint in enumerate(pool):
         metrics._scheduling._attempt("m", endpoint, most=2000).inc(number)  # noqa: SLF001  a thousand requests take long
     large = {}

@@ -30,7 +30,7 @@ def test_pool_gauges_average_what_is_known(page):
     page.store.report(ONE, Report(columns={WAITING: 4, RUNNING: 10, KV_USAGE: 0.5}))
     page.store.report(TWO, Report(columns={WAITING: 1, RUNNING: nan, KV_USAGE: 0.25}))
     page.store.mark(TWO, REFUSES)
-    page.metrics.refresh_pool(page.store)
+    page.metrics.refresh_pool(page.store.snapshot())
     assert page.value("ready_endpoints", name="pool") == 2
     assert page.value("average_queue_size", name="pool") == 2.5  # of 4 and 1; `silent` said nothing
     assert page.value("average_running_requests", name="pool") == 10
@@ -44,13 +44,13 @@ def test_pool_gauges_average_what_is_known(page):
 
 def test_endpoint_is_up_while_it_can_be_reached(page):
     page.store.mark(TWO, REFUSES)
-    page.metrics.refresh_pool(page.store)
+    page.metrics.refresh_pool(page.store.snapshot())
     assert page.value("endpoint_up", name="pool", model_server_endpoint="one") == 1
     assert page.value("endpoint_up", name="pool", model_server_endpoint="two") == 0
     page.store.mark(TWO, ANSWERS)
     for endpoint in (ONE, SILENT):
         page.store.mark(endpoint, NO_ANSWER)
-    page.metrics.refresh_pool(page.store)
+    page.metrics.refresh_pool(page.store.snapshot())
     assert page.value("endpoint_up", name="pool", model_server_endpoint="one") == 0
     assert page.value("endpoint_up", name="pool", model_server_endpoint="two") == 1
     assert page.value("ready_endpoints", name="pool") == 1
@@ -59,7 +59,7 @@ def test_endpoint_is_up_while_it_can_be_reached(page):
 def test_pool_of_silent_endpoints_has_none_that_is_ready(page):
     for endpoint in (ONE, TWO, SILENT):
         page.store.mark(endpoint, NO_ANSWER)
-    page.metrics.refresh_pool(page.store)
+    page.metrics.refresh_pool(page.store.snapshot())
     assert page.value("ready_endpoints", name="pool") == 0
 
 
@@ -69,17 +69,17 @@ def test_endpoint_that_left_has_no_series(page):
     routing.complete(Cause.NATURAL)
     e0 = routing.served
     page.store.replace([e0, TWO])
-    page.metrics.refresh_pool(page.store)
+    page.metrics.refresh_pool(page.store.snapshot())
     assert page.label_values("endpoint_up", "model_server_endpoint") == {"e0", "two"}
     assert page.label_values("endpoint_responses_total", "model_server_endpoint") == {"e0"}
     page.store.replace([TWO])
-    page.metrics.refresh_pool(page.store)
+    page.metrics.refresh_pool(page.store.snapshot())
     assert page.label_values("endpoint_up", "model_server_endpoint") == {"two"}
     assert page.label_values("endpoint_responses_total", "model_server_endpoint") == set()
 
 
 def test_pool_without_reports_averages_zero(page):
-    page.metrics.refresh_pool(page.store)
+    page.metrics.refresh_pool(page.store.snapshot())
     assert page.value("ready_endpoints", name="pool") == 3
     assert page.value("average_queue_size", name="pool") == 0
     assert page.value("average_kv_cache_utilization", name="pool") == 0
@@ -87,9 +87,9 @@ def test_pool_without_reports_averages_zero(page):
 
 def test_endpoint_that_left_has_no_gauge(page):
     page.store.report(ONE, Report(columns={WAITING: 4}))
-    page.metrics.refresh_pool(page.store)
+    page.metrics.refresh_pool(page.store.snapshot())
     page.store.replace([TWO])
-    page.metrics.refresh_pool(page.store)
+    page.metrics.refresh_pool(page.store.snapshot())
     assert page.value("ready_endpoints", name="pool") == 1
     assert page.label_values("per_endpoint_queue_size", "model_server_endpoint") == set()
 
@@ -115,7 +115,7 @@ def test_ome_15_picks_and_ready_endpoints_are_counted_by_hardware():
     store.replace([ONE, TWO, SILENT])
     store.tag(ONE, Report(attributes={ACCELERATOR: tags[0]}))
     store.tag(TWO, Report(attributes={ACCELERATOR: tags[0]}))
-    metrics.refresh_pool(store)
+    metrics.refresh_pool(store.snapshot())
     ready = "llm_d_epp_accelerator_ready_endpoints"
     assert picked(ready, {"name": "pool", "accelerator": "nvidia-h100"}) == 2
     assert picked(ready, {"name": "pool", "accelerator": "unknown"}) == 1
@@ -130,7 +130,7 @@ def test_ome_15_dollars_an_hour_are_told_by_hardware_and_those_that_work():
     store.tag(SILENT, Report(attributes={ACCELERATOR: AcceleratorTag(model="t4")}))
     store.ledger.open(0)
     metrics = Metrics("pool", ManualClock())
-    metrics.refresh_pool(store)
+    metrics.refresh_pool(store.snapshot())
     shown = metrics.registry.get_sample_value
     labels = {"name": "pool", "accelerator": "h100"}
     assert shown("llm_d_epp_accelerator_cost_per_hour", labels) == 10  # two endpoints of two devices
@@ -140,12 +140,12 @@ def test_ome_15_dollars_an_hour_are_told_by_hardware_and_those_that_work():
 
 
 def test_age_of_the_snapshot_is_that_of_its_oldest_report(page):
-    page.metrics.refresh_pool(page.store)
+    page.metrics.refresh_pool(page.store.snapshot())
     assert page.value("snapshot_age_seconds", name="pool") == 0  # nobody has reported
     for endpoint in (ONE, TWO):
         page.store.report(endpoint, Report(columns={WAITING: 1}))
         page.clock.advance(2.0)
-    page.metrics.refresh_pool(page.store)
+    page.metrics.refresh_pool(page.store.snapshot())
     assert page.value("snapshot_age_seconds", name="pool") == 4
 
 

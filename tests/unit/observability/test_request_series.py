@@ -75,7 +75,7 @@ class Traffic:
     def reports(self, *models: str, adapters: tuple[str, ...] = ()) -> None:
         """Let the endpoint report these models and adapters."""
         self.store.report(ONE, Report(attributes={MODELS: frozenset(models), LORA: LoraState(frozenset(adapters))}))
-        self.metrics.refresh_pool(self.store)
+        self.metrics.refresh_pool(self.store.snapshot())
 
     def samples(self, name: str) -> dict[tuple[str, ...], float]:
         """Values of the labels of each series, and its own."""

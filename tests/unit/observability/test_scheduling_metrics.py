@@ -26,7 +26,7 @@ def test_runs_of_the_scheduler_are_timed_and_counted_by_endpoint(page):
     assert page.value("scheduler_attempts_total", status="success", target_model_name="t", **picked) == 1
     nowhere = dict.fromkeys(picked, "")
     assert page.value("scheduler_attempts_total", status="failure", target_model_name="t", **nowhere) == 1
-    page.metrics.refresh_pool(page.store)  # which has no endpoint e0
+    page.metrics.refresh_pool(page.store.snapshot())  # which has no endpoint e0
     assert page.label_values("scheduler_attempts_total", "status") == {"failure"}
 
 
