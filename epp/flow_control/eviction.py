@@ -179,9 +179,8 @@ class Evictions:
 
     def forget(self, slots: Iterable[int]) -> None:
         """Spare what is under way at endpoints that have left: others may take their slots."""
-        for slot in slots:
-            endpoint = self._endpoints.get(slot)
-            for entry in [] if endpoint is None else list(endpoint):
+        for slot in self._endpoints.keys() & slots:
+            for entry in list(self._endpoints[slot]):
                 self._discard(entry)
 
     def may_decide(self, priority: int) -> bool:

@@ -3,7 +3,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import compress, count, islice
+from operator import is_not
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, TypeVarTuple, cast
 
 import numpy as np
@@ -24,7 +25,8 @@ ENDPOINTS = ""
 _MEMO_LIMIT = 1024
 _MOST_HANDED_ON = 64
 """Arrays that are handed on from records to the records after them; clients may ask for more."""
-_MOST_UNUSED = 8
+_MOST_UNUSED = 256
+"""Later records without use for such an array. It keeps the records that it is of alive."""
 _STEP = 64
 """Records that a function is called for in one step: at a microsecond each, mostly."""
 _PLAIN = (str, bytes, bool, int, float, type(None))
@@ -131,7 +133,7 @@ class Records(Generic[T]):
         former = self._former.pop(key, None)
         if former is not None and len(former.values) > len(values):
             former = None
-        slots = [] if former is None else self._changed_since(former.values)
+        slots = [] if former is None else self.changed_since(former.values)
         records = values if former is None else [values[slot] for slot in slots]
         computed: list[object] = []
         for start in range(0, len(records), _STEP):
@@ -144,11 +146,10 @@ class Records(Generic[T]):
             found[slots] = changed
         self._each[key] = read_only(found)
 
-    def _changed_since(self, former: tuple[T, ...]) -> list[int]:
-        """Return the slots that have another record than before, or had none."""
+    def changed_since(self, former: tuple[T, ...]) -> Sequence[int]:
+        """Return the slots that have another record than among former ones, or had none, ascending."""
         if self._changes[0] is not former:
-            pairs = enumerate(zip(self.values, former, strict=False))
-            changed = [slot for slot, (now, before) in pairs if now is not before]
+            changed = list(compress(count(), map(is_not, self.values, former)))
             self._changes = former, changed + list(range(len(former), len(self.values)))
         return self._changes[1]
 

@@ -283,9 +283,10 @@ class OutlierMemory:
             del self._records[slot]
 
     def _pool_changed(self, change: Change) -> None:
-        for slot, _ in change.removed:
-            self._records.pop(slot, None)
-            self.on_trial.discard(slot)
+        removed = {slot for slot, _ in change.removed}
+        for slot in removed & self._records.keys():
+            del self._records[slot]
+        self.on_trial -= removed
         if change.removed or change.added:
             self._keep_within_limit()
             self._changed()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tracks the hardware and engine of each slot, and the slots where they changed."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -36,8 +37,8 @@ class RateFleet:
         self._default_engine = default_engine
         self._endpoints: Records[Endpoint | None] = Records(())
         self._tags: Records[AcceleratorTag] = Records(())
-        self._facts: list[_Facts] = []
-        self._engines: list[str] = []
+        self._facts = self._engines = np.zeros(0, dtype=np.object_)
+        """Of a tag, _Facts; of an endpoint, the name of its engine; by slot."""
         self._numbers: dict[Hardware, int] = {}
         """Of all kinds, in order from 1 on."""
         self.kinds: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
@@ -59,40 +60,49 @@ class RateFleet:
         depends on, such as its price or state, do not count.
         """
         endpoints, tags = snapshot.endpoints, snapshot.records(ACCELERATOR)
-        facts: list[_Facts] = tags.derive_objects(_facts_of).tolist()
-        engines: list[str] = endpoints.derive_objects(_engine_of, self._label, self._default_engine).tolist()
-        records = enumerate(zip(endpoints.values, tags.values, self._endpoints.values, self._tags.values, strict=False))
-        touched = [slot for slot, (one, tag, former, its) in records if one is not former or tag is not its]
-        inhabitants, capacity, former = self._endpoints.values, len(endpoints.values), len(self._endpoints.values)
-        touched += range(former, capacity)
+        facts = tags.derive_objects(_facts_of)
+        engines = endpoints.derive_objects(_engine_of, self._label, self._default_engine)
+        values, inhabitants = endpoints.values, self._endpoints.values
+        capacity, former = len(values), len(inhabitants)
+        touched = sorted({*endpoints.changed_since(inhabitants), *tags.changed_since(self._tags.values)})
         changed = [slot for slot in range(capacity, former) if inhabitants[slot] is not None]
-        kinds = np.zeros(capacity, dtype=np.intp)
-        kinds[:former] = self.kinds[:capacity]
-        numbers: dict[tuple[int, str], int] = {}
-        for slot in touched:
-            now, before = endpoints.values[slot], inhabitants[slot] if slot < former else None
-            if before is not None and (
-                now is None
-                or now.id != before.id
+        changed += [
+            slot
+            for slot in touched
+            if slot < former
+            and (before := inhabitants[slot]) is not None
+            and (
+                (now := values[slot]) is None
                 or now.hostport != before.hostport
+                or now.id != before.id
                 or engines[slot] != self._engines[slot]
                 or _is_another(facts[slot], self._facts[slot])
-            ):
-                changed.append(slot)
-            if now is None:
-                kinds[slot] = 0
-                continue
-            hardware, engine = facts[slot].hardware, engines[slot]
-            kind = numbers.get((id(hardware), engine))
-            if kind is None:
-                kind = self._numbers.setdefault(hardware._replace(engine=engine), len(self._numbers) + 1)
-                numbers[id(hardware), engine] = kind
-            kinds[slot] = kind
+            )
+        ]
+        kinds = np.zeros(capacity, dtype=np.intp)
+        kinds[:former] = self.kinds[:capacity]
+        kinds[touched] = self._kinds_of(
+            (None if values[slot] is None else facts[slot].hardware, engines[slot]) for slot in touched
+        )
         self._endpoints, self._tags, self._facts, self._engines = endpoints, tags, facts, engines
         self.kinds = kinds
-        if len(self._numbers) > _MOST_FORMER + 2 * len(np.unique(kinds)):
+        if len(self._numbers) > _MOST_FORMER and len(self._numbers) > _MOST_FORMER + 2 * len(np.unique(kinds)):
             self._number_anew()
         return changed
+
+    def _kinds_of(self, inhabitants: Iterable[tuple[Hardware | None, str]]) -> list[int]:
+        """Return the number for each hardware and engine; without hardware, that of a free slot."""
+        numbers: dict[tuple[int, str], int] = {}
+        found = []
+        for hardware, engine in inhabitants:
+            kind = numbers.get((id(hardware), engine))
+            if kind is None:
+                kind = 0
+                if hardware is not None:
+                    kind = self._numbers.setdefault(hardware._replace(engine=engine), len(self._numbers) + 1)
+                numbers[id(hardware), engine] = kind
+            found.append(kind)
+        return found
 
     def _number_anew(self) -> None:
         """Drop kinds that no endpoint is of any more."""
@@ -119,7 +129,7 @@ def _the_one(hardware: Hardware) -> Hardware:
 def _is_another(now: _Facts, before: _Facts) -> bool:
     """Return whether samples of `before` are void; an unknown boot or pod counts as the same."""
     return (
-        now.hardware != before.hardware
+        (now.hardware is not before.hardware and now.hardware != before.hardware)
         or (now.boot != before.boot and "" not in {now.boot, before.boot})
         or (now.pod != before.pod and "" not in {now.pod, before.pod})
     )

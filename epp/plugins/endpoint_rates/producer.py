@@ -38,7 +38,7 @@ from epp.plugins.endpoint_rates.learning import RateLearner
 from epp.plugins.endpoint_rates.parameters import EndpointRatesParameters
 from epp.plugins.endpoint_rates.places import PlacesLearner
 from epp.plugins.endpoint_rates.profile import RateProfile, model_key
-from epp.plugins.endpoint_rates.table import RateTable
+from epp.plugins.endpoint_rates.table import Hardware, RateTable, StartingRates
 
 _OK = 200
 _MOST_MODELS = 20
@@ -121,6 +121,8 @@ class EndpointRatesProducer(
         self._answers = 0
         self._fade_seconds = half_life / _STEPS_OF_HALF_LIFE
         self._starting: dict[str, Starting] = {}
+        self._by_kind: dict[str, tuple[tuple[Hardware, ...], Sequence[StartingRates]]] = {}
+        """By model; for as long as there is no other hardware."""
         self._published: dict[str, _Published] = {}
         self._latest_model = given.base_model
         self._sent_key: DataKey[_Sent] = DataKey("endpoint-rates-sent", self.plugin_type, self.name)
@@ -226,7 +228,8 @@ class EndpointRatesProducer(
         else:
             fleet = RateFleet(self.parameters.engine_label_key, self.parameters.default_engine)
             fleet.follow(snapshot)
-        return self._estimated(self._starting_of(key, fleet), snapshot, now)
+        starting = Starting.of(self._table.look_up_all(key, fleet.hardware), fleet.kinds)
+        return self._estimated(starting, snapshot, now)
 
     @property
     def _version(self) -> int:
@@ -259,11 +262,13 @@ class EndpointRatesProducer(
     def _starting_rates(self, key: str) -> Starting:
         starting = self._starting.get(key)
         if starting is None:
-            starting = self._starting[key] = self._starting_of(key, self._fleet)
+            hardware, by_kind = self._by_kind.get(key, ((), ()))
+            if hardware != self._fleet.hardware:
+                hardware = self._fleet.hardware
+                by_kind = self._table.look_up_all(key, hardware)
+                self._by_kind[key] = hardware, by_kind
+            starting = self._starting[key] = Starting.of(by_kind, self._fleet.kinds)
         return starting
-
-    def _starting_of(self, key: str, fleet: RateFleet) -> Starting:
-        return Starting.of([self._table.look_up(key, one) for one in fleet.hardware], fleet.kinds)
 
     def _profiled_model(self, model: str) -> str:
         """Return the key of the model, or of its base, in the profiles; empty if neither has any."""

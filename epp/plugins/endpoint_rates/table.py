@@ -68,6 +68,10 @@ class RateTable:
         self.models = frozenset(model_key(profile.model) for profiles in self._lists for profile in profiles)
         """Models with a profile, by `model_key`; empty for any."""
 
+    def look_up_all(self, model: str, hardware: Iterable[Hardware]) -> Sequence[StartingRates]:
+        """Return the rates of a model, given by `model_key`, on each hardware."""
+        return [self.look_up(model, one) for one in hardware]
+
     def look_up(self, model: str, hardware: Hardware) -> StartingRates:
         """Return the rates of a model, given by `model_key`, on some hardware."""
         rates = StartingRates()

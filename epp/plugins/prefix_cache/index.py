@@ -134,10 +134,10 @@ class PrefixIndex:
         if lane.blocks > limit:
             self._evict(lane, min(lane.blocks - limit, lane.blocks - before + _EVICTED))
 
-    def forget(self, slot: int) -> None:
-        """Drop the blocks of a slot: it holds none from now on, and they are freed bit by bit."""
-        lane = self._lanes.pop(slot, None)
-        if lane is not None:
+    def forget(self, *slots: int) -> None:
+        """Drop the blocks of slots: they hold none from now on, and those are freed bit by bit."""
+        for slot in self._lanes.keys() & slots:
+            lane = self._lanes.pop(slot)
             self._live ^= 1 << lane.number
             self._forgotten.append(lane)
             lane.is_forgotten = True

@@ -176,8 +176,7 @@ class ApproxPrefixCacheProducer(
                 self._index.record(slot, chain, limit)
 
     def slots_removed(self, slots: Sequence[int]) -> None:
-        for slot in slots:
-            self._index.forget(slot)
+        self._index.forget(*slots)
 
     def _hashed(self, request: Request, snapshot: Snapshot) -> _Hashed:
         """Return the blocks of the request; computed once for as long as engines keep their block size."""

@@ -124,7 +124,7 @@ def test_mask_of_each_record_is_taken_over_across_records_that_nobody_read():
 def test_arrays_that_are_not_used_any_more_are_not_handed_on_for_ever():
     asked, records = Asked(), Records(("a",))
     records.derive_numbers(asked.length)
-    for _ in range(20):
+    for _ in range(300):
         records = Records(records.values, records)
     assert records.handed_on() == {}
     for least in range(1000):  # of clients, say
