@@ -7,8 +7,8 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 
 from epp.cli.errors import exit_on
-from epp.cli.heap import collect_in_quiet_moments, collect_rarely
 from epp.descriptors import raise_limit
+from epp.heap import collect_in_quiet_moments, collect_rarely
 
 _SWITCH_SECONDS = 0.001
 

@@ -5,8 +5,8 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from epp import heap
 from epp.admin import ADMIN_LIMITS, AdminSettings
-from epp.cli import heap
 from epp.cli.file_pool import is_in_files, read_file_pool
 from epp.cli.inputs import (
     read_bind_address,

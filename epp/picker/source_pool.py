@@ -5,12 +5,13 @@ import asyncio
 from collections.abc import Collection, Iterable
 from itertools import islice
 
+from epp.collectors.turns import STRETCH_SECONDS, pause
 from epp.datastore import Datastore, by_id
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Pool
 from epp.framework.endpoint import Endpoint
 
-_BATCH = 4
+_BATCH = 2
 """Endpoints that join at once; tagging one can take half a millisecond."""
 _MANY = 64
 """Endpoints whose change takes long enough by itself: they join in turns of their own."""
@@ -18,8 +19,6 @@ _VERY_MANY = 512
 """Endpoints that are so many that it takes long to find out which of them have changed: that is done in turns, too."""
 _LEAVING = 16
 """Endpoints that leave at once, where many do."""
-_STRETCH_SECONDS = 0.001
-"""Time after which the event loop runs other tasks before further endpoints join."""
 
 
 class SourcePool(Pool):
@@ -124,11 +123,11 @@ class SourcePool(Pool):
                 self._read_for_a_stretch()
             else:
                 self._join_for_a_stretch()
-            await asyncio.sleep(0)
+            await pause(STRETCH_SECONDS)
 
     def _read_for_a_stretch(self) -> None:
         """Sort out which endpoints take other labels, and which are replaced: those leave at once."""
-        until = self._clock.now() + _STRETCH_SECONDS
+        until = self._clock.now() + STRETCH_SECONDS
         while self._unread:
             for identity in tuple(islice(self._unread, _LEAVING)):
                 endpoint = self._unread.pop(identity)
@@ -140,7 +139,7 @@ class SourcePool(Pool):
                 return
 
     def _join_for_a_stretch(self) -> None:
-        until = self._clock.now() + _STRETCH_SECONDS
+        until = self._clock.now() + STRETCH_SECONDS
         while self._waiting or self._leaving:  # one batch at least, however busy the machine is
             batch = self._next_batch()
             self._store.update(batch, self._next_leaving(batch))

@@ -19,6 +19,7 @@ from epp.collectors.polling.reachability import Reachability
 from epp.collectors.sources.connection_probe import ConnectionProbe
 from epp.collectors.sources.http import HttpSource
 from epp.collectors.sources.tls import EndpointTls
+from epp.collectors.turns import in_turns
 from epp.datastore import Change, Datastore
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Contact, Feed
@@ -27,9 +28,7 @@ from epp.framework.plugin import Datum
 from epp.outliers import Told
 from epp.supervisor import Supervisor
 
-_BATCH = 32
-"""Endpoints whose polls begin or end before the event loop runs other tasks: a millisecond's work."""
-_MANY = 64
+_MANY = 8
 """Endpoints of one change whose polls begin and end in turns of their own."""
 
 
@@ -130,12 +129,7 @@ class Collector:
         gone = [feed for feed in self._feeds if feed not in wanted]
         self._feeds = wanted
         self._equip(wanted)
-        for number, identity in enumerate(tuple(self._endpoints), 1):
-            endpoint = self._endpoints.get(identity)
-            if endpoint is not None:  # it is still there
-                self._replace_feeds(endpoint)
-            if number % _BATCH == 0:
-                await asyncio.sleep(0)
+        await in_turns(self._replace_all_feeds())
         self._size_changed()
         await asyncio.gather(*self._ending, return_exceptions=True)
         self._store.forget(_reported(gone) - _reported(wanted))
@@ -191,9 +185,7 @@ class Collector:
         while True:
             await self._any_late.wait()
             while self._late:
-                for number, _ in enumerate(self._follow_change(self._late[0]), 1):
-                    if number % _BATCH == 0:
-                        await asyncio.sleep(0)
+                await in_turns(self._follow_change(self._late[0]))
                 self._late.popleft()
             self._any_late.clear()
             self._size_changed()
@@ -262,6 +254,14 @@ class Collector:
             if feed not in members:
                 members[feed] = member = self._member(endpoint, feed)
                 self._poller.add(member, self._interval_of(feed))
+
+    def _replace_all_feeds(self) -> Iterator[None]:
+        """Replace the feeds of one endpoint after the other."""
+        for identity in tuple(self._endpoints):
+            endpoint = self._endpoints.get(identity)
+            if endpoint is not None:  # it is still there
+                self._replace_feeds(endpoint)
+            yield
 
     def _replace_feeds(self, endpoint: Endpoint) -> None:
         """End the feeds of an endpoint that are no more, and begin those that are new."""

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from timing import no_log_lines, quick, tell
 
-from epp.cli.heap import collect_rarely
 from epp.config import Builder, assemble, load_text
 from epp.datastore import Datastore
 from epp.flow_control import Entrant, FlowControl, FlowControlSettings, FlowObserver
@@ -20,6 +19,7 @@ from epp.framework import Candidates, Endpoint, Request, SystemClock
 from epp.framework.arrays import Mask
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
+from epp.heap import collect_rarely
 from epp.scheduling import Guard, SchedulingObserver
 
 WAITING, FLOWS = 100_000, 10_000

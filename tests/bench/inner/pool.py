@@ -11,13 +11,13 @@ import uvloop
 from timing import microseconds, no_log_lines, quick, tell, turns
 
 import epp
-from epp.cli.heap import collect_rarely
 from epp.config import Assembly, Builder, assemble, load_file
 from epp.director import Cause
 from epp.framework import Endpoint, Headers, SystemClock
 from epp.framework.datalayer import Discovery, Pool, Report
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
+from epp.heap import collect_rarely
 from epp.observability.metrics import Metrics
 from epp.picker.running import RunningConfig
 

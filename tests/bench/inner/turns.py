@@ -19,7 +19,6 @@ from flow_control import CONFIG as FLOW_CONFIG
 from pool import HARDWARE, HEADERS, PLAIN, SAMPLES, endpoint, reported, route, running
 from timing import no_log_lines, quick, tell, turns
 
-from epp.cli.heap import collect_rarely
 from epp.config import Assembly, Builder, assemble, load_text
 from epp.datastore import Datastore
 from epp.director import Director, Held, PoolPolicies, Rewrite
@@ -30,6 +29,7 @@ from epp.framework.breach import Breach
 from epp.framework.quotas import Blocked
 from epp.framework.registry import Registry
 from epp.grpc_http2.pace import Pace
+from epp.heap import collect_rarely
 from epp.observability.metrics import Metrics
 from epp.picker.running import RunningConfig
 

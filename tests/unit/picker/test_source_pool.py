@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock
+from epp.heap import SWEEPS
 from epp.picker import source_pool
 from epp.picker.source_pool import SourcePool
 
@@ -269,3 +270,12 @@ def test_any_calls_lead_to_the_pool_that_the_source_meant(made):
         task.cancel()
 
     asyncio.run(run())
+
+
+async def test_garbage_is_looked_for_while_very_many_join(store):
+    pool, before = await opened(store), SWEEPS.count
+    async with following(pool):
+        pool.update(endpoints(500))
+        while len(store.endpoints) < 500:  # noqa: ASYNC110  no event to have
+            await asyncio.sleep(0)
+    assert SWEEPS.count > before + 5

@@ -14,6 +14,8 @@ _MIDDLE = 1
 _FULL = 250
 """Collections of the middle generation between two full ones; Python has 10."""
 _NEVER = 2**31 - 1
+_SWEEP_SECONDS = 0.004
+"""Work on what stays, such as endpoints that join, between two sweeps: it makes some 10,000 objects."""
 _LOOK_SECONDS = 5.0
 _FULL_SECONDS = 0.005
 """Time that a full collection may take as it becomes due; twice as much where it has been due for twice as long."""
@@ -41,6 +43,34 @@ def freeze() -> None:
     gc.freeze()
 
 
+class Sweeps:
+    """Collections of the middle generation between stretches of long work, so that none of them takes long.
+
+    Python collects once there are so many more objects than at the last time. Where endpoints take the place of others
+    there are not: objects of a thousand endpoints are young then, and a look at them takes 50 ms.
+    """
+
+    def __init__(self) -> None:
+        self._worked_seconds = 0.0
+        self.count = 0
+        """Since the last full collection."""
+
+    def is_due(self, worked_seconds: float) -> bool:
+        """Note a stretch of work; return whether there was enough since the last sweep."""
+        self._worked_seconds += worked_seconds
+        return self._worked_seconds >= _SWEEP_SECONDS
+
+    def sweep(self) -> None:
+        """Look at what is young."""
+        self._worked_seconds = 0.0
+        self.count += 1
+        gc.collect(1)
+
+
+SWEEPS = Sweeps()
+"""Of the process, as garbage is."""
+
+
 class FullCollections:
     """Decides when to look at all objects: soon where they are few, and the later the more they are.
 
@@ -48,7 +78,8 @@ class FullCollections:
     rare, those of a former configuration, say: they can wait for a quiet moment.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sweeps: Sweeps = SWEEPS) -> None:
+        self._sweeps = sweeps
         self._base = sys.getallocatedblocks()
         """Blocks that are frozen, or as good as that."""
         self._seconds_per_block = _SECONDS_PER_BLOCK
@@ -56,10 +87,11 @@ class FullCollections:
 
     def look(self) -> bool:
         """Collect if it is time; return whether that was done."""
-        count = gc.get_count()[2]
-        if count < self._count:  # another has collected, to freeze what is left
-            self._base = sys.getallocatedblocks()
-        self._count = count
+        total = gc.get_count()[2]
+        if total < self._count:  # another has collected, to freeze what is left
+            self._base, self._sweeps.count = sys.getallocatedblocks(), 0
+        self._count = total
+        count = total - self._sweeps.count
         if count < _FULL or self.expected_seconds > _FULL_SECONDS * count / _FULL:
             return False
         blocks = self._blocks
@@ -67,7 +99,7 @@ class FullCollections:
         gc.collect()
         if blocks > _FEW_BLOCKS:
             self._seconds_per_block = (time.thread_time() - started) / blocks
-        self._count = 0
+        self._count = self._sweeps.count = 0
         return True
 
     @property

@@ -13,7 +13,7 @@ from epp.picker import Picker, PickerSettings
 
 FROZEN = """
 import gc
-from epp.cli import heap
+from epp import heap
 heap.collect_rarely()
 imported = gc.get_freeze_count()
 kept = [[] for _ in range(1000)]
@@ -36,7 +36,7 @@ def test_heap_is_frozen_without_its_garbage():
 
 QUIET = """
 import gc
-from epp.cli import heap
+from epp import heap
 heap.collect_rarely()
 full = heap.FullCollections()
 ended = []
@@ -75,7 +75,7 @@ def test_full_collection_waits_until_few_objects_are_left():
 
 PATIENT = """
 import gc
-from epp.cli import heap
+from epp import heap
 heap.collect_rarely()
 full = heap.FullCollections()
 waiting = [[] for _ in range(200_000)]
@@ -90,6 +90,48 @@ assert 5 < looks < 1000, looks
 
 def test_full_collection_comes_although_it_is_never_quiet():
     subprocess.run([sys.executable, "-c", PATIENT], check=True, timeout=60)
+
+
+SWEPT = """
+import gc
+from epp import heap
+heap.collect_rarely()
+looked_at = []
+def note(phase, about):
+    if phase == "start":
+        looked_at.append(sum(len(gc.get_objects(each)) for each in range(about["generation"] + 1)))
+gc.callbacks.append(note)
+full, sweeps = heap.FullCollections(), heap.SWEEPS
+pool = [[] for _ in range(60_000)]
+gc.collect(1)
+
+def replace(swept):
+    "Put other objects in place of those of the pool; return how many a collection has looked at, at most."
+    gc.collect(1)
+    looked_at.clear()
+    for place in range(len(pool)):
+        pool[place] = []
+        if swept and place % 1_000 == 0 and sweeps.is_due(0.001):
+            sweeps.sweep()
+    gc.collect(1)
+    return max(looked_at)
+
+assert replace(swept=False) > 55_000, "as many come as go: Python sees no need to look"
+assert replace(swept=True) < 20_000
+assert sweeps.count == 15
+pool.clear()
+for _ in range(300):
+    sweeps.sweep()
+assert not full.look(), "sweeps are no reason for a full one"
+for _ in range(250):
+    gc.collect(1)
+assert full.look()
+assert sweeps.count == 0
+"""
+
+
+def test_what_long_work_makes_is_looked_at_a_little_at_a_time():
+    subprocess.run([sys.executable, "-c", SWEPT], check=True, timeout=60)
 
 
 @pytest.mark.asyncio
