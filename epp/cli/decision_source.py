@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of decisions, from a running picker or from a file that one has written."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -65,8 +65,8 @@ def from_file(wanted: Wanted, path: Path) -> bytes:
     """
     found: bytes | None = None
     try:
-        with path.open("rb") as lines:
-            while line := lines.readline(_MOST_BYTES):
+        with path.open("rb") as file:
+            for line in lines_of(file, f"--file: {path}"):
                 if _fits(wanted, line):
                     found = line
     except OSError as error:
@@ -74,6 +74,17 @@ def from_file(wanted: Wanted, path: Path) -> bytes:
     if found is None:
         raise ConfigurationError(f"{path} has no {wanted}: it has decisions that have ended; {_HELP}")
     return found.rstrip(b"\n")
+
+
+def lines_of(file: BinaryIO, name: str) -> Iterator[bytes]:
+    """Yield the lines of a file of records; raises ConfigurationError for one without an end, as a device has."""
+    while line := file.readline(_MOST_BYTES):
+        if len(line) == _MOST_BYTES and not line.endswith(b"\n"):
+            raise ConfigurationError(
+                f"{name} has a line of more than {_MOST_BYTES >> 20} MiB: a decision is never so long",
+                remedy="name a file that --decision-file wrote",
+            )
+        yield line
 
 
 def read_record(data: bytes) -> DecisionRecord:

@@ -5,7 +5,6 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 from rich.console import Console
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from epp.cli.check_files import STDIN
 from epp.cli.commands import Simulate
+from epp.cli.decision_source import lines_of
 from epp.cli.errors import exit_on
 from epp.cli.inputs import split_list
 from epp.cli.options import Output
@@ -28,7 +28,6 @@ from epp.framework.printable import printable
 from epp.framework.registry import Registry
 from epp.samples import sample_texts
 
-_MOST_LINE = 64 * 1024 * 1024
 _MOST_NAME = 60
 _MOST_CLASSES = 20
 
@@ -69,10 +68,10 @@ def _read(path: Path, most: int) -> tuple[list[DecisionRecord], int]:
     """Return the last records of a file, and the number of lines that are none; raises ConfigurationError."""
     try:
         if str(path) == STDIN:
-            found, unread = _last(_lines(sys.stdin.buffer), most)
+            found, unread = _last(lines_of(sys.stdin.buffer, "--decisions: standard input"), most)
         else:
             with path.open("rb") as file:
-                found, unread = _last(_lines(file), most)
+                found, unread = _last(lines_of(file, f"--decisions: {path}"), most)
     except OSError as error:
         raise ConfigurationError(f"--decisions: {path} cannot be read: {error.strerror}") from error
     if not found:
@@ -84,15 +83,9 @@ def _read(path: Path, most: int) -> tuple[list[DecisionRecord], int]:
     return found, unread
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    while line := file.readline(_MOST_LINE):
-        if line.strip():
-            yield line
-
-
 def _last(lines: Iterable[bytes], most: int) -> tuple[list[DecisionRecord], int]:
     found, unread = deque[DecisionRecord](maxlen=most), 0
-    for line in lines:
+    for line in filter(bytes.strip, lines):
         records = _decoded(line)
         found.extend(record for record in records if record.version <= VERSION)
         unread += sum(record.version > VERSION for record in records) or not records

@@ -212,6 +212,7 @@ def test_token_is_sent(admin, tmp_path):
         (("--admin=ftp://x",), "'ftp://x' is no address of an admin port; write one such as http://127.0.0.1:9091"),
         (("--admin=http://127.0.0.1:1",), "no picker answers at http://127.0.0.1:1: "),
         (("--token-file=missing",), "--token-file: missing cannot be read: "),
+        (("--file=/dev/zero",), "--file: /dev/zero has a line of more than 64 MiB: a decision is never so long"),
     ],
 )
 def test_what_cannot_be_is_an_error_of_one_line(arguments, problem):
