@@ -81,25 +81,23 @@ class RateFleet:
         ]
         kinds = np.zeros(capacity, dtype=np.intp)
         kinds[:former] = self.kinds[:capacity]
-        kinds[touched] = self._kinds_of(
-            (None if values[slot] is None else facts[slot].hardware, engines[slot]) for slot in touched
-        )
+        kinds[touched] = 0
+        taken = [slot for slot in touched if values[slot] is not None]
+        kinds[taken] = self._kinds_of((facts[slot].hardware, engines[slot]) for slot in taken)
         self._endpoints, self._tags, self._facts, self._engines = endpoints, tags, facts, engines
         self.kinds = kinds
         if len(self._numbers) > _MOST_FORMER and len(self._numbers) > _MOST_FORMER + 2 * len(np.unique(kinds)):
             self._number_anew()
         return changed
 
-    def _kinds_of(self, inhabitants: Iterable[tuple[Hardware | None, str]]) -> list[int]:
-        """Return the number for each hardware and engine; without hardware, that of a free slot."""
+    def _kinds_of(self, inhabitants: Iterable[tuple[Hardware, str]]) -> list[int]:
+        """Return the number for each hardware and engine."""
         numbers: dict[tuple[int, str], int] = {}
         found = []
         for hardware, engine in inhabitants:
             kind = numbers.get((id(hardware), engine))
             if kind is None:
-                kind = 0
-                if hardware is not None:
-                    kind = self._numbers.setdefault(hardware._replace(engine=engine), len(self._numbers) + 1)
+                kind = self._numbers.setdefault(hardware._replace(engine=engine), len(self._numbers) + 1)
                 numbers[id(hardware), engine] = kind
             found.append(kind)
         return found

@@ -37,7 +37,7 @@ class RateLearner:
         self._recent: dict[int, deque[float]] = {}
         self._new: set[int] = set()
         """Slots with samples since their median was computed: there are many responses between two updates."""
-        self._epochs: dict[int, int] = {}
+        self._epochs: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         self._logs: Floats = np.zeros(0)
         self._last: Floats = np.zeros(0)
         self._counts: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
@@ -46,11 +46,11 @@ class RateLearner:
 
     def epoch(self, slot: int) -> int:
         """Return the epoch of the slot, which increments on `forget()`."""
-        return self._epochs.get(slot, 0)
+        return self._epochs.item(slot) if slot < len(self._epochs) else 0
 
     def add(self, slot: int, epoch: int, ratio: float, now: float) -> None:
         """Add a sample; one of an earlier epoch, or not positive and finite, is ignored."""
-        if epoch != self._epochs.get(slot, 0) or not 0.0 < ratio < inf:
+        if epoch != self.epoch(slot) or not 0.0 < ratio < inf:
             return
         recent = self._recent.get(slot)
         if recent is None:
@@ -67,12 +67,15 @@ class RateLearner:
 
     def forget(self, *slots: int) -> None:
         """Drop the samples of slots whose endpoint or hardware changed."""
-        epochs, recent = self._epochs, self._recent
-        for slot in slots:
-            epochs[slot] = epochs.get(slot, 0) + 1
-            recent.pop(slot, None)
+        if not slots:
+            return
+        self._reach(max(slots) + 1)
+        positions = list(slots)
+        self._epochs[positions] += 1
+        self._counts[positions] = 0
+        for slot in self._recent.keys() & slots:
+            del self._recent[slot]
         self._new.difference_update(slots)
-        self._counts[[slot for slot in slots if slot < len(self._counts)]] = 0
         self.version += len(slots)
 
     def learned(self, capacity: int, now: float) -> tuple[Floats, NDArray[np.intp]]:
@@ -95,6 +98,7 @@ class RateLearner:
             self._logs = np.pad(self._logs, (0, missing))
             self._last = np.pad(self._last, (0, missing))
             self._counts = np.pad(self._counts, (0, missing))
+            self._epochs = np.pad(self._epochs, (0, missing))
 
 
 def median(values: Floats) -> float:

@@ -51,7 +51,8 @@ class PlacesLearner:
 
     def forget(self, *slots: int) -> None:
         """Drop what is known of slots whose endpoint or hardware changed."""
-        known = [slot for slot in slots if slot < len(self._largest)]
+        left = np.array(slots, dtype=np.intp)
+        known = left[left < len(self._largest)]
         self._largest[known] = 0.0
         self._sightings[known] = 0
         self.version += len(slots)
