@@ -181,8 +181,11 @@ class Director:
         *,
         incomplete: bool = False,
         trace: RequestTrace | None = None,
+        began_at: float | None = None,
     ) -> Routing | Held:
         """Return the routing of a request, or Held where it has to wait; raises a RequestError that refuses it.
+
+        Its headers came at `began_at` on the clock, just now by default.
 
         A request without a body names no model and may go to any endpoint that the profiles allow, unless it is a POST
         to an API that a parser reads; so may one of whose body only an `incomplete` beginning is known, or nothing, if
@@ -190,7 +193,7 @@ class Director:
         """
         if self._is_closed:
             raise self.refuse(headers, StartingError())
-        call = Call(self._pipeline, path_of(headers), headers, len(body), subset, trace)
+        call = Call(self._pipeline, path_of(headers), headers, len(body), subset, trace, began_at)
         if isinstance(body, Gathered):
             return self._held_unread(call, partial(self._turns.read_gathered, call, body, incomplete=incomplete))
         try:

@@ -34,6 +34,8 @@ class Call(NamedTuple):
     size_bytes: int
     subset: Subset | None
     trace: RequestTrace | None = None
+    began_at: float | None = None
+    """When its headers came; None for just now."""
 
 
 class Turns:

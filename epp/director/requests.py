@@ -35,6 +35,7 @@ def request_of(
         path=call.path,
         size_bytes=call.size_bytes,
         received_at=now,
+        began_at=now if call.began_at is None else call.began_at,
         seed=seed,
         subset=call.subset if use_subset else None,
         dry_run=dry_run,

@@ -314,7 +314,9 @@ class RequestHalf:
         trace = self.trace
         if trace is not None:
             trace.complete()
-        outcome = self._director.route(self.headers, body, self.subset, incomplete=incomplete, trace=trace)
+        outcome = self._director.route(
+            self.headers, body, self.subset, incomplete=incomplete, trace=trace, began_at=self._began
+        )
         if isinstance(outcome, Held):
             if isinstance(body, Gathered):
                 self._long = LongBody(

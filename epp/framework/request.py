@@ -219,7 +219,9 @@ class Request(msgspec.Struct, eq=False):
     fairness_id: str = DEFAULT_FLOW
     """Its flow: requests of a flow queue together, and share a quota."""
     received_at: float = 0.0
-    """Seconds on the clock."""
+    """When it was complete, in seconds on the clock."""
+    began_at: float = 0.0
+    """When its headers came: a client may take long to send the body."""
     seed: int = 0
     """Seed of the random choices, 64 bits: the same seed, snapshot and configuration give the same result."""
     target_model: str = ""

@@ -82,13 +82,13 @@ class RequestMetrics:
         )
         self._duration = histogram(
             "request_duration_seconds",
-            "Time from the complete request to the end of the response.",
+            "Time from the headers of a request to the end of the response.",
             DURATION_SECONDS,
             "request_duration_seconds",
         )
         self._ttft = families.histograms(
             "request_ttft_seconds",
-            "Time from the complete request to the first byte of the response.",
+            "Time from the headers of a request to the first byte of the response.",
             TTFT_SECONDS,
             (*_LABELS, "streaming"),
         )
@@ -170,7 +170,7 @@ class RequestMetrics:
         now = self._clock.now() if routing.ended_at is None else routing.ended_at
         if routing.first_byte_at is not None:
             streaming = "true" if routing.is_stream else "false"
-            series.with_more(self._ttft, streaming).observe(routing.first_byte_at - request.received_at)
+            series.with_more(self._ttft, streaming).observe(routing.first_byte_at - request.began_at)
         if routing.processing_seconds:
             self._response_processing.observe(routing.processing_seconds)
         answered = cause in _ANSWERED
@@ -190,7 +190,7 @@ class RequestMetrics:
 
     def _answered(self, routing: Routing, series: Series, now: float) -> None:
         """Record times and tokens of a response that came to its end."""
-        seconds = now - routing.request.received_at
+        seconds = now - routing.request.began_at
         series.of(self._duration).observe(seconds)
         usage = routing.usage
         if usage is None:

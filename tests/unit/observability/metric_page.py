@@ -45,6 +45,7 @@ class Page:
             fairness_id=flow,
             size_bytes=size_bytes,
             received_at=self.clock.now(),
+            began_at=self.clock.now(),
         )
         self.metrics.routed(request, RESULT, scheduling_seconds=0.0003)
         return Routing(

@@ -2,15 +2,13 @@
 """What the metrics page shows of requests after events fed by hand."""
 
 import pytest
+from bench import BODY, new_bench, request_body, request_headers, response_body, response_headers
 from metric_page import RESULT
 
 from epp.director import Cause, Refusal, Rewrite
-from epp.framework import (
-    Headers,
-    Request,
-    RequestBody,
-)
+from epp.framework import Headers, ManualClock, Request, RequestBody
 from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedError, SheddableDroppedError
+from epp.observability.metrics import Metrics
 
 
 def test_request_is_running_from_its_routing_to_its_end(page):
@@ -39,6 +37,27 @@ def test_times_and_sizes_are_observed(page, streaming, label):
     assert page.value("request_duration_seconds_sum", model="m") == 2.0
     assert page.value("request_size_bytes_sum", model="m") == 100
     assert page.value("response_size_bytes_sum", model="m") == 42
+
+
+def test_times_begin_with_the_headers_however_long_the_body_takes():
+    pages: list[Metrics] = []
+
+    def observe(clock: ManualClock) -> Metrics:
+        pages.append(Metrics("pool", clock))
+        return pages[0]
+
+    bench = new_bench(observe=observe)
+    session = bench.session()
+    session.receive(request_headers())
+    bench.clock.advance(2.0)
+    session.receive(request_body(BODY))
+    bench.clock.advance(0.5)
+    session.receive(response_headers())
+    session.receive(response_body(b"{}", end=True))
+    labels = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}
+    value = pages[0].registry.get_sample_value
+    assert value("llm_d_epp_request_duration_seconds_sum", labels) == 2.5
+    assert value("llm_d_epp_request_ttft_seconds_sum", labels | {"streaming": "false"}) == 2.5
 
 
 def test_pieces_and_tokens_of_a_stream_are_timed(page):
