@@ -3,6 +3,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -28,9 +29,13 @@ class FlowControlMachine(RuleBasedStateMachine):
         self.front = Front(*PLACES)
         self.inside: list[Standing] = []
         """Those that wait or have a place."""
+        self.patch = pytest.MonkeyPatch()
 
-    @initialize(fair=st.booleans(), share=st.sampled_from([None, None, 0, 1, 2]))
-    def begin(self, fair, share):
+    @initialize(
+        fair=st.booleans(), share=st.sampled_from([None, None, 0, 1, 2]), refused_at_once=st.sampled_from([1, 2, 32])
+    )
+    def begin(self, fair, share, refused_at_once):
+        self.patch.setattr("epp.flow_control.control._REFUSED", refused_at_once)
         fairness = RoundRobinFairness() if fair else GlobalStrictFairness()
         self.front = Front(*PLACES, band=BAND, limits=LIMITS, ttl=20.0, fairness=fairness)
         if share is not None:
@@ -158,7 +163,20 @@ class FlowControlMachine(RuleBasedStateMachine):
         assert queues.requests == len(held)
         assert queues.size_bytes == sum(each.request.size_bytes for each in held)
         assert all(band.settings.limits.allow(len(band), band.size_bytes) for band in queues.bands.values())
+
+    @invariant()
+    def limits_hold_but_for_one_that_came_ahead_of_those_that_give_way(self):
+        queues = self.front.flow.queues
+        for _ in range(LIMITS.requests):
+            if queues.limits.allow(queues.requests, queues.size_bytes):
+                break
+            newest = self.waiting()[-1]
+            without = queues.requests - 1, queues.size_bytes - newest.request.size_bytes
+            assert queues.limits.allow(*without)
+            assert any(each.request.priority < newest.request.priority for each in self.waiting())
+            self.front.flow.dispatch()
         assert queues.limits.allow(queues.requests, queues.size_bytes)
+        self.inside = [each for each in self.inside if each.error is None]
 
     @invariant()
     def no_place_is_taken_twice(self):
@@ -174,6 +192,7 @@ class FlowControlMachine(RuleBasedStateMachine):
         assert not (free and any(each.only is None and each.blocked() is None for each in self.waiting()))
 
     def teardown(self):
+        self.patch.undo()
         for each in [one for one in self.inside if one.place is not None]:
             self.inside.remove(each)
             self.front.end(each)
