@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tracks the hardware and engine of each slot, and the slots where they changed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,11 +18,9 @@ _MOST_FORMER = 8
 """Kinds without an endpoint that are kept beyond as many as there are with one."""
 
 
-class _Facts(NamedTuple):
-    """What rates depend on in a tag, and what tells pods apart; boot and pod are empty if unknown."""
+class _Pod(NamedTuple):
+    """What tells pods apart; empty if unknown."""
 
-    hardware: Hardware
-    """Without an engine; one object for all that are equal."""
     boot: str
     pod: str
 
@@ -30,15 +28,17 @@ class _Facts(NamedTuple):
 class RateFleet:
     """Numbers the kinds of endpoints; free slots have number 0."""
 
-    __slots__ = ("_default_engine", "_endpoints", "_engines", "_facts", "_label", "_numbers", "_tags", "kinds")
+    __slots__ = (
+        "_default_engine", "_endpoints", "_engines", "_hardware", "_label", "_numbers", "_pods", "_tags", "kinds",
+    )  # fmt: skip
 
     def __init__(self, engine_label_key: str, default_engine: str) -> None:
         self._label = engine_label_key
         self._default_engine = default_engine
         self._endpoints: Records[Endpoint | None] = Records(())
         self._tags: Records[AcceleratorTag] = Records(())
-        self._facts = self._engines = np.zeros(0, dtype=np.object_)
-        """Of a tag, _Facts; of an endpoint, the name of its engine; by slot."""
+        self._hardware = self._pods = self._engines = np.zeros(0, dtype=np.object_)
+        """By slot: Hardware without an engine, what tells the pod apart, and the name of the engine."""
         self._numbers: dict[Hardware, int] = {}
         """Of all kinds, in order from 1 on."""
         self.kinds: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
@@ -60,11 +60,14 @@ class RateFleet:
         depends on, such as its price or state, do not count.
         """
         endpoints, tags = snapshot.endpoints, snapshot.records(ACCELERATOR)
-        facts = tags.derive_objects(_facts_of)
+        hardware = tags.derive_objects(_hardware_of)
+        pods = tags.derive_objects(_pod_of)
         engines = endpoints.derive_objects(_engine_of, self._label, self._default_engine)
         values, inhabitants = endpoints.values, self._endpoints.values
         capacity, former = len(values), len(inhabitants)
-        touched = sorted({*endpoints.changed_since(inhabitants), *tags.changed_since(self._tags.values)})
+        touched: Sequence[int] = range(capacity)
+        if former:
+            touched = sorted({*endpoints.changed_since(inhabitants), *tags.changed_since(self._tags.values)})
         changed = [slot for slot in range(capacity, former) if inhabitants[slot] is not None]
         changed += [
             slot
@@ -76,25 +79,27 @@ class RateFleet:
                 or now.hostport != before.hostport
                 or now.id != before.id
                 or engines[slot] != self._engines[slot]
-                or _is_another(facts[slot], self._facts[slot])
+                or _is_another(hardware[slot], self._hardware[slot])
+                or _is_another_pod(pods[slot], self._pods[slot])
             )
         ]
         kinds = np.zeros(capacity, dtype=np.intp)
         kinds[:former] = self.kinds[:capacity]
         kinds[touched] = 0
         taken = [slot for slot in touched if values[slot] is not None]
-        kinds[taken] = self._kinds_of((facts[slot].hardware, engines[slot]) for slot in taken)
-        self._endpoints, self._tags, self._facts, self._engines = endpoints, tags, facts, engines
+        kinds[taken] = self._kinds_of(hardware[taken].tolist(), engines[taken].tolist())
+        self._endpoints, self._tags = endpoints, tags
+        self._hardware, self._pods, self._engines = hardware, pods, engines
         self.kinds = kinds
         if len(self._numbers) > _MOST_FORMER and len(self._numbers) > _MOST_FORMER + 2 * len(np.unique(kinds)):
             self._number_anew()
         return changed
 
-    def _kinds_of(self, inhabitants: Iterable[tuple[Hardware, str]]) -> list[int]:
-        """Return the number for each hardware and engine."""
+    def _kinds_of(self, fleet: Iterable[Hardware], engines: Iterable[str]) -> list[int]:
+        """Return the number for each hardware and its engine."""
         numbers: dict[tuple[int, str], int] = {}
         found = []
-        for hardware, engine in inhabitants:
+        for hardware, engine in zip(fleet, engines, strict=True):
             kind = numbers.get((id(hardware), engine))
             if kind is None:
                 kind = self._numbers.setdefault(hardware._replace(engine=engine), len(self._numbers) + 1)
@@ -113,9 +118,12 @@ def _engine_of(endpoint: Endpoint | None, label: str, default: str) -> str:
     return "" if endpoint is None else plain_key(endpoint.labels.get(label, default))
 
 
-def _facts_of(tag: AcceleratorTag) -> _Facts:
-    boot, pod = (str(tag.attributes.get(name, "")) for name in (BOOT_ID, POD_UID))
-    return _Facts(_the_one(hardware_of(tag, "")), boot, pod)
+def _hardware_of(tag: AcceleratorTag) -> Hardware:
+    return _the_one(hardware_of(tag, ""))
+
+
+def _pod_of(tag: AcceleratorTag) -> _Pod:
+    return _Pod(str(tag.attributes.get(BOOT_ID, "")), str(tag.attributes.get(POD_UID, "")))
 
 
 @lru_cache
@@ -124,10 +132,12 @@ def _the_one(hardware: Hardware) -> Hardware:
     return hardware
 
 
-def _is_another(now: _Facts, before: _Facts) -> bool:
+def _is_another(now: Hardware, before: Hardware) -> bool:
+    return now is not before and now != before
+
+
+def _is_another_pod(now: _Pod, before: _Pod) -> bool:
     """Return whether samples of `before` are void; an unknown boot or pod counts as the same."""
-    return (
-        (now.hardware is not before.hardware and now.hardware != before.hardware)
-        or (now.boot != before.boot and "" not in {now.boot, before.boot})
-        or (now.pod != before.pod and "" not in {now.pod, before.pod})
+    return (now.boot != before.boot and "" not in {now.boot, before.boot}) or (
+        now.pod != before.pod and "" not in {now.pod, before.pod}
     )
