@@ -180,6 +180,22 @@ _HARDWARE = Row(
         ),
     ),
 )
+_CLASSES = Row(
+    "AcceleratorClasses of the cluster",
+    (
+        Panel(
+            "Devices by class",
+            "short",
+            {
+                "{{accelerator}}": _or_zero(_level("max", "llm_d_epp_accelerator_class_devices", "accelerator")),
+                "{{accelerator}}, free": _or_zero(
+                    _level("max", "llm_d_epp_accelerator_class_available_devices", "accelerator")
+                ),
+            },
+            "Free are those that no pod requests. 0 without classes.",
+        ),
+    ),
+)
 _DECIDING = Row(
     "Deciding",
     (
@@ -253,7 +269,7 @@ _RELOADS = Row(
 
 DASHBOARDS: Mapping[str, tuple[str, Sequence[Row]]] = {
     "requests": ("Endpoint picker: requests", (_TRAFFIC, _TIMES, _TOKENS)),
-    "pool": ("Endpoint picker: pool and hardware", (_ENDPOINTS, _ANSWERS, _HARDWARE)),
+    "pool": ("Endpoint picker: pool and hardware", (_ENDPOINTS, _ANSWERS, _HARDWARE, _CLASSES)),
     "picker": ("Endpoint picker: the picker itself", (_DECIDING, _ITSELF, _RELOADS)),
 }
 """Title and rows, by the name of the file."""

@@ -352,6 +352,8 @@ class FlowControl:
         """Refuse what is in the way of a request; raises a RequestError where it cannot wait."""
         queues, priority, size_bytes = self._queues, request.priority, request.size_bytes
         victims = queues.giving_way(priority, request.fairness_id, size_bytes)
+        if self._surplus_of is not None and queues.in_the_way(priority, 1, size_bytes) is not None:
+            victims = None  # others already give way to one that is here: nobody goes for a second one meanwhile
         if victims is None:
             outcome = Outcome.REJECTED_CAPACITY if has_endpoints else Outcome.REJECTED_NO_ENDPOINTS
             self._observer.left(request, outcome, 0.0)
@@ -359,12 +361,8 @@ class FlowControl:
         for victim in victims:
             error = self._refusals.full(priority, victim.flow, has_endpoints=has_endpoints)
             self._refuse(victim, error, Outcome.EVICTED_OTHER)
-        if not self._clear(priority, 1, size_bytes):
-            return
-        if self._surplus_of is not None:
-            self._observer.left(request, Outcome.REJECTED_CAPACITY, 0.0)
-            raise self._refusals.full(priority, request.fairness_id, has_endpoints=has_endpoints)
-        self._surplus_of = priority  # thousands of short bodies may go for a long one
+        if self._clear(priority, 1, size_bytes):
+            self._surplus_of = priority  # thousands of short bodies may go for a long one
 
     def _clear(self, priority: int, requests: int, size_bytes: int) -> bool:
         """Refuse some of what is of lower priority and in the way of so much more; return whether there is more."""
