@@ -108,6 +108,7 @@ def test_every_api_with_a_list_reads_it_in_turns():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # how long 600 bodies take depends on which ones are drawn: 4 to 80 s
 @settings(deadline=None, max_examples=600)
 @given(bodies(), st.sampled_from([8, 16, 64, 256]), st.sampled_from([1, 7, 32, 1024]), st.sampled_from([0, 40, 10_000]))
 @example(("completions", b'{"prompt_embeds":""}'), 8, 1, 0)
