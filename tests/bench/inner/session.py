@@ -12,8 +12,7 @@ from timing import no_log_lines, quick, tell
 
 from epp.config import Builder, assemble
 from epp.datastore import Credit, Datastore
-from epp.director import Director, DirectorObserver, Routing, Subset
-from epp.director.tracing import RequestTrace
+from epp.director import Director, DirectorObserver, Routing
 from epp.extproc.budgets import Budgets, BudgetSettings, Claim
 from epp.extproc.decoding import decode
 from epp.extproc.exchange import ExchangeSettings
@@ -72,48 +71,39 @@ Exchange = Sequence[bytes]
 """Serialised messages of one stream."""
 
 
-class Decided:
+class Decided(Director):
     """A director that has decided already: every request goes where the first one went."""
 
     def __init__(self) -> None:
-        self.clock = SystemClock()
-        store = Datastore(self.clock)
+        clock = SystemClock()
+        store = Datastore(clock)
         store.replace([Endpoint("a", "10.0.0.1", 8000)])
-        self._store = store
-        self._pipeline = assemble(llm_d_default(), Builder(Registry(), self.clock)).pipeline
-        self._observer = DirectorObserver()
-        director = Director(store, self._pipeline, self.clock, observer=self._observer)
+        pipeline = assemble(llm_d_default(), Builder(Registry(), clock)).pipeline
+        observer = DirectorObserver()
+        super().__init__(store, pipeline, clock, observer=observer)
         body = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
-        first = director.route(Headers([(":path", SENT[":path"])]), body, None)
+        first = super().route(Headers([(":path", SENT[":path"])]), body, None)
         assert isinstance(first, Routing)
-        self._request, self._result = first.request, first.result
-        self._outliers = OutlierMemory(store, self.clock)
 
-    def processed(self, since: float) -> None:
-        """Take the time, as the director does."""
-        self._observer.request_processed(self.clock.now() - since)
+        def again(headers: Headers) -> Routing:
+            first.request.headers = headers
+            return Routing(
+                first.request,
+                first.result,
+                Credit(store.ledger.open(0)),
+                pipeline,
+                guard=guard,
+                observer=observer,
+                find=store.find,
+                outliers=outliers,
+            )
 
-    def route(
-        self,
-        headers: Headers,
-        body: bytes,
-        subset: Subset | None,
-        *,
-        incomplete: bool = False,
-        trace: RequestTrace | None = None,
-    ) -> Routing:
+        guard, outliers = Guard(observer), OutlierMemory(store, clock)
+        self._again = again
+
+    def route(self, headers: Headers, *_: object, **__: object) -> Routing:
         """Credit the endpoint, nothing else."""
-        self._request.headers = headers
-        return Routing(
-            self._request,
-            self._result,
-            Credit(self._store.ledger.open(0)),
-            self._pipeline,
-            guard=Guard(self._observer),
-            observer=self._observer,
-            find=self._store.find,
-            outliers=self._outliers,
-        )
+        return self._again(headers)
 
 
 def headers(fields: dict[str, str], *, end: bool = False) -> HttpHeaders:
