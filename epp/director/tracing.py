@@ -42,9 +42,14 @@ class RequestTracer(ABC):
 
     __slots__ = ()
 
+    @property
     @abstractmethod
-    def begin(self, headers: Headers) -> RequestTrace:
-        """Return the trace of a request with these headers."""
+    def fields(self) -> frozenset[str]:
+        """Names of headers, in lower case, that tell of traces."""
+
+    @abstractmethod
+    def begin(self, headers: Headers, metadata: Mapping[str, str]) -> RequestTrace:
+        """Return the trace of a request with these headers, for which the gateway called with this metadata."""
 
 
 TRACE: DataKey[RequestTrace] = DataKey("trace")

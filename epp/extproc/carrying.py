@@ -2,7 +2,7 @@
 """What every carrier of sessions needs: their making and their end, counted, with the traits of the gateway."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from epp.director import Cause
@@ -18,7 +18,8 @@ _MOST_GATEWAYS = 1024
 OK, CANCELED, INVALID_ARGUMENT, UNAVAILABLE = "OK", "Canceled", "InvalidArgument", "Unavailable"
 """How streams end, as Go's library for gRPC names it."""
 
-SessionMaker: TypeAlias = Callable[[GatewayTraits, Claim], Session]
+SessionMaker: TypeAlias = Callable[[GatewayTraits, Claim, Mapping[str, str]], Session]
+"""Makes a session of the traits of its gateway, its claim, and the metadata that its stream began with."""
 
 
 class SessionSource:
@@ -34,7 +35,7 @@ class SessionSource:
         self.faults = Faults()
         self.streams = OpenStreams()
 
-    def open(self, peer: str, account: Account) -> Session | None:
+    def open(self, peer: str, account: Account, metadata: Mapping[str, str]) -> Session | None:
         """Return the session of a new stream, with an account of its bytes; each is to be closed.
 
         None where there are so many streams that this one is to be refused without a word.
@@ -45,7 +46,7 @@ class SessionSource:
             return None
         claim = Claim(budgets, account)
         try:
-            session = self._sessions(self._traits_of(peer), claim)
+            session = self._sessions(self._traits_of(peer), claim, metadata)
         except BaseException:
             claim.close()
             raise

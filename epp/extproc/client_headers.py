@@ -99,7 +99,7 @@ GROUPS: Mapping[str, Group] = {
     "trace-context": Group(
         TRACE_CONTEXT,
         "Have its requests recorded in traces, all of them, where an exporter is set; and give them the ids of others' "
-        "traces. Traces of gateways in front end here too.",
+        "traces. Traces of gateways in front end here too, but for the one that calls, if it traces requests.",
     ),
     "endpoint-selection": Group(
         (ENDPOINT_SELECTION,),

@@ -3,7 +3,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
@@ -81,7 +81,7 @@ class GrpcioCarrier:
 
     async def _carry(self, _: object, context: "_Context") -> None:
         account = self._sessions.budgets.gathered.account()
-        session = self._sessions.open(context.peer(), account)
+        session = self._sessions.open(context.peer(), account, self._metadata(context))
         if session is None:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams are open")
         cause, code = Cause.CLIENT_DISCONNECT, ""
@@ -112,6 +112,13 @@ class GrpcioCarrier:
             inbox.close()
             self._sessions.close(session, cause, code)
             account.close()
+
+    def _metadata(self, context: "_Context") -> Mapping[str, str]:
+        names = self._settings.metadata_names
+        if not names:
+            return {}
+        given = context.invocation_metadata() or ()
+        return {name: value for name, value in given if name in names and isinstance(value, str)}
 
     async def _next(self, context: "_Context", session: Session, inbox: "_Inbox") -> object:
         """Return the next message, or why there is none to wait for."""

@@ -44,6 +44,7 @@ class Http2Carrier:
             max_message_bytes=settings.max_receive_bytes,
             max_sent_message_bytes=min(settings.max_send_bytes, 2**31 - 1),
             max_streams=settings.budgets.max_streams_per_connection,
+            metadata_names=settings.metadata_names,
             stall_seconds=settings.budgets.body_timeout_seconds,
         )
         budgets = self._sessions.budgets
@@ -77,7 +78,7 @@ class SessionCall:
         self._sessions = sessions
         self._outlet = outlet
         self._peer = outlet.peer
-        session = sessions.open(outlet.peer, outlet.account)
+        session = sessions.open(outlet.peer, outlet.account, outlet.metadata)
         if session is None:
             raise RpcError(Status.RESOURCE_EXHAUSTED, "too many streams are open")
         self._session = session

@@ -76,6 +76,7 @@ class RequestHalf:
         "_ignored",
         "_is_envoy",
         "_long",
+        "_metadata",
         "_mode",
         "_pieces",
         "_progress",
@@ -98,8 +99,10 @@ class RequestHalf:
         evict: Callable[[], None],
         *,
         claim: Claim,
+        metadata: Mapping[str, str],
     ) -> None:
         self._director = director
+        self._metadata = metadata
         self._began: float | None = director.clock.now()
         self._claim = claim
         self._evict = evict
@@ -250,7 +253,7 @@ class RequestHalf:
             headers, self._ignored = ignored.left_out(headers)
         self.headers = headers
         if self._settings.tracer is not None:
-            self.trace = self._settings.tracer.begin(headers)
+            self.trace = self._settings.tracer.begin(headers, self._metadata)
 
     def _gather(self, piece: bytes | memoryview, *, whole: bool) -> None:
         """Take a piece of the body; with the last one, it is `whole`."""

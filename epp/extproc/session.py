@@ -6,7 +6,8 @@ gateway's body modes ask for. In full-duplex mode request headers are held until
 model and the prompt are in the body; then the destination, the body's pieces and the trailers go back in that order.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import structlog
 
@@ -33,6 +34,7 @@ from epp.framework.errors import (
 _log = structlog.get_logger()
 
 _BODY, _ENDED = Progress.BODY, Progress.ENDED
+_NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 SILENCE_TIMEOUT_SECONDS = 0.1
 """Time in which a gateway that states no modes sends the body, unless it waits for an answer to its headers.
@@ -46,6 +48,7 @@ class Session:
 
     __slots__ = (
         "_director",
+        "_metadata",
         "_request",
         "_response",
         "_settings",
@@ -55,12 +58,18 @@ class Session:
     )
 
     def __init__(
-        self, director: Director, settings: ExchangeSettings, traits: GatewayTraits, claim: Claim | None = None
+        self,
+        director: Director,
+        settings: ExchangeSettings,
+        traits: GatewayTraits,
+        claim: Claim | None = None,
+        metadata: Mapping[str, str] = _NO_METADATA,
     ) -> None:
-        """Prepare; without a `claim` there are no limits."""
+        """Prepare; `metadata` came as the stream began. Without a `claim` there are no limits."""
         self.claim = Claim.without_limits() if claim is None else claim
         """What the exchange takes of the budgets; to be closed with the stream."""
         self._director = director
+        self._metadata = metadata
         self._settings = settings
         self._traits = traits
         self._request: RequestHalf | None = None
@@ -188,7 +197,13 @@ class Session:
         """Make both halves, as the first message tells the modes."""
         modes = read_modes(message.beside if isinstance(message, RequestPiece) else message)
         self._request = RequestHalf(
-            self._director, modes.request, self._settings, self._traits, self._evicted, claim=self.claim
+            self._director,
+            modes.request,
+            self._settings,
+            self._traits,
+            self._evicted,
+            claim=self.claim,
+            metadata=self._metadata,
         )
         self._response = ResponseHalf(modes, self._director.clock, self._settings, self._traits)
         return self._request, self._response

@@ -54,5 +54,7 @@ class ServerSettings:
     max_receive_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
     max_send_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
     transport: Transport = Transport.ASYNCIO
+    metadata_names: frozenset[str] = frozenset()
+    """Names of gRPC metadata, in lower case, that sessions are told."""
     budgets: BudgetSettings = field(default_factory=BudgetSettings)
     """What all gateways together may take."""

@@ -2,7 +2,7 @@
 """Calls on the streams of one connection: messages in, answers out."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -63,7 +63,7 @@ class Calls:
             self._endings.set_deadline(stream, head.timeout)
         stream.account.on_give_way = partial(self._give_way, stream)
         try:
-            stream.call = method(_Outlet(self, stream, self._peer))
+            stream.call = method(_Outlet(self, stream, self._peer, head.metadata))
             self._wait_for_message(stream, stream.call)
         except Exception as error:  # noqa: BLE001  one call fails, the process stays up
             self._endings.fail(stream, error)
@@ -254,13 +254,14 @@ class Calls:
 class _Outlet:
     """The way back to the client of one call."""
 
-    __slots__ = ("_calls", "_stream", "account", "peer")
+    __slots__ = ("_calls", "_stream", "account", "metadata", "peer")
 
-    def __init__(self, calls: Calls, stream: Stream, peer: str) -> None:
+    def __init__(self, calls: Calls, stream: Stream, peer: str, metadata: Mapping[str, str]) -> None:
         self.account = stream.account
         self._calls = calls
         self._stream = stream
         self.peer = peer
+        self.metadata = metadata
 
     def send(self, message: bytes) -> None:
         self._calls.push(self._stream, message)

@@ -2,14 +2,18 @@
 """The head of a request: decoded, checked against the rules of HTTP/2, and cut down to what a gRPC server reads."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
 from epp.grpc_http2.codes import ErrorCode, GoawayError
 
 _MOST_CACHED = 32
+_MOST_VALUE_BYTES = 2048
+"""Of metadata: longer values are left out, as they are kept for each stream."""
 _MOST_TABLE_SIZES = 2
 """In one block: the smallest that was set since the last, and the one in effect."""
 _TABLE_SIZE = 0x20
@@ -19,6 +23,7 @@ _NAME = re.compile(rb"[!-9;-@\[-~]+")
 """Visible characters without capitals and colons."""
 _VALUE = re.compile(rb"(?:[^\x00\r\n\t ](?:[^\x00\r\n]*[^\x00\r\n\t ])?)?")
 _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
+_NONE: Mapping[str, str] = MappingProxyType({})
 _SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
 Fields = Sequence[tuple[bytes, bytes]]
@@ -42,6 +47,8 @@ class Head:
     content_length: int | None
     is_grpc: bool
     """Whether the request is one of gRPC at all."""
+    metadata: Mapping[str, str]
+    """The header fields of the names that are wanted."""
 
 
 class HeadReader:
@@ -51,8 +58,9 @@ class HeadReader:
     table. Gateways open all streams with such a block, but for the first of a connection.
     """
 
-    def __init__(self, max_list_bytes: int) -> None:
+    def __init__(self, max_list_bytes: int, metadata_names: AbstractSet[str] = frozenset()) -> None:
         self._decoder = Decoder(max_list_bytes)
+        self._names = [(name, name.encode()) for name in sorted(metadata_names)]
         self._known: dict[bytes, Head] = {}
 
     def request(self, block: bytes) -> Head:
@@ -60,7 +68,7 @@ class HeadReader:
         head = self._known.get(block)
         if head is None:
             fields = self._decode(block)
-            head = read_head(fields)
+            head = read_head(fields, self._names)
             if len(self._known) < _MOST_CACHED and leaves_table(block):
                 self._known[block] = head
         return head
@@ -131,8 +139,8 @@ def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
     return number, len(block) + 1
 
 
-def read_head(fields: Iterable[tuple[bytes, bytes]]) -> Head:
-    """Return the head in a list of fields; raises MalformedError."""
+def read_head(fields: Iterable[tuple[bytes, bytes]], wanted: Iterable[tuple[str, bytes]] = ()) -> Head:
+    """Return the head in a list of fields, with the metadata of these names; raises MalformedError."""
     pseudo: dict[bytes, bytes] = {}
     regular: dict[bytes, bytes] = {}
     for name, value in fields:
@@ -162,7 +170,13 @@ def read_head(fields: Iterable[tuple[bytes, bytes]]) -> Head:
         timeout=_timeout(regular.get(b"grpc-timeout")),
         content_length=None if length is None else int(length),
         is_grpc=method == "POST" and (kind == "application/grpc" or kind.startswith("application/grpc+")),
+        metadata=_metadata(regular, wanted) if wanted else _NONE,
     )
+
+
+def _metadata(regular: Mapping[bytes, bytes], wanted: Iterable[tuple[str, bytes]]) -> Mapping[str, str]:
+    values = ((name, regular.get(raw)) for name, raw in wanted)
+    return {name: _text(value) for name, value in values if value is not None and len(value) <= _MOST_VALUE_BYTES}
 
 
 def _check(name: bytes, value: bytes) -> None:

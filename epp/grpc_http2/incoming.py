@@ -47,7 +47,7 @@ class Incoming:
         self._control = control
         self._limits = limits
         self._blocks = BlockAssembler(limits)
-        self._heads = HeadReader(limits.max_header_list_bytes)
+        self._heads = HeadReader(limits.max_header_list_bytes, limits.metadata_names)
         self._empty_frames = Budget(limits.empty_frames, "empty DATA frames")
         self._priorities = Budget(limits.priorities, "PRIORITY and unknown frames")
         self._resets = Budget(limits.resets, "streams that are reset before an answer")

@@ -32,6 +32,8 @@ class Limits:
     max_header_list_bytes: int = 16_384
     max_header_block_bytes: int = 32_768
     max_continuations: int = 16
+    metadata_names: frozenset[str] = frozenset()
+    """Request headers, in lower case, that calls are told; nothing is kept of others."""
     write_buffer_bytes: int = 256 * 1024
     """Bytes that may wait in the transport before reading pauses."""
     preface_seconds: float = 10.0

@@ -71,6 +71,10 @@ class Outlet(Protocol):
         """The client's address, as gRPC writes it: `ipv4:1.2.3.4:567`, `ipv6:[::1]:567`, or `unix:`."""
 
     @property
+    def metadata(self) -> Mapping[str, str]:
+        """What the client sent of the request headers that `Limits.metadata_names` has."""
+
+    @property
     def account(self) -> Account:
         """What the call makes this program hold is counted here."""
 

@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -176,10 +177,11 @@ class Picker:
             tls=None if settings.metrics_tls is None else PageTls(settings.metrics_tls),
             debug=self._debug_pages,
         )
+        tracer = self._exchange.tracer
         return Servers(
             self._session,
             page,
-            settings.server,
+            settings.server if tracer is None else replace(settings.server, metadata_names=tracer.fields),
             metrics_address=settings.metrics_address,
             admin=None
             if settings.admin is None
@@ -473,5 +475,5 @@ class Picker:
         awaited = self._running.awaited or ("" if self._kubernetes is None else self._kubernetes.awaited)
         return f"starting: {awaited}" if awaited else "starting"
 
-    def _session(self, traits: GatewayTraits, claim: Claim) -> Session:
-        return Session(self.director, self._exchange, traits, claim)
+    def _session(self, traits: GatewayTraits, claim: Claim, metadata: Mapping[str, str]) -> Session:
+        return Session(self.director, self._exchange, traits, claim, metadata)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Begins the traces of requests, and notes what observers are told of those that are recorded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import time_ns
 from typing import Any
 
@@ -36,10 +36,22 @@ class GatewayTracer(RequestTracer, DirectorObserver):
         self._finish = finish
         self._current: Trace | None = None
 
-    def begin(self, headers: Headers) -> RequestTrace:
-        """Return the trace of a request: one that its headers name, or a new one."""
+    @property
+    @override
+    def fields(self) -> frozenset[str]:
+        """Those of the propagators."""
+        return frozenset(name.lower() for name in self._propagator.fields)
+
+    @override
+    def begin(self, headers: Headers, metadata: Mapping[str, str]) -> RequestTrace:
+        """Return the trace of a request: that of its gateway's call, the one that its headers name, or a new one.
+
+        A gateway that traces requests names its span in the metadata alone: the headers have what the client sent.
+        """
         began = time_ns()
         context = self._propagator.extract(headers, _NOTHING)
+        if metadata:
+            context = self._propagator.extract(metadata, context)
         span = self._tracer.start_span(REQUEST_SPAN, context, SpanKind.SERVER, start_time=began)
         told: dict[str, str] = {}
         self._propagator.inject(told, set_span_in_context(span, context))

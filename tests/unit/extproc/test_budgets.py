@@ -61,14 +61,14 @@ class Streams(RuleBasedStateMachine):
         self.budgets = Budgets(SETTINGS)
         self.budgets.gathered._clock = lambda: self.now  # noqa: SLF001  one that is moved by hand
         self.source = SessionSource(
-            lambda traits, claim: Session(self.bench.director, ExchangeSettings(), traits, claim), self.budgets
+            lambda traits, claim, _: Session(self.bench.director, ExchangeSettings(), traits, claim), self.budgets
         )
         self.open: list[Opened] = []
 
     @rule(target=streams)
     def open_one(self) -> Opened | None:
         account = self.budgets.gathered.account()
-        session = self.source.open("ipv4:192.0.2.1:1234", account)
+        session = self.source.open("ipv4:192.0.2.1:1234", account, {})
         if session is None:
             assert len(self.open) >= STREAMS
             return None

@@ -80,7 +80,7 @@ async def test_exchanges_are_those_of_the_session_alone(monkeypatch, transport, 
     monkeypatch.setattr("epp.extproc.session.SILENCE_TIMEOUT_SECONDS", 600.0)  # a slow machine is no silence
     alone, carried, traits = new_bench(), new_bench(), GatewayTraits()
     server = ExtProcServer(
-        lambda traits, claim: Session(carried.director, SETTINGS, traits, claim),
+        lambda traits, claim, _: Session(carried.director, SETTINGS, traits, claim),
         ServerSettings("127.0.0.1:0", secure=False, transport=transport),
         endings := Endings(),
     )
@@ -105,7 +105,7 @@ async def test_exchanges_are_those_of_the_session_alone(monkeypatch, transport, 
 async def test_stream_that_the_gateway_gives_up_is_canceled(transport):
     bench, endings = new_bench(), Endings()
     server = ExtProcServer(
-        lambda traits, claim: Session(bench.director, SETTINGS, traits, claim),
+        lambda traits, claim, _: Session(bench.director, SETTINGS, traits, claim),
         ServerSettings("127.0.0.1:0", secure=False, transport=transport),
         endings,
     )

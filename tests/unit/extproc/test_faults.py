@@ -57,7 +57,9 @@ async def broken(transport, messages):
     """Return status and message of the stream of these messages, the counts of faults, and what was logged."""
     bench = new_bench()
     settings = ServerSettings("127.0.0.1:0", secure=False, transport=transport, max_receive_bytes=2**20)
-    server = ExtProcServer(lambda traits, claim: Session(bench.director, ExchangeSettings(), traits, claim), settings)
+    server = ExtProcServer(
+        lambda traits, claim, _: Session(bench.director, ExchangeSettings(), traits, claim), settings
+    )
     await server.start()
     try:
         with capture_logs() as logs:

@@ -86,6 +86,21 @@ def test_any_list_of_fields_is_read_or_malformed(fields):
     assert head.path == "/a.B/C"
 
 
+def test_metadata_has_the_names_that_are_wanted_and_no_long_values():
+    reader = HeadReader(16_384, {"traceparent", "baggage", "tracestate"})
+    head = reader.request(
+        Encoder().encode([*PSEUDO, (b"traceparent", b"00-1"), (b"authorization", b"secret"), (b"baggage", b"b" * 2049)])
+    )
+    assert head.metadata == {"traceparent": "00-1"}
+
+
+def test_metadata_of_a_block_that_was_decoded_before_is_its_own():
+    encoder, reader = Encoder(), HeadReader(16_384, {"traceparent"})
+    sent = ["00-1", "00-1", "00-2", "00-1"]
+    told = [reader.request(encoder.encode([*PSEUDO, (b"traceparent", value.encode())])).metadata for value in sent]
+    assert told == [{"traceparent": value} for value in sent]
+
+
 @given(st.text())
 def test_any_message_of_a_status_survives_the_wire(text):
     decoded = dict(Decoder().decode(trailers_block(Status.INTERNAL, text)))

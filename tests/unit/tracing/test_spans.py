@@ -86,7 +86,7 @@ class Traced:
 
     def request(self, body: bytes = BODY) -> list[ReadableSpan]:
         """Route a request to the end of its response, or until it is refused; return its spans."""
-        trace = self.tracer.begin(HEADERS)
+        trace = self.tracer.begin(HEADERS, {})
         trace.complete()
         try:
             routing = self.director.route(HEADERS, body, None, trace=trace)
@@ -142,7 +142,7 @@ def test_filter_that_drops_all_is_in_the_trace_of_the_refused_request():
 
 def test_calls_of_a_request_that_is_not_recorded_are_not_noted():
     traced = Traced.by(DISAGGREGATED, sampler=ALWAYS_OFF)
-    assert isinstance(traced.tracer.begin(HEADERS), Unsampled)
+    assert isinstance(traced.tracer.begin(HEADERS, {}), Unsampled)
     assert traced.request() == []
     assert traced.traces == []
 
@@ -158,7 +158,7 @@ def test_calls_after_a_recorded_request_are_not_its_own():
 
 def test_time_in_a_queue_is_a_part_of_the_orchestration_and_ends_with_it_where_the_client_leaves():
     traced = Traced.by(DISAGGREGATED)
-    trace = traced.tracer.begin(HEADERS)
+    trace = traced.tracer.begin(HEADERS, {})
     assert isinstance(trace, Trace)
     trace.complete()
     trace.queued()
@@ -188,13 +188,30 @@ class Slow(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
+THEIRS, OURS = "0af7651916cd43dd8448eb211c80319c", "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({}, THEIRS),
+        ({"traceparent": f"00-{OURS}-00f067aa0ba902b7-01", "tracestate": ""}, OURS),
+        ({"traceparent": "00-no-trace"}, THEIRS),
+        ({"baggage": "a=b"}, THEIRS),
+    ],
+)
+def test_trace_of_the_gateways_call_goes_before_that_of_the_clients_headers(metadata, expected):
+    headers = Headers([*HEADERS.items(), ("traceparent", f"00-{THEIRS}-b7ad6b7169203331-01")])
+    assert Traced.by(DISAGGREGATED).tracer.begin(headers, metadata).ids["trace_id"] == expected
+
+
 def test_traces_that_end_while_others_are_sent_are_sent_at_the_stop():
     traced, slow = Traced.by(DISAGGREGATED), Slow()
     settings = TracingSettings(exporters=(), service_name=None, share=None, delay_seconds=0.01)
     thread = ExportThread((slow,), traced.maker, traced.collected, settings, SpanCounts(()))
     thread.start()
     for _ in range(2):
-        trace = traced.tracer.begin(HEADERS)
+        trace = traced.tracer.begin(HEADERS, {})
         assert isinstance(trace, Trace)
         trace.ended(None, Cause.CLIENT_DISCONNECT)
         thread.add(trace)
@@ -215,7 +232,7 @@ def refusing() -> tuple[ExportThread, SpanCounts]:
 
 def test_traces_beyond_the_limit_are_dropped_and_counted(refusing):
     thread, counts = refusing
-    trace = Traced.by(DISAGGREGATED).tracer.begin(HEADERS)
+    trace = Traced.by(DISAGGREGATED).tracer.begin(HEADERS, {})
     assert isinstance(trace, Trace)
     for _ in range(600):
         thread.add(trace)

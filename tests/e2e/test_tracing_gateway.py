@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An Envoy that traces requests itself names its span in its call to the picker, not in the headers that it shows."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+from commands import command
+from echo import Echo, chat, echo
+from otlp import Collector, collector
+from rig.ports import reserved_ports
+from serving import ANY_PORT, PLAIN, served_by
+from waiting import until
+
+from epp.gateway import GatewaySettings
+from epp.gateway.bootstrap import bootstrap_dict
+from epp.gateway.envoy import find_envoy
+
+CLIENTS_TRACE, CLIENTS_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: queue-scorer}]
+dataLayer: {injectDefaults: false}
+"""
+
+
+def traced(config: dict, collector_port: int, percent: float) -> dict:
+    """The configuration with Envoy's own tracer, which records so many requests, and sends each span at once."""
+    config["layered_runtime"]["layers"].append(
+        {"name": "tracing", "static_layer": {"tracing.opentelemetry.min_flush_spans": 1}}
+    )
+    otel = "type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig"
+    provider = {
+        "name": "envoy.tracers.opentelemetry",
+        "typed_config": {
+            "@type": otel,
+            "grpc_service": {"envoy_grpc": {"cluster_name": "collector"}},
+            "service_name": "edge",
+        },
+    }
+    address = {"socket_address": {"address": "127.0.0.1", "port_value": collector_port}}
+    resources = config["static_resources"]
+    resources["clusters"].append(
+        {
+            "name": "collector",
+            "typed_extension_protocol_options": next(
+                each["typed_extension_protocol_options"]
+                for each in resources["clusters"]
+                if "http2_protocol_options" in json.dumps(each)
+            ),
+            "load_assignment": {
+                "cluster_name": "collector",
+                "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
+            },
+        }
+    )
+    for chain in resources["listeners"][0]["filter_chains"]:
+        for network_filter in chain["filters"]:
+            network_filter["typed_config"]["tracing"] = {"provider": provider, "random_sampling": {"value": percent}}
+    return config
+
+
+@dataclass
+class Setup:
+    received: Collector
+    server: Echo
+    url: str
+
+    async def ask(self, **headers: str) -> str:
+        """Send a request; return the `traceparent` that the model server got."""
+        given = {"content-type": "application/json", "answer-bytes": "30", "answer-as": "whole", **headers}
+        async with aiohttp.ClientSession() as http, http.post(self.url, data=chat(400), headers=given) as response:
+            assert response.status == 200
+            await response.read()
+        return self.server.headers[-1]["traceparent"]
+
+
+@contextlib.asynccontextmanager
+async def behind_a_gateway_that_traces(
+    directory: Path, *flags: str, percent: float = 100, sampler: str = "always_off"
+) -> AsyncIterator[Setup]:
+    """A picker that records the traces of others by what they say, and its own by the sampler."""
+    async with contextlib.AsyncExitStack() as stack:
+        received, server = await stack.enter_async_context(collector()), await stack.enter_async_context(echo())
+        variables = {
+            "OTEL_TRACES_EXPORTER": "otlp",
+            "OTEL_TRACES_SAMPLER": f"parentbased_{sampler}",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": received.address,
+            "OTEL_BSP_SCHEDULE_DELAY": "50",
+        }
+        given = (f"--endpoints=only={server.address}", f"--config-text={CONFIG}", PLAIN, *ANY_PORT, *flags)
+        picker = await served_by(await stack.enter_async_context(command("serve", *given, **variables)))
+        (port,) = stack.enter_context(reserved_ports(1))
+        settings = msgspec.structs.replace(
+            GatewaySettings(), listen_port=port, picker_address=f"127.0.0.1:{picker.grpc_port}"
+        )
+        config = traced(bootstrap_dict(settings), int(received.address.rpartition(":")[2]), percent)
+        path = directory / "envoy.json"
+        path.write_text(json.dumps(config))
+        arguments = ("-c", str(path), "--use-dynamic-base-id", "--concurrency", "1", "-l", "error")
+        envoy = await asyncio.create_subprocess_exec(find_envoy(), *arguments, stderr=asyncio.subprocess.DEVNULL)
+        try:
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+
+            async def serves() -> bool:
+                assert envoy.returncode is None
+                answer = {"answer-bytes": "1", "answer-as": "whole"}
+                async with aiohttp.ClientSession(headers=answer) as http:
+                    try:
+                        async with http.get(f"http://127.0.0.1:{port}/none") as response:
+                            return response.status == 200
+                    except aiohttp.ClientError:
+                        return False
+
+            await until(serves, "the gateway serves")
+            yield Setup(received, server, url)
+        finally:
+            envoy.kill()
+            await envoy.wait()
+
+
+@pytest.mark.parametrize("clients", ["", f"00-{CLIENTS_TRACE}-{CLIENTS_SPAN}-01"])
+@pytest.mark.parametrize("flags", [(), ("--ignore-client-headers=trace-context",)])
+async def test_spans_are_below_that_of_the_gateway_whatever_the_client_sent(tmp_path, clients, flags):
+    async with behind_a_gateway_that_traces(tmp_path, *flags) as setup:
+        told = await setup.ask(**({"traceparent": clients} if clients else {}))
+        trace_id = told.split("-")[1]
+        if clients:
+            assert trace_id == CLIENTS_TRACE
+        await until(
+            lambda: (
+                {"llm-d-epp", "edge"} <= {str(each.resource["service.name"]) for each in setup.received.of(trace_id)}
+            ),
+            "spans of both have come",
+        )
+        spans = {each.span.span_id: each for each in setup.received.of(trace_id)}
+        (request,) = (each for each in spans.values() if each.name == "gateway.request")
+        await until(
+            lambda: request.span.parent_span_id in {each.span.span_id for each in setup.received.of(trace_id)},
+            "the gateway's span of its call has come",
+        )
+        (parent,) = (each for each in setup.received.of(trace_id) if each.span.span_id == request.span.parent_span_id)
+        assert parent.resource["service.name"] == "edge"
+
+
+async def test_requests_that_the_gateway_does_not_record_are_not_recorded(tmp_path):
+    async with behind_a_gateway_that_traces(tmp_path, percent=0, sampler="always_on") as setup:
+        told = await setup.ask()
+        assert told.endswith("-00")
+        forced = await setup.ask(**{"x-client-trace-id": "c"})
+        assert forced.endswith("-01")
+        await until(lambda: setup.received.of(forced.split("-")[1]), "the other one is recorded")
+        assert {each.trace_id for each in setup.received.spans} == {forced.split("-")[1]}
