@@ -83,6 +83,8 @@ class Recorder(DirectorObserver):
         self._allowance = _MOST_FAILURES
         self._allowed_at = clock.now()
         self._waiting: deque[Recording] = deque()
+        self._unwritten: dict[Recording, bytes] = {}
+        """Complete records that wait for shadows, of which no more wait than the configuration allows."""
         self._wanted = asyncio.Event()
 
     def next_id(self) -> str:
@@ -117,10 +119,17 @@ class Recorder(DirectorObserver):
             profiles = self._setup.profiles()
             self._want(self._recording(request, refusal.error, profiles, wanted_for, timings, snapshot=snapshot))
 
+    def expect_shadows(self, request: Request) -> None:
+        """Leave the record of a request out of the file until `add_shadows`, if there is one."""
+        recording = request.get(RECORDING)
+        if recording is not None:
+            recording.awaits_shadows = True
+
     def add_shadows(self, request: Request, runs: Sequence[ShadowRun]) -> None:
         """Add what other profiles would have done to the record of a request, if there is one."""
         recording = request.get(RECORDING)
         if recording is not None:
+            recording.awaits_shadows = False
             recording.add_shadows(tuple(runs))
             self._want(recording)
 
@@ -133,10 +142,13 @@ class Recorder(DirectorObserver):
             await asyncio.sleep((time.perf_counter() - started) * (1 / SHARE - 1))
 
     async def close(self) -> None:
-        """Make the records that wait, and write them."""
+        """Make the records that wait, and write them, without shadows that have not come."""
         while self._waiting:
             self._make_next()
         if self.file is not None:
+            for data in self._unwritten.values():
+                self.file.write(data)
+            self._unwritten.clear()
             await asyncio.to_thread(self.file.close)
 
     def _wanted_for(self, request: Request) -> str:
@@ -197,6 +209,7 @@ class Recorder(DirectorObserver):
             data = recording.made()
         except Exception as error:  # noqa: BLE001  a record must not stop the others
             recording.lose()
+            self._unwritten.pop(recording, None)
             self.lost["error"] += 1
             if self.lost["error"] == 1:
                 _log.exception("decision not recorded", error=f"{type(error).__name__}: {error}")
@@ -206,7 +219,12 @@ class Recorder(DirectorObserver):
             self.ring.add(Kept(recording.id, printable(recording.request_id, MOST_NAME), recording.at, data))
         else:
             self.ring.update(recording.id, data)
-        if self.file is not None and recording.is_complete and not recording.is_written:
+        if self.file is None or not recording.is_complete or recording.is_written:
+            return
+        if recording.awaits_shadows:
+            self._unwritten[recording] = data
+        else:
+            self._unwritten.pop(recording, None)
             recording.is_written = True
             self.file.write(data)
 

@@ -37,6 +37,7 @@ class Recording:
         "_timings",
         "_why",
         "at",
+        "awaits_shadows",
         "for_",
         "id",
         "is_complete",
@@ -67,6 +68,8 @@ class Recording:
         self.for_ = recorded_for
         self.is_complete = isinstance(outcome, RequestError)
         """Whether nothing but shadows is to come."""
+        self.awaits_shadows = False
+        """Whether shadows are to come, or word that they do not."""
         self.is_lost = False
         """Whether its record could not be made."""
         self.is_queued = False

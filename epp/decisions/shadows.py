@@ -7,8 +7,9 @@ small share of the event loop's time; what does not fit there is left out and co
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
+from typing import Protocol
 
 from prometheus_client.registry import CollectorRegistry
 
@@ -30,15 +31,23 @@ _MOST_BYTES = 32 * 2**20
 _SEEDS = 2**64
 
 
+class ShadowRecorder(Protocol):
+    """Records what shadows would have done."""
+
+    def expect_shadows(self, request: Request) -> None:
+        """Take note that a request waits for its shadows."""
+
+    def add_shadows(self, request: Request, runs: Sequence[ShadowRun]) -> None:
+        """Take the runs of a request that waits for them; none where they are left out."""
+
+
 class Shadows(DirectorObserver):
     """All shadow profiles of a picker; `run` runs them."""
 
-    def __init__(
-        self, registry: CollectorRegistry, add: Callable[[Request, Sequence[ShadowRun]], None] | None = None
-    ) -> None:
-        """Have none; `add` gets the runs of each request."""
+    def __init__(self, registry: CollectorRegistry, recorder: ShadowRecorder | None = None) -> None:
+        """Have none."""
         self._series = ShadowSeries(registry)
-        self._add = add
+        self._recorder = recorder
         self._bounds = Bounds()
         self._shadows: tuple[Shadow, ...] = ()
         self._threshold = 0
@@ -78,6 +87,8 @@ class Shadows(DirectorObserver):
             self._bytes += request.size_bytes
             self._wanted.set()
             self._series.waiting.labels().set(len(self._waiting))
+            if self._recorder is not None:
+                self._recorder.expect_shadows(request)
 
     async def run(self) -> None:
         """Run shadows as long as there are requests that wait for them."""
@@ -98,15 +109,17 @@ class Shadows(DirectorObserver):
         self._left(tried)
         runs: list[ShadowRun] = []
         shadows = self._shadows
-        for shadow in shadows:
-            if self._shadows is not shadows:  # a new configuration
-                return
-            if not shadow.problem:
-                started = perf_counter()
-                runs.append(self._run(shadow, tried))
-                await asyncio.sleep((perf_counter() - started) * (1 / SHARE - 1))
-        if self._add is not None and runs:
-            self._add(tried.request, runs)
+        try:
+            for shadow in shadows:
+                if self._shadows is not shadows:  # a new configuration
+                    runs.clear()
+                    break
+                if not shadow.problem:
+                    started = perf_counter()
+                    runs.append(self._run(shadow, tried))
+                    await asyncio.sleep((perf_counter() - started) * (1 / SHARE - 1))
+        finally:
+            self._record(tried, runs)
 
     def _run(self, shadow: Shadow, tried: Tried) -> ShadowRun:
         compared = shadow.run(tried)
@@ -121,7 +134,13 @@ class Shadows(DirectorObserver):
     def _skip_all(self, reason: str) -> None:
         self._series.skipped.labels(reason).inc(len(self._waiting))
         while self._waiting:
-            self._left(self._waiting.popleft())
+            tried = self._waiting.popleft()
+            self._left(tried)
+            self._record(tried, ())
+
+    def _record(self, tried: Tried, runs: Sequence[ShadowRun]) -> None:
+        if self._recorder is not None:
+            self._recorder.add_shadows(tried.request, runs)
 
     def _left(self, tried: Tried) -> None:
         self._bytes -= tried.request.size_bytes

@@ -104,7 +104,7 @@ class Picker:
                 self.metrics.registry.register(LeaderMetrics(lease, is_leader=lambda: election.is_leader))
             discovery = kubernetes.discovery
         self.recorder = self._recorder()
-        self._shadows = Shadows(self.metrics.registry, None if self.recorder is None else self.recorder.add_shadows)
+        self._shadows = Shadows(self.metrics.registry, self.recorder)
         self._running = RunningConfig(
             self._build(loaded, {}),
             self._clock,

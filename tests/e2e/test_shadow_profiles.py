@@ -70,8 +70,10 @@ async def test_gie_9_agreement_shows_on_metrics_and_in_records(simulated, tmp_pa
     endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
     path = config(tmp_path, "active-request-scorer")
     flags = ("--listen=127.0.0.1:0", "--endpoints", endpoints, "--metrics-port=0", "--admin-port=0", "-v=1")
+    lines = tmp_path / "decisions.jsonl"
+    recording = ("--decision-sample-rate=1", f"--decision-file={lines}")
     async with (
-        command("gateway", *flags, f"--config-file={path}", "--decision-sample-rate=1") as gateway,
+        command("gateway", *flags, f"--config-file={path}", *recording) as gateway,
         aiohttp.ClientSession() as http,
     ):
         url = await url_of(gateway)
@@ -92,6 +94,12 @@ async def test_gie_9_agreement_shows_on_metrics_and_in_records(simulated, tmp_pa
         agreeing = sum(shadow.get("agrees", False) for shadow in shadows)
         assert agreeing == (await runs_on(metrics))["agrees"]
         assert 0 < agreeing < 20  # a random pick among two
+
+        def written() -> list[dict]:
+            return [json.loads(line)["shadows"] for line in lines.read_text().splitlines()]
+
+        await until(lambda: len(written()) == 20, "every decision is in the file")
+        assert sum(shadow.get("agrees", False) for (shadow,) in written()) == agreeing
 
 
 @pytest.mark.parametrize("fault", FAULTS)

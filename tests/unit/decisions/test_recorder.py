@@ -58,6 +58,13 @@ class World:
         return [msgspec.json.decode(data, type=DecisionRecord) for data in self.recorder.ring.latest(10_000)]
 
 
+def lines_of(world: World, path: Path) -> list[DecisionRecord]:
+    """What is in the file, which is closed."""
+    assert world.recorder.file is not None
+    world.recorder.file.close()
+    return [msgspec.json.decode(line, type=DecisionRecord) for line in path.read_bytes().splitlines()]
+
+
 def test_tf_5_sampled_request_is_recorded_at_its_pick_and_completed_at_its_end():
     world = World(sample_rate=1)
     routing = world.route()
@@ -224,13 +231,34 @@ def test_file_has_each_decision_once_when_it_has_ended(tmp_path):
     world.records()
     routing.complete(Cause.NATURAL)
     world.records()
-    world.recorder.add_shadows(routing.request, [ShadowRun(profile="late")])
+    (line,) = lines_of(world, path)
+    assert line.ending is not None
+
+
+@pytest.mark.parametrize("runs", [[ShadowRun(profile="late")], []])
+def test_gie_9_line_of_a_decision_waits_for_its_shadows_or_for_word_that_they_do_not_come(tmp_path, runs):
+    path = tmp_path / "decisions.jsonl"
+    world = World(sample_rate=1, path=path)
+    first, second = world.route("r1"), world.route("r2")
+    world.recorder.expect_shadows(first.request)
+    for routing in (first, second):
+        routing.complete(Cause.NATURAL)
     world.records()
-    assert world.recorder.file is not None
-    world.recorder.file.close()
-    (line,) = path.read_bytes().splitlines()
-    assert msgspec.json.decode(line, type=DecisionRecord).ending is not None
-    assert [run.profile for run in world.records()[0].shadows] == ["late"]
+    world.recorder.add_shadows(first.request, runs)
+    world.records()
+    assert [(line.request_id, list(line.shadows)) for line in lines_of(world, path)] == [("r2", []), ("r1", runs)]
+
+
+async def test_gie_9_line_that_waits_for_shadows_as_the_picker_ends_is_written_without_them(tmp_path):
+    path = tmp_path / "decisions.jsonl"
+    world = World(sample_rate=1, path=path)
+    routing = world.route()
+    world.recorder.expect_shadows(routing.request)
+    routing.complete(Cause.NATURAL)
+    await world.recorder.close()
+    (line,) = (msgspec.json.decode(line, type=DecisionRecord) for line in path.read_bytes().splitlines())
+    assert line.shadows == ()
+    assert line.ending is not None
 
 
 async def test_records_are_made_by_the_task_and_the_rest_at_the_end(tmp_path):

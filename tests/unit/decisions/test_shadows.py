@@ -3,6 +3,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -91,6 +92,21 @@ schedulingProfiles:
 """
 
 
+class Runs:
+    """What came of the requests that shadows were to run for."""
+
+    def __init__(self) -> None:
+        self.expected: list[Request] = []
+        self.told: list[tuple[Request, list[ShadowRun]]] = []
+
+    def expect_shadows(self, request: Request) -> None:
+        self.expected.append(request)
+
+    def add_shadows(self, request: Request, runs: Sequence[ShadowRun]) -> None:
+        self.expected.remove(request)
+        self.told.append((request, list(runs)))
+
+
 class World:
     """A director over three endpoints, with shadows."""
 
@@ -100,8 +116,8 @@ class World:
         self.store.replace([Endpoint(name, f"10.0.0.{number}", 8000) for number, name in enumerate("abc", 1)])
         pipeline = assemble(load_text(config(shadow)), Builder(Registry(modules=(HERE,)), self.clock)).pipeline
         self.registry = CollectorRegistry()
-        self.runs: list[tuple[Request, list[ShadowRun]]] = []
-        self.shadows = Shadows(self.registry, lambda request, runs: self.runs.append((request, list(runs))))
+        self.recorded = Runs()
+        self.shadows = Shadows(self.registry, self.recorded)
         self.shadows.use(pipeline.shadows, ShadowLimits(1.0, most, seconds))
         observer = Observers(self.shadows)
         self.director = Director(self.store, pipeline, self.clock, observer=observer, seeds=Seeds(b"test"))
@@ -117,6 +133,10 @@ class World:
         """Do what `run` does, without its rests."""
         while self.shadows._waiting:  # noqa: SLF001  nothing tells of the end
             await self.shadows._run_next()  # noqa: SLF001
+
+    @property
+    def runs(self) -> list[tuple[Request, list[ShadowRun]]]:
+        return [(request, runs) for request, runs in self.recorded.told if runs]
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"llm_d_epp_shadow_{name}", labels)
@@ -188,6 +208,7 @@ async def test_gie_9_shadow_that_takes_memory_is_disabled_at_once():
     assert "MiB of memory" in problem["problem"]
     assert len(HELD) == 1
     assert world.value("skipped_total", reason="disabled") == 1
+    assert (len(world.recorded.told), world.recorded.expected) == (2, [])
 
 
 async def test_gie_9_requests_beyond_the_queue_have_no_shadows():
@@ -197,7 +218,7 @@ async def test_gie_9_requests_beyond_the_queue_have_no_shadows():
     assert world.value("queue_size") == 3
     assert world.value("skipped_total", reason="queue") == 2
     await world.run_all()
-    assert len(world.runs) == 3
+    assert len(world.recorded.told) == len(world.runs) == 3
     assert world.value("queue_size") == 0
 
 
@@ -206,6 +227,7 @@ async def test_new_configuration_without_shadows_lets_go_of_those_that_wait():
     world.route()
     world.shadows.use({}, None)
     assert world.value("skipped_total", reason="reload") == 1
+    assert not world.recorded.expected
     world.route()
     assert world.value("queue_size") == 0
 
