@@ -14,6 +14,7 @@ from epp.grpc_http2.pace import MOST_IN_A_TURN, Pace
 from epp.grpc_http2.peers import peer_of
 from epp.grpc_http2.service import Cancellable, Methods, Waiting
 from epp.grpc_http2.tls import speaks_http2
+from epp.grpc_http2.turns import Turns
 
 _LINGER_SECONDS = 1.0
 _TURN_SECONDS = 0.002
@@ -40,8 +41,9 @@ class Registry(Protocol):
     def pace(self) -> Pace:
         """Spreads the ends of calls over turns of the event loop."""
 
-    def turn_ends(self, now: float) -> float:
-        """Return by when all connections together let the event loop go on to other work."""
+    @property
+    def turns(self) -> Turns:
+        """Shares turns of the event loop out among connections."""
 
     def connection_opened(self, protocol: "GrpcProtocol") -> bool:
         """Take note of a connection; return False where there are too many."""
@@ -70,6 +72,7 @@ class GrpcProtocol(asyncio.Protocol):
         self._is_ending = False
         self._is_paused = False
         self._later = b""  # what came and has to wait for another turn of the loop
+        self._awaits_turn = False
         self._read_at = 0.0
         self._turn_ends = 0.0  # 0 before a read has asked
         self._unwritten = registry.held.account()
@@ -106,18 +109,13 @@ class GrpcProtocol(asyncio.Protocol):
         """Handle one read, as far as this turn allows."""
         if self._later:
             self._later += data
-            return
-        connection = self._connection
-        if connection is None:
-            return
-        self._turn_ends, self._read_at = 0.0, self._time()
-        self._later = connection.receive(data, self._read_at, self._is_turn_over)
-        if connection.out or connection.closed:
-            self._write()
-        if self._later and self._transport is not None:
-            if len(self._later) > _MOST_LATER_BYTES:
-                self._transport.pause_reading()
-            self._loop.call_soon(self._go_on)
+        elif self._registry.turns.must_wait(len(data), self._time()):
+            self._later = data
+            self._come_again()
+        else:
+            self._take(data)
+        if len(self._later) > _MOST_LATER_BYTES and self._transport is not None:
+            self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         """Close, once what came is handled: HTTP/2 knows no connection that is open on one side."""
@@ -160,7 +158,7 @@ class GrpcProtocol(asyncio.Protocol):
             self._stalled.cancel()
             self._stalled = None
         if self._later:
-            self._loop.call_soon(self._go_on)
+            self._come_again()
         elif self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -229,12 +227,30 @@ class GrpcProtocol(asyncio.Protocol):
             self._connection.out.clear()
         self._forget_if_settled()
 
+    def _take(self, data: bytes) -> None:
+        """Handle what came; what this turn has no time for is left."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._turn_ends, self._read_at = 0.0, self._time()
+        self._later = connection.receive(data, self._read_at, self._is_turn_over)
+        if connection.out or connection.closed:
+            self._write()
+        if self._later:
+            self._come_again()
+
+    def _come_again(self) -> None:
+        if not self._awaits_turn:
+            self._awaits_turn = True
+            self._registry.turns.wait(self._go_on)
+
     def _go_on(self) -> None:
         """Handle what was left, then read on."""
+        self._awaits_turn = False
         if self._is_paused or not self._later:
             return
         data, self._later = self._later, b""
-        self.data_received(data)
+        self._take(data)
         self._read_on()
         if self._is_ending and not self._later and self._transport is not None:
             self._transport.close()
@@ -247,7 +263,7 @@ class GrpcProtocol(asyncio.Protocol):
     def _is_turn_over(self) -> bool:
         """Whether it is others' turn; a read of few frames does not ask, and needs no end of a turn."""
         if not self._turn_ends:
-            self._turn_ends = min(self._read_at + _TURN_SECONDS, self._registry.turn_ends(self._read_at))
+            self._turn_ends = min(self._read_at + _TURN_SECONDS, self._registry.turns.ends(self._read_at))
         return self._time() >= self._turn_ends
 
     def _write(self) -> None:

@@ -14,12 +14,11 @@ from epp.grpc_http2.pace import Pace
 from epp.grpc_http2.protocol import GrpcProtocol
 from epp.grpc_http2.service import Methods
 from epp.grpc_http2.tls import TlsListener
+from epp.grpc_http2.turns import Turns
 
 _BACKLOG = 1024
 _MOST_CONNECTIONS = 4096
 _MOST_HELD_BYTES = 64 * 1024 * 1024
-_TURN_SECONDS = 0.004
-"""Time in which all connections together handle what came, in one turn of the event loop."""
 _SWEEPS = 4
 """How often streams are looked at within the time that they may be still."""
 _MOST_SWEEP_SECONDS = 10.0
@@ -44,7 +43,6 @@ class GrpcServer:
         self._room = connections or Capacity("connections", _MOST_CONNECTIONS)
         self.held = held or HeldBytes("bytes", _MOST_HELD_BYTES)
         """Counts what the connections hold."""
-        self._turn_ends: float | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._methods = methods
         self._limits = limits
@@ -55,6 +53,8 @@ class GrpcServer:
         """Takes warnings about clients."""
         self.pace = Pace()
         """Spreads the ends of calls over turns of the event loop."""
+        self.turns = Turns()
+        """Shares them out among connections on which much comes."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -70,7 +70,7 @@ class GrpcServer:
         if self._tls is not None:
             sock.listen(_BACKLOG)
             self._listener = TlsListener(
-                sock, self._tls, protocol, limits, complaints=self.complaints, turn_ends=self.turn_ends
+                sock, self._tls, protocol, limits, complaints=self.complaints, turns=self.turns
             )
         elif sock.family == socket.AF_UNIX:
             self._listener = await loop.create_unix_server(protocol, sock=sock, backlog=_BACKLOG)
@@ -96,13 +96,6 @@ class GrpcServer:
             connection.abort()
         await self._emptied(1.0)
 
-    def turn_ends(self, now: float) -> float:
-        """Return by when all connections together let the event loop go on to other work."""
-        if self._turn_ends is None:
-            self._turn_ends = now + _TURN_SECONDS
-            asyncio.get_running_loop().call_soon(self._end_turn)
-        return self._turn_ends
-
     def connection_opened(self, protocol: GrpcProtocol) -> bool:
         """Take note of a connection; return False where there are too many, and all of them have streams."""
         if not self._room.take():
@@ -123,9 +116,6 @@ class GrpcServer:
             self._room.give_back()
         if not self._connections:
             self._empty.set()
-
-    def _end_turn(self) -> None:
-        self._turn_ends = None
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()

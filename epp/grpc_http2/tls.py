@@ -15,6 +15,7 @@ import structlog
 from epp.grpc_http2.complaints import Complaints
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.tls_session import TlsSession
+from epp.grpc_http2.turns import Turns
 
 _log = structlog.get_logger()
 
@@ -74,14 +75,14 @@ class TlsListener:
         limits: Limits,
         *,
         complaints: Complaints,
-        turn_ends: Callable[[float], float],
+        turns: Turns,
     ) -> None:
-        """Begin; `turn_ends` returns by when all connections together let the event loop go on to other work."""
+        """Begin; `turns` are shared by all connections."""
         self._sock = sock
         self._contexts = contexts
         self._protocol = protocol
         self._limits = limits
-        self._turn_ends = turn_ends
+        self._turns = turns
         self._complaints = complaints
         self._loop = asyncio.get_running_loop()
         self._handshakes: dict[asyncio.Task[None], None] = {}
@@ -125,9 +126,7 @@ class TlsListener:
         try:
             async with asyncio.timeout(self._limits.handshake_seconds):
                 context = await self._contexts()
-            session = TlsSession(
-                context, self._protocol, self._limits, complaints=self._complaints, turn_ends=self._turn_ends
-            )
+            session = TlsSession(context, self._protocol, self._limits, complaints=self._complaints, turns=self._turns)
             await self._loop.connect_accepted_socket(lambda: session, connection)
         except (OSError, TimeoutError):  # of the client's making
             connection.close()

@@ -16,6 +16,7 @@ from epp.grpc_http2.limits import Budget, Limits
 from epp.grpc_http2.peers import peer_of
 from epp.grpc_http2.tls_records import TlsRecords
 from epp.grpc_http2.tls_transport import TlsTransport
+from epp.grpc_http2.turns import Turns
 
 _READ_BYTES: Final = 65_536
 FEW_RECORDS: Final = 16
@@ -35,13 +36,13 @@ class TlsSession(asyncio.Protocol):
         limits: Limits,
         *,
         complaints: Complaints,
-        turn_ends: Callable[[float], float],
+        turns: Turns,
     ) -> None:
-        """Prepare; `turn_ends` returns by when all connections together let the event loop go on to other work."""
+        """Prepare; `turns` are shared by all connections."""
         self._loop = asyncio.get_running_loop()
         self._protocol = protocol
         self._complaints = complaints
-        self._turn_ends = turn_ends
+        self._turns = turns
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._records = TlsRecords()
@@ -72,6 +73,9 @@ class TlsSession(asyncio.Protocol):
             return
         if self._later or self._is_paused:
             self._later += data
+        elif self._turns.must_wait(len(data), self._loop.time()):
+            self._later = data
+            self._come_again()
         else:
             self._take(data)
         if len(self._later) > _MOST_LATER_BYTES and self._raw is not None:
@@ -172,7 +176,7 @@ class TlsSession(asyncio.Protocol):
             if at:
                 now = self._loop.time()
                 if ends is None:
-                    ends = self._turn_ends(now)
+                    ends = self._turns.ends(now)
                 if self._is_paused or now >= ends:
                     self._later = data[at:]
                     self._come_again()
@@ -241,7 +245,7 @@ class TlsSession(asyncio.Protocol):
     def _come_again(self) -> None:
         if not self._awaits_turn:
             self._awaits_turn = True
-            self._loop.call_soon(self._go_on)
+            self._turns.wait(self._go_on)
 
     def _go_on(self) -> None:
         self._awaits_turn = False

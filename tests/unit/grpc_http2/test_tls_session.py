@@ -18,6 +18,7 @@ from epp.grpc_http2.limits import Limits, Rate
 from epp.grpc_http2.tls import server_context
 from epp.grpc_http2.tls_records import TlsRecords
 from epp.grpc_http2.tls_session import TlsSession
+from epp.grpc_http2.turns import Turns
 
 pytestmark = pytest.mark.skipif(library is None, reason="there is no OpenSSL beside Python's own")
 KEY, CERTIFICATE = self_signed()
@@ -75,6 +76,13 @@ class Upper(asyncio.Protocol):
         self.events.append("lost")
 
 
+class Short(Turns):
+    """Others wait all the time."""
+
+    def ends(self, now: float) -> float:
+        return now
+
+
 class Scene:
     """A session, what is above and below it, and its client."""
 
@@ -85,7 +93,7 @@ class Scene:
             lambda: self.upper,
             Limits(empty_records=Rate(1000, 0)),
             complaints=Complaints(),
-            turn_ends=lambda now: now,  # others wait all the time
+            turns=Short(),
         )
         self.session.connection_made(self.wire)
 
