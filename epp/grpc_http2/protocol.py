@@ -17,8 +17,6 @@ from epp.grpc_http2.tls import speaks_http2
 from epp.grpc_http2.turns import Turns
 
 _LINGER_SECONDS = 1.0
-_TURN_SECONDS = 0.002
-"""Time in which one connection may handle what came, before others have their turn."""
 _MOST_LATER_BYTES = 65_536
 """What may wait for the next turn before nothing more is read."""
 FEW_PIECES = 16
@@ -263,7 +261,7 @@ class GrpcProtocol(asyncio.Protocol):
     def _is_turn_over(self) -> bool:
         """Whether it is others' turn; a read of few frames does not ask, and needs no end of a turn."""
         if not self._turn_ends:
-            self._turn_ends = min(self._read_at + _TURN_SECONDS, self._registry.turns.ends(self._read_at))
+            self._turn_ends = self._registry.turns.ends(self._read_at)
         return self._time() >= self._turn_ends
 
     def _write(self) -> None:
