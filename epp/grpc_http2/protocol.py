@@ -248,7 +248,11 @@ class GrpcProtocol(asyncio.Protocol):
         if self._is_paused or not self._later:
             return
         data, self._later = self._later, b""
-        self._take(data)
+        try:
+            self._take(data)
+        except BaseException:  # as event loops do where a read raises: else nothing would ever be read again
+            self.abort()
+            raise
         self._read_on()
         if self._is_ending and not self._later and self._transport is not None:
             self._transport.close()

@@ -252,7 +252,11 @@ class TlsSession(asyncio.Protocol):
         if self._is_paused or self.is_closing:
             return
         data, self._later = self._later, b""
-        self._take(data)
+        try:
+            self._take(data)
+        except BaseException:  # as event loops do where a read raises: else nothing would ever be read again
+            self.abort()
+            raise
         self._read_on()
 
     def _read_on(self) -> None:

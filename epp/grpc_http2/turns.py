@@ -22,8 +22,8 @@ class Turns:
     def ends(self, now: float) -> float:
         """Return by when all connections together let the event loop go on to other work."""
         if self._ends is None:
+            asyncio.get_running_loop().call_soon(self._end)  # first: where memory is missing, it raises
             self._ends = now + _TURN_SECONDS
-            asyncio.get_running_loop().call_soon(self._end)
         return self._ends
 
     def must_wait(self, size: int, now: float) -> bool:
@@ -33,24 +33,26 @@ class Turns:
     def wait(self, go_on: Callable[[], None]) -> None:
         """Call this in a later turn, after all that waits already."""
         self._line.append(go_on)
+        self._call()
+
+    def _call(self) -> None:
         if not self._is_due:
+            asyncio.get_running_loop().call_soon(self._serve)  # first, for the same reason: who waits next calls again
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._serve)
 
     def _serve(self) -> None:
         """Let those go on that have waited longest, as long as this turn has time."""
         loop, line = asyncio.get_running_loop(), self._line
-        ends = self.ends(loop.time())
         self._is_due = False
         try:
+            ends = self.ends(loop.time())
             for _ in range(len(line)):  # who has more waits again
                 line.popleft()()
                 if loop.time() >= ends:
                     break
         finally:
-            if line and not self._is_due:
-                self._is_due = True
-                loop.call_soon(self._serve)
+            if line:
+                self._call()
 
     def _end(self) -> None:
         self._ends = None

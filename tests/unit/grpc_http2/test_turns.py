@@ -80,3 +80,24 @@ async def test_fault_of_one_stops_no_other():
     await until_empty(turns)
     assert went == ["b"]
     assert [type(error) for error in errors] == [ZeroDivisionError]
+
+
+async def test_turns_go_on_after_one_that_could_not_be_asked_for(monkeypatch):
+    loop, turns, went = asyncio.get_running_loop(), Turns(), []
+    monkeypatch.setattr(turns_module.asyncio, "get_running_loop", Exhausted)
+    with pytest.raises(MemoryError):
+        turns.ends(loop.time())
+    with pytest.raises(MemoryError):
+        turns.wait(lambda: went.append("a"))
+    monkeypatch.undo()
+    assert turns.ends(0.0) < loop.time()
+    turns.wait(lambda: went.append("b"))
+    await until_empty(turns)
+    assert went == ["a", "b"]
+
+
+class Exhausted:
+    """A loop without memory for one more callback."""
+
+    def call_soon(self, *_: object) -> None:
+        raise MemoryError
