@@ -49,6 +49,11 @@ class Front:
         async with self._http.get(f"{self._admin}{path}") as answer:
             return await answer.json()
 
+    async def has_recorded_all(self) -> bool:
+        """Records are made in a share of the picker's time, once requests are routed and again at their end."""
+        records = (await self.get("/api/decisions?limit=50"))["decisions"]
+        return len(records) == ASKED and all(record.get("ending") for record in records)
+
     async def counted(self) -> list[str]:
         async with self._http.get(f"{self._metrics}/metrics") as page:
             lines = (await page.text()).splitlines()
@@ -91,6 +96,7 @@ async def front(files) -> AsyncIterator[Front]:
             front = await front_of(gateway, http)
             for number in range(ASKED):
                 await front.ask(number)
+            await until(front.has_recorded_all, "all decisions are recorded")
             yield front
 
 
@@ -102,13 +108,7 @@ async def front_of(gateway: Command, http: aiohttp.ClientSession) -> Front:
 
 
 async def test_the_same_decision_simulated_again_gives_the_same_pick(front):
-    records: list[dict] = []
-
-    async def all_recorded() -> bool:
-        records[:] = (await front.get("/api/decisions?limit=50"))["decisions"]
-        return len(records) == ASKED
-
-    await until(all_recorded, "all decisions are recorded")
+    records = (await front.get("/api/decisions?limit=50"))["decisions"]
     assert len({record["pick"]["endpoint"] for record in records}) == 3
     for record in records:
         number = int(record["requestId"][1:])
