@@ -1,4 +1,4 @@
-# Two commands: `make run` starts the demo, `make test` runs what is to hold at every commit, in less than ten minutes.
+# Two commands: `make run` starts the demo (on another port with `make run PORT=8081`), `make test` runs what is to hold at every commit, in less than ten minutes.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
@@ -19,11 +19,11 @@ export define SHOW_PACKAGES
 /^Installing collected/ { print "  unpacking ..."; fflush() }
 endef
 
-.PHONY: run test lint types contracts unit e2e slow e2e-grpcio h2spec fuzz docs manifests picture bench bench-profiles overload \
+.PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs manifests picture bench bench-profiles bench-chart overload \
   overload-ci hostile hostile-ci soak supply operator test-vllm test-kube kube-assets lock clean
 
 run: .venv/run
-	@$(BIN)/epp demo
+	@$(BIN)/epp demo $(if $(PORT),--listen=127.0.0.1:$(PORT))
 
 test: lint types contracts unit e2e
 
@@ -43,13 +43,20 @@ unit: .venv/test
 e2e: .venv/test
 	$(BIN)/pytest $(IN_THREE) -m "not slow" tests/e2e
 
+# All property tests, with examples that are drawn anew each time.
+properties: .venv/test
+	$(BIN)/pytest $(IN_TWO) -m "hypothesis and not slow" --hypothesis-profile=random tests/unit tests/contract
+
 # What takes long: ready-made profiles on simulated fleets, floods, deaths of servers, the documents as they are written.
 slow: .venv/test
 	$(BIN)/pytest $(IN_TWO) -m slow tests/unit tests/e2e
 
-# All end-to-end tests over the other carrier, but for those that have nothing to do with it.
+# The end-to-end tests of what differs between carriers: streams, bodies, TLS, limits and the end of a picker.
+CARRIER_TESTS := modes trailers content_length requests command_tls command_serve command_drain held_requests \
+  requests_in_flight many_streams slow_writers half_open_tls hostile_streams grpc_clients budgets eviction \
+  tracing_gateway patience picker_down reload_in_flight
 e2e-grpcio: .venv/test
-	EPP_TEST_TRANSPORT=grpcio $(BIN)/pytest $(IN_THREE) tests/e2e
+	EPP_TEST_TRANSPORT=grpcio $(BIN)/pytest $(IN_THREE) $(CARRIER_TESTS:%=tests/e2e/test_%.py)
 
 # The conformance of the HTTP/2 server; without Go, says how to get it, and fails only where CI is set.
 h2spec: .venv/test
@@ -74,8 +81,9 @@ fuzz: .venv/fuzz
 # dist/sbom.cdx.json, the packages of an installation with versions, hashes and licences; fails for a licence that is not
 # allowed, and for what bandit finds beyond ruff.
 supply: .venv/supply
-	$(BIN)/python docs/supply.py
+	$(BIN)/python tools/supply.py
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive epp scorers
+	$(BIN)/deptry epp scorers/epp_scorers
 	$(BIN)/pytest tests/supply
 
 # What operators look at: the admin page in a real browser, dashboards and alert rules in a real Prometheus. Installs both
@@ -86,13 +94,13 @@ operator: .venv/operator
 
 # Writes all generated references and files anew; a test names those that are out of date.
 docs: .venv/test
-	$(BIN)/python docs/generate.py
+	$(BIN)/python tools/generate.py
 
 # Writes deploy/manifests/ anew from the chart; needs Helm.
 manifests: .venv/test
-	$(BIN)/python docs/manifests.py
+	$(BIN)/python tools/manifests.py
 
-# CPU time and memory, in less than ten minutes, into bench.json; then `make docs`. For flags: make bench ARGS=--help
+# CPU time and memory, in less than ten minutes, into tests/bench/bench.json; then `make docs`. For flags: make bench ARGS=--help
 bench: .venv/test
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
@@ -124,9 +132,15 @@ soak: .venv/test
 bench-profiles: .venv/test
 	$(BIN)/python tests/bench/run_profiles.py $(ARGS)
 
+# The chart and the table at the top of README.md: four profiles on two fleets, in a minute.
+bench-chart: .venv/test
+	$(BIN)/python tests/bench/run_profiles.py --samples adaptive,llm-d-default,least-loaded,round-robin \
+	  --fleets mixed,equal --workloads conversations --loads 0.7 --seeds 3 --json tests/bench/profiles.json
+	$(BIN)/python tools/generate.py
+
 # Records the picture at the top of README.md.
 picture: .venv/test
-	$(BIN)/python docs/record_demo.py
+	$(BIN)/python tools/record_demo.py
 
 # On a real Kubernetes API server, which is built once; without Go, says how to get it, and fails only where CI is set.
 test-kube: kube-assets
@@ -143,7 +157,7 @@ test-vllm: .venv/test
 	@echo "creating .venv with $$($(PYTHON) --version) ..."
 	@$(PYTHON) -m venv .venv
 
-.venv/run: .lock/run.txt pyproject.toml docs/index_readme.py proto/build.py proto/ext_proc.proto | .venv/bin/python
+.venv/run: .lock/run.txt pyproject.toml tools/index_readme.py proto/build.py proto/ext_proc.proto | .venv/bin/python
 	$(call install,installing $$(grep -c == .lock/run.txt) packages into .venv ...,--require-hashes -r .lock/run.txt)
 	$(call install,building inference-epp ...,--no-deps --no-build-isolation -e .)
 	@touch $@

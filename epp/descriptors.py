@@ -16,7 +16,7 @@ NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def raise_limit() -> None:
-    """Raise the soft limit to the hard one, where the platform has such limits and lets it be raised."""
+    """Raise the soft limit to the hard limit, if the platform allows it."""
     if sys.platform != "win32":
         import resource  # noqa: PLC0415  not to be had on Windows
 
@@ -39,6 +39,15 @@ def share_of_limit(wanted: int) -> int:
     """Return how many connections a port may have that is not for requests: as wanted, an eighth of all at most."""
     most = limit()
     return wanted if most is None else max(min(wanted, most // _PORT_SHARE), 1)
+
+
+def gateway_connections(wanted: int) -> int:
+    """Return how many connections gateways may have: as wanted, half of all at most.
+
+    With more, a new connection would find no descriptor before an idle one is made to give way.
+    """
+    most = limit()
+    return wanted if most is None else max(min(wanted, most // 2), 1)
 
 
 def shortage(connections: int) -> str | None:

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from epp.framework.inputs import InputProblem
 from epp.framework.regular_files import FileId, read_regular
-from epp.framework.second_look import Waiting, doubt, next_wait
+from epp.framework.second_look import UnsettledVersion, doubt, next_wait
 
 LIMIT_BYTES = 16 * 1024 * 1024
 
 T = TypeVar("T")
 
 
-class Parsed(NamedTuple, Generic[T]):
+class ParsedFile(NamedTuple, Generic[T]):
     """What a version of the file says, without its mistakes, and a sentence on each of them."""
 
     value: T
@@ -27,7 +27,7 @@ class Parsed(NamedTuple, Generic[T]):
     problems: tuple[str, ...] = ()
 
 
-Parse = Callable[[bytes, Path], Parsed[T]]
+Parse = Callable[[bytes, Path], ParsedFile[T]]
 """Raises ValueError for a version that says nothing."""
 
 
@@ -39,7 +39,7 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
     """Parameter that names the file, for messages."""
     parse: Parse[T]
     limit_bytes: int = LIMIT_BYTES
-    parsed: Parsed[T] | None = None
+    parsed: ParsedFile[T] | None = None
     """None before the first reading."""
     file: FileId | None = None
     """The file at the last look."""
@@ -49,7 +49,7 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
     """Versions with mistakes since the start."""
     seen: bytes = b""
     """Digest of the newest content, or the read error."""
-    waiting: Waiting | None = None
+    waiting: UnsettledVersion | None = None
     """The newest content, where it waits for a second look."""
     effective: bytes = b""
     """Digest of the content in effect."""
@@ -90,12 +90,12 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
             following, parsed=parsed, problems=problems, rejected=rejected, seen=seen, waiting=None, effective=seen
         )
 
-    def _doubt(self, file: FileId, parsed: Parsed[T]) -> str:
+    def _doubt(self, file: FileId, parsed: ParsedFile[T]) -> str:
         if self.parsed is None:
             return ""
         return doubt(in_place=file == self.file, entries=parsed.size, entries_before=self.parsed.size)
 
-    def _parsed(self, content: bytes) -> Parsed[T]:
+    def _parsed(self, content: bytes) -> ParsedFile[T]:
         """Return what takes effect of the content; raises ValueError."""
         if len(content) > self.limit_bytes:
             raise ValueError(f"has more than {self.limit_bytes} bytes: leave entries out")

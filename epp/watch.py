@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of files, by whatever means they are replaced."""
+"""Changes of files, by whatever means they are replaced, and reloads that an operator asks for."""
 
 import asyncio
 import os
@@ -16,6 +16,37 @@ _POLL_MILLISECONDS = 1000
 _RETRY_SECONDS = 5.0
 
 _log = structlog.get_logger()
+
+
+class Reloads:
+    """Requests to read files again, as with SIGHUP. Of use in one event loop; `count` may be read in any thread."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Requests so far."""
+        self._waiting: set[asyncio.Event] = set()
+
+    def ask(self) -> None:
+        """Let everything that follows files read them again."""
+        self.count += 1
+        _log.info("reload of certificates and configuration asked for", count=self.count)
+        for event in self._waiting:
+            event.set()
+
+    async def each(self) -> AsyncIterator[None]:
+        """Yield after each request, endlessly; several at a time count once."""
+        event = asyncio.Event()
+        self._waiting.add(event)
+        try:
+            while True:
+                await event.wait()
+                event.clear()
+                yield
+        finally:
+            self._waiting.discard(event)
+
+
+RELOADS = Reloads()
 
 
 async def changes(*paths: Path) -> AsyncIterator[None]:

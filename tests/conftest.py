@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-settings.register_profile("untimed", deadline=None)  # no test passes or fails on a time
-settings.load_profile("untimed")
+# No test passes or fails on a time. The same examples each time; `make properties` draws others.
+settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
+settings.register_profile("random", deadline=None, print_blob=True)
+settings.load_profile("repeatable")
 
 _GRACE_SECONDS = 60.0
 """After a test's time limit, which raises in it: one that waits in its clean-up then waits for ever."""

@@ -15,7 +15,7 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Difference(Generic[O]):
-    """Objects that are gone, and those that are new; of one that changed, the two versions."""
+    """Removed and added objects; for a changed object, both versions."""
 
     gone: tuple[O, ...] = ()
     new: tuple[O, ...] = ()
@@ -26,7 +26,7 @@ class Difference(Generic[O]):
 
 
 def difference(before: Mapping[str, O], now: Mapping[str, O]) -> Difference[O]:
-    """Compare two moments by identity: an object is decoded anew when it changes."""
+    """Compare two moments by identity: an object is decoded again when it changes."""
     return Difference(
         tuple(each for name, each in before.items() if now.get(name) is not each),
         tuple(each for name, each in now.items() if before.get(name) is not each),

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from epp.accelerators.classes.faults import device_expression, doubts_of
-from epp.accelerators.doubts import Doubts, gpus_of_node, may_have_slices
 from epp.accelerators.dra.pools import DevicePool, PoolName, device_pools
 from epp.accelerators.index import difference, reindexed
 from epp.accelerators.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
 from epp.accelerators.mig.vetting import vetted_claims
 from epp.accelerators.placement_templates import placement_faults
 from epp.accelerators.selection.objectives import ignored_values
+from epp.accelerators.validation import Validation, gpus_of_node, may_have_slices
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.inputs import IgnoredValue
 from epp.objects.by_kind import ObjectsByKind
@@ -55,7 +55,7 @@ class Inventory:
     """By the label `kubernetes.io/hostname`, which may differ from the name of the node."""
     classes: Mapping[str, AcceleratorClass] = field(default_factory=dict)
     expressions: Mapping[str, DeviceExpression] = field(default_factory=dict)
-    """CEL device selectors of classes, by name of the class; without those that cannot be evaluated."""
+    """CEL device selectors by class name, without selectors that cannot be evaluated."""
     flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
     instaslices: Mapping[str, Instaslice] = field(default_factory=dict)
     allocation_claims: Mapping[str, AllocationClaim] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Inventory:
     variants: tuple[VariantAutoscaling, ...] = ()
     pods_with_slices: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
     """By node: those that request slices, or that have parts of GPUs by their annotations."""
-    doubts: Doubts = field(default_factory=Doubts)
+    doubts: Validation = field(default_factory=Validation)
     """Values that are impossible beside those of other objects."""
     ignored: tuple[IgnoredValue, ...] = ()
     """All impossible values; the objects are used without them."""
@@ -99,7 +99,7 @@ class Inventory:
     problems: tuple[str, ...] = ()
     """All sentences on objects, those not in effect included."""
     elsewhere: tuple[str, ...] = ()
-    """Sentences on objects that another plugin reads, and tells of where it is there."""
+    """Sentences on objects that another plugin reads and reports, if it is configured."""
     skipped: int = 0
     """Number of files and objects whose newest version is not in effect."""
 

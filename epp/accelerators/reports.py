@@ -54,7 +54,7 @@ def fit_report(inventory: Inventory) -> Fit:
 
 
 def class_totals(inventory: Inventory) -> Mapping[str, ClassTotal]:
-    """Return for each class the allocatable devices of its nodes, and those that no pod requests."""
+    """Return the allocatable devices of each class, and the devices that no pod requests."""
     return ClassTotals().of(inventory)
 
 

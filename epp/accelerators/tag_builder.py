@@ -7,11 +7,10 @@ from types import MappingProxyType
 import msgspec
 
 from epp.accelerators.catalogue import CATALOGUE, Catalogue
-from epp.accelerators.catalogue.generations import features_of
 from epp.accelerators.catalogue.instance_types import InstanceType
+from epp.accelerators.catalogue.products import features_of
 from epp.accelerators.classes.matching import Evidence, matching_classes
 from epp.accelerators.classes.pci import pci_of
-from epp.accelerators.doubts import IGNORED, gpus_of_node
 from epp.accelerators.dra.devices import Allocated, allocated_devices, claims_of, resource_keys
 from epp.accelerators.facts import Facts, Merged, Rank, merge
 from epp.accelerators.facts.classes import class_facts
@@ -38,6 +37,7 @@ from epp.accelerators.mig import is_unknown_slice
 from epp.accelerators.placements import Placements
 from epp.accelerators.prices import PriceList
 from epp.accelerators.resources import ResourceRequest, possible, resource_key, resource_requests
+from epp.accelerators.validation import IGNORED, gpus_of_node
 from epp.framework.accelerators.placement import NO_PLACEMENT, EndpointPlacement
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, Partition, Sharing
 from epp.framework.endpoint import Endpoint

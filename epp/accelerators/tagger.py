@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 import msgspec
 import structlog
 
+from epp.accelerators.affected_endpoints import concerns_of
 from epp.accelerators.classes.faults import object_faults
-from epp.accelerators.concerns import concerns_of
 from epp.accelerators.facts import Merged
 from epp.accelerators.files.tables import Tables
 from epp.accelerators.inventory import Inventory
@@ -21,7 +21,7 @@ from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
 from epp.framework.accelerators.placement import PLACEMENT
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
-from epp.framework.datalayer import Concerns, FollowingTagger, KnowsAccelerators, Report, every_endpoint
+from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, KnowsAccelerators, Report, every_endpoint
 from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
@@ -253,7 +253,9 @@ class AcceleratorTagger(
                 ACCELERATOR: merged.tag.located(),
                 NODE_LABELS: self._builder.node_labels(around),
                 PLACEMENT: self._builder.placement(around),
-            }
+            },
+            uid="" if around.pod is None else around.pod.metadata.uid,
+            boot_id=around.boot_id,
         )
 
     def merged(self, endpoint: Endpoint) -> Merged:
@@ -279,7 +281,7 @@ class AcceleratorTagger(
         """Names of the SchedulingConfigTemplates."""
         return self.inventory.scheduling_templates.keys()
 
-    async def follow(self, changed: Callable[[Concerns], None]) -> None:
+    async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
         """Apply new versions of the files until cancelled."""
         files = (*self._objects.paths, *self._tables.paths)
         if not (files and self.parameters.watch_files):
@@ -299,7 +301,7 @@ class AcceleratorTagger(
         _log.info("accelerator objects updated", plugin=self.name, problems=len(self.problems))
         return True
 
-    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
         """Take objects of the cluster; return the endpoints on whose hardware they bear."""
         async with self._changing:
             before, inventory = self._objects.cluster, self.inventory

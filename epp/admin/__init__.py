@@ -10,6 +10,7 @@ from epp.admin.endpoints import PoolView, endpoint_routes
 from epp.admin.loop_calls import LoopCalls
 from epp.admin.page import page_routes
 from epp.admin.placement import placement_routes
+from epp.admin.plugin_states import PluginStates
 from epp.admin.port import LIMITS as ADMIN_LIMITS
 from epp.admin.port import AdminPort, AdminSettings
 from epp.admin.quotas import quota_routes
@@ -22,6 +23,7 @@ __all__ = [
     "AdminSettings",
     "ClusterAccess",
     "LoopCalls",
+    "PluginStates",
     "PoolView",
     "Route",
     "SimulatedPicker",

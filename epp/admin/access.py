@@ -18,7 +18,7 @@ METRICS_TOKEN_FLAG = "--metrics-token-file"  # noqa: S105  a flag
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an IP address, or the name localhost, is of this machine alone."""
+    """Return whether an IP address, or the name localhost, is of this machine only."""
     if host.lower() == "localhost":
         return True
     try:
@@ -31,7 +31,7 @@ class Access:
     """Refuses requests that may not be answered."""
 
     def __init__(self, token: TokenFile | None) -> None:
-        """Prepare; without a token, for a port of this machine alone."""
+        """Prepare; without a token, for a port of this machine only."""
         self._token = token
 
     def check(self, request: HttpRequest, *, needs_token: bool = True) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hardware on the admin port: the devices of all endpoints, who has them, and what requests hold of them."""
+"""Hardware on the admin port: devices, the endpoints that have them, and the amounts that requests hold."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

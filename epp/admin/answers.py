@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of the admin port, all of them JSON: what was asked for, or an error with type, message and remedy."""
+"""JSON responses of the admin port: results, and errors with type, message and remedy."""
 
 from collections.abc import Mapping
 from http import HTTPStatus

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may read the metrics page, by what a Kubernetes cluster says."""
+"""Access to the metrics page by Kubernetes token and subject access reviews."""
 
 import asyncio
 from http import HTTPStatus

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration in effect on the admin port: with all defaults, and what was refused since."""
+"""The configuration in effect on the admin port, with all defaults, and rejected versions."""
 
 from collections.abc import Callable
 

@@ -37,6 +37,7 @@ _IN_A_ROW = 16
 _PAUSE_SECONDS = 0.001
 _DIGITS = 6
 _MOST_DIGITS = 6
+_MOST_TEXT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +66,25 @@ class _EndpointPages:
         self._view = view
 
     async def all(self, request: HttpRequest, _rest: str) -> Answer:
-        """Answer with endpoints in the order of their slots: `limit` of them, from the one at `offset` on."""
+        """Answer with endpoints, those first that need attention: `limit` of them, from the one at `offset` on.
+
+        With `filter`, those whose name, address or state has this text.
+        """
         limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
         offset = read_number(request, "offset", 0, least=0, most=10**_MOST_DIGITS - 1)
+        wanted = read_text(request, "filter").casefold()
         snapshot, now, states, picks = await self._state()
-        slots = snapshot.slots[offset : offset + limit].tolist()
+        available = set(snapshot.available.tolist())
+        first: list[int] = []
+        others: list[int] = []
+        for slot in snapshot.slots.tolist():
+            endpoint = snapshot.endpoints.values[slot]
+            state = None if endpoint is None else states.get(endpoint.id) or states.get(endpoint.name)
+            if endpoint is None or (wanted and wanted not in _searched(endpoint, state)):
+                continue
+            broken = slot not in available or (state is not None and state.needs_attention)
+            (first if broken else others).append(slot)
+        slots = [*first, *others][offset : offset + limit]
         rows = await in_turns(slots, lambda slot: row_of(snapshot, slot, now, states, picks))
         return as_json(
             {
@@ -78,6 +93,8 @@ class _EndpointPages:
                 "endpoints": rows,
                 "total": len(snapshot.slots),
                 "available": len(snapshot.available),
+                "matching": len(first) + len(others),
+                "needAttention": len(first),
             }
         )
 
@@ -188,8 +205,20 @@ def read_number(request: HttpRequest, name: str, otherwise: int, *, least: int, 
     return int(text)
 
 
+def read_text(request: HttpRequest, name: str) -> str:
+    """Return a text of the query, empty without one; raises AdminError for a long one."""
+    text = (request.parameters(name) or ("",))[0]
+    if len(text) > _MOST_TEXT:
+        raise BadAdminRequestError(f"{name} has {len(text)} characters: write {_MOST_TEXT} at most")
+    return text
+
+
+def _searched(endpoint: Endpoint, state: EndpointState | None) -> str:
+    return f"{endpoint.id} {endpoint.hostport} {'' if state is None else state.why}".casefold()
+
+
 def _numbers(snapshot: Snapshot, slot: int) -> Mapping[str, float | None]:
-    """Return all columns, but those that only the picker itself has a use for."""
+    """Return all columns except internal ones."""
     left_out = {METRICS_AT.name, LAST_PICKED.name}
     return {
         _camel(name): number(values.item(slot))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls from another thread into the event loop that owns what they read and change."""
+"""Calls from other threads into the event loop that owns the data."""
 
 import asyncio
 from collections.abc import Callable

@@ -14,7 +14,7 @@ from epp.admin.simulate import SimulatedPicker
 from epp.clusters.placement.evaluation import ClusterTotal
 from epp.decisions.simulating import error_of
 from epp.director import Simulated, Simulation
-from epp.director.pipeline import Parsed
+from epp.director.pipeline import ParsedBody
 from epp.framework.arrays import Floats, Positions
 from epp.framework.cluster_arrays import ClusterIndex, Clusters
 from epp.framework.errors import RequestError
@@ -89,7 +89,7 @@ def _tried(simulation: Simulation, model: str, objective: str) -> Simulated:
         call, parsed = simulation.read(headers, body, None)
     except RequestError as error:
         return simulation.refusal(headers, error)
-    assert isinstance(parsed, Parsed)  # noqa: S101  it is short
+    assert isinstance(parsed, ParsedBody)  # noqa: S101  it is short
     return simulation.run(call, parsed, seed=0)
 
 

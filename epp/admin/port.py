@@ -33,7 +33,7 @@ class AdminSettings:
     port: int
     """0 for any free one."""
     token_file: Path | None = None
-    """File with the token that clients have to send; None for none, on this machine alone."""
+    """File with the token that clients have to send; None for none, on this machine only."""
 
 
 class AdminPort:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas on the admin port: what is used of them, and changes at run time, with a dry run."""
+"""Quotas on the admin port: usage, and changes at run time with a dry run."""
 
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
@@ -20,7 +20,7 @@ from epp.framework.printable import printable, quoted
 from epp.framework.quotas import Quota
 from epp.observability.http_request import HttpRequest
 from epp.observability.http_thread import Answer
-from epp.quotas import Adjustment, Line, Quotas
+from epp.quotas import Adjustment, Quotas, QuotaUsage
 from epp.tenant_quotas.parameters import QuotaParameters, TenantName, written
 
 PATH = "/api/quota"
@@ -48,7 +48,7 @@ class _AdjustBody(Parameters, frozen=True, kw_only=True):
 class _Found(NamedTuple):
     tenant: str
     quota: Quota
-    lines: tuple[Line, ...]
+    lines: tuple[QuotaUsage, ...]
 
 
 def quota_routes(
@@ -147,7 +147,7 @@ def _found(quotas: Quotas, tenant: str) -> _Found | None:
     return None if quota is None else _Found(tenant, quota, quotas.report(tenant))
 
 
-def _shown(tenant: str, quota: Quota, lines: Iterable[Line]) -> dict[str, object]:
+def _shown(tenant: str, quota: Quota, lines: Iterable[QuotaUsage]) -> dict[str, object]:
     return {
         "tenant": tenant,
         "origin": quota.origin,
@@ -157,7 +157,7 @@ def _shown(tenant: str, quota: Quota, lines: Iterable[Line]) -> dict[str, object
     }
 
 
-def _use(line: Line) -> dict[str, object]:
+def _use(line: QuotaUsage) -> dict[str, object]:
     return {
         "key": line.key,
         "limit": line.limit,

@@ -34,7 +34,7 @@ class Route:
 
     method: str
     path: str
-    """With a slash at its end, for all paths that begin with it; "/" for itself alone."""
+    """With a slash at its end, for all paths that begin with it; "/" for itself only."""
     answer: Handler
     needs_token: bool = True
     """Not for a page that is the same for all, and asks for the token itself."""

@@ -21,8 +21,8 @@ from epp.config import Assembly
 from epp.decisions.made_up_pool import MOST_CHANGES, EndpointChange, UnknownEndpointError, made_up
 from epp.decisions.simulating import error_of, simulated_record
 from epp.director import Director, Simulated, Simulation
-from epp.director.pipeline import Parsed, ReadingBody
-from epp.director.reading import DEFAULT_PATH, Call
+from epp.director.pipeline import ParsedBody, ReadingBody
+from epp.director.reading import DEFAULT_PATH, IncomingRequest
 from epp.framework.addresses import Subset
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS
@@ -140,7 +140,7 @@ class _SimulationPage:
         headers: Headers,
         body: bytes,
         subset: Subset | None,
-    ) -> tuple[Simulation, Call | None, Parsed | ReadingBody | Simulated]:
+    ) -> tuple[Simulation, IncomingRequest | None, ParsedBody | ReadingBody | Simulated]:
         director, assembly = self._picker.director(), self._picker.assembly()
         try:
             snapshot = made_up(self._picker.snapshot(), changes, assembly.taggers, now=self._picker.now())
@@ -153,23 +153,23 @@ class _SimulationPage:
             return simulation, None, simulation.refusal(headers, error)
 
     async def _run(
-        self, simulation: Simulation, call: Call | None, parsed: Parsed | ReadingBody, seed: int
+        self, simulation: Simulation, call: IncomingRequest | None, parsed: ParsedBody | ReadingBody, seed: int
     ) -> Simulated:
         """Go on with a request, a piece of a long body in each call."""
         assert call is not None  # noqa: S101  it has been read
 
-        def step(reading: ReadingBody) -> Parsed | ReadingBody | Simulated:
+        def step(reading: ReadingBody) -> ParsedBody | ReadingBody | Simulated:
             try:
                 next(reading)
             except StopIteration as end:
-                whole: Parsed = end.value
+                whole: ParsedBody = end.value
                 return whole
             except RequestError as error:
                 return simulation.refusal(call.headers, error)
             return reading
 
-        left: Parsed | ReadingBody | Simulated = parsed
-        while not isinstance(left, Parsed | Simulated):
+        left: ParsedBody | ReadingBody | Simulated = parsed
+        while not isinstance(left, ParsedBody | Simulated):
             left = await self._loop.call(partial(step, left))
         if isinstance(left, Simulated):
             return left

@@ -12,7 +12,7 @@ from typing import Self
 
 _MAX_KEY_BYTES = 64
 MOST_MEMBERS = 512
-"""Wanted members of an object, and those that are read byte by byte, as ones with escapes in their keys are."""
+"""Limit on wanted members of an object, and on members read byte by byte, such as keys with escapes."""
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON = b'"\\,:'
 _OPEN, _CLOSE = b"{}"

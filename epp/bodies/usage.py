@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token counts in a response; anything else in it is ignored."""
+"""Token counts in a response, and whether it has any content; anything else in it is ignored."""
 
 import re
 from typing import Any, TypeAlias, TypeVar
@@ -20,6 +20,11 @@ _COUNTS = re.compile(rb'(?:usage|meta_info)"[ \t]*:[ \t]*\{')
 _ENDED = frozenset({b'"response.completed"', b'"response.incomplete"', b'"response.failed"'})
 _STARTED = b'"message_start"'
 _NULL = msgspec.Raw(b"null")
+_MAX_HEAD_BYTES = 64 * 1024
+_ERROR = rb'\s*\{\s*"(?:error"\s*:\s*[^n\s]|(?:object|type)"\s*:\s*"error")'
+_CONTENT_EVENT = re.compile(rb"^data:[ \t]*(?!\[DONE\]|" + _ERROR + rb")\S.*\n", re.MULTILINE)
+_CONTENT_BODY = re.compile(rb"(?!" + _ERROR + rb")")
+_BODY_HEAD_BYTES = 64
 _Number: TypeAlias = int | float | str | None
 
 
@@ -33,7 +38,10 @@ class UsageReader:
     whole up to 8 KiB; of a longer one only the value of `usage` or `meta_info` is kept, up to 64 KiB.
     """
 
-    __slots__ = ("_counts", "_event_stream", "_in_value", "_kept", "_scanner", "_skips_line")
+    __slots__ = (
+        "_counts", "_event_stream", "_head", "_in_value", "_kept", "_scanner", "_skips_line", "_tail", "events",
+        "has_content",
+    )  # fmt: skip
 
     def __init__(self, *, event_stream: bool) -> None:
         self._event_stream = event_stream
@@ -42,6 +50,12 @@ class UsageReader:
         self._skips_line = False
         self._scanner: MemberScanner | None = None  # of a body that is too long to be kept
         self._in_value = False
+        self._head = b""
+        self._tail = b""
+        self.events = 0
+        """Events of a stream so far, `[DONE]` included; most engines send one for each token."""
+        self.has_content = False
+        """Whether there was an event other than an error or `[DONE]`, or the beginning of a body that is no error."""
 
     @property
     def usage(self) -> Usage | None:
@@ -67,9 +81,13 @@ class UsageReader:
 
     def feed(self, piece: bytes, *, last: bool) -> None:
         """Read a piece; with `last`, also an incomplete last line."""
+        if not self.has_content:
+            self._look_for_content(piece, last=last)
         if not self._event_stream:
             self._read_body(piece, last=last)
-        elif piece.endswith(b"\n") and not self._kept and not self._skips_line:
+            return
+        self._count_events(piece)
+        if piece.endswith(b"\n") and not self._kept and not self._skips_line:
             self._read_lines(piece)
         else:
             lines_end = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
@@ -79,6 +97,24 @@ class UsageReader:
             self._keep_line(piece[lines_end:])
             if last:
                 self._read_lines(bytes(self._kept))
+
+    def _count_events(self, piece: bytes) -> None:
+        self.events += _blank_lines(piece)
+        if piece.startswith((b"\n", b"\r")):  # an end may be cut
+            begin = piece[:2]
+            self.events += _blank_lines(self._tail + begin) - _blank_lines(self._tail) - _blank_lines(begin)
+        self._tail = piece[-2:] if len(piece) > 1 else (self._tail + piece)[-2:]
+
+    def _look_for_content(self, piece: bytes, *, last: bool) -> None:
+        self._head += piece[:_MAX_HEAD_BYTES]
+        if len(self._head) > _MAX_HEAD_BYTES:
+            self.has_content = True
+        elif self._event_stream:
+            self.has_content = _CONTENT_EVENT.search(self._head + b"\n" if last else self._head) is not None
+        elif len(self._head) >= _BODY_HEAD_BYTES or (last and self._head):
+            self.has_content = _CONTENT_BODY.match(self._head) is not None
+        if self.has_content:
+            self._head = b""
 
     def _keep_line(self, part: bytes) -> None:
         if len(self._kept) + len(part) > _MAX_LINE_BYTES:
@@ -211,6 +247,10 @@ def _decoded(decoder: msgspec.json.Decoder[_T], data: bytes | bytearray | msgspe
         return decoder.decode(data)
     except (ValueError, RecursionError):  # malformed, of another type, not UTF-8, or nested too deep
         return None
+
+
+def _blank_lines(text: bytes) -> int:
+    return text.count(b"\n\n") + text.count(b"\n\r\n")
 
 
 def _totals(value: msgspec.Raw | bytearray) -> _Totals | None:

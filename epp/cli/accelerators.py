@@ -46,7 +46,7 @@ class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
     address: str
     tag: AcceleratorTag
     cost_per_hour: float | None
-    """US dollars for the whole endpoint; None if nobody gave a price."""
+    """US dollars an hour for the whole endpoint; None without a price."""
     price_source: str
     """Source of that price: `prices.yaml: p5.48xlarge in us-east-1`."""
     relative_capacity: float
@@ -66,7 +66,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     quotas: tuple[QuotaReport, ...] = ()
     """Limits and use of namespaces, in TensorFusion."""
     problems: tuple[str, ...] = ()
-    """Sentences on objects and files: those that are not in effect, and values that are ignored."""
+    """Sentences on objects and files that are not in effect, and on ignored values."""
     remarks: tuple[str, ...] = ()
     """Pods that are no endpoints, and ports that are assumed."""
     skipped: int = 0

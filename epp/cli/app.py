@@ -2,7 +2,6 @@
 """The `epp` command line, made from the commands' flags."""
 
 import inspect
-import sys
 from collections.abc import Callable
 from importlib import import_module, metadata
 from typing import Annotated, Any
@@ -77,22 +76,10 @@ def _runner(name: str, flags: type[Any]) -> Callable[..., None]:
     function = name.replace(" ", "_").replace("-", "_")
 
     def run(**values: object) -> None:
-        _import_structlog()
         getattr(import_module(f"epp.cli.{module}"), function)(flags(**values))
 
     run.__signature__ = inspect.signature(flags)  # type: ignore[attr-defined]  # where typer looks for options
     return run
-
-
-def _import_structlog() -> None:
-    """Import it without rich, of which it makes use on a terminal alone: 4 MB of a server."""
-    if sys.stderr.isatty() or "rich" in sys.modules or "structlog" in sys.modules:
-        return
-    sys.modules["rich"] = None  # type: ignore[assignment]  # an import of it fails
-    try:
-        import_module("structlog")
-    finally:
-        del sys.modules["rich"]
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  as typer calls it

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`epp check --cluster`: what a picker would find in a cluster, and what it lacks there."""
+"""`epp check --cluster`: pool, objects and missing rights of a picker in a cluster."""
 
 import asyncio
 from collections.abc import Mapping

@@ -7,9 +7,9 @@ from rich.table import Table
 from epp.cli.commands import ConfigList, ConfigSchema, ConfigShow
 from epp.cli.errors import exit_on
 from epp.cli.output import new_console, print_json
+from epp.config.ready_made import sample_texts, summary
 from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at
-from epp.samples import sample_texts, summary
 
 
 def config_list(_: ConfigList) -> None:

@@ -28,14 +28,17 @@ _decoder = msgspec.json.Decoder(DecisionRecord)
 
 
 class Wanted(NamedTuple):
-    """The record to find: by its id, by that of its request, or else the latest."""
+    """The record to find: by its id, by that of its request, or else the latest.
+
+    An `id` that is none of a decision is taken for that of a request.
+    """
 
     id: str = ""
     request_id: str = ""
 
     def __str__(self) -> str:
         if self.id:
-            return f"decision {quoted(self.id)}"
+            return f"decision or request {quoted(self.id)}"
         return f"decision of request {quoted(self.request_id)}" if self.request_id else "decision"
 
 
@@ -43,10 +46,10 @@ def from_picker(wanted: Wanted, address: str, token: str | None = None) -> bytes
     """Ask a picker for the record, as JSON; raises ConfigurationError."""
     if wanted.id:
         status, body = _get(address, f"{_PATH}/{quote(wanted.id, safe='')}", token)
-        if status == HTTPStatus.NOT_FOUND:
-            raise ConfigurationError(f"{address} has no {wanted}: it has given way to later ones, or never was")
-        return _checked(address, status, body)
-    query = f"?limit=1&request={quote(wanted.request_id, safe='')}" if wanted.request_id else "?limit=1"
+        if status != HTTPStatus.NOT_FOUND:
+            return _checked(address, status, body)
+    request_id = wanted.request_id or wanted.id
+    query = f"?limit=1&request={quote(request_id, safe='')}" if request_id else "?limit=1"
     status, body = _get(address, f"{_PATH}{query}", token)
     try:
         decisions = msgspec.json.decode(_checked(address, status, body), type=dict[str, msgspec.Raw])["decisions"]
@@ -54,7 +57,8 @@ def from_picker(wanted: Wanted, address: str, token: str | None = None) -> bytes
     except (msgspec.DecodeError, KeyError) as error:
         raise ConfigurationError(f"{address} gives an answer that is none of a picker: {error}") from error
     if not records:
-        raise ConfigurationError(f"{address} has no {wanted}: {_HELP}")
+        gone = "it has given way to later ones, or never was; " if wanted.id else ""
+        raise ConfigurationError(f"{address} has no {wanted}: {gone}{_HELP}")
     return bytes(records[0])
 
 
@@ -113,7 +117,7 @@ def _fits(wanted: Wanted, line: bytes) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     if wanted.id:
-        return names.id == wanted.id
+        return wanted.id in {names.id, names.request_id}
     return not wanted.request_id or names.request_id == printable(wanted.request_id, 128)
 
 

@@ -234,7 +234,7 @@ _FACTS: Mapping[str, Callable[[CandidateScore], str]] = {
 
 
 def _zeros(scorers: Sequence[ScorerStep], candidates: Sequence[CandidateScore]) -> Iterator[Text]:
-    """Yield what a score of 0 means, for the scorers that gave one, and the errors of those that failed."""
+    """Yield the meaning of a score of 0 for each scorer that gave one, and the errors of failed scorers."""
     for number, step in enumerate(scorers):
         if step.problem:
             yield Text.assemble((f"{_plain(step.plugin)} failed: ", "yellow"), _plain(step.problem))

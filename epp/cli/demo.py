@@ -5,13 +5,18 @@ import asyncio
 import contextlib
 import json
 import math
+import os
+import shlex
+import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from epp.admin import AdminSettings
 from epp.cli.commands import Demo
@@ -22,6 +27,7 @@ from epp.decisions.settings import DecisionSettings
 from epp.demo.clusters import cluster_config, two_clusters
 from epp.demo.last_request import LastRequest
 from epp.demo.pool import PRESETS, demo_config, demo_discovery
+from epp.demo.round_robin import RoundRobin
 from epp.demo.servers import ServerFailedError, ServerSpec, model_servers
 from epp.demo.table import line, table
 from epp.demo.tenant_table import Tenants
@@ -30,15 +36,19 @@ from epp.demo.traffic import Traffic
 from epp.director import DirectorObserver
 from epp.discovery import StaticDiscovery
 from epp.extproc.settings import ServerSettings
-from epp.framework import ConfigurationError, Snapshot, SystemClock
+from epp.framework import Candidates, ConfigurationError, Snapshot, SystemClock
+from epp.framework.accelerators.arrays import cost_per_hour
 from epp.gateway import GatewayError, GatewaySettings
 from epp.listening import listener
 from epp.local import local_gateway
 from epp.observability import logs
+from epp.observability.log_writer import LogWriter
 from epp.observability.request_log import request_log
 from epp.picker import PickerSettings
 
 MODEL = "demo-8b"
+_REQUEST_ID = "my-request"
+"""Of the request to paste, so that its decision is found among those of the traffic."""
 _HOST, _ADMIN_PORT = "127.0.0.1", 9091
 """Where `epp explain` asks by default."""
 _DRAW_SECONDS = 0.25
@@ -63,6 +73,15 @@ class Scene:
     """Takes the gateway's address."""
     observers: tuple[DirectorObserver, ...] = ()
     tenants: Tenants | None = field(default=None)
+    beside: RoundRobin | None = None
+
+    def comparison(self, snapshot: Snapshot) -> str:
+        """Return what round robin would have given, in a line; empty as long as little is known of that."""
+        if self.beside is None:
+            return ""
+        endpoints = Candidates(snapshot, snapshot.slots)
+        prices = zip([each.name for each in endpoints.endpoints], cost_per_hour(endpoints).tolist(), strict=True)
+        return self.beside.line(dict(prices))
 
     def drawn(self, snapshot: Snapshot, caption: str) -> RenderableType:
         """Return all tables for a terminal."""
@@ -71,12 +90,13 @@ class Scene:
 
     def lines(self, snapshot: Snapshot) -> list[str]:
         """Return the same as plain lines."""
-        return [line(snapshot)] if self.tenants is None else [self.tenants.line(), line(snapshot)]
+        lines = [line(snapshot)] if self.tenants is None else [self.tenants.line(), line(snapshot)]
+        return [*lines, *filter(None, [self.comparison(snapshot)])]
 
 
 def demo(flags: Demo) -> None:
     """Run the demo until stopped."""
-    logs.configure(flags.v)
+    writer = logs.configure(flags.v)
 
     async def work(stop: asyncio.Event) -> None:
         address = read_listen(flags.listen)
@@ -93,6 +113,7 @@ def demo(flags: Demo) -> None:
                 metrics_address=None if flags.metrics_port is None else (_HOST, flags.metrics_port),
                 admin=AdminSettings(host=_HOST, port=_admin_port() if flags.admin_port is None else flags.admin_port),
                 decisions=DecisionSettings(sample_rate=1.0),
+                stall_seconds=0,  # this process is four servers, their clients and a table as well
             )
             settings = GatewaySettings(listen_host=address.host, listen_port=address.port)
             gateway = await stack.enter_async_context(local_gateway(picker, settings))
@@ -110,10 +131,10 @@ def demo(flags: Demo) -> None:
 
             def caption() -> str:
                 phase = "" if play is None else play[1]()
-                return f"{phase}\n{last.text}" if phase else last.text
+                return "\n".join(filter(None, (phase, last.text, scene.comparison(store.snapshot()))))
 
             store = gateway.picker.store
-            async with _background(_show(scene, store.snapshot, caption)):
+            async with _background(_show(scene, store.snapshot, caption, writer)):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(flags.duration):
                         await gateway.wait(stop)
@@ -132,15 +153,22 @@ async def _scene(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
 
 
 async def _prices(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
-    servers = await stack.enter_async_context(model_servers([*map(ServerSpec, PRESETS)], MODEL))
+    specs = [*map(ServerSpec, PRESETS)]
+    servers = await stack.enter_async_context(model_servers(specs, MODEL))
+    beside = None
+    if flags.traffic:
+        others = await stack.enter_async_context(model_servers(specs, MODEL))
+        beside = RoundRobin([server.address for server in others])
     return Scene(
         demo_discovery(servers),
         demo_config(),
         (
             "An H100, a slice of an A100 and a T4, simulated, behind {url}.",
             "The cheapest with free capacity serves; raise --traffic to use the dearer ones.",
+            "A second set of them gets copies of the requests by round robin, to compare.",
         ),
-        lambda url: (_conversations(flags, url), str) if flags.traffic else None,
+        lambda url: (_conversations(flags, url, beside), str) if flags.traffic else None,
+        beside=beside,
     )
 
 
@@ -187,21 +215,33 @@ async def _tenants(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
     )
 
 
-async def _conversations(flags: Demo, url: str) -> None:
+async def _conversations(flags: Demo, url: str, beside: RoundRobin | None = None) -> None:
     conversations = max(_MIN_CONVERSATIONS, math.ceil(flags.traffic))
-    await Traffic(url, MODEL, flags.traffic, conversations=conversations).run()
+    await Traffic(url, MODEL, flags.traffic, conversations=conversations, beside=beside).run()
 
 
 def curl(url: str) -> str:
     """Return a command that sends one request; the header x-sim-server of the answer names the server."""
     body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "Which GPU are you?"}]})
-    return f"curl -i {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
+    headers = f"-H 'content-type: application/json' -H 'x-request-id: {_REQUEST_ID}'"
+    return f"curl -i {url}/v1/chat/completions {headers} -d '{body}'"
 
 
 def explain(admin: str) -> str:
-    """Return a command that shows why the last request went where it went, from the admin port at an address."""
+    """Return a command that shows why the request of `curl` went where it went, from the admin port at an address."""
     where = "" if admin.endswith(f":{_ADMIN_PORT}") else f" --admin http://{admin}"
-    return f"epp explain --last{where}"
+    return f"{_program()} explain {_REQUEST_ID}{where}"
+
+
+def _program() -> str:
+    """Return how this program is started in another terminal, which may lack the PATH of this one."""
+    started = Path(sys.argv[0])
+    found = shutil.which("epp")
+    if found is not None and Path(found).resolve() == started.resolve() and "VIRTUAL_ENV" not in os.environ:
+        return "epp"
+    if started.suffix == ".py":
+        return f"{shlex.quote(sys.executable)} -m epp"
+    return shlex.quote(str(started.absolute()))
 
 
 def _admin_port() -> int:
@@ -213,7 +253,7 @@ def _admin_port() -> int:
     return _ADMIN_PORT
 
 
-async def _show(scene: Scene, snapshot: Callable[[], Snapshot], caption: Callable[[], str]) -> None:
+async def _show(scene: Scene, snapshot: Callable[[], Snapshot], caption: Callable[[], str], writer: LogWriter) -> None:
     if not sys.stdout.isatty():
         while True:
             await asyncio.sleep(_PRINT_SECONDS)
@@ -221,9 +261,13 @@ async def _show(scene: Scene, snapshot: Callable[[], Snapshot], caption: Callabl
                 typer.echo(said)
             typer.echo(caption())
     with Live(scene.drawn(snapshot(), caption()), console=Console(), auto_refresh=False) as live:
-        while True:
-            live.update(scene.drawn(snapshot(), caption()), refresh=True)
-            await asyncio.sleep(_DRAW_SECONDS)
+        writer.divert(lambda lines: live.console.print(Text.from_ansi(lines.rstrip("\n"))))  # above the table
+        try:
+            while True:
+                live.update(scene.drawn(snapshot(), caption()), refresh=True)
+                await asyncio.sleep(_DRAW_SECONDS)
+        finally:
+            writer.divert(None)
 
 
 @contextlib.asynccontextmanager

@@ -12,6 +12,7 @@ BOOLEANS = {
 
 SWITCHES_WITHOUT_EFFECT = frozenset(
     {
+        "--enable-pprof",
         "--zap-devel",
     }
 )

@@ -49,9 +49,9 @@ class PickerFlags:
     endpoints: Endpoints = None
     config_file: ConfigFile = None
     config_text: Annotated[str | None, typer.Option(metavar="TEXT", help="An EndpointPickerConfig as text.")] = None
-    watch_config_file: Annotated[Switch, switch_option("Apply new versions of --config-file without a restart.")] = (
-        Switch.TRUE
-    )
+    watch_config_file: Annotated[
+        Switch, switch_option("Apply new versions of --config-file at once; if false, at SIGHUP.")
+    ] = Switch.TRUE
     allow_experimental_plugins: Experimental = Switch.FALSE
     allow_plugin_modules: PluginModules = ""
     objects: Annotated[
@@ -142,7 +142,7 @@ class PickerFlags:
     ] = None
     decision_file_size: Annotated[
         int,
-        size_option("Size from which --decision-file is moved to FILE.1, that to FILE.2 and so on, and begun anew."),
+        size_option("Size from which --decision-file is moved to FILE.1, that to FILE.2 and so on, and begun again."),
     ] = Bytes(64 * 1024 * 1024)
     decision_file_count: Annotated[int, count_option("Files of decisions that are kept, the one written included.")] = 5
     max_request_body: Annotated[int, size_option("Largest request body accepted.")] = Bytes(32 * 1024 * 1024)
@@ -170,8 +170,8 @@ class PickerFlags:
     max_connections: Annotated[
         int,
         count_option(
-            "Connections of gateways. A further one takes the place of one without requests, or is closed. Not with "
-            "--transport grpcio."
+            "Connections of gateways, half of the file descriptors at most. A further one takes the place of one "
+            "without requests, first of one that never had any, or is closed. Not with --transport grpcio."
         ),
     ] = 4096
     body_timeout: Annotated[
@@ -244,11 +244,20 @@ class PickerFlags:
         int,
         typer.Option(
             metavar="COUNT",
-            help="Eject an endpoint after so many responses with any 5xx in a row, if others have answered as many "
-            "requests meanwhile; 0 for never.",
+            help="Eject an endpoint after so many failures in a row, unless the others fail as well: responses with "
+            "any 5xx, with 429, with 404 for a model that others serve, or with 200 and no token; 0 for never.",
             min=0,
         ),
-    ] = 10
+    ] = 5
+    outlier_success_rate_request_volume: Annotated[
+        int,
+        typer.Option(
+            metavar="COUNT",
+            help="Eject an endpoint whose success rate is far below that of the others, once it and they have had so "
+            "many requests in the last 15 to 30 seconds; 0 for never.",
+            min=0,
+        ),
+    ] = 20
     outlier_base_ejection_time: Annotated[
         float,
         duration_option("Time of an endpoint's first ejection; each further one takes as much longer."),
@@ -288,13 +297,6 @@ class PickerFlags:
             "OTEL_TRACES_EXPORTER=otlp or OTEL_EXPORTER_OTLP_ENDPOINT."
         ),
     ] = Switch.TRUE
-    enable_pprof: Annotated[
-        Switch,
-        switch_option(
-            "Answer /debug/pprof/ on the metrics port with profiles for go tool pprof: to clients on this machine, or "
-            "with the token of --metrics-token-file."
-        ),
-    ] = Switch.TRUE
     transport: Annotated[
         Literal["asyncio", "grpcio"],
         typer.Option(
@@ -304,10 +306,10 @@ class PickerFlags:
     stall_threshold: Annotated[
         float,
         duration_option(
-            "Time after which the event loop, which all requests share, counts as held up: a metric, /healthz and a "
-            "log line then name what did it; at least 1ms, and 0 for never."
+            "Delay of the event loop, which all requests share, from which a log line says so, and names the plugin "
+            "whose call took most of it; 0 for no line. The metric event_loop_lag_seconds has all delays."
         ),
-    ] = Seconds(0.01)
+    ] = Seconds(0.1)
     refresh_metrics_interval: Annotated[
         float, duration_option("Time between two polls of an endpoint; up to 150ms while it is at rest.")
     ] = Seconds(0.05)
@@ -374,7 +376,7 @@ class Serve(PickerFlags):
         typer.Option(metavar="DIRECTORY", help="Where tls.crt and tls.key are; a self-signed certificate without it."),
     ] = None
     enable_cert_reload: Annotated[
-        Switch, switch_option("Reload tls.crt and tls.key of --cert-path when they change.")
+        Switch, switch_option("Reload tls.crt and tls.key of --cert-path when they change; if false, at SIGHUP.")
     ] = Switch.TRUE
     tls_min_version: Annotated[str, tls_version_option("Minimum TLS version.")] = "VersionTLS12"
     tls_cipher_suites: Annotated[

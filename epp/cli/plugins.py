@@ -55,7 +55,8 @@ def _selected(reference: Reference, types: list[str]) -> list[PluginEntry]:
     broken = {one.type: one.reason for one in reference.broken}
     for name in types:
         if name not in known:
-            raise ConfigurationError(broken.get(name) or f"no plugin type {name!r}; {hint_at(name, known)}")
+            problem = broken.get(name) or f"no plugin type {name!r}; {hint_at(name, known)}"
+            raise ConfigurationError(problem, remedy="" if name in broken else "`epp plugins` lists all types")
     return [entry for entry in reference.plugins if not types or entry.type in types]
 
 

@@ -9,12 +9,17 @@ from collections.abc import Awaitable, Callable, Coroutine
 from epp.cli.errors import exit_on
 from epp.descriptors import raise_limit
 from epp.heap import collect_in_quiet_moments, collect_rarely
+from epp.watch import RELOADS
 
 _SWITCH_SECONDS = 0.001
 
 
 def run(work: Callable[[asyncio.Event], Awaitable[None]], *expected: type[Exception]) -> None:
-    """Run `work` on uvloop; the event is set by Ctrl-C or SIGTERM. Expected errors end with exit code 1."""
+    """Run `work` on uvloop; the event is set by Ctrl-C or SIGTERM. Expected errors end with exit code 1.
+
+    SIGHUP reloads certificates and configuration; in a terminal, which sends it as it closes, it stops the command.
+    SIGUSR1 and SIGUSR2 are ignored.
+    """
     sys.setswitchinterval(_SWITCH_SECONDS)  # the longest wait of the event loop for a thread that renders metrics
     collect_rarely()
     raise_limit()
@@ -27,11 +32,21 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    if sys.platform != "win32":
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+            in_terminal = sys.stdin is not None and sys.stdin.isatty()
+            loop.add_signal_handler(signal.SIGHUP, stop.set if in_terminal else RELOADS.ask)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            loop.add_signal_handler(number, _ignore)
     collecting = asyncio.create_task(collect_in_quiet_moments())
     try:
         await work(stop)
     finally:
         collecting.cancel()
+
+
+def _ignore() -> None:
+    """Do nothing."""
 
 
 def _run(main: Coroutine[object, object, None]) -> None:

@@ -24,7 +24,7 @@ from epp.config import LoadedConfig
 from epp.decisions.settings import DecisionSettings, FileSettings
 from epp.discovery import PodTarget
 from epp.extproc.budgets import DEFAULT_GATHERED_BYTES, BudgetSettings, least_gathered_bytes
-from epp.extproc.overrides import ResponseUsage
+from epp.extproc.modes import ResponseUsage
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
 from epp.observability import logs
@@ -53,9 +53,9 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
     return PickerSettings(
         server=server,
         tracing=tracing,
-        enable_pprof=bool(flags.enable_pprof),
         config=config,
-        watch_config=flags.config_file if flags.watch_config_file else None,
+        watch_config=flags.config_file,
+        watches_config=bool(flags.watch_config_file),
         experimental=bool(flags.allow_experimental_plugins),
         plugin_modules=split_list(flags.allow_plugin_modules),
         discovery=file_pool or read_endpoints(flags.endpoints),
@@ -144,7 +144,7 @@ def _metrics_token(flags: PickerFlags) -> Path | None:
 
 
 def _decisions(flags: PickerFlags) -> DecisionSettings | None:
-    """Return which decisions are recorded; None where nobody could read them. Raises ConfigurationError."""
+    """Return which decisions are recorded; None if there is nowhere to read them. Raises ConfigurationError."""
     if flags.decision_file is None and (flags.admin_port is None or not flags.decision_buffer):
         if flags.decision_sample_rate:
             raise ConfigurationError(
@@ -207,6 +207,7 @@ def _outliers(flags: PickerFlags) -> OutlierSettings:
         enabled=bool(flags.outlier_detection),
         consecutive_gateway_failure=flags.outlier_consecutive_gateway_failure,
         consecutive_5xx=flags.outlier_consecutive_5xx,
+        success_rate_request_volume=flags.outlier_success_rate_request_volume,
         base_ejection_seconds=base,
         max_ejection_seconds=longest,
         max_ejection_percent=flags.outlier_max_ejection_percent,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`epp simulate`: recorded decisions, taken again by another configuration, and what is different then."""
+"""`epp simulate`: replay recorded decisions with another configuration and report the differences."""
 
 import sys
 from collections import deque
@@ -19,6 +19,7 @@ from epp.cli.inputs import split_list
 from epp.cli.options import Output
 from epp.cli.output import log_of_errors_only, new_console, print_json
 from epp.config import Assembly, Builder, assemble, load_text
+from epp.config.ready_made import sample_texts
 from epp.config.sources import read_file
 from epp.decisions.comparison import Comparison, Side, compare
 from epp.decisions.record import VERSION, DecisionRecord
@@ -26,7 +27,6 @@ from epp.framework import ConfigurationError, SystemClock
 from epp.framework.hints import hint_at
 from epp.framework.printable import printable
 from epp.framework.registry import Registry
-from epp.samples import sample_texts
 
 _MOST_NAME = 60
 _MOST_CLASSES = 20
@@ -120,7 +120,7 @@ def _show(console: Console, found: Comparison, flags: Simulate, unread: int) -> 
         console.print(_moves(found))
     for name, lacks in found.asked_anew.items():
         missing = f"; no record has {', '.join(map(_plain, lacks))}" if lacks else ""
-        console.print(Text(f"{_plain(name)} is asked anew, with the load and hardware of the record{missing}"))
+        console.print(Text(f"{_plain(name)} is asked again, with the load and hardware of the record{missing}"))
 
 
 def _remarks(found: Comparison, unread: int) -> Iterator[str]:

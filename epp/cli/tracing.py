@@ -9,6 +9,7 @@ import structlog
 
 from epp.cli.picker_flags import PickerFlags
 from epp.framework import ConfigurationError
+from epp.framework.extras import install_command
 from epp.tracing import TracingError, TracingSettings, read_environment
 
 if TYPE_CHECKING:  # imported where an exporter is set
@@ -40,5 +41,5 @@ def _tracing(settings: TracingSettings) -> "Tracing":
     try:
         from epp.tracing.tracing import Tracing  # noqa: PLC0415  a package that only tracing needs
     except ImportError as error:
-        raise TracingError(f"{error.name} is not installed: pip install 'inference-epp[tracing]'") from error
+        raise TracingError(f"{error.name} is not installed: {install_command('tracing')}") from error
     return Tracing(settings)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters: what a hub says of them, and what this picker computes of it itself."""
+"""Clusters: status from a hub, and from the picker's own evaluation."""

@@ -11,7 +11,7 @@ from epp.clusters.hub import Hub
 from epp.clusters.placement.evaluation import Evaluation, Situation, evaluate
 from epp.clusters.placement.groups import group_of
 from epp.clusters.placement.selectors import in_cluster_sets
-from epp.framework.clusters import PlacementStanding
+from epp.framework.clusters import PlacementStatus
 from epp.objects.ocm import PlacementDecision
 from epp.objects.placement import Placement
 
@@ -21,7 +21,7 @@ Evaluate: TypeAlias = Literal["auto", "always", "never"]
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
     """What one placement decided."""
 
-    clusters: Mapping[str, PlacementStanding] = {}
+    clusters: Mapping[str, PlacementStatus] = {}
     """Chosen clusters."""
     evaluation: Evaluation | None = None
     """Our own evaluation; None for decisions of the hub."""
@@ -30,13 +30,13 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     until: float | None = None
     """When time alone may change it."""
 
-    def standing(self, cluster: str) -> PlacementStanding:
+    def status(self, cluster: str) -> PlacementStatus:
         """Return what it decided on a cluster."""
         return self.clusters.get(cluster) or (_LEFT_OUT if self.clusters else _NONE_CHOSEN)
 
 
-_LEFT_OUT = PlacementStanding()
-_NONE_CHOSEN = PlacementStanding(any_chosen=False)
+_LEFT_OUT = PlacementStatus()
+_NONE_CHOSEN = PlacementStatus(any_chosen=False)
 
 
 def decided(
@@ -74,7 +74,7 @@ def _is_ours(placement: Placement, pages: Iterable[PlacementDecision], hub: Hub,
 def _of_pages(pages: Iterable[PlacementDecision]) -> Decided:
     return Decided(
         clusters={
-            each.cluster_name: PlacementStanding(chosen=True, score=each.score, group=page.group)
+            each.cluster_name: PlacementStatus(chosen=True, score=each.score, group=page.group)
             for page in pages
             for each in page.decisions
         }
@@ -107,7 +107,7 @@ def _evaluated(
     result = evaluate(placement, situation)
     groups = group_of(result.groups)
     clusters = {
-        name: PlacementStanding(chosen=True, score=result.totals[name], group=group) for name, group in groups.items()
+        name: PlacementStatus(chosen=True, score=result.totals[name], group=group) for name, group in groups.items()
     }
     last = before.evaluation
     alike = last is not None and {name: one.group for name, one in before.clusters.items()} == groups

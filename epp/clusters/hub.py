@@ -33,7 +33,7 @@ class Hub:
     sets: Mapping[str, ManagedClusterSet] = field(default_factory=dict)
     bindings: Mapping[str, ManagedClusterSetBinding] = field(default_factory=dict)
     placements: Mapping[str, Placement] = field(default_factory=dict)
-    """By `namespace/name`, those that are being deleted left out."""
+    """By `namespace/name`, without objects that are being deleted."""
     pages: Mapping[str, tuple[PlacementDecision, ...]] = field(default_factory=dict)
     """Pages of decisions, by `namespace/name` of their placement."""
     checks: Mapping[str, AdmissionCheck] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Hub:
     slices: Mapping[str, ResourceSlice] = field(default_factory=dict)
     claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
     imports: Mapping[str, InferencePoolImport] = field(default_factory=dict)
-    """Imported pools, those that are being deleted left out."""
+    """Imported pools, without pools that are being deleted."""
     ignored: tuple[IgnoredValue, ...] = ()
     """Values that objects are used without."""
     remarks: tuple[str, ...] = ()

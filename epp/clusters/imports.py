@@ -3,12 +3,12 @@
 
 from epp.clusters.decisions import Decided
 from epp.clusters.hub import Hub
-from epp.framework.clusters import POOL_IMPORT, PlacementStanding
+from epp.framework.clusters import POOL_IMPORT, PlacementStatus
 
 
 def imported(hub: Hub, local: str) -> dict[str, Decided]:
     """Return what each InferencePoolImport chooses, by `InferencePoolImport/namespace/name`."""
-    chosen = PlacementStanding(chosen=True)
+    chosen = PlacementStatus(chosen=True)
     return {
         f"{POOL_IMPORT}/{name}": Decided(clusters=dict.fromkeys((local, *each.clusters), chosen))
         for name, each in hub.imports.items()

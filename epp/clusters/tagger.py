@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster tagger: tags every endpoint with the standing of its cluster, from objects of a hub."""
+"""The cluster tagger: tags every endpoint with the status of its cluster, from objects of a hub."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,14 +9,14 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from epp.clusters.cluster_status import ClusterStatuses, cluster_statuses
 from epp.clusters.hub import Hub
 from epp.clusters.parameters import ClusterTaggerParameters
 from epp.clusters.placement.evaluation import Explanation
-from epp.clusters.standings import Standings, standings
 from epp.clusters.usage import USAGE_ITEMS, usage_scores
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.clusters import CLUSTER, cluster_of
-from epp.framework.datalayer import Concerns, FollowingTagger, Report, no_endpoint
+from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, no_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
 from epp.framework.plugin_metrics import PluginMetric, Sample
@@ -63,7 +63,7 @@ class _State(NamedTuple):
 
     hub: Hub
     usage: _Usage
-    standings: Standings
+    statuses: ClusterStatuses
     without_pods: bool = False
     """Whether usage is to be computed, and no pods are known."""
 
@@ -109,7 +109,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
             kinds=CLUSTER_KINDS | own,
         )
         self._items = {**USAGE_ITEMS, **self.parameters.usage_items}
-        self._state = _State(Hub(), _Usage({}, self.clock.now()), Standings())
+        self._state = _State(Hub(), _Usage({}, self.clock.now()), ClusterStatuses())
         self._changing = asyncio.Lock()
         """Files, cluster and time change the state one after the other."""
         self._said: frozenset[tuple[str, str, str]] = frozenset()
@@ -139,7 +139,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        """Kinds of the hub, and those that usage is computed from."""
+        """Kinds of the hub, and the kinds for computing usage."""
         if not self.parameters.read_cluster:
             return ()
         return (*_KINDS, *_USAGE_KINDS) if self._computes_usage else _KINDS
@@ -152,11 +152,11 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
     def samples(self) -> Sequence[Sample]:
         """Scores by state, and the number of problems."""
         state = self._state
-        known = state.standings.known.values()
+        known = state.statuses.known.values()
         return (
             Sample(_SCORES, sum(len(each.scores) for each in known), ("valid",)),
             Sample(_SCORES, sum(len(each.expired) for each in known), ("expired",)),
-            Sample(_SCORES, len(state.standings.missing), ("missing",)),
+            Sample(_SCORES, len(state.statuses.missing), ("missing",)),
             Sample(_PROBLEMS, len(state.problems)),
         )
 
@@ -168,30 +168,30 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
     @property
     def explanations(self) -> Mapping[str, Explanation]:
         """How each placement that is evaluated here chose."""
-        decided = self._state.standings.decided.items()
+        decided = self._state.statuses.decided.items()
         return {name: each.evaluation.explanation for name, each in decided if each.evaluation is not None}
 
     def tag(self, endpoint: Endpoint) -> Report:
-        """Return the standing of the endpoint's cluster."""
+        """Return the status of the endpoint's cluster."""
         cluster = self.cluster_of(endpoint)
-        standing = self._state.standings.of(cluster)
+        status = self._state.statuses.of(cluster)
         if cluster == self.parameters.cluster:
-            standing = msgspec.structs.replace(standing, local=True)
-        return Report(attributes={CLUSTER: standing})
+            status = msgspec.structs.replace(status, local=True)
+        return Report(attributes={CLUSTER: status})
 
     def cluster_of(self, endpoint: Endpoint) -> str:
         """Return the name of its cluster: its own, that of a label, or the local one."""
         return cluster_of(endpoint, self.parameters.cluster_labels, self.parameters.cluster)
 
-    async def follow(self, changed: Callable[[Concerns], None]) -> None:
+    async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
         """Apply new versions of the files, and what time changes, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_time(changed))
             if self._objects.paths and self.parameters.watch_files:
                 tasks.create_task(self._follow_files(changed))
 
-    async def look(self) -> Concerns:
-        """Read the files; return the endpoints whose standing changed."""
+    async def look(self) -> AffectedEndpoints:
+        """Read the files; return the endpoints whose status changed."""
         async with self._changing:
             change = await asyncio.to_thread(self._objects.read, self.clock.now())
             if change is None:
@@ -200,23 +200,23 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
         _log.info("cluster objects updated", plugin=self.name, problems=len(self.problems))
         return concerns
 
-    async def pass_time(self) -> Concerns:
-        """Take note of the time; return the endpoints whose standing changed with it."""
+    async def pass_time(self) -> AffectedEndpoints:
+        """Take note of the time; return the endpoints whose status changed with it."""
         async with self._changing:
             return self._apply(await asyncio.to_thread(self._after, None, usage=self._state.usage.due))
 
-    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
-        """Take objects of the cluster; return the endpoints whose standing changed."""
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
+        """Take objects of the cluster; return the endpoints whose status changed."""
         async with self._changing:
             change = await asyncio.to_thread(self._objects.take, kinds)
             recent = self.clock.now() - self._state.usage.at < _USAGE_SECONDS and bool(self._state.usage.scores)
             return self._apply(await asyncio.to_thread(self._after, change.files, usage=not recent), change)
 
-    async def _follow_files(self, changed: Callable[[Concerns], None]) -> None:
+    async def _follow_files(self, changed: Callable[[AffectedEndpoints], None]) -> None:
         async for _ in self._objects.changes():
             changed(await self.look())
 
-    async def _follow_time(self, changed: Callable[[Concerns], None]) -> None:
+    async def _follow_time(self, changed: Callable[[AffectedEndpoints], None]) -> None:
         while True:
             wait = self._seconds_left()
             if wait <= 0:
@@ -226,28 +226,28 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
     def _seconds_left(self) -> float:
         """Return the time until something changes by itself; a long time if nothing does."""
         state = self._state
-        until = state.standings.until
+        until = state.statuses.until
         left = _LONGEST_WAIT_SECONDS if until is None else until - self.clock.utc()
         if state.usage.due:
             left = min(left, state.usage.at + _USAGE_SECONDS - self.clock.now())
         return left
 
-    def _after(self, files: Iterable[FileObjects] | None, *, usage: bool) -> tuple[_State, Concerns]:
+    def _after(self, files: Iterable[FileObjects] | None, *, usage: bool) -> tuple[_State, AffectedEndpoints]:
         """Return the state with these objects (None for the same ones), at this time. Runs in a thread."""
         before = self._state
         hub = before.hub if files is None else Hub.build(files)
         used = before.usage._replace(due=self._computes_usage)
         if self._computes_usage and usage:
             used = _Usage(self._usage_of(hub), self.clock.now())
-        found = standings(
+        found = cluster_statuses(
             hub,
-            before.standings,
+            before.statuses,
             self.clock.utc(),
             local=self.parameters.cluster,
             usage=used.scores,
             evaluate=self.parameters.evaluate,
         )
-        differs = found.differ_from(before.standings)
+        differs = found.differ_from(before.statuses)
         concerns = no_endpoint if differs is None else lambda endpoint: differs(self.cluster_of(endpoint))
         without_pods = self._computes_usage and bool(hub.nodes) and not hub.pods
         return _State(hub, used, found, without_pods), concerns
@@ -259,7 +259,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
             hub.nodes.values(), hub.pods.values(), hub.slices.values(), hub.claims.values(), self._items
         )
 
-    def _apply(self, after: tuple[_State, Concerns], change: Change | None = None) -> Concerns:
+    def _apply(self, after: tuple[_State, AffectedEndpoints], change: Change | None = None) -> AffectedEndpoints:
         self._state, concerns = after
         if change is not None:
             self._objects.apply(change)
@@ -269,7 +269,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
 
     def _say(self) -> None:
         """Log each score that expired, or that a placement misses, once for as long as that is so."""
-        found = self._state.standings
+        found = self._state.statuses
         missing = {("missing", *each) for each in found.missing}
         expired = {("expired", cluster, score) for cluster, each in found.known.items() for score in each.expired}
         new = sorted((missing | expired) - self._said)

@@ -156,7 +156,7 @@ class _Devices:
 
 
 def _units_of(name: str, of: ResourceSlice, device: SliceDevice) -> frozenset[str]:
-    """Return the counter sets of which the device is a part, or the device itself."""
+    """Return the counter sets of the device, or the device itself."""
     return frozenset(f"{of.driver}/{of.pool}#{each.counter_set}" for each in device.consumes_counters) or frozenset(
         [name]
     )

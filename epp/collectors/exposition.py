@@ -6,6 +6,7 @@ the raw bytes, and only lines with one of these names are parsed.
 """
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -29,6 +30,9 @@ _PAIR = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"([^"\\]*(?:\\.[^"\\]
 _ESCAPE = re.compile(rb'\\([\\"n])')
 AFTER_NAME = (b"{", b" ", b"\t")
 _EXCERPT = 120
+_MOST_STAMP_DIGITS = 18
+_OLD_SECONDS = 300.0
+"""Age of a time stamp from which a value is not that of now; clocks of machines differ by less."""
 
 
 class Series(msgspec.Struct, frozen=True, gc=False):
@@ -38,10 +42,12 @@ class Series(msgspec.Struct, frozen=True, gc=False):
     """Text between the braces."""
     value: float
     """May be NaN or infinite."""
+    is_old: bool = False
+    """Whether its time stamp is long past."""
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The labels, parsed on access: most series are read for their value alone."""
+        """The labels, parsed on access: most series are read for their value only."""
         return _labels_of(self.block)
 
 
@@ -120,12 +126,14 @@ class Selector:
         start = end_of_name if block is None else block.end()
         stop = page.find(b"\n", start)
         rest = page[start:] if stop < 0 else page[start:stop]
+        parts = rest.split(None, 2)
         try:
-            value = float(rest.split(None, 1)[0])  # a time stamp may follow
+            value = float(parts[0])
+            is_old = len(parts) > 1 and _is_old(parts[1])
         except (IndexError, ValueError):
             excerpt = (self.name.encode() + page[end_of_name:start] + rest)[:_EXCERPT].decode(errors="replace")
             raise PageError(f"a series cannot be read: {excerpt!r}") from None
-        series = Series(b"" if block is None else block[1], value)
+        series = Series(b"" if block is None else block[1], value, is_old)
         if not self.labels or self.labels.items() <= series.labels.items():
             found.append(series)
         return len(page) if stop < 0 else stop
@@ -138,6 +146,11 @@ def start_of_value(page: bytes, end_of_name: int) -> int:
     stop = page.find(b"\n", start)
     value = page[start:stop].split()
     return -1 if stop < 0 or len(value) != 1 else page.index(value[0], start)
+
+
+def _is_old(stamp: bytes) -> bool:
+    """Return whether a time stamp is long past; what follows a value may be no time stamp."""
+    return stamp.isdigit() and time.time() - int(stamp[:_MOST_STAMP_DIGITS]) / 1000 > _OLD_SECONDS
 
 
 @lru_cache(maxsize=1024)  # the labels of an engine are the same in every page

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of the pages of model servers, which may send what they like, and what is said of a page beyond one."""
+"""Limits on the metrics pages of model servers, and the messages for pages beyond a limit."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -45,6 +46,16 @@ class PageLimitError(PageError):
         self.limit = limit
         self.in_part = limit in _IN_PART
         """Whether what is within the limit is read."""
+
+
+class ImpossibleValueError(PageError):
+    """A page has values that no engine can have; they count as unknown, and the others are read."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(
+            f"the page says what cannot be: {', '.join(problems[:3])}; that counts as unknown",
+            remedy="look at what serves this page, and at engineConfigs of the extractor",
+        )
 
 
 REMEDIES = {

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from epp.collectors.turns import in_turns
 from epp.datastore import Datastore
-from epp.framework.datalayer import Concerns, EveryEndpoint, Report, Tagger
+from epp.framework.datalayer import AffectedEndpoints, EveryEndpoint, Report, Tagger
 from epp.framework.endpoint import Endpoint
 
 _SHARE = 0.2
@@ -32,7 +32,7 @@ class _Round:
 
 
 class Retagging:
-    """Some endpoints by name, and rounds through all; neither waits for the other, and no round is begun anew."""
+    """Some endpoints by name, and rounds through all; neither waits for the other, and no round is begun again."""
 
     def __init__(self, store: Datastore, reports: _Reports, *, batch: int) -> None:
         """Prepare; `reports` returns what taggers say beyond what is known; `batch` endpoints are tagged at once."""
@@ -47,7 +47,7 @@ class Retagging:
         self._round: _Round | None = None
         self._wanted = asyncio.Event()
 
-    def want(self, tagger: Tagger[Any], concerns: Concerns) -> None:
+    def want(self, tagger: Tagger[Any], concerns: AffectedEndpoints) -> None:
         """Have the endpoints concerned tagged again; all of them in a round."""
         if isinstance(concerns, EveryEndpoint):
             if self._store.endpoints:  # those that join are tagged as they do
@@ -64,7 +64,7 @@ class Retagging:
             self._wanted.set()
 
     def use(self, taggers: Iterable[Tagger[Any]]) -> None:
-        """Let these taggers be the ones in use; a round is begun anew with those of its taggers that are among them."""
+        """Use these taggers; a round starts again with those of its taggers that are among them."""
         if self._round is not None:
             self._next.update(self._round.taggers)
             self._round = None

@@ -13,7 +13,7 @@ from epp.collectors.polling.poll import CollectorObserver
 from epp.collectors.retagging import Retagging
 from epp.collectors.turns import in_turns
 from epp.datastore import Change, Datastore, Staging
-from epp.framework.datalayer import Concerns, Report, Tagger
+from epp.framework.datalayer import AffectedEndpoints, Report, Tagger
 from epp.framework.endpoint import Endpoint
 from epp.framework.faults import described
 from epp.framework.records import Derivation
@@ -25,7 +25,7 @@ _MOST_AT_ONCE = 64
 """Changed endpoints that are tagged with the change of the pool itself; of more, all are tagged in the background."""
 
 _TRIES = 3
-"""Attempts at a large change in turns, while the pool changes otherwise."""
+"""Attempts at a large change in steps while the pool keeps changing."""
 
 Derivations: TypeAlias = Mapping[str, Iterable[Derivation]]
 NO_DERIVATIONS: Derivations = MappingProxyType({})
@@ -123,7 +123,7 @@ class Tagging:
         finally:
             self._is_tagged = False
 
-    def retag(self, tagger: Tagger[Any], concerns: Concerns) -> None:
+    def retag(self, tagger: Tagger[Any], concerns: AffectedEndpoints) -> None:
         """Have a tagger tag endpoints again in the background: see `follow`."""
         self._retagging.want(tagger, concerns)
 

@@ -15,7 +15,7 @@ from epp.config.instances import Builder, Instances
 from epp.config.lint import lint, refuse_unknown_accelerators
 from epp.config.load import LoadedConfig
 from epp.config.model import PluginRef
-from epp.config.probe import rehearse
+from epp.config.probe import TIME_LIMIT_SECONDS, Findings, in_time, rehearse, rehearse_scheduling
 from epp.config.problems import Problem, in_order_of_the_file
 from epp.config.profiles import build_profiles, choose_aggregator, choose_profile_picker
 from epp.config.shadows import check_shadows, divide_profiles
@@ -97,13 +97,16 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     assert of_headers is not None  # noqa: S101  the same
     complete = {name: profile for name, profile in profiles.items() if profile is not None}
     every = {name: profile for name, profile in built.items() if profile is not None}
+    scheduler = Scheduler(complete, handler, aggregator, observer=observer)
+    _rehearse_scheduling(instances, builder, scheduler)
+    instances.raise_problems()
     check_shadows(loaded.model, complete, shadows, instances)
     found_by_lint = lint(loaded, every, layer.feeds, instances, admission.flow_control)
     return Assembly(
         loaded=loaded,
         pipeline=Pipeline(
             parsers=ParserTable(parsers),
-            scheduler=Scheduler(complete, handler, aggregator, observer=observer),
+            scheduler=scheduler,
             plugins={role: instances.of(role) for role in all_roles()}
             | {Producer: producers, RequestHeaders: of_headers},
             sets_headers=frozenset(name for plugin in instances for name in plugin.sets_headers),
@@ -160,7 +163,10 @@ def _rehearse(instances: Instances, builder: Builder) -> None:
         if builder.previous.get(plugin.name) is plugin or plugin.name in instances.unconnected:
             continue
         path = instances.path_of(plugin)
-        findings = rehearse(plugin, builder.clock.now)
+        findings = in_time(partial(rehearse, plugin, builder.clock.now))
+        if findings is None:
+            _fail_in_time(instances, plugin)
+            return
         for name, derivations in findings.derivations.items():
             instances.derivations.setdefault(name, {}).update(derivations)
         for name in findings.undeclared:
@@ -169,16 +175,42 @@ def _rehearse(instances: Instances, builder: Builder) -> None:
                 f"{type(plugin).__name__}",
                 *path,
             )
-        for problem in findings.unusable:
-            instances.fail(f"plugin {plugin.name!r} {problem}", *path)
-        for problem in findings.raised:
-            instances.warn(f"plugin {plugin.name!r} failed on made-up endpoints: {problem}", *path)
+        _report(instances, plugin, findings)
         if findings.is_slow:
             instances.warn(
                 f"plugin {plugin.name!r} takes {findings.seconds * 1e3:.0f} ms for a few made-up endpoints, and every "
                 "request waits for it: a whole decision should take less than 1 ms, without network, disk or sleep",
                 *path,
             )
+
+
+def _rehearse_scheduling(instances: Instances, builder: Builder, scheduler: Scheduler) -> None:
+    """Try a new profile picker or aggregator with all profiles."""
+    tried = {plugin.name: plugin for plugin in (scheduler.profile_picker, scheduler.aggregator)}
+    if all(builder.previous.get(name) is plugin for name, plugin in tried.items()):
+        return
+    findings = in_time(partial(rehearse_scheduling, scheduler))
+    if findings is None:
+        _fail_in_time(instances, scheduler.profile_picker)
+        return
+    for name, found in findings.items():
+        _report(instances, tried[name], found)
+
+
+def _report(instances: Instances, plugin: Plugin[Any], findings: Findings) -> None:
+    path = instances.path_of(plugin)
+    for problem in findings.unusable:
+        instances.fail(f"plugin {plugin.name!r} {problem}", *path)
+    for problem in findings.raised:
+        instances.warn(f"plugin {plugin.name!r} failed on made-up endpoints: {problem}", *path)
+
+
+def _fail_in_time(instances: Instances, plugin: Plugin[Any]) -> None:
+    instances.fail(
+        f"plugin {plugin.name!r} did not return within {TIME_LIMIT_SECONDS:g} s when it was tried on made-up "
+        f"endpoints: look for a loop without an end, a lock, network or sleep in {type(plugin).__name__}",
+        *instances.path_of(plugin),
+    )
 
 
 def _check_headers(instances: Instances) -> None:

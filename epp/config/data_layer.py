@@ -52,11 +52,15 @@ def build_data_layer(loaded: LoadedConfig, instances: Instances) -> DataLayer:
 
 
 def readings_of(instances: Instances, layer: DataLayer) -> tuple[Reading, ...]:
-    """Return all plugins that read objects of the cluster, and the kinds for each."""
-    return tuple(
-        Reading(reader, tuple(dict.fromkeys((*reader.kinds, *layer.notified.get(reader, ())))))
-        for reader in instances.of(ObjectReader)
-    )
+    """Return all plugins that read objects of the cluster, and the kinds for each.
+
+    A source that names a kind of the plugin's own, with a version, stands for that.
+    """
+    found = []
+    for reader in instances.of(ObjectReader):
+        kinds = {(kind.group, kind.kind): kind for kind in (*reader.kinds, *layer.notified.get(reader, ()))}
+        found.append(Reading(reader, tuple(kinds.values())))
+    return tuple(found)
 
 
 def choose_discovery(loaded: LoadedConfig, instances: Instances) -> Discovery[Any] | None:

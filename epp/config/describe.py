@@ -108,7 +108,7 @@ class FlowControlGraph(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QuotaGraph(msgspec.Struct, frozen=True, rename="camel"):
-    """What tenants may take, as far as a source says so without a cluster."""
+    """Quotas of tenants, as far as known without a cluster."""
 
     source: PluginUse
     tenants: dict[str, dict[str, object]]

@@ -42,7 +42,7 @@ _EVICTION_ORDER = "priority-then-time-eviction-order-policy"
 _PLACE = "flowControl"
 _OLD_PLACE = "saturationDetector"
 _UNNAMED: Path = (_PLACE,)
-"""Where a detector is said that the file does not name."""
+"""Place to name for a detector that the file does not name."""
 _GATE_IS_OFF = "feature gate flowControl is off"
 
 _R = TypeVar("_R", bound=Plugin[Any])
@@ -134,7 +134,7 @@ def _declared(instances: Instances, role: type[_R]) -> tuple[_R, ...]:
 
 
 def _detector(config: EndpointPickerConfig, given: FlowControl) -> tuple[str, Path]:
-    """Return the name of the detector, and where it is said."""
+    """Return the name of the detector, and its place in the file."""
     if given.saturation_detector is not None:
         return given.saturation_detector.plugin_ref, (_PLACE, "saturationDetector", "pluginRef")
     if config.saturation_detector is not None:
@@ -214,7 +214,7 @@ def _bands(given: FlowControl, policies: "_Policies", instances: Instances) -> M
 
 
 class _Policies:
-    """Finds the policies that the file names, and adds those that it leaves out."""
+    """Resolves the policies in the file and adds defaults for missing ones."""
 
     def __init__(self, instances: Instances, given: FlowControl, *, may_add: bool) -> None:
         self._instances = instances

@@ -15,8 +15,8 @@ from epp.config.sources import decoded, read_again
 from epp.framework import Clock, ConfigurationError, SystemClock
 from epp.framework.faults import described
 from epp.framework.regular_files import file_id
-from epp.framework.second_look import Waiting, doubt, next_wait
-from epp.watch import changes
+from epp.framework.second_look import UnsettledVersion, doubt, next_wait
+from epp.watch import RELOADS, changes
 
 _log = structlog.get_logger()
 
@@ -52,17 +52,22 @@ class ConfigFollower:
         current: LoadedConfig,
         *,
         build: Callable[[LoadedConfig], Assembly],
+        watch: bool = True,
         observer: ConfigObserver | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Follow `path`, of which `current` was read; `build` is called in a thread, so that requests go on."""
+        """Follow `path`; `current` is its content so far. `build` runs in a thread, so that requests are not delayed.
+
+        Without `watch`, the file is read again only at a reload that an operator asks for.
+        """
         self._path = path
+        self._watch = watch
         self._effective = current.text
         self._rejected_text: str | None = None
         self._build = build
         self._clock = clock or SystemClock()
         self._file = file_id(path)
-        self._waiting: Waiting | None = None
+        self._waiting: UnsettledVersion | None = None
         self._whole = b""
         """Digest of the last version that did not have to wait any more."""
         self._observer = observer or ConfigObserver()
@@ -71,7 +76,7 @@ class ConfigFollower:
 
     async def versions(self) -> AsyncIterator[Assembly]:
         """Yield each new version as soon as it is there, until cancelled."""
-        async for _ in changes(self._path):
+        async for _ in changes(self._path) if self._watch else RELOADS.each():
             assembly = await self.look()
             if assembly is not None:
                 yield assembly
@@ -117,6 +122,8 @@ class ConfigFollower:
 
     def _is_whole(self, text: str, *, in_place: bool) -> bool:
         """Return whether a valid version may take effect: one that may be half-written waits for a second look."""
+        if not self._watch:
+            return True  # an operator has said that it is
         digest, now = hashlib.blake2b(text.encode()).digest(), self._clock.now()
         if digest == self._whole:
             return True

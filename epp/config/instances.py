@@ -237,7 +237,7 @@ class Instances:
         self.fail(f"no plugin is named {name!r}", *path, remedy=remedy)
 
     def connect(self) -> None:
-        """Give each plugin those that its parameters refer to."""
+        """Give each plugin the plugins in its parameters."""
         for plugin in tuple(self._by_name.values()):
             path = self.path_of(plugin)
             found = self._referred_to(plugin, path)

@@ -17,7 +17,7 @@ from epp.framework.hints import hint_at
 from epp.framework.plugin import Datum, Plugin, Stage, roles_of
 from epp.framework.quotas import QuotaSource
 from epp.framework.request import DataKey
-from epp.framework.roles import Category, Scorer
+from epp.framework.roles import Category, EndpointObserver, Filter, Picker, PreRequest, ResponseHeaders, Scorer
 from epp.framework.snapshot import (
     ACCELERATOR,
     AVOIDED,
@@ -34,6 +34,15 @@ from epp.framework.snapshot import (
 )
 from epp.scheduling import Profile
 
+_ONLY_IN_PROFILES: tuple[type[Plugin[Any]], ...] = (
+    Filter,
+    Scorer,
+    Picker,
+    PreRequest,
+    ResponseHeaders,
+    EndpointObserver,
+)
+"""Roles of plugins that are called in profiles, and of what these remember there."""
 _OWN_COLUMNS = (IN_FLIGHT, INHERITED, IN_FLIGHT_TOKENS, SERVED, FAILED, LAST_PICKED, METRICS_AT, REACHABLE, AVOIDED)
 """Columns that the picker itself fills for every endpoint."""
 
@@ -61,6 +70,14 @@ def lint(
             loaded.problem(message, "flowControl" if loaded.model.flow_control else "featureGates")
             for message in _of_flow_control(flow_control, feeds)
         ]
+    found += [
+        loaded.problem(
+            f"plugin {plugin.name!r} has no effect: no profile and no other plugin refers to it; add a pluginRef to a "
+            "profile, or remove it",
+            *instances.path_of(plugin),
+        )
+        for plugin in _unused(loaded, profiles, instances)
+    ]
     for plugin in instances:
         found += [
             loaded.problem(message, *instances.path_of(plugin))
@@ -83,6 +100,36 @@ def lint(
         for message in _of_quotas(source, tagged=ACCELERATOR.name in collected, may_wait=flow_control is not None)
     ]
     return found
+
+
+def _unused(loaded: LoadedConfig, profiles: Mapping[str, Profile], instances: Instances) -> Iterator[Plugin[Any]]:
+    """Yield plugins of the file that only profiles use, and none does."""
+    model = loaded.model.model_dump()
+    model["plugins"] = [spec["parameters"] for spec in model["plugins"]]
+    used = set(_texts(model))
+    for profile in profiles.values():
+        used |= {member.filter.name for member in profile.filters} | {member.scorer.name for member in profile.scorers}
+        used.add(profile.picker.name)
+    for spec in loaded.model.plugins:
+        plugin = instances.by_name.get(spec.name or spec.type)
+        if (
+            plugin is not None
+            and plugin.name not in used
+            and all(role in _ONLY_IN_PROFILES for role in roles_of(type(plugin)))
+        ):
+            yield plugin
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield all texts in plain data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _texts(each)
 
 
 def _of_quotas(source: QuotaSource[Any], *, tagged: bool, may_wait: bool) -> Iterator[str]:

@@ -13,10 +13,10 @@ from pydantic_core import ErrorDetails
 from epp.config.document import Document, Path, Place
 from epp.config.model import API_VERSION, KIND, EndpointPickerConfig
 from epp.config.problems import InvalidConfigError, Problem
+from epp.config.ready_made import sample_texts
 from epp.config.repair import NO_GAPS, Gaps, keys_at, meant_by, repaired, unquoted
 from epp.config.sources import Source, find_sources, problem_of, read_file
 from epp.framework.hints import hint_at
-from epp.samples import sample_texts
 
 _SHAPES = {
     "dict_type": "should be a mapping",

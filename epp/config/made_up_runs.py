@@ -50,7 +50,11 @@ def scheduling_run(
     """Do what `epp.framework.testing.run_scheduling` says."""
     pipeline = _pipeline(config, plugins, clock)
     _prepare(request, pool, (*pipeline.of(RequestHeaders), *pipeline.of(Producer)))
-    return pipeline.scheduler.schedule(request, pool)
+    watch = _Watch()
+    result = pipeline.scheduler.observed_by(watch).schedule(request, pool)
+    if (problem := watch.problems.get(pipeline.scheduler.aggregator.name)) is not None:
+        raise ValueError(f"plugin {pipeline.scheduler.aggregator.name!r}: {problem}")
+    return result
 
 
 class _Watch(SchedulingObserver):

@@ -149,7 +149,7 @@ class DataLayer(_Model):
     """Where knowledge of the endpoints comes from."""
 
     inject_defaults: bool = True
-    """Whether engine metrics are scraped even where no source says so."""
+    """Whether engine metrics are scraped without a data source that asks for them."""
     stale_after: PositiveSeconds | None = None
     """Age from which the load that an endpoint reported (`waiting`, `running`, `kv_usage`) is stale; by default, it
     never is. An endpoint that never reported is not stale."""

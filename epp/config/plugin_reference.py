@@ -142,7 +142,7 @@ def _class_name(annotation: Any) -> str:
 
 
 def _field_texts(cls: type[msgspec.Struct]) -> dict[str, str]:
-    """Return the string below each field, of the class and of those that it derives from."""
+    """Return the docstring below each field, of the class and its bases."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if not issubclass(base, msgspec.Struct) or base in {Parameters, msgspec.Struct}:

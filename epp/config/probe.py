@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tries plugins on made-up endpoints: finds undeclared reads, unusable results, errors and slow calls beforehand."""
 
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from time import perf_counter
@@ -14,7 +15,7 @@ import numpy as np
 from epp.framework.arrays import Floats, ResultError
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
-from epp.framework.errors import RequestError
+from epp.framework.errors import InternalError, PluginFailedError, RequestError
 from epp.framework.faults import described
 from epp.framework.plugin import Plugin
 from epp.framework.records import ENDPOINTS, Derivation, Records
@@ -30,12 +31,15 @@ from epp.framework.request import (
     RequestBody,
 )
 from epp.framework.snapshot import CORE_COLUMNS, Attribute, Column, Snapshot
+from epp.scheduling import Scheduler, SchedulingObserver
 
 T = TypeVar("T")
 
 _SLOW_SECONDS = 0.01
 """A hundred times the usual cost of a whole decision."""
 _TRIALS, _PATIENCE_SECONDS = 5, 0.5
+TIME_LIMIT_SECONDS = 5.0
+"""Longest trial of one plugin; one that takes longer is taken for one that never returns."""
 _PROMPT_TOKENS = 256
 _VALUES = {
     PREFIX_MATCH.name: PrefixMatch(np.array([2, 0, 1], dtype=np.int32), total_blocks=4, block_tokens=64),
@@ -68,6 +72,50 @@ class Findings:
         return self.seconds >= _SLOW_SECONDS
 
 
+def in_time(trial: Callable[[], T], *, limit_seconds: float = TIME_LIMIT_SECONDS) -> T | None:
+    """Return what a trial finds; None where it does not return in time, and its thread is left behind."""
+    found: list[T] = []
+    thread = threading.Thread(target=lambda: found.append(trial()), name="plugin-trial", daemon=True)
+    thread.start()
+    thread.join(limit_seconds)
+    return found[0] if found else None
+
+
+class _Problems(SchedulingObserver):
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[Exception, str]] = {}
+        """The last one of each plugin."""
+
+    def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:
+        self.found[plugin] = error, problem
+
+
+def rehearse_scheduling(scheduler: Scheduler) -> Mapping[str, Findings]:
+    """Try the profile picker and the aggregator on two made-up endpoints; return findings by name of the plugin.
+
+    Profiles run as they are, which leaves some without a result, and once more without their filters.
+    """
+    unfiltered = {name: replace(profile, filters=()) for name, profile in scheduler.profiles.items()}
+    picker, aggregator = scheduler.profile_picker, scheduler.aggregator
+    findings: dict[str, Findings] = {}
+    for profiles in (scheduler.profiles, unfiltered):
+        problems = _Problems()
+        pool = Candidates(_watched_snapshot(set(), _KNOWN), np.arange(len(_KNOWN), dtype=np.intp), profile="probe")
+        try:
+            Scheduler(profiles, picker, aggregator, observer=problems).schedule(_request(set(), ""), pool)
+        except PluginFailedError:
+            pass  # noted by the observer
+        except InternalError as error:
+            problems.found[picker.name] = error, str(error)
+        except RequestError:
+            pass  # a refusal is an answer
+        for name in {picker.name, aggregator.name} & problems.found.keys():
+            raised, problem = problems.found[name]
+            is_unusable = isinstance(raised, ResultError)
+            findings[name] = Findings((), (problem,) if is_unusable else (), () if is_unusable else (problem,))
+    return findings
+
+
 def rehearse(plugin: Plugin[Any], timer: Callable[[], float] = perf_counter) -> Findings:
     """Try a plugin on two endpoints whose columns are known, and on three that have reported nothing."""
     touched: set[str] = set()
@@ -93,11 +141,15 @@ def rehearse(plugin: Plugin[Any], timer: Callable[[], float] = perf_counter) -> 
 
 
 def _rehearse(plugin: Plugin[Any], touched: set[str], pool: Candidates) -> None:
+    plugin.rehearse(_request(touched, plugin.name), pool)
+
+
+def _request(touched: set[str], owner: str) -> "_WatchedRequest":
     body = RequestBody(model="probe", prompt=b"x" * 1024, prompt_tokens=_PROMPT_TOKENS)
     request = _WatchedRequest("probe", body, dry_run=True)
     request.touched = touched
-    request.owner = plugin.name
-    plugin.rehearse(request, pool)
+    request.owner = owner
+    return request
 
 
 def _least_seconds(call: Callable[[], None], timer: Callable[[], float]) -> float:

@@ -47,7 +47,10 @@ def choose_profile_picker(
     if not all_known:
         return None
     if not declared and len(profiles) > 1:
-        raise ConfigurationError(f"{len(profiles)} profiles and no profile picker to choose among them")
+        raise ConfigurationError(
+            f"{len(profiles)} profiles and no profile picker to choose among them",
+            remedy="add a profile picker to plugins, such as disagg-profile-handler, or keep one profile",
+        )
     handler = declared[0] if declared else instances.ensure(DEFAULT_PROFILE_PICKER, ProfilePicker, "one profile")
     try:
         for warning in handler.check_profiles(tuple(profiles)):
@@ -167,7 +170,7 @@ class _Parts:
             self._pickers.append(plugin)
 
     def _staleness(self, ref: WeightedRef) -> Staleness | None:
-        """Return the plugin's view of stale endpoints; those that dataLayer drops, it is not shown anyway."""
+        """Return the plugin's view of stale endpoints, except endpoints that dataLayer drops."""
         after = ref.stale_after or self._layer.stale_after
         general, own = _rule(self._layer.on_stale) or OnStale.NEUTRAL, _rule(ref.on_stale)
         if after is None or (general is OnStale.DROP and own is None and ref.stale_after is None):

@@ -99,7 +99,7 @@ def keys_at(path: Path) -> list[str]:
 
 
 def meant_by(key: str, path: Path, present: Iterable[str]) -> str | None:
-    """Return the key that an unknown one is a misspelling of, among those that the mapping lacks."""
+    """Return the missing key that is closest in spelling to an unknown one."""
     return nearest(key, set(keys_at(path)).difference(present))
 
 

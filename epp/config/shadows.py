@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells profiles that decide from those that are tried out beside them."""
+"""Separates deciding profiles from shadow profiles."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -48,7 +48,7 @@ def divide_profiles(
 def check_shadows(
     config: EndpointPickerConfig, deciding: Mapping[str, Profile], shadows: Mapping[str, Profile], instances: Instances
 ) -> None:
-    """Warn of what is there for shadows alone, and what requests feel all the same."""
+    """Warn of what is there for shadows only, and what requests feel all the same."""
     if not shadows:
         return
     _check_pickers(config, deciding, shadows, instances)

@@ -46,7 +46,7 @@ class Source:
 
 @dataclass(slots=True)
 class Sources:
-    """All configurations in a text, and everything else that stands in it."""
+    """All configurations in a text, and its other documents."""
 
     found: list[Source] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)

@@ -2,7 +2,7 @@
 """The only writable store of endpoints and their data."""
 
 from epp.datastore.ledger import Credit, Flow, Ledger, Place, Ticket, Work
-from epp.datastore.places import Change, by_id
+from epp.datastore.slots import Change, by_id
 from epp.datastore.staging import Staging
 from epp.datastore.store import Datastore
 

@@ -30,7 +30,7 @@ class Inheritance:
         self._until = -inf
 
     def begin(self, slots: Iterable[int], now: float, seconds: float) -> None:
-        """Take over from another picker at these slots; those that have reported inherit by their last report."""
+        """Take over from another picker at these slots; slots with a report inherit by their last report."""
         self.end()
         self._until = now + seconds
         self._expected = set(slots)

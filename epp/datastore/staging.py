@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from epp.datastore.places import Change, Places
+from epp.datastore.slots import Change, Slots
 from epp.framework.datalayer import Report
 from epp.framework.endpoint import Endpoint
 from epp.framework.records import ENDPOINTS, Derivation, Records
@@ -31,7 +31,7 @@ class Staging:
         *,
         version: int,
         snapshot: Snapshot,
-        places: Places,
+        places: Slots,
         attributes: Mapping[str, tuple[Attribute[Any], list[Any]]],
         writes: Mapping[str, int],
         tagged: Mapping[str, Tagged],
@@ -51,7 +51,7 @@ class Staging:
         self.attributes = dict(attributes)
         """All records by slot, and those to come in place of what is there."""
         self.writes = writes
-        self._tagged = tagged
+        self.tagged = tagged
         self._wanted = wanted
         self._derivations = derivations
 
@@ -65,9 +65,9 @@ class Staging:
         for name in self.tags:
             yield from self._derive(name, self.attributes[name][1], self._snapshot.attributes.get(name))
 
-    def _fill(self, before: Places, wanted: Mapping[str, Endpoint]) -> Iterator[None]:
+    def _fill(self, before: Slots, wanted: Mapping[str, Endpoint]) -> Iterator[None]:
         """Find the slot of each endpoint: the one that it has, or else the lowest that is free."""
-        places = self.places = Places(len(before.endpoints))
+        places = self.places = Slots(len(before.endpoints))
         removed: list[tuple[int, Endpoint]] = []
         updated: list[tuple[int, Endpoint]] = []
         for number, (identity, slot) in enumerate(tuple(before.slots.items())):
@@ -92,9 +92,7 @@ class Staging:
                 records[slot] = attribute.unknown
             yield
 
-    def _join(
-        self, places: Places, wanted: Mapping[str, Endpoint], added: list[tuple[int, Endpoint]]
-    ) -> Iterator[None]:
+    def _join(self, places: Slots, wanted: Mapping[str, Endpoint], added: list[tuple[int, Endpoint]]) -> Iterator[None]:
         places.count_free()
         for number, endpoint in enumerate(wanted.values()):
             if endpoint.id not in places.slots:
@@ -103,7 +101,7 @@ class Staging:
                 yield
 
     def _tag(self) -> Iterator[None]:
-        for number, (identity, (tagged, reports)) in enumerate(self._tagged.items()):
+        for number, (identity, (tagged, reports)) in enumerate(self.tagged.items()):
             slot = self.places.slots.get(identity)
             endpoint = None if slot is None else self.places.endpoints[slot]
             if slot is None or endpoint is None or (self._wanted is None and endpoint is not tagged):

@@ -2,6 +2,7 @@
 """Endpoints and their data: written in the background, read as snapshots."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import is_
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -10,13 +11,13 @@ import numpy as np
 
 from epp.datastore.inheritance import Inheritance
 from epp.datastore.ledger import Ledger
-from epp.datastore.places import Change, Places, by_id
+from epp.datastore.slots import Change, Slots, by_id
 from epp.datastore.staging import Staging, Tagged
 from epp.datastore.table import ColumnTable
 from epp.framework.arrays import Floats, Mask, Positions, read_only
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Report
-from epp.framework.endpoint import Endpoint
+from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.plugin import Datum
 from epp.framework.records import ENDPOINTS, Derivation, Records
 from epp.framework.snapshot import (
@@ -46,7 +47,7 @@ class Datastore:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._table = ColumnTable(CORE_COLUMNS)
-        self._places = Places()
+        self._places = Slots()
         self._reports: list[Report | None] = []
         """By slot: the last report, if nothing else was written there since."""
         self._has_core = bytearray()
@@ -170,10 +171,27 @@ class Datastore:
             self._tell_news()
 
     def tag(self, endpoint: Endpoint, report: Report) -> None:
-        """Write what the endpoint's labels say of it; METRICS_AT stays, and all is ignored once the endpoint left."""
-        slot = self.slot_of(endpoint)
+        """Write what a tagger says of the endpoint; METRICS_AT stays, and all is ignored once the endpoint left.
+
+        An endpoint that is found to have another pod, or whose node was started again, starts from nothing.
+        """
+        slot = self.slot_of(self._identified(endpoint, report))
         if slot is not None:
             self._write(slot, report)
+
+    def _identified(self, endpoint: Endpoint, report: Report) -> Endpoint:
+        """Note the pod and the boot of an endpoint; return the endpoint, or the new one that took its place."""
+        slot = self.slot_of(endpoint)
+        if slot is None or not (report.uid or report.boot_id):
+            return endpoint
+        known = self._places.identities[slot]
+        reported = endpoint.identity.after(Identity(endpoint.id, endpoint.hostport, report.uid, report.boot_id))
+        if reported.is_another_than(known):
+            endpoint = replace(endpoint)
+            self.update([endpoint], [endpoint.id])
+            slot = self._places.slots[endpoint.id]
+        self._places.identities[slot] = reported.after(known)
+        return endpoint
 
     def stage(
         self,
@@ -237,6 +255,9 @@ class Datastore:
             if endpoints[slot] is endpoint:
                 self._table.put(column, slot, value)
         self._reports = [None] * len(self._reports)
+        for endpoint, reports in staging.tagged.values():
+            for report in reports:
+                self._identified(endpoint, report)
 
     def _take_over(self, name: str, staging: Staging) -> bool:
         """Take the records of an attribute from a staging as a whole; return False where others were written since."""
@@ -263,7 +284,7 @@ class Datastore:
             for attribute, record in report.attributes.items()
             if attribute.name not in self._attributes or self._attributes[attribute.name][1][slot] != record
         }
-        return Report(report.columns, attributes)
+        return Report(report.columns, attributes, uid=report.uid, boot_id=report.boot_id)
 
     def forget(self, data: Iterable[Datum], endpoint: Endpoint | None = None) -> None:
         """Reset columns and attributes to unknown, of every endpoint unless one is given: nothing reports them."""

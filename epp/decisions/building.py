@@ -23,13 +23,13 @@ from epp.decisions.record import (
 )
 from epp.decisions.runs import MOST_LISTED, before_filters, number, profile_run
 from epp.director import Decision
-from epp.flow_control import STAY
+from epp.flow_control import QUEUEING_OUTCOME
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import InternalError, RequestError
 from epp.framework.headers import OBJECTIVE
-from epp.framework.printable import printable
+from epp.framework.printable import printable, shown_path
 from epp.framework.request import Request
 from epp.framework.result import FailedScheduling, ProfileAttempt, ProfileResult, SchedulingResult
 from epp.framework.snapshot import METRICS_AT, Snapshot
@@ -114,7 +114,7 @@ def _asked(request: Request) -> Asked:
     addresses = () if request.subset is None else tuple(sorted(request.subset.addresses))
     tenant = request.get(TENANT)
     return Asked(
-        path=printable(request.path, MOST_NAME),
+        path=shown_path(request.path),
         model=printable(request.body.model, MOST_NAME),
         target_model=printable(request.model, MOST_NAME) if request.rewrites_model else "",
         rewrite=printable(request.rewritten_by, MOST_NAME),
@@ -223,7 +223,7 @@ def _pick(request: Request, result: SchedulingResult) -> Pick:
 
 
 def _with_queue(request: Request, timings: Timings) -> Timings:
-    stay = request.get(STAY)
+    stay = request.get(QUEUEING_OUTCOME)
     if stay is None or not stay.waited:
         return timings
     return replace(timings, queue=round(stay.seconds, 6), queue_outcome=stay.outcome.value)

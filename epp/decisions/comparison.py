@@ -47,7 +47,7 @@ class Side(_Part, frozen=True, kw_only=True):
     """Its share of them, 0 to 1."""
 
 
-class Move(_Part, frozen=True, kw_only=True):
+class Shift(_Part, frozen=True, kw_only=True):
     """Requests that go elsewhere."""
 
     before: str
@@ -68,15 +68,15 @@ class Comparison(_Part, frozen=True, kw_only=True):
     differing: int
     """Decisions that the second one takes otherwise than the first one."""
     cut: int
-    """Records that list some of the endpoints alone, among which both choose."""
+    """Records that list some of the endpoints only, among which both choose."""
     config: Side
     against: Side
-    moves: Sequence[Move]
+    moves: Sequence[Shift]
     """Of the requests that go elsewhere, from class to class; those of most requests first."""
     recalled: Sequence[str]
     """Plugins of the second configuration that say what they said then."""
     asked_anew: Mapping[str, Sequence[str]]
-    """Its plugins that are asked anew, with the data that they read and no record has."""
+    """Its plugins that are asked again, with the data that they read and no record has."""
 
 
 class _Sums:
@@ -147,7 +147,7 @@ def compare(records: Sequence[DecisionRecord], config: Assembly, against: Assemb
             moves[_place(fleet, taken), _place(fleet, otherwise)] += 1
         if picked in fleet.slots:
             last_picked[fleet.slots[picked]] = number
-    anew = asked_anew(against, config)
+    again = asked_anew(against, config)
     return Comparison(
         decisions=len(records),
         replayed=len(usable),
@@ -157,9 +157,9 @@ def compare(records: Sequence[DecisionRecord], config: Assembly, against: Assemb
         cut=cut,
         config=sums[0].side(),
         against=sums[1].side(),
-        moves=[Move(before=a, after=b, count=count) for (a, b), count in moves.most_common(_MOST_MOVES)],
+        moves=[Shift(before=a, after=b, count=count) for (a, b), count in moves.most_common(_MOST_MOVES)],
         recalled=_recalled(against, config),
-        asked_anew=anew,
+        asked_anew=again,
     )
 
 

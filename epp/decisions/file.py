@@ -125,7 +125,7 @@ class DecisionFile:
     def _append(self, data: bytes) -> None:
         """Append whole lines, or nothing; raises OSError.
 
-        The file is opened anew each time, so that others may move or remove it.
+        The file is opened again each time, so that others may move or remove it.
         """
         descriptor = self._open()
         try:

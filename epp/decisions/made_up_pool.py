@@ -32,7 +32,7 @@ from epp.framework.snapshot import (
 )
 
 MOST_CHANGES = 256
-"""Endpoints that may be changed at once: each is tagged anew where its labels change."""
+"""Endpoints that may be changed at once: each is tagged again where its labels change."""
 
 
 class EndpointChange(Parameters, frozen=True, kw_only=True):

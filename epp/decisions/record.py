@@ -47,11 +47,11 @@ class Seen(_Part, frozen=True, kw_only=True):
     """Time from the last change in it to the decision."""
     endpoints: int = 0
     available: int = 0
-    """Of these, those that can be reached and are not excluded."""
+    """Endpoints of these that can be reached and are not excluded."""
     eligible: int = 0
-    """Of these, those that the gateway's subset allows."""
+    """Endpoints of these in the gateway's subset."""
     screened: int = 0
-    """Of these, those that screeners, quotas and flow control left."""
+    """Endpoints of these after screeners, quotas and flow control."""
 
 
 class Drop(_Part, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ class Failure(_Part, frozen=True, kw_only=True):
     """The drop reason that the client is told."""
     message: str = ""
     detail: str = ""
-    """For operators alone."""
+    """For operators only."""
 
 
 class ProfileRun(_Part, frozen=True, kw_only=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records decisions: those of requests that fail, of a sample, and of those that ask for it.
+"""Records decisions of failed requests, of a sample, and of requests that ask for it.
 
 A request that is recorded costs a few references as it is routed. Its record is made afterwards, in a share of the
 event loop's time; where that is not enough, records are lost and counted.
@@ -84,7 +84,7 @@ class Recorder(DirectorObserver):
         self._allowed_at = clock.now()
         self._waiting: deque[Recording] = deque()
         self._unwritten: dict[Recording, bytes] = {}
-        """Complete records that wait for shadows, of which no more wait than the configuration allows."""
+        """Complete records that wait for shadow profiles; bounded by the configuration."""
         self._wanted = asyncio.Event()
 
     def next_id(self) -> str:
@@ -230,7 +230,7 @@ class Recorder(DirectorObserver):
 
 
 class SamplingRecorder(Recorder):
-    """Records a sample of all requests too, and those that ask for it."""
+    """Also records a sample of all requests, and requests that ask for it."""
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
         """Begin the record of a request."""

@@ -73,7 +73,7 @@ class Recording:
         self.is_lost = False
         """Whether its record could not be made."""
         self.is_queued = False
-        """Whether it is to be made, or made anew."""
+        """Whether it is to be made, or made again."""
         self.is_written = False
         """Whether it is in the file."""
         self._request: Request | None = request

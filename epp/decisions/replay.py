@@ -109,9 +109,9 @@ class Fleet:
 
 
 def endpoints_of(run: ProfileRun) -> Collection[str]:
-    """Return the endpoints of which a run says enough: those that have scores, and those that were dropped.
+    """Return the endpoints with enough data in a run: scored ones and dropped ones.
 
-    Of a run without scores, those that filters kept too.
+    In a run without scores, also the endpoints that filters kept.
     """
     dropped = {drop.endpoint: None for step in run.filters for drop in step.dropped}
     if run.candidates:
@@ -151,7 +151,7 @@ class Replay:
     """One configuration, which takes recorded decisions again.
 
     What a plugin said then counts again where the configuration under which it was recorded has the same plugin, with
-    the same parameters: also what it had learned then. All others are asked anew, and know what the record has: load,
+    the same parameters: also what it had learned then. All others are asked again, and know what the record has: load,
     accelerators and their price.
     """
 
@@ -224,7 +224,7 @@ def _are_fed_the_same(plugin: Plugin[Any], one: Assembly, other: Assembly) -> bo
 
 
 def asked_anew(assembly: Assembly, recorded_by: Assembly) -> Mapping[str, tuple[str, ...]]:
-    """Return the filters and scorers of a configuration that are asked anew, with the data that no record has."""
+    """Return the filters and scorers of a configuration that are asked again, with the data that no record has."""
     same = same_plugins(assembly, recorded_by)
     return {
         plugin.name: tuple(dict.fromkeys(_lacking(plugin, assembly, frozenset())))

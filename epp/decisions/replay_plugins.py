@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters and scorers that say again what a record has of them, and ask a real one for endpoints that it lacks."""
+"""Filters and scorers that replay recorded results, and call a real plugin for endpoints without a record."""
 
 from collections.abc import Mapping
 from typing import Any

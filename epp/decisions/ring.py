@@ -18,7 +18,7 @@ class Kept(NamedTuple):
 
 
 class Ring:
-    """Records in the order of their decisions; the oldest give way."""
+    """Ring buffer of records in the order of their decisions."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profile runs of a record: what each filter dropped and why, and what each scorer said of whom."""
+"""Profile runs of a record: drops of each filter with reasons, and scores by scorer and endpoint."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice

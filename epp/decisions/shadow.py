@@ -5,7 +5,7 @@ from asyncio import CancelledError
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, TypeVar, TypeVarTuple
 
 import structlog
@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from epp.decisions.record import ShadowRun
 from epp.decisions.resident import Growth, ResidentMemory
 from epp.decisions.runs import accelerator_of, cost_of, name_of, number
-from epp.decisions.time_limit import OverTimeError, TimeLimit
 from epp.framework.candidates import Candidates
 from epp.framework.errors import PluginFailedError, RequestError
 from epp.framework.plugin import Plugin, Role
@@ -28,6 +27,8 @@ from epp.scheduling import Cycle, Failure, Guard, Profile, SchedulingObserver
 _MOST_OVERRUNS = 5.0
 _FORGIVEN = 0.05
 """Overruns that a run in time makes up for."""
+_WAITING = 4.0
+"""Times its CPU time that a run may take in all: another process may have the CPU, or a plugin may wait."""
 _MOST_TEXT = 200
 _DIGITS = 6
 _SAME = 1e-9
@@ -84,30 +85,21 @@ class Compared:
     """Dollars an hour."""
 
 
-class Bounds:
-    """What bounds all shadows of a process."""
-
-    def __init__(self) -> None:
-        """Prepare; `open` on the loop's thread."""
-        self.time = TimeLimit()
-        self.memory = ResidentMemory()
-
-    def open(self) -> None:
-        """Begin."""
-        self.time.open()
-
-    def close(self) -> None:
-        """End."""
-        self.time.close()
+class _OverTimeError(Exception):
+    """A run has taken too long; no further plugin is called."""
 
 
 class Shadow(SchedulingObserver):
     """Runs one profile; on the event loop, between other work."""
 
     def __init__(
-        self, profile: Profile, seconds: float, bounds: Bounds, failed: Callable[[str, str], None] | None = None
+        self,
+        profile: Profile,
+        seconds: float,
+        memory: ResidentMemory,
+        failed: Callable[[str, str], None] | None = None,
     ) -> None:
-        """`seconds` are for one request; `failed` is told profile and plugin of each call that raised."""
+        """`seconds` of CPU time are for one request; `failed` is told profile and plugin of each call that raised."""
         self.name = profile.name
         self.problem = ""
         """Why it is disabled; empty while it runs."""
@@ -115,10 +107,10 @@ class Shadow(SchedulingObserver):
         self._logged: set[str] = set()
         """Plugins whose failures have been logged."""
         self._seconds = seconds
-        self._bounds = bounds
+        self._memory = memory
         self._overruns = 0.0
         self._growth = Growth()
-        self._guard = _BoundedGuard(self, bounds.time)
+        self._guard = _BoundedGuard(self, seconds)
         self._cycle = Cycle(profile, self._guard, self)
 
     def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:  # noqa: ARG002
@@ -131,14 +123,15 @@ class Shadow(SchedulingObserver):
 
     def run(self, tried: Tried) -> Compared:
         """Return where the profile would have sent a request; raises nothing."""
-        started, before = perf_counter(), self._bounds.memory.size_bytes()
+        started, before = perf_counter(), self._memory.size_bytes()
         found: ProfileResult | None = None
         outcome, problem = Outcome.FAILED, ""
-        self._guard.plugin = ""
+        self._guard.begin()
         try:
-            found = self._bounds.time.call(self._seconds, self._picked, tried)
-        except OverTimeError:
-            outcome, problem = Outcome.TIMEOUT, self._too_slow
+            candidates = tried.candidates()
+            found = self._cycle.run(tried.dry, candidates.within(self.name, candidates.peer))
+        except _OverTimeError:
+            pass  # as said below
         except PluginFailedError as error:
             problem = str(error)
         except RequestError as error:
@@ -146,19 +139,12 @@ class Shadow(SchedulingObserver):
         except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001  whatever a plugin raises
             problem = f"{type(error).__name__}: {error}"
         seconds = perf_counter() - started
-        if found is not None and self._bounds.time.is_over():
-            outcome, problem, found = Outcome.TIMEOUT, self._too_slow, None
-        self._judge(outcome, self._growth.breach(before, self._bounds.memory.size_bytes()))
+        if self._guard.is_over():
+            outcome, found = Outcome.TIMEOUT, None
+            problem = f"took more than {self._seconds * 1e3:g} ms, in plugin {self._guard.plugin!r}"
+        self._judge(outcome, self._growth.breach(before, self._memory.size_bytes()))
         run = ShadowRun(profile=self.name, seconds=round(seconds, _DIGITS), problem=printable(problem, _MOST_TEXT))
         return Compared(run, outcome) if found is None else _compared(run, found, tried)
-
-    def _picked(self, tried: Tried) -> ProfileResult:
-        candidates = tried.candidates()
-        return self._cycle.run(tried.dry, candidates.within(self.name, candidates.peer))
-
-    @property
-    def _too_slow(self) -> str:
-        return f"stopped after {self._seconds * 1e3:g} ms, in plugin {self._guard.plugin!r}"
 
     def _judge(self, outcome: Outcome, breach: str) -> None:
         """Disable the profile where it takes too much."""
@@ -182,19 +168,29 @@ class Shadow(SchedulingObserver):
 
 
 class _BoundedGuard(Guard):
-    """Calls no plugin after the time of a run is over."""
+    """Calls no further plugin once a run has taken its CPU time, or four times as long altogether."""
 
-    __slots__ = ("_limit", "plugin")
+    __slots__ = ("_cpu_until", "_seconds", "_until", "plugin")
 
-    def __init__(self, observer: SchedulingObserver, limit: TimeLimit) -> None:
+    def __init__(self, observer: SchedulingObserver, seconds: float) -> None:
         super().__init__(observer)
-        self._limit = limit
+        self._seconds = seconds
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a run."""
+        self._cpu_until = thread_time() + self._seconds
+        self._until = perf_counter() + self._seconds * _WAITING
         self.plugin = ""
-        """The one that is called, or was called last."""
+        """The plugin that was called last."""
+
+    def is_over(self) -> bool:
+        """Return whether the run has taken too long."""
+        return thread_time() >= self._cpu_until or perf_counter() >= self._until
 
     def call(self, role: Role, plugin: Plugin[Any], method: Callable[[*A], T], *arguments: *A) -> T | Failure:
-        if self._limit.is_over():
-            raise OverTimeError
+        if self.is_over():
+            raise _OverTimeError
         self.plugin = plugin.name
         return super().call(role, plugin, method, *arguments)
 

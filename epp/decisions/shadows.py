@@ -14,7 +14,8 @@ from typing import Protocol
 from prometheus_client.registry import CollectorRegistry
 
 from epp.decisions.record import ShadowRun
-from epp.decisions.shadow import Bounds, Shadow, Tried, seed_of
+from epp.decisions.resident import ResidentMemory
+from epp.decisions.shadow import Shadow, Tried, seed_of
 from epp.decisions.shadow_series import ShadowSeries
 from epp.director import DirectorObserver
 from epp.framework.request import Request
@@ -48,7 +49,7 @@ class Shadows(DirectorObserver):
         """Have none."""
         self._series = ShadowSeries(registry)
         self._recorder = recorder
-        self._bounds = Bounds()
+        self._memory = ResidentMemory()
         self._shadows: tuple[Shadow, ...] = ()
         self._threshold = 0
         self._most = 0
@@ -70,7 +71,7 @@ class Shadows(DirectorObserver):
         if limits is not None and profiles:
             failed = self._series.failed
             self._shadows = tuple(
-                Shadow(profile, limits.seconds, self._bounds, failed) for profile in profiles.values()
+                Shadow(profile, limits.seconds, self._memory, failed) for profile in profiles.values()
             )
             self._threshold, self._most = int(limits.sample_rate * _SEEDS), limits.max_queue
 
@@ -92,14 +93,10 @@ class Shadows(DirectorObserver):
 
     async def run(self) -> None:
         """Run shadows as long as there are requests that wait for them."""
-        self._bounds.open()
-        try:
-            while True:
-                await self._wanted.wait()
-                await asyncio.sleep(max(self._waiting[0].at + _HEAD_START_SECONDS - perf_counter(), 0.0))
-                await self._run_next()
-        finally:
-            self._bounds.close()
+        while True:
+            await self._wanted.wait()
+            await asyncio.sleep(max(self._waiting[0].at + _HEAD_START_SECONDS - perf_counter(), 0.0))
+            await self._run_next()
 
     async def _run_next(self) -> None:
         """Run all profiles for the request that has waited longest, each in a turn of its own."""

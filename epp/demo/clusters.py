@@ -16,11 +16,11 @@ import aiohttp
 import yaml
 
 from epp.config import LoadedConfig, load_text
+from epp.config.ready_made import sample_texts
 from epp.demo.pool import PRESETS
 from epp.demo.servers import ModelServer, ServerSpec, model_servers
 from epp.discovery import StaticDiscovery, Target
 from epp.host_port import parse_host_port
-from epp.samples import sample_texts
 
 LOCAL, REMOTE = "east", "west"
 PRESET = "h100"

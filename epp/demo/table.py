@@ -89,6 +89,7 @@ def table(snapshot: Snapshot, caption: str = "") -> Table:
         caption_justify="left",
         box=None,
         padding=(0, 1, 0, 0),
+        expand=True,
     )
     found = tuple(rows(snapshot))
     clusters = any(row.cluster for row in found)

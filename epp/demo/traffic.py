@@ -4,9 +4,10 @@
 import asyncio
 import itertools
 import random
-from http import HTTPStatus
 
 import aiohttp
+
+from epp.demo.round_robin import RoundRobin, ask
 
 _TURNS = 6
 _SYSTEM = "You are the assistant of shop {number}. " + "Be brief, be friendly, quote prices in euros. " * 40
@@ -25,17 +26,32 @@ class Traffic:
     Together they send at most `requests_per_second`: each waits for its answer, then pauses.
     """
 
-    def __init__(self, url: str, model: str, requests_per_second: float, *, conversations: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        requests_per_second: float,
+        *,
+        conversations: int,
+        beside: RoundRobin | None = None,
+    ) -> None:
+        """`beside` gets a copy of each request."""
         self._url = f"{url}/v1/chat/completions"
         self._model = model
+        self._beside = beside
         self._conversations = conversations
         self._pause_seconds = conversations / requests_per_second
 
     async def run(self) -> None:
         """Send until cancelled."""
-        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as clients:
-            for number in range(self._conversations):
-                clients.create_task(self._client(session, number))
+        async with aiohttp.ClientSession() as session:
+            try:
+                async with asyncio.TaskGroup() as clients:
+                    for number in range(self._conversations):
+                        clients.create_task(self._client(session, number))
+            finally:
+                if self._beside is not None:
+                    await self._beside.close()
 
     async def _client(self, session: aiohttp.ClientSession, number: int) -> None:
         generator = random.Random(number)  # noqa: S311  not for secrets
@@ -51,13 +67,8 @@ class Traffic:
                 messages.append({"role": "assistant", "content": answer})
 
     async def _ask(self, session: aiohttp.ClientSession, messages: list[dict[str, str]]) -> str | None:
-        """Return the answer; None for any failure, which the table shows."""
-        body = {"model": self._model, "messages": messages, "max_tokens": 48}
-        try:
-            async with session.post(self._url, json=body) as response:
-                if response.status != HTTPStatus.OK:
-                    return None
-                answer: str = (await response.json())["choices"][0]["message"]["content"]
-                return answer
-        except (aiohttp.ClientError, TimeoutError):
-            return None
+        body = {"model": self._model, "messages": list(messages), "max_tokens": 48, "stream": True}
+        if self._beside is None:
+            return await ask(session, self._url, body, None)
+        self._beside.copy(session, body)
+        return await ask(session, self._url, body, self._beside.routed)

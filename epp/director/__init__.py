@@ -3,8 +3,8 @@
 
 from epp.director.decision import Decision, top_values
 from epp.director.director import Director
-from epp.director.held import Held
 from epp.director.observers import DirectorObserver, Observers, Refusal
+from epp.director.pending_request import PendingRequest
 from epp.director.pipeline import ParserTable, Pipeline, ResponseNeeds
 from epp.director.policies import PoolPolicies, Rewrite
 from epp.director.reading import Gathered, in_turns
@@ -19,9 +19,9 @@ __all__ = [
     "Director",
     "DirectorObserver",
     "Gathered",
-    "Held",
     "Observers",
     "ParserTable",
+    "PendingRequest",
     "Pipeline",
     "PoolPolicies",
     "Refusal",

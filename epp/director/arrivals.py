@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that are not routed yet, and what they wait for: an admitter, or room at an endpoint."""
+"""Requests that are not routed yet: waiting for an admitter, or for room at an endpoint."""
 
 import asyncio
 from collections.abc import Awaitable, Iterator
@@ -33,7 +33,7 @@ class Arrival(msgspec.Struct, eq=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class QueueDirective:
     """What an admitter wants a request to wait for."""
 
     admitter: Admitter[Any]
@@ -55,7 +55,7 @@ class Router(Protocol):
     def preempt(self, arrival: Arrival) -> bool:
         """End requests of its tenant and of lower priority so that a request fits; return whether any ends."""
 
-    def go(self, arrival: Arrival, candidates: Candidates, room: Mask) -> Routing | Hold:
+    def go(self, arrival: Arrival, candidates: Candidates, room: Mask) -> Routing | QueueDirective:
         """Route a request to one of the candidates where the mask is true.
 
         Raises NeedsFullEndpointError or BlockedError.
@@ -74,14 +74,14 @@ class BlockedError(Exception):
         self.blocked = blocked
 
 
-class InLine(Entrant):
+class QueuedRequest(Entrant):
     """A request that waits for room, or is asked whether it has to."""
 
     def __init__(self, arrival: Arrival, router: Router) -> None:
         self.request = arrival.request
         self.is_restricted = arrival.subset is not None
         self.arrival = arrival
-        self.outcome: Routing | Hold | Exception | None = None
+        self.outcome: Routing | QueueDirective | Exception | None = None
         """What has become of it; None while it waits, and once the error of one that was refused is raised."""
         self._router = router
         self._settled: asyncio.Future[None] | None = None
@@ -123,14 +123,14 @@ class InLine(Entrant):
         """Settle it with the error."""
         self._settle(error)
 
-    async def end(self) -> Routing | Hold:
+    async def end(self) -> Routing | QueueDirective:
         """Return what becomes of it; raises the error that ended its waiting."""
         if self.outcome is None:
             self._settled = asyncio.get_running_loop().create_future()
             await self._settled
         return self.result()
 
-    def result(self) -> Routing | Hold:
+    def result(self) -> Routing | QueueDirective:
         """Return what has become of it, once; raises the error that ended its waiting."""
         outcome = self.outcome
         assert outcome is not None  # noqa: S101  settled
@@ -142,7 +142,7 @@ class InLine(Entrant):
         finally:
             del outcome  # which has the frames that it passes, and they have this request
 
-    def _settle(self, outcome: Routing | Hold | Exception) -> None:
+    def _settle(self, outcome: Routing | QueueDirective | Exception) -> None:
         self.outcome = outcome
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(None)

@@ -13,7 +13,7 @@ _MOST_DIGITS = 6
 
 
 class Attempt(Protocol):
-    """A routed request of which the gateway says which attempt it is."""
+    """A routed request whose attempt number the gateway states."""
 
     @property
     def request(self) -> Request:

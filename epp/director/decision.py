@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a request goes where it goes: a view of its scheduling, computed when somebody asks."""
+"""Explanation of a routing decision, computed on demand from the scheduling result."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from epp.flow_control import STAY
+from epp.flow_control import QUEUEING_OUTCOME
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
@@ -65,7 +65,7 @@ class Decision:
         return not self.request.objective and bool(self.request.headers.first_of(*OBJECTIVE))
 
     def scores(self, most: int = 2) -> dict[str, float]:
-        """Scores of the endpoint by scorer: those that set it apart most from the mean of the candidates.
+        """Scores of the endpoint by scorer, the ones farthest from the candidates' mean first.
 
         Empty where no scorer tells the candidates apart.
         """
@@ -93,7 +93,7 @@ class Decision:
         if cached is not None:
             reasons.append(f"{cached:.0%} cached")
         reasons.extend(self._others())
-        stay = self.request.get(STAY)
+        stay = self.request.get(QUEUEING_OUTCOME)
         if stay is not None and stay.waited:
             reasons.append(f"queued {stay.seconds:.3f} s")
         if served is not None and served.name != self.endpoint.name:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The director: reads a request, gives it priority, model and flow, and lets it be routed, wait or be refused."""
+"""The director: reads a request, assigns priority, model and flow, and routes, queues or refuses it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,14 +7,14 @@ from functools import partial
 from typing import Any
 
 from epp.datastore import Change, Datastore
-from epp.director.arrivals import Arrival, BlockedError, Hold, InLine, NeedsFullEndpointError
+from epp.director.arrivals import Arrival, BlockedError, NeedsFullEndpointError, QueueDirective, QueuedRequest
 from epp.director.attempts import Attempts
-from epp.director.held import Held
-from epp.director.line import Line, LineDriver
+from epp.director.dispatcher import Dispatcher, QueueStatus
 from epp.director.observers import DirectorObserver, Refusal
-from epp.director.pipeline import Parsed, Pipeline
+from epp.director.pending_request import PendingRequest
+from epp.director.pipeline import ParsedBody, Pipeline
 from epp.director.policies import NO_POLICIES, PoolPolicies
-from epp.director.reading import Call, Gathered, Turns, path_of, read
+from epp.director.reading import Gathered, IncomingRequest, StepRunner, path_of, read
 from epp.director.reports import FlowReports
 from epp.director.requests import give_flow, request_of
 from epp.director.reservations import RESERVATION_SECONDS, Reservations
@@ -35,7 +35,7 @@ from epp.framework.quotas import Blocked, QuotaSource
 from epp.framework.request import Headers, Request
 from epp.framework.roles import Admitter, EndpointObserver
 from epp.framework.snapshot import Snapshot
-from epp.outliers import OutlierMemory, OutlierSettings
+from epp.outliers import OutlierDetector, OutlierSettings
 from epp.quotas import Quotas
 from epp.scheduling import Guard
 
@@ -68,7 +68,7 @@ class Director:
         self._observer = observer or DirectorObserver()
         self._guard = Guard(self._observer)
         self._seeds = seeds or Seeds()
-        self._turns = Turns()
+        self._turns = StepRunner()
         self._is_closed = False
         self._flow: FlowControl | None = None
         self._shedding: SaturationDetector[Any] = UsualDetector()
@@ -76,7 +76,7 @@ class Director:
         self.quotas = Quotas(clock, guard=self._guard, observer=self._observer)
         """What tenants have taken of what they may."""
         self.quotas.on_release(self._quota_released)
-        self.outliers = OutlierMemory(store, clock, outliers, observer=self._observer)
+        self.outliers = OutlierDetector(store, clock, outliers, observer=self._observer)
         """Endpoints at which requests failed."""
         self._router = Router(
             store,
@@ -91,12 +91,12 @@ class Director:
             outliers=self.outliers,
             use_subset=use_subset,
         )
-        self._line = LineDriver(store, clock, lambda: self._flow)
+        self._dispatcher = Dispatcher(store, clock, lambda: self._flow)
         self.use(pipeline)
         store.subscribe(self._pool_changed)
 
     def use(self, pipeline: Pipeline) -> None:
-        """Route further requests by another pipeline, and those that wait for room; those on their way keep theirs."""
+        """Route new and queued requests by another pipeline; routed requests keep theirs."""
         self._pipeline = self._router.pipeline = pipeline
         self.quotas.use(pipeline.of(QuotaSource))
         if pipeline.flow_control is None:
@@ -113,7 +113,7 @@ class Director:
             )
         else:
             self._flow.use(settings)
-            self._line.hear()
+            self._dispatcher.on_update()
 
     @property
     def flow(self) -> FlowControl | None:
@@ -121,9 +121,9 @@ class Director:
         return None if self._flow is None or self._flow.has_ended else self._flow
 
     @property
-    def line(self) -> Line | None:
+    def line(self) -> QueueStatus | None:
         """What waits; None where nothing ever does. May be read in any thread."""
-        return None if self.flow is None else self._line.latest
+        return None if self.flow is None else self._dispatcher.latest
 
     def refuse_waiting(self) -> int:
         """Refuse all that waits for room, some in each turn, and what would have to; return the number of requests."""
@@ -131,7 +131,7 @@ class Director:
             return 0
         count = self._flow.queues.requests
         self._flow.stop()
-        self._line.hear()
+        self._dispatcher.on_update()
         return count
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class Director:
         self._is_closed = False
 
     def simulation(self, pipeline: Pipeline | None = None, snapshot: Snapshot | None = None) -> Simulation:
-        """Return what says where requests would go now, of which nothing comes.
+        """Return a simulation of the current routing; it has no side effects.
 
         A `pipeline` stands in for the one in effect, a `snapshot` for the endpoints as they are.
         """
@@ -182,7 +182,7 @@ class Director:
         incomplete: bool = False,
         trace: RequestTrace | None = None,
         began_at: float | None = None,
-    ) -> Routing | Held:
+    ) -> Routing | PendingRequest:
         """Return the routing of a request, or Held where it has to wait; raises a RequestError that refuses it.
 
         Its headers came at `began_at` on the clock, just now by default.
@@ -193,7 +193,7 @@ class Director:
         """
         if self._is_closed:
             raise self.refuse(headers, StartingError())
-        call = Call(self._pipeline, path_of(headers), headers, len(body), subset, trace, began_at)
+        call = IncomingRequest(self._pipeline, path_of(headers), headers, len(body), subset, trace, began_at)
         if isinstance(body, Gathered):
             return self._held_unread(call, partial(self._turns.read_gathered, call, body, incomplete=incomplete))
         try:
@@ -201,26 +201,26 @@ class Director:
         except RequestError as error:
             self._observer.refused(Refusal(error, headers))
             raise
-        if not isinstance(parsed, Parsed):
+        if not isinstance(parsed, ParsedBody):
             return self._held_unread(call, partial(self._turns.read, parsed))
         outcome = self._arrive(call, parsed)
         if isinstance(outcome, Routing):
             return outcome
         arrival, hold = outcome
-        longest = self._longest_wait(arrival.request.priority) if isinstance(hold, InLine) else 0.0
-        return Held(partial(self._wait, *outcome), partial(self._left, *outcome), longest_seconds=longest)
+        longest = self._longest_wait(arrival.request.priority) if isinstance(hold, QueuedRequest) else 0.0
+        return PendingRequest(partial(self._wait, *outcome), partial(self._left, *outcome), longest_seconds=longest)
 
     def _longest_wait(self, priority: int | None = None) -> float:
         """Return how long a request may wait for room, at this priority or any; 0 where none does."""
         return 0.0 if self.flow is None else self.flow.settings.longest_wait(priority)
 
-    def _held_unread(self, call: Call, read_later: Callable[[], Awaitable[Parsed]]) -> Held:
+    def _held_unread(self, call: IncomingRequest, read_later: Callable[[], Awaitable[ParsedBody]]) -> PendingRequest:
         """Return a request whose body takes long to be read."""
         proceed, abandoned = partial(self._read, call, read_later), partial(self._left_unread, call)
-        return Held(proceed, abandoned, longest_seconds=self._longest_wait())
+        return PendingRequest(proceed, abandoned, longest_seconds=self._longest_wait())
 
-    async def _read(self, call: Call, read_later: Callable[[], Awaitable[Parsed]]) -> Routing:
-        """Go on with a request once its body has been read in turns."""
+    async def _read(self, call: IncomingRequest, read_later: Callable[[], Awaitable[ParsedBody]]) -> Routing:
+        """Continue with a request after its body was read in steps."""
         try:
             parsed = await read_later()
         except RequestError as error:
@@ -232,7 +232,9 @@ class Director:
         outcome = self._arrive(call, parsed)
         return outcome if isinstance(outcome, Routing) else await self._wait(*outcome)
 
-    def _arrive(self, call: Call, parsed: Parsed) -> Routing | tuple[Arrival, Hold | InLine]:
+    def _arrive(
+        self, call: IncomingRequest, parsed: ParsedBody
+    ) -> Routing | tuple[Arrival, QueueDirective | QueuedRequest]:
         """Return the routing of a request that has been read, or what it has to wait for."""
         pipeline, headers = call.pipeline, call.headers
         request: Request | None = None
@@ -258,7 +260,7 @@ class Director:
             raise
         return outcome if isinstance(outcome, Routing) else (arrival, outcome)
 
-    def _proceed(self, arrival: Arrival) -> Routing | Hold | InLine:
+    def _proceed(self, arrival: Arrival) -> Routing | QueueDirective | QueuedRequest:
         """Return the routing, or what to wait for."""
         candidates, flow = self._router.candidates(arrival), self.flow
         if arrival.admitted:
@@ -272,7 +274,7 @@ class Director:
             raise none_eligible(candidates.snapshot)  # room at other endpoints is of no use to it
         return self._enter(flow, arrival, candidates)
 
-    def _route_or_wait(self, arrival: Arrival, candidates: Candidates) -> Routing | Hold | InLine:
+    def _route_or_wait(self, arrival: Arrival, candidates: Candidates) -> Routing | QueueDirective | QueuedRequest:
         """Return the routing, or what to wait for, of a request that does not wait for room."""
         blocked = self._router.blocked(arrival)
         if blocked is None:
@@ -280,11 +282,13 @@ class Director:
                 return self._router.schedule(arrival, candidates)
             except BlockedError as error:
                 blocked = error.blocked
-        return self._hold_back(InLine(arrival, self._router), blocked)
+        return self._hold_back(QueuedRequest(arrival, self._router), blocked)
 
-    def _enter(self, flow: FlowControl, arrival: Arrival, candidates: Candidates) -> Routing | Hold | InLine:
+    def _enter(
+        self, flow: FlowControl, arrival: Arrival, candidates: Candidates
+    ) -> Routing | QueueDirective | QueuedRequest:
         """Return the routing where there is room, or what to wait for."""
-        entrant = InLine(arrival, self._router)
+        entrant = QueuedRequest(arrival, self._router)
         has_endpoints = bool(len(candidates))
         blocked = self._router.blocked(arrival)
         if blocked is not None:
@@ -301,10 +305,10 @@ class Director:
                 return self._hold_back(entrant, error.blocked)
         elif entrant.outcome is not None:
             return entrant.result()
-        self._line.arm()
+        self._dispatcher.arm()
         return entrant
 
-    def _hold_back(self, entrant: InLine, blocked: Blocked, *, has_endpoints: bool = True) -> InLine:
+    def _hold_back(self, entrant: QueuedRequest, blocked: Blocked, *, has_endpoints: bool = True) -> QueuedRequest:
         """Let a request wait for the quota of its tenant; raises QuotaExceededError where it may not, or in vain."""
         flow = self.flow
         if flow is None or not blocked.waits:
@@ -313,20 +317,20 @@ class Director:
         if blocked.until is not None and blocked.until - self.clock.now() > patience:
             raise blocked.error()
         flow.wait(entrant, has_endpoints=has_endpoints)
-        self._line.arm()
+        self._dispatcher.arm()
         return entrant
 
     def _quota_released(self, tenant: str) -> None:
         if self._flow is not None:
             self._flow.resume(tenant)
-            self._line.hear()
+            self._dispatcher.on_update()
 
-    async def _wait(self, arrival: Arrival, hold: Hold | InLine) -> Routing:
+    async def _wait(self, arrival: Arrival, hold: QueueDirective | QueuedRequest) -> Routing:
         """Proceed each time that the request is released: on a new snapshot, since the old one has aged."""
         try:
             while True:
-                if isinstance(hold, InLine):
-                    outcome: Routing | Hold | InLine = await hold.end()
+                if isinstance(hold, QueuedRequest):
+                    outcome: Routing | QueueDirective | QueuedRequest = await hold.end()
                 else:
                     await self._released(hold)
                     outcome = self._proceed(arrival)
@@ -340,24 +344,24 @@ class Director:
             self._left(arrival, hold)
             raise
 
-    def _left(self, arrival: Arrival, hold: Hold | InLine) -> None:
+    def _left(self, arrival: Arrival, hold: QueueDirective | QueuedRequest) -> None:
         """Record that the client of a held request has left."""
-        if isinstance(hold, InLine) and self._flow is not None:
+        if isinstance(hold, QueuedRequest) and self._flow is not None:
             self._flow.leave(hold)
             self.quotas.forget_nomination(arrival.request)
-        if isinstance(hold, InLine) and isinstance(hold.outcome, Routing):  # released in the same turn
+        if isinstance(hold, QueuedRequest) and isinstance(hold.outcome, Routing):  # released in the same turn
             hold.outcome.complete(Cause.CLIENT_DISCONNECT)
         else:
             self._refused(arrival.request, ClientGoneError("while the request was held"))
 
-    def _left_unread(self, call: Call) -> None:
+    def _left_unread(self, call: IncomingRequest) -> None:
         self._observer.refused(Refusal(ClientGoneError("while its body was read"), call.headers))
 
     def _refused(self, request: Request, error: RequestError) -> None:
         seconds = self.clock.now() - request.received_at
         self._observer.refused(Refusal(error, request.headers, request.body.model, seconds, request))
 
-    async def _released(self, hold: Hold) -> None:
+    async def _released(self, hold: QueueDirective) -> None:
         try:
             await self._guard.wait(Admitter.role, hold.admitter, _end_of(hold.awaited))
         except RequestError as error:

@@ -20,7 +20,7 @@ from epp.scheduling.scheduler import Scheduler
 _MOST_PATHS = 16
 
 
-class Parsed(NamedTuple):
+class ParsedBody(NamedTuple):
     """What a parser made of a body."""
 
     body: RequestBody
@@ -28,7 +28,7 @@ class Parsed(NamedTuple):
     """Whether the API wants a model to be named."""
 
 
-ReadingBody: TypeAlias = Steps[Parsed]
+ReadingBody: TypeAlias = Steps[ParsedBody]
 """A body that is being read, with a turn of the event loop for others at each `yield`."""
 
 
@@ -60,7 +60,7 @@ class ParserTable:
         self._found: dict[str, tuple[str, Parser[Any]]] = {}
         """The last few paths, and the claim that matches each: clients name them."""
 
-    def parse(self, path: str, headers: Headers, body: bytes) -> Parsed | ReadingBody:
+    def parse(self, path: str, headers: Headers, body: bytes) -> ParsedBody | ReadingBody:
         """Return what routing needs of a body, or a generator that does in several turns; raises a BadRequestError."""
         found = self._found.get(path)
         if found is None:
@@ -71,7 +71,7 @@ class ParserTable:
         suffix, parser = found
         outcome = parser.parse(suffix, headers, body)
         if isinstance(outcome, RequestBody):
-            return Parsed(outcome, parser.names_model)
+            return ParsedBody(outcome, parser.names_model)
         return _read(outcome, names_model=parser.names_model)
 
     def claims(self, path: str) -> bool:
@@ -101,7 +101,7 @@ class ParserTable:
 
 
 def _read(reading: Reading, *, names_model: bool) -> ReadingBody:
-    return Parsed((yield from reading), names_model)
+    return ParsedBody((yield from reading), names_model)
 
 
 class ResponseNeeds(NamedTuple):

@@ -70,7 +70,7 @@ def give_priority(request: Request, policies: PoolPolicies) -> None:
         request.priority, request.objective = priority, objective
 
 
-def give_standing(request: Request, tenant: Tenant) -> None:
+def assign_priority(request: Request, tenant: Tenant) -> None:
     """Let the tenant name the flow; its priority holds without an objective, and its highest one bounds any."""
     request.fairness_id = tenant.name
     if tenant.priority is not None and not request.objective:

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import NamedTuple, TypeVar
 
 from epp.bodies import completed, completed_in_turns
-from epp.director.pipeline import Parsed, Pipeline, ReadingBody
+from epp.director.pipeline import ParsedBody, Pipeline, ReadingBody
 from epp.director.tracing import RequestTrace
 from epp.framework.addresses import Subset
 from epp.framework.errors import BadRequestError, BodyMissingError
@@ -22,10 +22,10 @@ _LONG_BYTES = 256 * 1024
 """A body that takes a millisecond to be completed."""
 _JOINER = ThreadPoolExecutor(1, thread_name_prefix="join")
 """A single thread: the allocator keeps freed memory for each thread that had much."""
-_NOTHING = Parsed(RequestBody(), names_model=False)
+_NOTHING = ParsedBody(RequestBody(), names_model=False)
 
 
-class Call(NamedTuple):
+class IncomingRequest(NamedTuple):
     """A request before its body is read, and the pipeline for it."""
 
     pipeline: Pipeline
@@ -38,7 +38,7 @@ class Call(NamedTuple):
     """When its headers came; None for just now."""
 
 
-class Turns:
+class StepRunner:
     """Reads bodies one step in each turn of the event loop, in rotation."""
 
     __slots__ = ("_joining", "_step")
@@ -47,16 +47,16 @@ class Turns:
         self._step = asyncio.Lock()
         self._joining = asyncio.Lock()  # since a body takes twice its memory then
 
-    async def read(self, reading: ReadingBody) -> Parsed:
+    async def read(self, reading: ReadingBody) -> ParsedBody:
         """Return what routing needs of a body; raises what its parser does."""
         return await in_turns(reading, self._step)
 
-    async def read_gathered(self, call: Call, gathered: "Gathered", *, incomplete: bool) -> Parsed:
+    async def read_gathered(self, call: IncomingRequest, gathered: "Gathered", *, incomplete: bool) -> ParsedBody:
         """Put a body together, and return the same."""
         async with self._joining:
             body = await in_turns(gathered.join(), self._step)
         found = read(call, body, incomplete=incomplete)
-        return found if isinstance(found, Parsed) else await self.read(found)
+        return found if isinstance(found, ParsedBody) else await self.read(found)
 
 
 async def in_turns(steps: Steps[T], lock: AbstractAsyncContextManager[object] | None = None) -> T:
@@ -103,7 +103,7 @@ class Gathered:
         return self.body
 
 
-def read(call: Call, body: bytes, *, incomplete: bool) -> Parsed | ReadingBody:
+def read(call: IncomingRequest, body: bytes, *, incomplete: bool) -> ParsedBody | ReadingBody:
     """Return what routing needs of a body, or a generator that does in several turns; raises a BadRequestError.
 
     Of an `incomplete` one it is nothing, where the missing part may make it valid, or name a model.
@@ -121,7 +121,7 @@ def read(call: Call, body: bytes, *, incomplete: bool) -> Parsed | ReadingBody:
     try:
         next(reading)
     except StopIteration as end:
-        found: Parsed = end.value
+        found: ParsedBody = end.value
         return found
     return reading
 
@@ -132,11 +132,11 @@ def path_of(headers: Headers) -> str:
     return path.partition("?")[0]
 
 
-def _read_beginning(call: Call, body: bytes) -> ReadingBody:
+def _read_beginning(call: IncomingRequest, body: bytes) -> ReadingBody:
     whole = (yield from completed_in_turns(body)) if len(body) > _LONG_BYTES else completed(body)
     try:
         parsed = call.pipeline.parsers.parse(call.path, call.headers, whole)
-        if not isinstance(parsed, Parsed):
+        if not isinstance(parsed, ParsedBody):
             parsed = yield from parsed
     except BadRequestError:
         return _NOTHING

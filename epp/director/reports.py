@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What flow control reports of requests, kept with each of them."""
 
-from epp.flow_control import AT_ONCE, STAY, WAITING, FlowObserver, Outcome, Stay, Waiting
+from epp.flow_control import AT_ONCE, QUEUEING_OUTCOME, WAITING, FlowObserver, Outcome, QueueingOutcome, Waiting
 from epp.framework.request import Request
 
 
@@ -15,11 +15,11 @@ class FlowReports(FlowObserver):
 
     def queued(self, waiting: Waiting) -> None:
         """Note it, and pass it on."""
-        waiting.queued.request.put(STAY, WAITING)
+        waiting.queued.request.put(QUEUEING_OUTCOME, WAITING)
         self._observer.queued(waiting)
 
     def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
         """Note it, and pass it on."""
-        at_once = outcome is Outcome.DISPATCHED and request.get(STAY) is not WAITING
-        request.put(STAY, AT_ONCE if at_once else Stay(outcome, seconds))
+        at_once = outcome is Outcome.DISPATCHED and request.get(QUEUEING_OUTCOME) is not WAITING
+        request.put(QUEUEING_OUTCOME, AT_ONCE if at_once else QueueingOutcome(outcome, seconds))
         self._observer.left(request, outcome, seconds)

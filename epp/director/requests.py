@@ -4,9 +4,9 @@
 import uuid
 
 from epp.director.observers import DirectorObserver
-from epp.director.pipeline import Parsed, Pipeline
-from epp.director.policies import PoolPolicies, choose_model, give_priority, give_standing
-from epp.director.reading import Call
+from epp.director.pipeline import ParsedBody, Pipeline
+from epp.director.policies import PoolPolicies, assign_priority, choose_model, give_priority
+from epp.director.reading import IncomingRequest
 from epp.director.tracing import TRACE
 from epp.framework.errors import ModelMissingError
 from epp.framework.headers import FAIRNESS_ID, REQUEST_ID
@@ -17,8 +17,8 @@ from epp.scheduling import Guard
 
 
 def request_of(
-    call: Call,
-    parsed: Parsed,
+    call: IncomingRequest,
+    parsed: ParsedBody,
     policies: PoolPolicies,
     *,
     seed: int,
@@ -60,4 +60,4 @@ def give_flow(request: Request, pipeline: Pipeline, guard: Guard) -> None:
     if tenant is None:
         request.fairness_id = request.headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
     else:
-        give_standing(request, tenant)
+        assign_priority(request, tenant)

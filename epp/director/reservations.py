@@ -40,7 +40,7 @@ class Assumed(Protocol):
 
 
 class Reservations:
-    """The book of assumed requests; it holds open ones alone, and each costs one entry until it is answered.
+    """The book of assumed requests; it holds open ones only, and each costs one entry until it is answered.
 
     An exchange may stay open for ever although nobody works on its request: a gateway without a timeout waits for a
     server that has gone without a word. Its share of the endpoint's load comes back after a while.
@@ -65,7 +65,7 @@ class Reservations:
         self._assumed.pop(assumed, None)
 
     def __iter__(self) -> Iterator[Assumed]:
-        """Yield those that wait for an answer, the oldest first."""
+        """Yield the reservations without a response, the oldest first."""
         return iter(self._assumed)
 
     def sweep(self) -> Iterator[int]:

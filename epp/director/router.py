@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes a request that may go: narrows the candidates, runs admission and scheduler, reserves what it takes."""
+"""Routes an admitted request: narrows the candidates, runs admission and scheduler, reserves resources."""
 
 import re
 from collections.abc import Awaitable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from epp.datastore import Credit, Datastore, Flow, Ticket
-from epp.director.arrivals import Arrival, BlockedError, Hold, NeedsFullEndpointError
+from epp.director.arrivals import Arrival, BlockedError, NeedsFullEndpointError, QueueDirective
 from epp.director.attempts import Attempts
 from epp.director.observers import DirectorObserver
 from epp.director.pipeline import Pipeline
@@ -40,7 +40,7 @@ from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH, DataKey, Headers
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Admitter, PreRequest, Producer, Screener
 from epp.framework.snapshot import Snapshot
-from epp.outliers import OutlierMemory
+from epp.outliers import OutlierDetector
 from epp.quotas import Quotas
 from epp.scheduling import Failure, Guard
 
@@ -65,7 +65,7 @@ class Router:
         quotas: Quotas,
         reservations: Reservations,
         attempts: Attempts,
-        outliers: OutlierMemory,
+        outliers: OutlierDetector,
         use_subset: bool,
     ) -> None:
         self.pipeline = pipeline
@@ -109,7 +109,7 @@ class Router:
         quotas.nominate(request, victims)
         return True
 
-    def go(self, arrival: Arrival, candidates: Candidates, room: Mask) -> Routing | Hold:
+    def go(self, arrival: Arrival, candidates: Candidates, room: Mask) -> Routing | QueueDirective:
         """Route a request that has waited, by the pipeline of now, to one of the candidates that have room.
 
         Raises NeedsFullEndpointError where only others can serve it, BlockedError where the quota of its tenant has to
@@ -141,14 +141,14 @@ class Router:
         except (RequestError, BlockedError):
             return candidates.keep(np.zeros(len(candidates), dtype=np.bool_))
 
-    def schedule(self, arrival: Arrival, candidates: Candidates) -> Routing | Hold:
+    def schedule(self, arrival: Arrival, candidates: Candidates) -> Routing | QueueDirective:
         """Return the routing to one of these candidates, or what an admitter has it wait for; raises BlockedError."""
         outcome = self.decide(arrival, candidates)
-        if isinstance(outcome, Hold):
+        if isinstance(outcome, QueueDirective):
             return outcome
         return self._routing(arrival.pipeline, arrival.request, outcome, candidates.now)
 
-    def decide(self, arrival: Arrival, candidates: Candidates) -> SchedulingResult | Hold:
+    def decide(self, arrival: Arrival, candidates: Candidates) -> SchedulingResult | QueueDirective:
         """Return to which of these candidates a request is to go, or what an admitter has it wait for.
 
         Nothing is reserved yet. Raises BlockedError, or a RequestError that refuses it.
@@ -165,7 +165,7 @@ class Router:
             awaited = self._admit(admitter, request, candidates)
             if awaited is not None:
                 self._observer.held(request, admitter.name)
-                return Hold(admitter, awaited)
+                return QueueDirective(admitter, awaited)
         began = self._clock.now()
         try:
             result = arrival.pipeline.scheduler.schedule(request, candidates)

@@ -2,6 +2,7 @@
 """A routed request: its destination, and its ledger entries, which are closed exactly once."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import Literal, Protocol
 
@@ -11,16 +12,17 @@ from epp.director.decision import Decision
 from epp.director.pipeline import Pipeline
 from epp.director.reservations import Reservation
 from epp.framework.endpoint import Endpoint
-from epp.framework.errors import RequestError, SupersededError
+from epp.framework.errors import PluginFailedError, RequestError, SupersededError
 from epp.framework.request import Headers, Request
 from epp.framework.response import Response, Usage
 from epp.framework.result import SchedulingResult
-from epp.framework.roles import Metadata, MetadataValue, ResponseHeaders, ResponseReporter, ResponseTiming
+from epp.framework.roles import Metadata, MetadataValue, PreRequest, ResponseHeaders, ResponseReporter, ResponseTiming
 from epp.outliers import Failure as EndpointFailure
-from epp.outliers import OutlierMemory, Verdict
+from epp.outliers import OutlierDetector, Verdict
 from epp.scheduling import Failure, Guard, PluginObserver
 
 SERVER_ERROR = 500
+CLIENT_ERROR = 400
 _HASHED_BYTES = 4096
 _NO_HEADERS = Headers()
 
@@ -78,6 +80,7 @@ class Routing:
     """The wire reports what it sees of the response; after `complete` reports have no effect."""
 
     __slots__ = (
+        "_awaits_token",
         "_completed",
         "_credit",
         "_evict",
@@ -119,7 +122,7 @@ class Routing:
         guard: Guard,
         observer: RoutingObserver,
         find: Callable[[str], tuple[int, Endpoint] | None],
-        outliers: OutlierMemory,
+        outliers: OutlierDetector,
         reservations: Sequence[Reservation] = (),
         settled: "Callable[[Routing], None]" = _unnoted,
     ) -> None:
@@ -159,6 +162,7 @@ class Routing:
         self._tell_interval: Callable[[float], None] | None = None
         self._last_piece_at = 0.0
         self._completed = False
+        self._awaits_token = True
         self._is_unseen = False
         self._on_end: tuple[Callable[[Routing], None], ...] = ()
         self._evict: Callable[[], None] | None = None
@@ -175,7 +179,7 @@ class Routing:
         return self.first_byte_at is not None or self._is_unseen
 
     def tell_end(self, on_end: "Callable[[Routing], None]") -> None:
-        """Call `on_end` as the request ends, besides others that want to know; it may be evicted until then."""
+        """Call `on_end` when the request ends; until then it can be evicted."""
         self._on_end = (*self._on_end, on_end)
 
     @property
@@ -307,9 +311,9 @@ class Routing:
         """
         self.status = status
         if failure is not None:
-            self._outliers.failed(self.served, failure, _hash_of(self.request))
-        elif status < SERVER_ERROR:
-            self._outliers.succeeded(self.served)
+            self._failed(failure)
+        elif CLIENT_ERROR <= status < SERVER_ERROR:
+            self._outliers.succeeded(self.served, self.request.model)
         self._commit()
         self.is_stream = self.is_stream or event_stream
         if self._pipeline.sees_responses:
@@ -342,18 +346,19 @@ class Routing:
         `now` tells the seconds on the clock, which count for the first piece and the last one, and for all of a stream.
         """
         self.response_bytes += len(piece)
-        if self.first_byte_at is None and piece:
-            self.first_byte_at = self._last_piece_at = at = now()
+        if self._usage is not None:
+            self._usage.feed(piece, last=last)
+        if self._awaits_token and piece and self.status < CLIENT_ERROR and self._has_content:
             self._first_token()
-            self._time("first_token", at - self.request.received_at)
+            self._time("first_token", now() - self.request.received_at)
+        if self.first_byte_at is None and piece:
+            self.first_byte_at = self._last_piece_at = now()
             self._observer.first_piece(self)
         elif self._tell_interval is not None and piece:
             at = now()
             self._tell_interval(at - self._last_piece_at)
             self._last_piece_at = at
-        if self._usage is not None:
-            self._usage.feed(piece, last=last)
-        if last and self.first_byte_at is not None:
+        if last and self.first_byte_at is not None and not self._awaits_token:
             self._time("ended", now() - self.first_byte_at)
 
     def response_unseen(self, now: float, *, event_stream: bool) -> None:
@@ -375,6 +380,8 @@ class Routing:
             self._settled(self)
         if cause in (Cause.EVICTED, Cause.SUPERSEDED) and self._eviction is not None and not self.status:
             self.status = self._eviction[0].status
+        if self._awaits_token and self.status:
+            self._end_without_token(cause)
         self._release(failed=self.status >= SERVER_ERROR)
         if cause is not Cause.CLIENT_DISCONNECT or not self.status or not self._inquire():
             self._observer.completed(self, cause)
@@ -389,6 +396,8 @@ class Routing:
         lost = verdict is Verdict.REFUSES
         if lost:
             self._credit.fail()
+            if self._awaits_token:
+                self._take_back()
         self._observer.completed(self, Cause.SERVER_LOST if lost else Cause.CLIENT_DISCONNECT)
 
     def _commit(self) -> None:
@@ -400,10 +409,35 @@ class Routing:
             reservation.commit()
 
     def _first_token(self) -> None:
+        self._awaits_token = False
+        self._outliers.succeeded(self.served, self.request.model)
         self._commit()
         self._credit.first_token()
         for reservation in self._reservations:
             reservation.first_token()
+
+    @property
+    def _has_content(self) -> bool:
+        return self._usage is None or self._usage.has_content
+
+    def _failed(self, failure: EndpointFailure) -> None:
+        self._outliers.failed(self.served, failure, _hash_of(self.request), self.request.model)
+
+    def _end_without_token(self, cause: Cause) -> None:
+        if self.status >= CLIENT_ERROR:
+            self._take_back()
+        elif cause is Cause.UNSEEN:
+            self._outliers.succeeded(self.served, self.request.model)
+        elif cause is Cause.NATURAL:
+            if self.request.model:  # an empty response, or an error with status 200
+                self._failed(EndpointFailure.SERVER)
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """Tell plugins that nothing of the prompt is at the endpoint."""
+        for plugin in self._pipeline.of(PreRequest):
+            with suppress(PluginFailedError):
+                self._guard.call(PreRequest.role, plugin, plugin.request_failed, self.request, self.result)
 
     def _release(self, *, failed: bool) -> None:
         self._credit.close(failed=failed)
@@ -423,7 +457,8 @@ class Routing:
             self._guard.call(ResponseTiming.role, plugin, method, self.request, self._response(), seconds)
 
     def _response(self) -> Response:
-        return Response(self.served, self._served_address, self.status, self._response_headers, self.usage)
+        events = 0 if self._usage is None else self._usage.events
+        return Response(self.served, self._served_address, self.status, self._response_headers, self.usage, events)
 
 
 def _hash_of(request: Request) -> int:

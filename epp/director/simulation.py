@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from epp.datastore import Datastore
-from epp.director.arrivals import Arrival, BlockedError, Hold
+from epp.director.arrivals import Arrival, BlockedError, QueueDirective
 from epp.director.attempts import Attempts
 from epp.director.observers import DirectorObserver
-from epp.director.pipeline import Parsed, Pipeline, ReadingBody
+from epp.director.pipeline import ParsedBody, Pipeline, ReadingBody
 from epp.director.policies import PoolPolicies
-from epp.director.reading import Call, path_of, read
+from epp.director.reading import IncomingRequest, path_of, read
 from epp.director.requests import give_flow, request_of
 from epp.director.reservations import Reservations
 from epp.director.router import PERHAPS_ELSEWHERE, Router, none_eligible
@@ -34,7 +34,7 @@ from epp.framework.request import Headers, Request
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Admitter
 from epp.framework.snapshot import Snapshot
-from epp.outliers import OutlierMemory
+from epp.outliers import OutlierDetector
 from epp.quotas import Quotas
 from epp.scheduling import Guard, SchedulingObserver
 
@@ -52,7 +52,7 @@ class Simulated:
     eligible: int = 0
     """Endpoints among which the gateway allows to pick."""
     screened: int = 0
-    """Of these, those that screeners and quotas left."""
+    """Endpoints of these after screeners and quotas."""
     waits: str = ""
     """What it would wait for, before it goes where it would go if it went now; empty for nothing."""
     problems: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class Simulation:
         policies: PoolPolicies,
         quotas: Quotas,
         queues: Queues | None,
-        outliers: OutlierMemory,
+        outliers: OutlierDetector,
         use_subset: bool,
         is_closed: bool,
     ) -> None:
@@ -125,9 +125,11 @@ class Simulation:
             use_subset=use_subset,
         )
 
-    def read(self, headers: Headers, body: bytes, subset: Subset | None) -> tuple[Call, Parsed | ReadingBody]:
+    def read(
+        self, headers: Headers, body: bytes, subset: Subset | None
+    ) -> tuple[IncomingRequest, ParsedBody | ReadingBody]:
         """Return what routing needs of a request, or a generator that reads it in turns; raises a RequestError."""
-        call = Call(self.pipeline, path_of(headers), headers, len(body), subset)
+        call = IncomingRequest(self.pipeline, path_of(headers), headers, len(body), subset)
         return call, read(call, body, incomplete=False)
 
     def refusal(self, headers: Headers, error: RequestError) -> Simulated:
@@ -135,7 +137,7 @@ class Simulation:
         request = Request("", headers=headers, path=path_of(headers), dry_run=True)
         return Simulated(request=request, outcome=error, snapshot=self._snapshot)
 
-    def run(self, call: Call, parsed: Parsed, *, seed: int) -> Simulated:
+    def run(self, call: IncomingRequest, parsed: ParsedBody, *, seed: int) -> Simulated:
         """Return what would become of a request that has been read."""
         started = perf_counter()
         trace = self._trace
@@ -232,7 +234,7 @@ class Simulation:
     def _scheduled(self, arrival: Arrival, candidates: Candidates) -> tuple[SchedulingResult, str]:
         """Return where a request goes, and which admitter would hold it before; raises BlockedError."""
         waits = ""
-        while isinstance(outcome := self._router.decide(arrival, candidates), Hold):
+        while isinstance(outcome := self._router.decide(arrival, candidates), QueueDirective):
             waits = f"the admitter {printable(outcome.admitter.name)}"
             _give_up(outcome.awaited)
         if self._quotas.is_active:
@@ -259,7 +261,7 @@ class Simulation:
         return blocked.waits and (blocked.until is None or blocked.until - self._clock.now() <= patience)
 
     def _wait_for_others(self, request: Request) -> str:
-        """Return whose turn is first, in words; empty for nobody's."""
+        """Describe the flow that is next in turn; empty without one."""
         queues = self._queues
         if queues is None or not queues.requests or (queues.all_held and not queues.holds(request.fairness_id)):
             return ""

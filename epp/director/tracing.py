@@ -38,7 +38,7 @@ class RequestTrace(ABC):
 
 
 class RequestTracer(ABC):
-    """Begins traces, or goes on with those of others."""
+    """Starts traces, or continues a client's or gateway's trace."""
 
     __slots__ = ()
 

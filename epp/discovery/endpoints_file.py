@@ -14,7 +14,7 @@ from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.hints import hint_at
 from epp.framework.parameters import ParameterError, read_struct
 from epp.host_port import parse_host, parse_port
-from epp.last_good_file import Parsed
+from epp.last_good_file import ParsedFile
 from epp.plain_yaml import PlainLoader, refuse_unsafe
 
 MAX_BYTES = 1024 * 1024
@@ -37,7 +37,7 @@ class _BadEntryError(ValueError):
         self.field = field
 
 
-def parse_targets_file(content: bytes, _path: Path) -> Parsed[tuple[Target, ...]]:
+def parse_targets_file(content: bytes, _path: Path) -> ParsedFile[tuple[Target, ...]]:
     """Return the endpoints in a file's content; raises ValueError, which names the place in it."""
     root, data = _load(content)
     if not isinstance(data, dict) or "endpoints" not in data:
@@ -56,7 +56,7 @@ def parse_targets_file(content: bytes, _path: Path) -> Parsed[tuple[Target, ...]
             place = _describe(entry, index, _line_of(root, index, error.field))
             raise ValueError(f"{place}: {error}") from None
         targets.append(target)
-    return Parsed(tuple(targets), len(targets))
+    return ParsedFile(tuple(targets), len(targets))
 
 
 def _load(content: bytes) -> tuple[yaml.Node | None, object]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pods that discovery selects, for others that want to know them."""
+"""Stream of the pods that discovery selects."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ class PodStream:
         self.apply(Delta(changed, tuple(name for name in self.objects if name not in now)))
 
     def apply(self, delta: Delta[Pod]) -> None:
-        """Apply a change of the watch, and tell of it."""
+        """Apply a change of the watch and notify listeners."""
         self.objects.update(delta.changed)
         for name in delta.removed:
             self.objects.pop(name, None)

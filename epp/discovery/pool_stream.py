@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The InferencePool that discovery reads, for others that want to know it."""
+"""Stream of the InferencePool that discovery reads."""
 
 from collections.abc import Callable, Mapping
 

@@ -44,7 +44,7 @@ class SessionSource:
         if budgets.streams.used >= budgets.most_streams:
             budgets.streams.refuse()
             return None
-        claim = Claim(budgets, account)
+        claim = Claim(budgets, account, peer.rpartition(":")[0])
         try:
             session = self._sessions(self._traits_of(peer), claim, metadata)
         except BaseException:

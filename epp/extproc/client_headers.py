@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers with which clients steer the picker, and those that an operator has it ignore."""
+"""Headers with which clients steer the picker, and the ones that the operator ignores."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -140,7 +140,7 @@ class IgnoredHeaders:
         return trusts
 
     def left_out(self, headers: Headers) -> tuple[Headers, Sequence[str]]:
-        """Return the headers without those that are ignored, and the names of these."""
+        """Return the headers without ignored ones, and the names of the ignored ones."""
         names = self._spellings.among(headers)
         if not names:
             return headers, ()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Protobuf's wire format, written by hand where most replies need it; `proto/ext_proc.proto` has the fields' numbers.
 
-Fields of a message may come in any order: what varies comes last, so that all before it depends on its length alone.
+Fields of a message may come in any order: what varies comes last, so that all before it depends on its length only.
 """
 
 from google.protobuf.descriptor import FieldDescriptor

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
-from epp.director import Held
+from epp.director import PendingRequest
 from epp.director.tracing import RequestTracer
 from epp.extproc.client_headers import IgnoredHeaders
 from epp.extproc.faults import ProtocolError
-from epp.extproc.overrides import ResponseUsage
+from epp.extproc.modes import ResponseUsage
 
-Answer: TypeAlias = bytes | Held
+Answer: TypeAlias = bytes | PendingRequest
 """A serialised ProcessingResponse, or a held request: the carrier settles it before it asks for the next answer."""
 
 DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -38,7 +38,7 @@ class ExchangeSettings:
 
 
 class NotReadyError(Exception):
-    """The picker has just started: a gateway that fails open goes on without it, another one answers by itself."""
+    """The picker has just started: a fail-open gateway continues without it, others answer the client themselves."""
 
 
 class Progress(Enum):

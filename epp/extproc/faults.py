@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 
-from epp.grpc_http2.complaints import Complaints
+from epp.grpc_http2.rate_limited_log import RateLimitedLog
 
 
 class Fault(StrEnum):
@@ -24,7 +24,7 @@ class Fault(StrEnum):
     TOO_LARGE = "too-large"
     """A message of more bytes than are accepted."""
     UNREADABLE = "unreadable"
-    """Bytes that are no gRPC message, or one that is compressed or cut short."""
+    """Bytes that are no gRPC message, or one that is cut short, or compressed other than by gzip and deflate."""
 
 
 class ProtocolError(Exception):
@@ -41,7 +41,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter({fault.value: 0 for fault in Fault})
-        self._complaints = Complaints()
+        self._complaints = RateLimitedLog()
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -1,31 +1,156 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries sessions on grpcio: one stream, one session."""
+"""ext_proc and health over grpcio: binding, TLS, and one session for each stream."""
 
 import asyncio
+import errno
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from epp.director import Cause, Held
+from epp.director import Cause, PendingRequest
 from epp.extproc.carrying import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
 from epp.extproc.decoding import RequestPiece, decode
 from epp.extproc.exchange import Answer, NotReadyError
 from epp.extproc.faults import ProtocolError
-from epp.extproc.grpcio_binding import bind
-from epp.extproc.grpcio_health import HealthServicer
 from epp.extproc.health import Health
 from epp.extproc.session import Session
 from epp.extproc.settings import ServerSettings, TlsVersion
+from epp.extproc.tls import CertificateFiles, self_signed
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 from epp.framework import ConfigurationError
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError
 from epp.grpc_http2.capacity import Account
+from epp.host_port import HostPort, parse_host_port
+from epp.listening import EVERYWHERE, listener, refusal
 
 if TYPE_CHECKING:
     _Message: TypeAlias = ProcessingRequest | RequestPiece
     _Context: TypeAlias = grpc.aio.ServicerContext[_Message, bytes]
+
+
+def server_credentials(cert_path: Path | None, *, reload: bool = True) -> grpc.ServerCredentials:
+    """Return credentials from `tls.crt` and `tls.key` in a directory, self-signed ones where there is none.
+
+    With `reload`, every new connection gets the pair that is in the files by then; open ones stay as they are.
+    Raises ConfigurationError when the files cannot be read or are no pair.
+    """
+    if cert_path is None:
+        return grpc.ssl_server_credentials([self_signed()])
+    files = CertificateFiles(cert_path)
+    if not reload:
+        return grpc.ssl_server_credentials([files.pair])
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(files.pair),
+        lambda: _renewed(files),  # type: ignore[arg-type,return-value]  # None is "no change"
+    )
+
+
+def _renewed(files: CertificateFiles) -> grpc.ServerCertificateConfiguration | None:
+    return _configuration(files.pair) if files.renew() else None
+
+
+def _configuration(pair: tuple[bytes, bytes]) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([pair])
+
+
+def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
+    """Listen on `ip:port` or `unix:/path`, in plaintext without credentials; return the port, 0 for a unix socket.
+
+    Raises ConfigurationError when the address is taken, be it in part: gRPC by itself would take `[::]` for IPv4 alone
+    where another program has the port on IPv6.
+    """
+    place = None if address.startswith("unix:") else parse_host_port(address, min_port=0)
+    try:
+        if place is not None and place.host == EVERYWHERE:
+            _check_ipv6(place.port)
+        port = _add_port(server, address, credentials)
+    except OSError as error:
+        raise ConfigurationError(_why_not(address, place, error)) from error
+    return 0 if place is None else port
+
+
+def _add_port(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
+    try:
+        if credentials is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise OSError from error  # of an unknown number
+
+
+def _why_not(address: str, place: HostPort | None, error: OSError) -> str:
+    """Return what an attempt by other means says, as gRPC says nothing."""
+    if place is None:
+        return f"cannot listen on {address}: another process has it, or its directory cannot be written"
+    try:
+        listener(place.host, place.port).close()
+    except OSError as known:
+        error = known
+    return refusal(place, error)
+
+
+def _check_ipv6(port: int) -> None:
+    """Raise OSError where another process listens there on IPv6."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            if os.name == "posix":  # elsewhere the option lets two programs share a port
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.bind((EVERYWHERE, port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise
+
+
+class HealthServicer(health_pb2_grpc.HealthServicer):
+    """An unknown name is NOT_FOUND for `Check`, and SERVICE_UNKNOWN for `Watch`, as the protocol has it."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Answer health checks on this server."""
+        health_pb2_grpc.add_HealthServicer_to_server(self, server)
+
+    async def Check(  # noqa: N802  the protocol's name
+        self, request: HealthCheckRequest, context: grpc.aio.ServicerContext[HealthCheckRequest, HealthCheckResponse]
+    ) -> HealthCheckResponse:
+        """Answer for one name."""
+        status = self._health.statuses.get(request.service)
+        if status is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, self._health.unknown(request.service))
+        return HealthCheckResponse(status=status)
+
+    async def List(self, _request: object, _context: object) -> object:  # noqa: N802  the protocol's name
+        """Answer for all names at once."""
+        statuses = {name: HealthCheckResponse(status=status) for name, status in self._health.statuses.items()}
+        return health_pb2.HealthListResponse(statuses=statuses)  # type: ignore[attr-defined]  # younger than the stubs
+
+    async def Watch(  # noqa: N802  the protocol's name
+        self, request: HealthCheckRequest, _context: object
+    ) -> AsyncIterator[HealthCheckResponse]:
+        """Say how it is, and again whenever that changes."""
+        changed = asyncio.Event()
+        unwatch = self._health.watch(changed.set)
+        told = None
+        try:
+            while self._health.open:
+                changed.clear()
+                status = self._health.statuses.get(request.service, HealthCheckResponse.SERVICE_UNKNOWN)
+                if status != told:
+                    yield HealthCheckResponse(status=status)
+                    told = status
+                await changed.wait()
+        finally:
+            unwatch()
+
 
 _INTERRUPTED = object()
 _LATE = object()
@@ -137,7 +262,7 @@ def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
             "--transport grpcio has no minimum version of TLS but 1.2, and no choice of cipher suites: leave "
             "--tls-min-version and --tls-cipher-suites out, or use --transport asyncio"
         )
-    from epp.extproc.grpcio_tls import server_credentials  # noqa: PLC0415  not for plaintext
+    from epp.extproc.grpcio_carrier import server_credentials  # noqa: PLC0415  not for plaintext
 
     return server_credentials(settings.cert_path, reload=settings.cert_reload)
 
@@ -152,7 +277,7 @@ class _Inbox:
 
     @property
     def is_reading(self) -> bool:
-        """Whether a message is awaited that nobody has taken."""
+        """Whether a read is pending."""
         return self._reading is not None
 
     def interrupt(self) -> None:
@@ -214,7 +339,7 @@ async def _next_message(context: "_Context", session: Session) -> object:
 
 async def _send(context: "_Context", session: Session, answers: Iterable[Answer]) -> None:
     for answer in answers:
-        if isinstance(answer, Held):
+        if isinstance(answer, PendingRequest):
             await answer.settle()
             await _send(context, session, session.resume())
         else:

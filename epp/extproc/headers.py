@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what the gateway sends in headers and metadata."""
+"""Reads the headers and metadata that a gateway sends."""
 
 from epp.director import Subset
 from epp.extproc.wire import HeaderMap, Metadata

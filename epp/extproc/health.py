@@ -34,7 +34,7 @@ class Health:
         self._status = {LIVENESS: HealthCheckResponse.SERVING, **waiting}
         self._watchers: dict[object, Callable[[], None]] = {}
         self.open = True
-        """Whether watches go on; False once the server closes."""
+        """Whether watches continue; False once the server closes."""
 
     @property
     def statuses(self) -> Mapping[str, int]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeAlias
 
 from epp.bodies import long_with_model, long_with_model_added
-from epp.director import Gathered, Held, Routing, in_turns
+from epp.director import Gathered, PendingRequest, Routing, in_turns
 from epp.extproc import replies
 from epp.framework import RequestError
 from epp.framework.steps import Steps, Text, joined_slices
@@ -34,9 +34,9 @@ class LongBody:
         self._replies: list[bytes] = []
         self._error: RequestError | None = None
 
-    def after(self, held: Held) -> Held:
+    def after(self, held: PendingRequest) -> PendingRequest:
         """Return what is to be settled in place of a request, and settles that first."""
-        return Held(partial(self._proceed, held), held.abandon, longest_seconds=held.longest_seconds)
+        return PendingRequest(partial(self._proceed, held), held.abandon, longest_seconds=held.longest_seconds)
 
     @property
     def is_changed(self) -> bool:
@@ -50,10 +50,10 @@ class LongBody:
         return sum(map(len, self._parts))
 
     def replies(self) -> list[bytes]:
-        """Return those that hand it back: in pieces, or whole and with the destination where it was changed."""
+        """Return the replies with the body: in pieces, or whole with the destination if it was changed."""
         return self._replies
 
-    async def _proceed(self, held: Held) -> Routing:
+    async def _proceed(self, held: PendingRequest) -> Routing:
         await held.settle()
         routing = held.routing()
         try:

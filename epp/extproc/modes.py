@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Body modes of a gateway, and the traits of one that does not state its modes."""
+"""Body modes of a gateway, the traits of one that does not state them, and the mode that the picker asks for."""
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from epp.extproc.wire import ProcessingRequest
@@ -86,3 +86,29 @@ def _mode(number: int, side: str) -> BodyMode:
         f"{side}_body_mode {number} is not supported: set one of {', '.join(BodyMode.__members__)} in processing_mode "
         "of the gateway's ext_proc filter"
     )
+
+
+class ResponseUsage(StrEnum):
+    """Whether tokens are counted in responses, for metrics and log lines."""
+
+    AUTO = "auto"
+    """Where the gateway shows their bodies."""
+    ALWAYS = "always"
+    """In all; the gateway is asked for bodies that it does not show."""
+    NEVER = "never"
+    """In none; the gateway is asked not to show bodies that nothing else needs."""
+
+
+IN_PLACE = (BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+"""Modes in which each piece of a response gets one answer that may change it."""
+_FIXED = (None, BodyMode.FULL_DUPLEX_STREAMED)
+"""Modes beside which no other can be asked for."""
+
+
+def response_mode(modes: Modes, *, needed: bool, read: bool) -> BodyMode | None:
+    """Return the response mode to request from the gateway, None for no change: show only bodies that are read."""
+    if modes.request in _FIXED or modes.response in _FIXED:
+        return None
+    if modes.response is BodyMode.NONE:
+        return BodyMode.STREAMED if needed else None
+    return None if read else BodyMode.NONE

@@ -6,7 +6,7 @@ from functools import partial
 from math import ceil, isfinite
 
 from epp.bodies import with_model, with_model_added
-from epp.director import Director, Gathered, Held, Routing, Subset
+from epp.director import Director, Gathered, PendingRequest, Routing, Subset
 from epp.director.tracing import RequestTrace
 from epp.extproc import replies
 from epp.extproc.budgets import Claim
@@ -21,7 +21,6 @@ from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework import Headers, RequestError
 from epp.framework.errors import (
     BodyMissingError,
-    BodyTimeoutError,
     BodyTooLargeError,
     ClientGoneError,
     HeadersTooLargeError,
@@ -41,7 +40,7 @@ from epp.framework.headers import (
 _EXPECTED, _BODY, _ENDED = Progress
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _UNSEEN = (BodyMode.STREAMED, BodyMode.NONE)
-"""Modes in which the headers leave before any of the body is seen: requests are routed by headers alone."""
+"""Modes in which the headers leave before any of the body is seen: requests are routed by headers only."""
 
 _MERGED_BYTES = 4096
 """Pieces below this size are put together: each takes memory beside its bytes."""
@@ -117,7 +116,7 @@ class RequestHalf:
         self._counted = 0  # of these bytes, on the account of the stream
         self._asked = False
         self._long: LongBody | None = None
-        self._held: tuple[Held, Callable[[Routing], Sequence[bytes]]] | None = None
+        self._held: tuple[PendingRequest, Callable[[Routing], Sequence[bytes]]] | None = None
         self._ignored: Sequence[str] = ()
         self.headers = _NO_HEADERS
         self.subset: Subset | None = None
@@ -162,7 +161,7 @@ class RequestHalf:
         if read_some(response.headers, _STATUS).get(":status") == str(BodyTooLargeError.status):
             self._refuse(BodyTooLargeError(self._settings.max_body_bytes))
 
-    def give_up(self, error: BodyTimeoutError | TooManyBytesError) -> RequestError | None:
+    def give_up(self, error: RequestError) -> RequestError | None:
         """Drop what has come of a request that is not complete; return how it is refused, None for a complete one."""
         if self._asked:
             return None
@@ -176,7 +175,7 @@ class RequestHalf:
             self._refuse(error)
 
     def on_silence(self) -> Sequence[Answer]:
-        """Route by headers alone: the gateway seems to wait for an answer to them."""
+        """Route by headers only: the gateway seems to wait for an answer to them."""
         if not self.awaiting_body:
             return ()
         self._mode = BodyMode.STREAMED
@@ -260,6 +259,8 @@ class RequestHalf:
         size = len(piece)
         self._shown = True
         self._size += size
+        if not whole:
+            self._claim.progressed(size)
         if self._size > self._settings.max_body_bytes:
             raise self._refuse(BodyTooLargeError(self._settings.max_body_bytes))
         if self._pieces or not whole:  # else nothing of it waits
@@ -320,7 +321,7 @@ class RequestHalf:
         outcome = self._director.route(
             self.headers, body, self.subset, incomplete=incomplete, trace=trace, began_at=self._began
         )
-        if isinstance(outcome, Held):
+        if isinstance(outcome, PendingRequest):
             if isinstance(body, Gathered):
                 self._long = LongBody(
                     body,
@@ -335,7 +336,7 @@ class RequestHalf:
             return (*self._asking_for_time(outcome, body), outcome)
         return self._routed(outcome, answer)
 
-    def _asking_for_time(self, held: Held, body: bytes | Gathered) -> Sequence[bytes]:
+    def _asking_for_time(self, held: PendingRequest, body: bytes | Gathered) -> Sequence[bytes]:
         """Return what makes Envoy wait for as long as a request may; of other gateways it is not known what they do."""
         has_no_limit = self._mode is BodyMode.FULL_DUPLEX_STREAMED and body
         if not self._is_envoy or has_no_limit or not held.longest_seconds:

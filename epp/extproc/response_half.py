@@ -2,19 +2,18 @@
 """The response half of an exchange: passes pieces on, reads usage, restores the model name."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+import numpy as np
 import structlog
 
 from epp.bodies import ModelRestorer
-from epp.director import Cause, Held, Routing
+from epp.director import Cause, PendingRequest, Routing
 from epp.extproc import replies
 from epp.extproc.exchange import Answer, ExchangeSettings, Progress, expect
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_headers, read_some
-from epp.extproc.modes import BodyMode, GatewayTraits, Modes
-from epp.extproc.overrides import IN_PLACE, ResponseUsage, response_mode
-from epp.extproc.slices import SHORT_BYTES, slice_bytes, slices
+from epp.extproc.modes import IN_PLACE, BodyMode, GatewayTraits, Modes, ResponseUsage, response_mode
 from epp.extproc.wire import HeaderMap, HttpBody, HttpHeaders
 from epp.framework.clock import Clock
 from epp.framework.errors import BadResponseError
@@ -29,12 +28,20 @@ from epp.framework.headers import (
 from epp.framework.printable import printable
 from epp.outliers import Failure, failure_of
 
+SHORT_BYTES = 8 * 1024
+"""A piece that is always read at once."""
+_LONG_BYTES = 64 * 1024
+_SLICE_BYTES = 32 * 1024
+_DENSE_BYTES = 8
+"""Lines and brackets are farther apart on average, even in events of a single token."""
+_MARKS = b"\n\r{["
+
 _log = structlog.get_logger()
 
 _MOST_ENDPOINT = 128
-_READ = frozenset({":status", "status", "content-type", CONTENT_LENGTH, *ONLY_OURS})
+_READ = frozenset({":status", "status", "content-encoding", "content-type", CONTENT_LENGTH, *ONLY_OURS})
 _EXPECTED, _BODY, _ENDED = Progress
-_SERVER_ERROR = 500
+_CLIENT_ERROR = 400
 _OF_SERVERS = frozenset({UPSTREAM_SERVICE_TIME, "date", "server"})
 """Headers of which responses that a gateway makes itself have none: it adds its own after the picker has seen them."""
 _EVENT_STREAM = "text/event-stream"
@@ -79,7 +86,7 @@ class ResponseHalf:
         self._started_at: float | None = None  # of a response that comes as a whole
         self._bytes_left: int | None = None  # by content-length; None without one
         self._whole = False
-        self._held: Held | None = None
+        self._held: PendingRequest | None = None
         self._sliced = _NO_PIECE
 
     @property
@@ -129,7 +136,7 @@ class ResponseHalf:
             self._shown()
         piece, last = message.body, message.end_of_stream
         if len(piece) > SHORT_BYTES and routing is not None and self._takes_long(piece, routing):
-            self._held = held = Held(partial(self._read_slices, piece, routing, last=last))
+            self._held = held = PendingRequest(partial(self._read_slices, piece, routing, last=last))
             return (held,)
         return self._pass(piece, routing, piece, last=last)
 
@@ -163,7 +170,7 @@ class ResponseHalf:
     def _pass(
         self, piece: bytes, routing: Routing | None, unread: bytes, restored: bytes = b"", *, last: bool
     ) -> list[bytes]:
-        """Let a piece pass, of which a part may have been read, and restored, already."""
+        """Pass a piece on; part of it may have been read and restored already."""
         whole = last
         if last:
             self.progress = _ENDED
@@ -258,8 +265,8 @@ class ResponseHalf:
             code,
             partial(read_headers, message.headers),
             event_stream=event_stream,
-            count_tokens=read,
-            failure=None if code < _SERVER_ERROR else _failure(code, message.headers),
+            count_tokens=read and "content-encoding" not in headers,
+            failure=None if code < _CLIENT_ERROR else _failure(code, message.headers),
         )
         if self._mode is BodyMode.NONE:
             routing.response_unseen(self._now(), event_stream=event_stream)
@@ -293,3 +300,20 @@ def _decision(routing: Routing) -> dict[str, str]:
     name = served.name if served.name == address else f"{served.name}={address}"
     text = printable(name.encode("ascii", "backslashreplace").decode(), _MOST_ENDPOINT)
     return {SERVED_ENDPOINT: text, DECISION_REASON: routing.decision.why(served)}
+
+
+def slice_bytes(piece: bytes) -> int:
+    """Return the size of the slices in which to read a piece; 0 for at once."""
+    size = len(piece)
+    if size <= SHORT_BYTES:
+        return 0
+    codes = np.frombuffer(piece, np.uint8)
+    if sum(np.count_nonzero(codes == mark) for mark in _MARKS) * _DENSE_BYTES > size:
+        return SHORT_BYTES
+    return _SLICE_BYTES if size > _LONG_BYTES else 0
+
+
+def slices(piece: bytes, size: int) -> Iterator[bytes]:
+    """Yield the slices of a piece that is not empty."""
+    for start in range(0, len(piece), size):
+        yield piece[start : start + size]

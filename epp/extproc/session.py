@@ -29,6 +29,7 @@ from epp.framework.errors import (
     StartingError,
     SupersededError,
     TooManyBytesError,
+    TooManyPendingError,
 )
 
 _log = structlog.get_logger()
@@ -151,10 +152,11 @@ class Session:
         Nothing where it is complete, or nothing of it has come.
         """
         request = self._request
-        given_up = None if request is None else request.give_up(error)
+        reason = TooManyPendingError() if self.claim.gave_way else error
+        given_up = None if request is None else request.give_up(reason)
         if given_up is None:
             return ()
-        if isinstance(error, BodyTimeoutError):
+        if isinstance(reason, BodyTimeoutError):
             self.claim.timed_out()
         return self._failed(given_up)
 

@@ -12,16 +12,15 @@ from epp.flow_control.eviction import (
     EvictionSettings,
 )
 from epp.flow_control.guarded import GuardedDetector, guarded
-from epp.flow_control.outcomes import Outcome
+from epp.flow_control.outcomes import AT_ONCE, QUEUEING_OUTCOME, WAITING, Outcome, QueueingOutcome
 from epp.flow_control.settings import NO_LIMITS, BandSettings, FlowControlSettings, Limits
-from epp.flow_control.stay import AT_ONCE, STAY, WAITING, Stay
 
 __all__ = [
     "AT_ONCE",
     "NO_LIMITS",
     "OWN_GRACE_SECONDS",
+    "QUEUEING_OUTCOME",
     "REPORT_GRACE_SECONDS",
-    "STAY",
     "WAITING",
     "BandSettings",
     "Entrant",
@@ -34,7 +33,7 @@ __all__ = [
     "GuardedDetector",
     "Limits",
     "Outcome",
-    "Stay",
+    "QueueingOutcome",
     "Waiting",
     "guarded",
 ]

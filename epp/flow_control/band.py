@@ -8,9 +8,9 @@ from itertools import islice
 import msgspec
 
 from epp.flow_control.entrant import Entrant
-from epp.flow_control.held import HeldFlows
 from epp.flow_control.settings import BandSettings
 from epp.flow_control.shares import Shares
+from epp.flow_control.throttled_flows import ThrottledFlows
 from epp.framework.flow_control import Queued
 from epp.framework.heap import Heap
 from epp.framework.quotas import Blocked
@@ -64,7 +64,7 @@ class Band:
         """Those of them that are set aside, in the order in which they were tried."""
         self._flows: dict[str, Heap[Waiting]] = {}
         """All others, by flow."""
-        self._held = HeldFlows()
+        self._held = ThrottledFlows()
         """Those of them that are not in the order."""
         self._order = settings.fairness.order()
         self._shares: Shares[Waiting] | None = None if settings.fairness.in_order_of_arrival else Shares()
@@ -126,7 +126,7 @@ class Band:
 
     @property
     def next_end_of_hold(self) -> float:
-        """When a flow that is held back may go on by itself, in seconds on the clock; infinite for never."""
+        """Time at which the next held flow resumes by itself, in seconds on the clock; infinite for never."""
         return self._held.next_end
 
     def holds(self, flow: str) -> bool:
@@ -149,7 +149,7 @@ class Band:
         self._order.empty(flow)
 
     def resume(self, flow: str) -> None:
-        """Let a flow go on; nothing where it is not held back."""
+        """Resume a held flow; no effect on others."""
         if self._held.discard(flow):
             self.held_requests -= len(self._flows[flow])
             self._head(flow)
@@ -160,12 +160,12 @@ class Band:
         return len(self._held)
 
     def resume_some(self, most: int) -> None:
-        """Let so many flows go on, others each time."""
+        """Resume so many flows, in rotation."""
         for flow in self._held.some(most):
             self.resume(flow)
 
     def resume_due(self, now: float, most: int) -> int:
-        """Let so many flows go on that may by now; return their number."""
+        """Resume at most so many flows whose time has come; return their number."""
         for number in range(most):
             flow = self._held.due(now)
             if flow is None:
@@ -211,7 +211,7 @@ class Band:
         return bool(self._arrivals)
 
     def none_aside(self) -> None:
-        """Note that those that are set aside here are in a queue of another band."""
+        """Note that requests set aside here are queued in another band."""
         for waiting in self._aside.values():
             waiting.is_aside = False
 

@@ -168,7 +168,7 @@ class FlowControl:
         return room
 
     def dispatch(self) -> bool:
-        """Release requests for which there is room, and refuse those that have waited too long or have missed a target.
+        """Release requests while there is room; refuse expired ones and ones that missed their target.
 
         Returns whether there may be more to do at once: other requests should have a turn before that.
         """
@@ -209,7 +209,7 @@ class FlowControl:
         return min(*ends, *holds, self._targets.next) if ends else None
 
     def resume(self, flow: str) -> None:
-        """Let a flow go on that is held back: its tenant has something left."""
+        """Resume a held flow: its tenant has quota again."""
         self._queues.resume(flow)
 
     def pool_changed(self, *, has_endpoints: bool) -> None:
@@ -217,7 +217,7 @@ class FlowControl:
         self._patience.pool_changed(self._clock.now(), has_endpoints=has_endpoints)
 
     def use(self, settings: FlowControlSettings) -> None:
-        """Go on under other settings, of which other orders take several dispatches where much waits.
+        """Apply other settings. Re-sorting a long queue spans several dispatches.
 
         What waits keeps its number and the time it came.
         """
@@ -227,7 +227,7 @@ class FlowControl:
         self.dispatch()
 
     def end(self) -> None:
-        """Hold no more requests: those that wait are released in this dispatch and the next ones, whatever the room."""
+        """Stop queueing: waiting requests are released in this dispatch and the next ones, even without room."""
         self._has_ended = True
         self.dispatch()
 

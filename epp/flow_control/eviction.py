@@ -117,7 +117,7 @@ class _Endpoint:
 
 
 class Evictions:
-    """Requests that may be ended, and those that were told to end.
+    """Evictable requests, and requests whose eviction is pending.
 
     A decision is made only when all that the one before revoked has ended, and a grace has passed in which that shows.
     """

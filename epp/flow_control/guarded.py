@@ -9,22 +9,73 @@ from typing import Any
 
 import numpy as np
 
-from epp.flow_control.guarded_eviction import guarded_eviction
+from epp.flow_control.eviction import EvictionSettings
 from epp.flow_control.settings import BandSettings, FlowControlSettings
 from epp.framework import Parameters
 from epp.framework.arrays import Floats, ResultError
 from epp.framework.candidates import Candidates
 from epp.framework.flow_control import (
+    EvictionFilter,
+    EvictionOrder,
     FairnessPolicy,
     FlowOrder,
     OrderingPolicy,
     Queued,
     SaturationDetector,
+    UnderWay,
     UsageLimitPolicy,
 )
 from epp.framework.flow_orders import HeadOrder
-from epp.framework.flow_results import as_ceilings, as_fullness, as_number
+from epp.framework.flow_results import as_bool, as_ceilings, as_fullness, as_number, as_numbers
+from epp.framework.request import Request
 from epp.scheduling import Failure, Guard
+
+
+def guarded_eviction(settings: EvictionSettings, guard: Guard) -> EvictionSettings:
+    """Return the same settings with policies that never raise."""
+    return replace(
+        settings,
+        filter=GuardedEvictionFilter(settings.filter, guard),
+        order=GuardedEvictionOrder(settings.order, guard),
+    )
+
+
+class GuardedEvictionFilter(EvictionFilter[Parameters]):
+    """A filter; a request for which it fails is spared."""
+
+    def __init__(self, policy: EvictionFilter[Any], guard: Guard) -> None:
+        super().__init__(name=policy.name, clock=policy.clock)
+        self.after_first_token = policy.after_first_token
+        self._policy = policy
+        self._guard = guard
+
+    def evictable(self, request: Request) -> bool:
+        """Return what the filter says; false where it fails."""
+        found = self._guard.call(EvictionFilter.role, self._policy, _evictable, self._policy, request)
+        return not isinstance(found, Failure) and found
+
+
+class GuardedEvictionOrder(EvictionOrder[Parameters]):
+    """An order; a request without a usable key is placed by its priority, and the last dispatched first."""
+
+    def __init__(self, policy: EvictionOrder[Any], guard: Guard) -> None:
+        super().__init__(name=policy.name, clock=policy.clock)
+        self._policy = policy
+        self._guard = guard
+
+    def key(self, under_way: UnderWay) -> tuple[float, ...]:
+        """Return that of the order."""
+        found = self._guard.call(EvictionOrder.role, self._policy, _eviction_key, self._policy, under_way)
+        return (under_way.request.priority, -under_way.dispatched_at) if isinstance(found, Failure) else found
+
+
+def _evictable(policy: EvictionFilter[Any], request: Request) -> bool:
+    return as_bool(policy.evictable(request))
+
+
+def _eviction_key(policy: EvictionOrder[Any], under_way: UnderWay) -> tuple[float, ...]:
+    return as_numbers(policy.key(under_way))
+
 
 _MOST_CEILING = 1.0
 _ARRIVAL = 0.0
@@ -115,7 +166,7 @@ class GuardedOrdering(OrderingPolicy[Parameters]):
 
 
 class GuardedFairness(FairnessPolicy[Parameters]):
-    """Fairness between flows; a band in which it fails goes on in the order of arrival."""
+    """Fairness between flows; a band falls back to the order of arrival if the policy fails."""
 
     def __init__(self, policy: FairnessPolicy[Any], guard: Guard) -> None:
         super().__init__(name=policy.name, clock=policy.clock)
@@ -144,7 +195,7 @@ class _GuardedOrder(FlowOrder):
         self._policy = policy
         self._guard = guard
         self._heads: dict[str, tuple[float, Queued]] = {}
-        """The key and the first request of each flow: from these another order can go on."""
+        """Key and first request of each flow, for a fallback order to start from."""
         self._has_failed = False
         self._left: deque[str] = deque()
         """Flows that are not in the order of arrival yet, once the policy has failed."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long requests wait: another time while the pool is empty, and anew when that changes."""
+"""How long requests wait: another time while the pool is empty, and again when that changes."""
 
 from math import inf
 

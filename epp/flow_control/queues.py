@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from epp.flow_control.band import Band, Waiting
-from epp.flow_control.move import Leftovers, Move
+from epp.flow_control.migration import Leftovers, Migration
 from epp.flow_control.settings import BandSettings, Limits
 from epp.framework.quotas import Blocked
 
@@ -38,8 +38,8 @@ class Queues:
         """Priorities at which requests wait, highest first."""
         self._settings_of = settings_of
         self._bands: dict[int, Band] = {}
-        self._moves: dict[int, Move] = {}
-        """Of bands that are queued anew, by priority."""
+        self._moves: dict[int, Migration] = {}
+        """Of bands that are queued again, by priority."""
         self._leftovers = Leftovers()
         self._resuming: dict[int, int] = {}
         """Number of flows to be resumed, by priority."""
@@ -73,13 +73,13 @@ class Queues:
         return self._bands[waiting.priority].why_held(waiting)
 
     def resume_due(self, now: float, most: int) -> bool:
-        """Let so many flows go on that may by now; return whether there may be more, as at midnight."""
+        """Resume at most so many flows whose time has come; return whether more may be due, as at midnight."""
         for band in self._bands.values():
             most -= band.resume_due(now, most)
         return not most
 
     def resume(self, flow: str) -> None:
-        """Let a flow go on at every priority."""
+        """Resume a flow at every priority."""
         for band in self._bands.values():
             band.resume(flow)
 
@@ -141,17 +141,17 @@ class Queues:
         for priority, band in self._bands.items():
             settings = settings_of(priority)
             if not settings.orders_as(band.settings):
-                self._moves[priority] = Move(band, settings)
+                self._moves[priority] = Migration(band, settings)
                 continue
             band.settings = settings
             if band.held_flows:
                 self._resuming[priority] = band.held_flows  # quotas may have changed too
 
     def settle(self, most: int) -> bool:
-        """Do so much of what other settings ask for; return whether there is more to do.
+        """Apply a part of new settings; return whether more is left.
 
-        A band whose order changes is queued anew, in its order of arrival. Until that is done, requests go in the order
-        that was in effect before.
+        A band whose order changes is queued again, in its order of arrival. Until that is done, requests go in the
+        previous order.
         """
         for priority, move in tuple(self._moves.items()):
             most -= move.some(most)

@@ -74,7 +74,7 @@ class FlowControlSettings:
     def longest_wait(self, priority: int | None = None) -> float:
         """Return how long a request may wait at a priority, or at any; infinite for as long as it takes.
 
-        The time begins anew as the pool becomes empty, or has an endpoint again: once in the time that is returned.
+        The time begins again as the pool becomes empty, or has an endpoint again: once in the time that is returned.
         """
         bands = (
             (self.default_band, self.negative_band, *self.bands.values()) if priority is None else (self.of(priority),)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each flow of a band takes of its limits, and which requests give way to one of a flow that takes less."""
+"""Usage of a band's limits by flow, and the requests to evict for a flow with a smaller share."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from epp.framework.heap import Heap
 T = TypeVar("T")
 
 _MOST_GIVE_WAY = 32
-"""Requests that give way to one with a long body."""
+"""Requests to evict for one with a long body."""
 
 
 class _Entry(NamedTuple, Generic[T]):

@@ -129,7 +129,7 @@ def _has_label(endpoint: Endpoint | None, key: str, values: tuple[str, ...]) -> 
 
 
 def _numbered_values(endpoints: tuple[Endpoint | None, ...], key: str) -> tuple[Mapping[str, int], NDArray[np.int64]]:
-    """Return a number for each value of the label, and that of each slot: a memo that clients cannot make grow."""
+    """Return a number for each value of the label, and the number of each slot. The memo is bounded."""
     numbers: dict[str, int] = {}
     values = ["" if endpoint is None else endpoint.labels.get(key, "") for endpoint in endpoints]
     of_slot = [numbers.setdefault(value, len(numbers)) if value else _NO_LABEL for value in values]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from epp.framework.datalayer import Concerns
+from epp.framework.datalayer import AffectedEndpoints
 from epp.framework.inputs import InputProblem
 from epp.framework.plugin import P, Plugin, Role
 
@@ -76,7 +76,7 @@ class ObjectReader(Plugin[P], role=Role(title="Object readers")):
         return document
 
     @abstractmethod
-    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
         """Take the kinds that changed, all of them the first time; return which endpoints are to be tagged again.
 
         Changes that arrive together, or during a call, are one call. A call that raises is repeated after a while.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters of endpoints, and their standings with a hub, as arrays: built once for each change, indexed by slot."""
+"""Clusters of endpoints, and their statuses with a hub, as arrays: built once for each change, indexed by slot."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVarTuple
@@ -8,7 +8,7 @@ import numpy as np
 
 from epp.framework.arrays import Floats, Mask, Positions, read_only
 from epp.framework.candidates import Candidates
-from epp.framework.clusters import CLUSTER, ClusterStanding
+from epp.framework.clusters import CLUSTER, ClusterStatus
 from epp.framework.endpoint import Endpoint
 from epp.framework.records import Records
 from epp.framework.snapshot import Snapshot
@@ -16,18 +16,18 @@ from epp.framework.snapshot import Snapshot
 A = TypeVarTuple("A")
 
 
-def standing_numbers(
-    candidates: Candidates, number: Callable[[ClusterStanding, *A], float | None], *arguments: *A
+def status_numbers(
+    candidates: Candidates, number: Callable[[ClusterStatus, *A], float | None], *arguments: *A
 ) -> Floats:
-    """Return `number(standing, *arguments)` for each candidate, NaN for None.
+    """Return `number(status, *arguments)` for each candidate, NaN for None.
 
     Memoised by function and arguments: `number` is a module-level function or a method, the arguments are hashable.
     """
     return candidates.snapshot.records(CLUSTER).derive_numbers(number, *arguments)[candidates.slots]
 
 
-def standing_mask(candidates: Candidates, test: Callable[[ClusterStanding, *A], bool], *arguments: *A) -> Mask:
-    """Return `test(standing, *arguments)` for each candidate; memoised like `standing_numbers`."""
+def status_mask(candidates: Candidates, test: Callable[[ClusterStatus, *A], bool], *arguments: *A) -> Mask:
+    """Return `test(status, *arguments)` for each candidate; memoised like `status_numbers`."""
     return candidates.snapshot.records(CLUSTER).derive_mask(test, *arguments)[candidates.slots]
 
 
@@ -45,7 +45,7 @@ class Clusters(NamedTuple):
 
 
 class ClusterIndex:
-    """The clusters of the pool of one plugin, numbered anew only when endpoints or their standings change."""
+    """The clusters of the pool of one plugin, numbered again only when endpoints or their statuses change."""
 
     __slots__ = ("_clusters", "_of")
 
@@ -54,19 +54,19 @@ class ClusterIndex:
         self._clusters = Clusters((), np.empty(0, dtype=np.intp))
 
     def of(self, snapshot: Snapshot) -> Clusters:
-        """Return the clusters of a snapshot: by the standing of an endpoint, or else by its own `cluster`."""
-        endpoints, standings = snapshot.endpoints, snapshot.attributes.get(CLUSTER.name)
+        """Return the clusters of a snapshot: by the status of an endpoint, or else by its own `cluster`."""
+        endpoints, statuses = snapshot.endpoints, snapshot.attributes.get(CLUSTER.name)
         before = self._of
-        if before is None or before[0] is not endpoints or before[1] is not standings:
-            self._of = endpoints, standings
+        if before is None or before[0] is not endpoints or before[1] is not statuses:
+            self._of = endpoints, statuses
             self._clusters = _numbered(endpoints.values, snapshot.records(CLUSTER).values)
         return self._clusters
 
 
-def _numbered(endpoints: Sequence[Endpoint | None], standings: Sequence[Any]) -> Clusters:
+def _numbered(endpoints: Sequence[Endpoint | None], statuses: Sequence[Any]) -> Clusters:
     numbers: dict[str, int] = {}
     of_slot = np.empty(len(endpoints), dtype=np.intp)
-    for slot, (endpoint, standing) in enumerate(zip(endpoints, standings, strict=True)):
-        name = standing.cluster or ("" if endpoint is None else endpoint.cluster)
+    for slot, (endpoint, status) in enumerate(zip(endpoints, statuses, strict=True)):
+        name = status.cluster or ("" if endpoint is None else endpoint.cluster)
         of_slot[slot] = numbers.setdefault(name, len(numbers))
     return Clusters(tuple(numbers), read_only(of_slot))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import Literal
 
-from epp.framework.clusters import ClusterStanding, ClusterTaint, TaintEffect
+from epp.framework.clusters import ClusterStatus, ClusterTaint, TaintEffect
 from epp.framework.limits import NonNegative
 from epp.framework.plugin import Parameters
 
@@ -41,11 +41,9 @@ class ClusterToleration(Parameters, frozen=True):
         )
 
 
-def counts_from(standing: ClusterStanding, effect: TaintEffect, tolerations: Iterable[ClusterToleration]) -> float:
+def counts_from(status: ClusterStatus, effect: TaintEffect, tolerations: Iterable[ClusterToleration]) -> float:
     """Return from what time on a taint of that effect counts, in seconds since the epoch: -inf always, inf never."""
-    return min(
-        (_tolerated_until(taint, tolerations) for taint in standing.taints if taint.effect is effect), default=inf
-    )
+    return min((_tolerated_until(taint, tolerations) for taint in status.taints if taint.effect is effect), default=inf)
 
 
 def _tolerated_until(taint: ClusterTaint, tolerations: Iterable[ClusterToleration]) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hub says of the cluster of an endpoint: scores, placements, taints, admission checks.
+"""Status of an endpoint's cluster from a hub: scores, placements, taints, admission checks.
 
 One frozen record for all endpoints of a cluster, an attribute of the snapshot like the accelerator tag.
 """
@@ -56,7 +56,7 @@ class ClusterTaint(msgspec.Struct, frozen=True, kw_only=True):
     """When it was added, in seconds since the epoch; None if unknown."""
 
 
-class PlacementStanding(msgspec.Struct, frozen=True, kw_only=True):
+class PlacementStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a placement decided on a cluster."""
 
     chosen: bool = False
@@ -68,7 +68,7 @@ class PlacementStanding(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the placement chose any cluster at all."""
 
 
-class ClusterStanding(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the cluster of an endpoint."""
 
     cluster: str = ""
@@ -76,10 +76,10 @@ class ClusterStanding(msgspec.Struct, frozen=True, kw_only=True):
     local: bool = False
     """Whether it is the local one."""
     scores: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """By `resourceName/scoreName`, -100..100; without those that are missing or expired."""
+    """By `resourceName/scoreName`, -100..100, without missing and expired scores."""
     expired: frozenset[str] = frozenset()
     """`resourceName/scoreName` of scores whose `validUntil` has passed."""
-    placements: Mapping[str, PlacementStanding] = msgspec.field(default_factory=dict)
+    placements: Mapping[str, PlacementStatus] = msgspec.field(default_factory=dict)
     """By `namespace/name`: every placement that is known, those that did not choose the cluster included. An
     imported pool is one too, under `InferencePoolImport/namespace/name`: of the clusters that export it, and the local
     one."""
@@ -97,7 +97,7 @@ def cluster_of(endpoint: Endpoint, labels: Iterable[str], local: str) -> str:
     return endpoint.cluster or next(filter(None, (endpoint.labels.get(name, "") for name in labels)), local)
 
 
-NO_STANDING = ClusterStanding()
+NO_STATUS = ClusterStatus()
 
-CLUSTER: Attribute[ClusterStanding] = Attribute("cluster", NO_STANDING, "cluster-data-source")
+CLUSTER: Attribute[ClusterStatus] = Attribute("cluster", NO_STATUS, "cluster-data-source")
 """Standing of the cluster of an endpoint with its hub."""

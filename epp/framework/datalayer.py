@@ -22,13 +22,19 @@ class Report:
     columns: Mapping[Column, float] = field(default_factory=dict)
     """Columns that no snapshot has yet are added to all that follow."""
     attributes: Mapping[Attribute[Any], object] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    """What the page says that cannot be: these values are unknown."""
+    uid: str = ""
+    """UID of the endpoint's pod. A changed UID means a new pod: nothing learned applies to it."""
+    boot_id: str = ""
+    """Boot ID of the endpoint's node, likewise."""
 
 
 class Pool(Protocol):
     """Where discovery puts the endpoints it finds."""
 
     def replace(self, endpoints: Iterable[Endpoint]) -> object:
-        """Make these the endpoints of the pool; those that stay keep what is known of them."""
+        """Replace the endpoints of the pool; remaining endpoints keep their data."""
 
     def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> object:
         """Take out the endpoints of the ids `removed`, then add those of `changed` or let them replace their likes.
@@ -75,6 +81,7 @@ class Contact(StrEnum):
     NO_PAGE = "answers without a page that can be read"
     REFUSED = "refuses connections"
     EJECTED = "ejected, as requests failed"
+    FAILING = "answers polls, and fails requests"
     SILENT = "does not answer"
     SPEAKS_TLS = "speaks TLS, asked in plaintext"
     SPEAKS_PLAINTEXT = "speaks plaintext, asked over TLS"
@@ -196,7 +203,7 @@ class NamesPlacementTemplate(Protocol):
 
     @property
     def placement_template(self) -> str:
-        """Its name; empty for that of each endpoint's pool."""
+        """Its name; empty for the name of each endpoint's pool."""
 
 
 def unknown_accelerators(plugin: Plugin[Any], sources: Sequence[KnowsAccelerators[Any]]) -> tuple[str, ...]:
@@ -205,7 +212,7 @@ def unknown_accelerators(plugin: Plugin[Any], sources: Sequence[KnowsAccelerator
     return tuple(name for name in names if not any(source.knows(name) for source in sources))
 
 
-Concerns: TypeAlias = Callable[[Endpoint], bool]
+AffectedEndpoints: TypeAlias = Callable[[Endpoint], bool]
 """Whether an endpoint may be tagged otherwise than before."""
 
 
@@ -218,7 +225,7 @@ def no_endpoint(_endpoint: Endpoint) -> bool:
 class EveryEndpoint:
     """All endpoints, which takes a while in a large pool."""
 
-    first: Concerns = no_endpoint
+    first: AffectedEndpoints = no_endpoint
     """Those that are to be tagged before the others: new ones, say."""
 
     def __call__(self, _endpoint: Endpoint, /) -> bool:
@@ -234,7 +241,7 @@ class FollowingTagger(Tagger[P]):
     """A tagger that comes to know more, or other, while it runs."""
 
     @abstractmethod
-    async def follow(self, changed: Callable[[Concerns], None]) -> None:
+    async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
         """Keep up until cancelled; call `changed(every_endpoint)`, or with some, to have them tagged again soon."""
 
 

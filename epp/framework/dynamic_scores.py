@@ -41,7 +41,7 @@ DYNAMIC_SCORES: Attribute[DynamicScores] = Attribute("dynamic_scores", NO_DYNAMI
 
 
 class DynamicScoreColumn:
-    """The values of one score for each slot, joined anew only when scores or hardware change."""
+    """The values of one score for each slot, joined again only when scores or hardware change."""
 
     __slots__ = ("_name", "_of", "_values")
 

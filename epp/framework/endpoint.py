@@ -68,7 +68,7 @@ class Endpoint:
     uid: str = ""
     """UID of its pod, which changes when a pod of the same name takes its place; empty for unknown."""
     boot_id: str = ""
-    """Boot ID of its node, which changes when that starts anew; empty for unknown."""
+    """Boot ID of its node, which changes when that starts again; empty for unknown."""
     hostport: str = field(init=False, compare=False)
     """`ip:port`, IPv6 in brackets: the form of the destination header."""
     id: str = field(init=False, compare=False)

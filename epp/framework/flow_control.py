@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Roles of flow control: how full endpoints are, who waits for room, who is next, and who makes room."""
+"""Roles of flow control: saturation, usage limits, ordering, fairness and eviction."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

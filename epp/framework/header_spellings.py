@@ -19,7 +19,7 @@ class Spellings:
     __slots__ = ("_search", "beginnings", "has", "names")
 
     def __init__(self, names: Iterable[str] = (), beginnings: Iterable[str] = ()) -> None:
-        """Take lower-case names; those that begin like the `beginnings` count too."""
+        """Take lower-case names, and `beginnings` as prefixes of further names."""
         self.names = frozenset(names)
         self.beginnings = frozenset(beginnings)
         spelled = [_spelled(name) for name in sorted(self.names)]

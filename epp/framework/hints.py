@@ -3,16 +3,19 @@
 
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _MOST_EDITS = 3
 _FEWEST_LETTERS = 3
+_MOST_LISTED = 20
+_NEAREST = 3
 
 
 def hint_at(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return `did you mean 'x'?` for the known name that is near this one, or else all that are known.
 
-    Where those are too many to read, `otherwise` says what to do instead.
+    Of more than 20 known names, only the nearest three are listed; `otherwise` says what to do instead of a list.
     """
     names = sorted(known)
     near = nearest(name, names)
@@ -20,6 +23,8 @@ def hint_at(name: str, known: Iterable[str], otherwise: str = "") -> str:
         return f"did you mean {near!r}?"
     if otherwise:
         return otherwise
+    if len(names) > _MOST_LISTED:
+        return f"the nearest of {len(names)} are {', '.join(get_close_matches(name, names, _NEAREST, cutoff=0))}"
     return f"known are {', '.join(names)}" if names else "none are known here"
 
 

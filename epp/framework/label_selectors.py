@@ -57,7 +57,7 @@ _TESTS: Mapping[str, Callable[[str | None, tuple[str, ...]], bool]] = MappingPro
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """Requirements on labels, all of which have to be met; none for a selector of everything."""
+    """Label requirements; all must match. Empty selects everything."""
 
     requirements: tuple[Requirement, ...] = ()
 

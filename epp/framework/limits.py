@@ -15,7 +15,7 @@ _LARGEST = sys.float_info.max
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Marks limits outside of which a value is replaced, with a warning, as llm-d-router does; by default an error."""
+    """Marks limits whose violation replaces the value with a warning, as in llm-d-router, instead of an error."""
 
     by: Callable[[Any], object] | None = None
     """Returns the value that counts instead; None for the default of the parameter."""

@@ -11,6 +11,8 @@ The rule, for every scorer and filter: a number that an endpoint reports counts 
 
 An endpoint without a report thus ties with the best that does at the same number of requests, and is worse than all of
 them once it holds more: it is neither starved nor flooded. Where no candidate reports, own requests in flight decide.
+An endpoint that reports no requests at all while 8 or more of our own are in flight there counts as one that does not
+report: it shows a page of another model, say.
 
 A limit, such as a full queue, is another question: 40 requests are a queue only where an engine is known to run fewer
 at once. Held against limits (`expected_load`), requests of others do not count where nothing reports them, and those
@@ -25,13 +27,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from epp.framework.arrays import Floats
+from epp.framework.arrays import Floats, Mask
 from epp.framework.candidates import Candidates
 from epp.framework.snapshot import IN_FLIGHT, INHERITED, KV_USAGE, RUNNING, WAITING, Column
 
 LOAD_INPUTS: tuple[Column, ...] = (WAITING, RUNNING, IN_FLIGHT, INHERITED)
 """Columns that the estimates are made of; a plugin that calls one of these functions lists them in `may_read`."""
 
+_MANY = 8.0
+"""Own requests in flight; reports are younger than the time in which so many are sent and answered."""
 _BATCH = 256.0
 """Requests that an engine runs at once, where nothing else is known."""
 _MOST = 1e12
@@ -62,15 +66,18 @@ _FOR_LIMITS: Mapping[str, _Measure] = {
 }
 
 
-def comparable_load(candidates: Candidates, column: Column) -> Floats:
-    """Return a column of each candidate, to compare them; in WAITING, RUNNING and KV_USAGE estimates replace NaN."""
-    load = candidates.values(column)
+def comparable_load(candidates: Candidates, column: Column, *, as_reported: bool = False) -> Floats:
+    """Return a column of each candidate, to compare them; in WAITING, RUNNING and KV_USAGE estimates replace NaN.
+
+    `as_reported` is for those who hold own requests in flight against it themselves.
+    """
+    load = candidates.values(column) if as_reported else _believed(candidates, column)
     return load if is_known(load) else _estimated(candidates, load, _FOR_COMPARISON.get(column.name))
 
 
 def expected_load(candidates: Candidates, column: Column) -> Floats:
     """Return the same, to hold it against a limit."""
-    load = candidates.values(column)
+    load = _believed(candidates, column)
     return load if is_known(load) else _estimated(candidates, load, _FOR_LIMITS.get(column.name))
 
 
@@ -85,6 +92,26 @@ def fill_unknown(load: Floats, candidates: Candidates, *, per_request: float = 1
 def is_known(load: Floats) -> bool:
     """Return whether no number is NaN."""
     return not len(load) or not isnan(load.item(load.argmin()))  # the first NaN, where there is one
+
+
+def _believed(candidates: Candidates, column: Column) -> Floats:
+    """Return a column, with NaN for endpoints whose report of no requests cannot be."""
+    load = candidates.values(column)
+    if column.name not in _FOR_COMPARISON:
+        return load
+    unbelievable = candidates.derive(_reports_none_and_has_many)
+    return load if unbelievable is None else np.where(unbelievable, np.nan, load)
+
+
+def _reports_none_and_has_many(candidates: Candidates) -> Mask | None:
+    """Mark endpoints that report no requests while many of our own are in flight; None for none."""
+    in_flight = candidates.values(IN_FLIGHT)
+    if not len(in_flight) or in_flight.max() < _MANY:
+        return None
+    mask: Mask = (in_flight - candidates.values(INHERITED) >= _MANY) & (
+        (candidates.values(WAITING) == 0) & (candidates.values(RUNNING) == 0)
+    )
+    return mask if mask.any() else None
 
 
 def _estimated(candidates: Candidates, load: Floats, measure: _Measure | None) -> Floats:

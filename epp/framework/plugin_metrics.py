@@ -16,7 +16,7 @@ class Distribution:
         """Prepare for buckets with these upper bounds, and one more without."""
         self._bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """Values in each bucket alone; the last one has no bound."""
+        """Values in each bucket, not cumulative; the last one has no bound."""
         self.total: float = 0
         self.created = time.time()
 

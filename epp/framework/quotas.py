@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas: what the requests of a tenant may take, each by itself and all together."""
+"""Quotas: limits on a single request of a tenant, and on all of its requests together."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class TotalLimits(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 0
     """Under way at once."""
     tokens: int = 0
-    """Of the requests under way: those of their prompts, and those that they may generate."""
+    """Tokens of requests in flight: of their prompts, and the most that they may generate."""
     tokens_per_minute: int = 0
     accelerator_bytes: float = 0.0
     """Of the requests under way, as for one."""
@@ -64,7 +64,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     alert_percent: float = ALERT_PERCENT
     """Share of a limit from which its use is reported."""
     origin: str = ""
-    """Who says so, for people."""
+    """Origin of the value, for people."""
 
 
 class Blocked(NamedTuple):
@@ -74,9 +74,9 @@ class Blocked(NamedTuple):
     retry_after_seconds: int
     """From 1 to 300 for requests to end and tokens of a minute; for what is of a day at most 86,400."""
     until: float | None
-    """When it fits by time alone, in seconds on the clock; None where another request has to end before."""
+    """When it fits without the end of another request, in seconds on the clock; None if it does not."""
     waits: bool
-    """Whether the quota lets it wait."""
+    """Whether the request may wait for the quota."""
 
     def error(self) -> QuotaExceededError:
         """Return the refusal of one that does not wait."""

@@ -150,7 +150,9 @@ class EndpointRates:
         terms = self._reported.of(candidates, self._reported_terms)
         if terms is not None and terms.is_known:
             return terms
-        return self._terms_of(comparable_load(candidates, RUNNING), candidates.values(WAITING), candidates.slots)
+        return self._terms_of(
+            comparable_load(candidates, RUNNING, as_reported=True), candidates.values(WAITING), candidates.slots
+        )
 
     def _reported_terms(self, snapshot: Snapshot) -> _Terms:
         return self._terms_of(snapshot.column(RUNNING), snapshot.column(WAITING), slice(None))
@@ -179,7 +181,7 @@ ENDPOINT_RATES: DataKey[EndpointRates] = DataKey("endpoint-rates", "endpoint-rat
 """Prefill and generation rates of all endpoints, by slot."""
 
 TARGET_IN_REACH: DataKey[bool] = DataKey("target-in-reach")
-"""Whether any endpoint is expected to meet the latency limits of the request; missing where nothing says so."""
+"""Whether any endpoint is expected to meet the latency limits of the request; missing without an estimate."""
 
 
 def uncached_tokens(request: Request, candidates: Candidates, match: PrefixMatch | None) -> Floats:
@@ -197,7 +199,7 @@ def batch_sizes(candidates: Candidates) -> Floats:
     What was just sent counts at once, what others sent as soon as it is reported. A batch that is not reported is
     estimated: a plugin that calls this lists LOAD_INPUTS in `may_read`.
     """
-    return np.maximum(comparable_load(candidates, RUNNING), candidates.values(IN_FLIGHT))
+    return np.maximum(comparable_load(candidates, RUNNING, as_reported=True), candidates.values(IN_FLIGHT))
 
 
 def _provenance(samples: int, source: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One record for each slot of a snapshot, and what is derived of them: built once for each change."""
+"""One record for each slot of a snapshot, and memoised values derived from the records."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -61,7 +61,7 @@ class Records(Generic[T]):
         """Return `build(values, *arguments)`, memoised by function and arguments; an array is made read-only.
 
         `build` is a module-level function or a method, the arguments are hashable. Raises TypeError for a function
-        that is made anew at every call, such as a lambda: it would never be found in the memo.
+        that is made again at every call, such as a lambda: it would never be found in the memo.
         """
         key = (build, *arguments)
         found = self._memo.get(key, _MISSING)

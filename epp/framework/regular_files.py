@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading of files that others write, whatever stands in their place."""
+"""Safe reading of files written by others: devices, pipes and directories are refused."""
 
 import errno
 import os

@@ -33,3 +33,5 @@ class Response:
     headers: Headers = field(default_factory=Headers)
     usage: Usage | None = None
     """Tokens as the endpoint counted them, once the body is over."""
+    events: int = 0
+    """Events of an event stream so far; 0 where they are not counted."""

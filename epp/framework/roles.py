@@ -189,7 +189,11 @@ class Aggregator(
         may_refuse=True,
     ),
 ):
-    """Turns the results of all profiles into one destination."""
+    """Turns the results of all profiles into one destination.
+
+    Name the headers of its destinations in `sets_headers`, in lower case: others are dropped, and `epp check` refuses
+    them. The picker removes declared headers from the requests of clients.
+    """
 
     @abstractmethod
     def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:
@@ -277,6 +281,9 @@ class PreRequest(
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         """Record the destination."""
 
+    def request_failed(self, request: Request, result: SchedulingResult) -> None:
+        """Take back what was recorded: the request failed at the endpoint before its first token."""
+
 
 class ResponseHeaders(
     Plugin[P], role=Role(title="Response headers", name="ResponseReceived", stage=Stage.RESPONSE_HEADERS, hook=True)
@@ -296,7 +303,7 @@ class ResponseTiming(
     reads_response_body: bool = True
     """Whether a gateway that shows no bodies of responses is asked for them, as it must be for these times."""
     only_streams: bool = False
-    """Whether it is asked for those of event streams alone."""
+    """Whether it is asked for those of event streams only."""
 
     @abstractmethod
     def first_token(self, request: Request, response: Response, seconds: float) -> None:

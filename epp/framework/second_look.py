@@ -13,7 +13,7 @@ LONGEST_SECONDS = 10.0
 """A file that is written in place again and again takes effect all the same."""
 
 
-class Waiting(NamedTuple):
+class UnsettledVersion(NamedTuple):
     """A version that waits for the second look."""
 
     digest: bytes
@@ -27,9 +27,9 @@ class Waiting(NamedTuple):
         return now - self.since >= UNCHANGED_SECONDS or now - self.began >= LONGEST_SECONDS
 
 
-def next_wait(before: Waiting | None, digest: bytes, now: float) -> Waiting:
+def next_wait(before: UnsettledVersion | None, digest: bytes, now: float) -> UnsettledVersion:
     """Return the wait of another version than the one that waited before, if one did."""
-    return Waiting(digest, now, now if before is None else before.began)
+    return UnsettledVersion(digest, now, now if before is None else before.began)
 
 
 def doubt(*, in_place: bool, entries: int = 0, entries_before: int = 0) -> str:

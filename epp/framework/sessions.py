@@ -21,7 +21,7 @@ from epp.framework.limits import Corrected, Count, NameOrDefault, PositiveOrDefa
 from epp.framework.plugin import Parameters
 from epp.framework.request import AGENT_IDENTITY, SESSION_ID, DataKey, Request
 from epp.framework.response import Response
-from epp.framework.result import SchedulingResult
+from epp.framework.result import ProfileResult, SchedulingResult
 from epp.framework.roles import PreRequest, ResponseHeaders
 from epp.framework.snapshot import Snapshot
 
@@ -165,6 +165,13 @@ class Bindings(Generic[B]):
         if len(self._bound) > self._limit:
             self._bound.popitem(last=False)
 
+    def unbind(self, session: str, to: B) -> None:
+        """Forget the session if it is bound to this."""
+        key = _digest(session)
+        found = self._bound.get(key)
+        if found is not None and found[0] == to:
+            del self._bound[key]
+
     def _use(self, key: bytes, to: B, now: float) -> None:
         self._bound[key] = (to, now)
         self._bound.move_to_end(key)
@@ -207,14 +214,23 @@ class SessionAffinity(PreRequest[SP], ResponseHeaders[SP]):
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         """Record the target of the profile; nothing where the profile did not run."""
-        wanted = self.parameters.profile_name
-        profile = result.profiles.get(wanted) if wanted else result.primary
+        profile = self._profile(result)
         target = None if profile is None else profile.targets[0]
         if self._bindings is None:
             if profile is None or profile.profile != result.primary.profile:
                 request.put(self._target_key, "" if target is None else target.id)
         elif target is not None and (session := self._session(request)):
             self._bindings.bind(session, target.identity, self.clock.now())
+
+    def request_failed(self, request: Request, result: SchedulingResult) -> None:
+        """Forget the session: the endpoint has nothing of it."""
+        profile = self._profile(result)
+        if self._bindings is not None and profile is not None and (session := self._session(request)):
+            self._bindings.unbind(session, profile.targets[0].identity)
+
+    def _profile(self, result: SchedulingResult) -> ProfileResult | None:
+        wanted = self.parameters.profile_name
+        return result.profiles.get(wanted) if wanted else result.primary
 
     def response_headers(self, request: Request, response: Response) -> Mapping[str, str]:
         """Return the token of the endpoint that served the request, or of the target recorded for another profile."""

@@ -25,4 +25,4 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TENANT: DataKey[Tenant] = DataKey("tenant", "tenants")
-"""Who sends the request; without it, the fairness id says so."""
+"""The tenant of the request; without it, the fairness id names the tenant."""

@@ -153,7 +153,7 @@ def run_scheduling(
 ) -> SchedulingResult:
     """Run a whole configuration: the profiles that its profile picker chooses for the request, and the aggregator.
 
-    Arguments and errors are those of `run_profile`.
+    Arguments and errors are those of `run_profile`; ValueError for headers that the aggregator does not declare.
     """
     from epp.config.made_up_runs import scheduling_run  # noqa: PLC0415  the same
 

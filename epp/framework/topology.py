@@ -22,7 +22,7 @@ def closeness(candidates: Candidates, slot: int) -> Positions:
     """Return for each candidate the index in LEVELS of the closest level it shares with the slot's endpoint, or FAR.
 
     A level is shared where both name the same place. What is not known is never shared, not even with itself; the
-    levels are compared one by one, whether or not the places nest.
+    levels are compared one by one; places need not nest.
     """
     places = candidates.snapshot.records(TOPOLOGY).derive(_places)
     there = places[:, slot, None]

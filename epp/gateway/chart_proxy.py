@@ -19,7 +19,7 @@ from epp.gateway.settings import Bodies, BodyMode, FailureMode, GatewaySettings
 __all__ = ["chart_proxy_yaml"]
 
 ADMIN = "envoy_admin"
-"""The cluster of Envoy's own admin interface, for its statistics alone."""
+"""The cluster of Envoy's own admin interface, for its statistics only."""
 FALLBACK = "any_model_server"
 """The cluster that requests go to while the picker is down, with FailOpen."""
 ADMIN_PORT = 19000

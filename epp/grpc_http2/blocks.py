@@ -3,9 +3,9 @@
 
 from typing import NamedTuple
 
-from epp.grpc_http2.codes import ErrorCode, GoawayError, ResetError
 from epp.grpc_http2.frames import END_HEADERS, END_STREAM, PADDED, PRIORITISED, word
 from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.status import ErrorCode, GoawayError, ResetError
 
 _PRIORITY_BYTES = 5
 
@@ -21,7 +21,7 @@ class Block(NamedTuple):
 
 
 class BlockAssembler:
-    """`begin` with HEADERS, `go_on` with each CONTINUATION; both return the block once it is whole."""
+    """`begin` with HEADERS, `resume` with each CONTINUATION; both return the block once it is whole."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -51,7 +51,7 @@ class BlockAssembler:
         self._size = len(content)
         return None
 
-    def go_on(self, flags: int, stream_id: int, payload: bytes) -> Block | None:
+    def resume(self, flags: int, stream_id: int, payload: bytes) -> Block | None:
         """Take a CONTINUATION frame."""
         first = self._first
         if first is None or first.stream_id != stream_id:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.endings import Endings
 from epp.grpc_http2.heads import Head
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.receiving import Receiving
 from epp.grpc_http2.sending import Sending
 from epp.grpc_http2.service import Answers, Call, Host, Methods
-from epp.grpc_http2.status import RpcError, Status, not_grpc
+from epp.grpc_http2.status import ErrorCode, RpcError, Status, not_grpc
 from epp.grpc_http2.streams import Stream, StreamTable
 
 _REASONS: Final = {

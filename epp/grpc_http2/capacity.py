@@ -6,12 +6,12 @@ from time import monotonic
 from typing import Final
 
 _WORTHWHILE_BYTES: Final = 4096
-"""From this size on a holder may be asked to give way."""
+"""Holders of at least this size can be evicted."""
 _SMALL_BYTES: Final = 64 * 1024
 _RESERVED: Final = 8
-"""A part of the bytes, one in so many, is for small holders alone."""
+"""A part of the bytes, one in so many, is for small holders only."""
 GRACE_SECONDS: Final = 10.0
-"""A holder younger than this does not have to give way: most large bodies are complete by then."""
+"""Holders younger than this are not evicted: most large bodies are complete by then."""
 
 
 class Capacity:
@@ -45,7 +45,7 @@ class Capacity:
         self._refused(self)
 
 
-class HeldBytes(Capacity):
+class BufferedBytes(Capacity):
     """Bytes that wait in this program, each counted on the account of who made it hold them.
 
     Where there is no room, the holder of the longest standing gives way, if it has had its time; so one that sends or
@@ -64,7 +64,7 @@ class HeldBytes(Capacity):
         super().__init__(name, limit, refused)
         self._clock = clock
         self.room_for_all = limit - limit // _RESERVED
-        """The bytes beyond which there is room for small holders alone."""
+        """The bytes beyond which there is room for small holders only."""
         self.most = 0
         """The highest number of bytes since somebody set this to what is in use."""
         self._holders: dict[Account, float] = {}  # those with a worthwhile amount, and since when; the oldest first
@@ -74,7 +74,7 @@ class HeldBytes(Capacity):
         return Account(self)
 
     def make_room(self, size: int, *, asker: "Account") -> bool:
-        """Have holders give way until there is room for so many bytes more; return whether there is."""
+        """Evict holders until there is room for so many bytes; return whether there is."""
         small = asker.size + size < _SMALL_BYTES
         limit = self.limit if small else self.room_for_all
         while self.used + size > limit:
@@ -98,13 +98,13 @@ class Account:
 
     __slots__ = ("_bytes", "closed", "on_give_way", "size")
 
-    def __init__(self, held: HeldBytes) -> None:
+    def __init__(self, held: BufferedBytes) -> None:
         self._bytes = held
         self.size = 0
         self.closed = False
         """Whether nothing more is counted: all is given back."""
         self.on_give_way: Callable[[], None] = _nothing
-        """Called once, when nothing is counted any more: this holder has to let go of all it holds, soon."""
+        """Called once on eviction: the holder must release its bytes soon."""
 
     def add(self, size: int) -> bool:
         """Count bytes more; return False where there is no room, and nothing is counted."""
@@ -129,7 +129,7 @@ class Account:
             held.hold(self)
 
     def give_way(self) -> None:
-        """Close, and have the holder let go."""
+        """Close the account and make the holder release its bytes."""
         on_give_way = self.on_give_way
         self.close()
         on_give_way()

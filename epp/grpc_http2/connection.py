@@ -7,9 +7,7 @@ from struct import Struct
 from typing import Final
 
 from epp.grpc_http2.calls import Calls
-from epp.grpc_http2.capacity import HeldBytes
-from epp.grpc_http2.codes import ErrorCode, GoawayError, ResetError
-from epp.grpc_http2.complaints import Complaints
+from epp.grpc_http2.capacity import BufferedBytes
 from epp.grpc_http2.control import Control
 from epp.grpc_http2.endings import Endings
 from epp.grpc_http2.frames import DATA, HEAD, HEAD_BYTES, MESSAGE_HEAD, PREFACE, goaway_frame, rst_stream_frame
@@ -18,10 +16,11 @@ from epp.grpc_http2.incoming import Incoming
 from epp.grpc_http2.limits import Budget, Limits
 from epp.grpc_http2.liveness import Liveness
 from epp.grpc_http2.pace import MOST_IN_A_TURN
+from epp.grpc_http2.rate_limited_log import RateLimitedLog
 from epp.grpc_http2.receiving import Receiving
 from epp.grpc_http2.sending import Sending
 from epp.grpc_http2.service import Host, Methods
-from epp.grpc_http2.status import Status
+from epp.grpc_http2.status import ErrorCode, GoawayError, ResetError, Status
 from epp.grpc_http2.streams import Fate, Stream, StreamTable
 
 _FAST_BYTES: Final = HEAD_BYTES + PREFIX_BYTES
@@ -51,11 +50,11 @@ class Connection:
         peer: str,
         now: float,
         *,
-        complaints: Complaints | None = None,
-        held: HeldBytes | None = None,
+        complaints: RateLimitedLog | None = None,
+        held: BufferedBytes | None = None,
     ) -> None:
         """Prepare; `held` has an account for each stream."""
-        self._complaints = complaints or Complaints()
+        self._complaints = complaints or RateLimitedLog()
         self._limits = limits
         self._host = host
         self._peer = peer
@@ -92,7 +91,7 @@ class Connection:
             endings=self._endings,
             control=self._control,
             limits=limits,
-            held=HeldBytes("bytes", _NO_LIMIT) if held is None else held,
+            held=BufferedBytes("bytes", _NO_LIMIT) if held is None else held,
         )
         self._faults = Budget(limits.strays, "streams that break a rule")
         self._preface = PREFACE
@@ -106,6 +105,11 @@ class Connection:
     def open_streams(self) -> int:
         """Streams that are not closed in both directions."""
         return len(self._streams)
+
+    @property
+    def has_served(self) -> bool:
+        """Whether a stream was ever opened."""
+        return self._table.last_id > 0
 
     @property
     def out(self) -> list[bytes | memoryview]:

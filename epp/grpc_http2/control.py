@@ -4,7 +4,6 @@
 from struct import Struct
 from typing import Final
 
-from epp.grpc_http2.codes import ErrorCode, GoawayError
 from epp.grpc_http2.frames import (
     ACK,
     DEFAULT_WINDOW,
@@ -23,6 +22,7 @@ from epp.grpc_http2.frames import (
 from epp.grpc_http2.limits import Budget, Limits
 from epp.grpc_http2.receiving import Receiving
 from epp.grpc_http2.sending import LARGEST_FRAME, Sending
+from epp.grpc_http2.status import ErrorCode, GoawayError
 from epp.grpc_http2.streams import Stream, StreamTable
 
 _SETTING: Final = Struct(">HL")

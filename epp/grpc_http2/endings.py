@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a call: its status, the end of its stream, and the release of what it holds."""
+"""The end of a call: status, end of stream, release of its resources."""
 
 from functools import partial
 
 import structlog
 
-from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.frames import DATA, END_STREAM, frame, rst_stream_frame
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.receiving import Receiving
 from epp.grpc_http2.sending import Sending
 from epp.grpc_http2.service import Call, Host
-from epp.grpc_http2.status import HEADERS_BLOCK, RpcError, Status, trailers_block
+from epp.grpc_http2.status import HEADERS_BLOCK, ErrorCode, RpcError, Status, trailers_block
 from epp.grpc_http2.streams import Fate, Stream, StreamTable
 
 _log = structlog.get_logger()

@@ -5,7 +5,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-from epp.grpc_http2.codes import ErrorCode
+from epp.grpc_http2.status import ErrorCode
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The head of a request: decoded, checked against the rules of HTTP/2, and cut down to what a gRPC server reads."""
+"""The head of a request: decoded, checked against the rules of HTTP/2, and reduced to the fields of a gRPC call."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
-from epp.grpc_http2.codes import ErrorCode, GoawayError
+from epp.grpc_http2.status import ErrorCode, GoawayError
 
 _MOST_CACHED = 32
 _MOST_VALUE_BYTES = 2048

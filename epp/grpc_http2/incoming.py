@@ -6,8 +6,7 @@ from typing import ClassVar
 from epp.grpc_http2 import frames
 from epp.grpc_http2.blocks import Block, BlockAssembler, priority_fault, unpadded
 from epp.grpc_http2.calls import Calls
-from epp.grpc_http2.capacity import HeldBytes
-from epp.grpc_http2.codes import ErrorCode, GoawayError, ResetError
+from epp.grpc_http2.capacity import BufferedBytes
 from epp.grpc_http2.control import Control
 from epp.grpc_http2.endings import Endings
 from epp.grpc_http2.heads import Head, HeadReader, MalformedError
@@ -15,6 +14,7 @@ from epp.grpc_http2.inbox import Inbox
 from epp.grpc_http2.limits import Budget, Limits
 from epp.grpc_http2.receiving import Receiving
 from epp.grpc_http2.sending import Sending
+from epp.grpc_http2.status import ErrorCode, GoawayError, ResetError
 from epp.grpc_http2.streams import Fate, Stream, StreamTable
 
 _WORD_BYTES = 4
@@ -36,7 +36,7 @@ class Incoming:
         endings: Endings,
         control: Control,
         limits: Limits,
-        held: HeldBytes,
+        held: BufferedBytes,
     ) -> None:
         self._held = held
         self._table = table
@@ -74,7 +74,7 @@ class Incoming:
             act(self, flags, stream_id, bytes(payload), now)
 
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
-        block = self._blocks.go_on(flags, stream_id, payload)
+        block = self._blocks.resume(flags, stream_id, payload)
         if block is not None:
             self._on_block(block, now)
 

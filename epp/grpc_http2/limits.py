@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from epp.grpc_http2.codes import ErrorCode, GoawayError
+from epp.grpc_http2.status import ErrorCode, GoawayError
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a peer must do by when: greet, acknowledge, answer pings, and use the connection."""
+"""Deadlines of a peer: to greet, acknowledge settings, answer pings, and use the connection."""
 
-from epp.grpc_http2.codes import ErrorCode, GoawayError
 from epp.grpc_http2.control import Control
 from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.status import ErrorCode, GoawayError
 from epp.grpc_http2.streams import StreamTable
 
 

@@ -24,9 +24,9 @@ class Pace:
         else:
             self._left -= calls
             act()
-        self._go_on()
+        self._resume()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._turn)
@@ -41,4 +41,4 @@ class Pace:
                 act()
         finally:
             if self._left < MOST_IN_A_TURN:
-                self._go_on()
+                self._resume()

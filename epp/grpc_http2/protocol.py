@@ -6,15 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, cast
 
-from epp.grpc_http2.capacity import HeldBytes
-from epp.grpc_http2.complaints import Complaints
+from epp.grpc_http2.capacity import BufferedBytes
 from epp.grpc_http2.connection import Connection
+from epp.grpc_http2.fair_scheduler import FairScheduler
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.pace import MOST_IN_A_TURN, Pace
 from epp.grpc_http2.peers import peer_of
-from epp.grpc_http2.service import Cancellable, Methods, Waiting
+from epp.grpc_http2.rate_limited_log import RateLimitedLog
+from epp.grpc_http2.service import Cancellable, Methods, PendingAnswer
 from epp.grpc_http2.tls import speaks_http2
-from epp.grpc_http2.turns import Turns
 
 _LINGER_SECONDS = 1.0
 _MOST_LATER_BYTES = 65_536
@@ -28,11 +28,11 @@ class Registry(Protocol):
     """Keeps track of the connections of a server."""
 
     @property
-    def complaints(self) -> Complaints:
+    def complaints(self) -> RateLimitedLog:
         """Takes warnings about clients."""
 
     @property
-    def held(self) -> HeldBytes:
+    def held(self) -> BufferedBytes:
         """Counts what the connections hold."""
 
     @property
@@ -40,7 +40,7 @@ class Registry(Protocol):
         """Spreads the ends of calls over turns of the event loop."""
 
     @property
-    def turns(self) -> Turns:
+    def turns(self) -> FairScheduler:
         """Shares turns of the event loop out among connections."""
 
     def connection_opened(self, protocol: "GrpcProtocol") -> bool:
@@ -162,7 +162,7 @@ class GrpcProtocol(asyncio.Protocol):
 
     # what the connection calls
 
-    def hold(self, stream_id: int, waiting: Waiting) -> Cancellable:
+    def hold(self, stream_id: int, waiting: PendingAnswer) -> Cancellable:
         """Settle an answer in a task."""
         task = self._loop.create_task(self._settle(waiting))
         self._held[id(task)] = task
@@ -193,6 +193,11 @@ class GrpcProtocol(asyncio.Protocol):
     def is_idle(self) -> bool:
         """Whether it has no stream."""
         return self._connection is not None and not self._connection.open_streams
+
+    @property
+    def has_served(self) -> bool:
+        """Whether it ever had a stream."""
+        return self._connection is not None and self._connection.has_served
 
     def sweep(self, now: float) -> bool:
         """End the calls of which nothing has moved for too long; return whether more are left than end at once."""
@@ -240,9 +245,9 @@ class GrpcProtocol(asyncio.Protocol):
     def _come_again(self) -> None:
         if not self._awaits_turn:
             self._awaits_turn = True
-            self._registry.turns.wait(self._go_on)
+            self._registry.turns.wait(self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Handle what was left, then read on."""
         self._awaits_turn = False
         if self._is_paused or not self._later:
@@ -329,7 +334,7 @@ class GrpcProtocol(asyncio.Protocol):
         if not connection.closed:
             self._checking = self._loop.call_later(seconds, self._check)
 
-    async def _settle(self, waiting: Waiting) -> None:
+    async def _settle(self, waiting: PendingAnswer) -> None:
         await waiting.settle()
 
     def _settled(self, stream_id: int, task: asyncio.Task[None]) -> None:

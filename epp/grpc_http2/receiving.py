@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The windows that the peer may fill: given back as what came is consumed, half a window at a time."""
+"""Receive windows of a connection and its streams: returned as data is consumed, half a window at a time."""
 
 from epp.grpc_http2.frames import window_update_frame
 from epp.grpc_http2.limits import Limits

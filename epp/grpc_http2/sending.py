@@ -5,7 +5,6 @@ from collections import OrderedDict
 from struct import Struct
 from typing import Final
 
-from epp.grpc_http2.codes import ErrorCode, GoawayError, ResetError
 from epp.grpc_http2.frames import (
     DATA,
     DEFAULT_WINDOW,
@@ -19,7 +18,7 @@ from epp.grpc_http2.frames import (
     frame,
 )
 from epp.grpc_http2.inbox import PREFIX_BYTES
-from epp.grpc_http2.status import HEADERS_BLOCK, OK_TRAILERS, RpcError, Status
+from epp.grpc_http2.status import HEADERS_BLOCK, OK_TRAILERS, ErrorCode, GoawayError, ResetError, RpcError, Status
 from epp.grpc_http2.streams import Stream
 
 _PREFIX: Final = Struct(">BL")

@@ -7,14 +7,14 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 
-from epp.grpc_http2.capacity import Capacity, HeldBytes
-from epp.grpc_http2.complaints import Complaints
+from epp.grpc_http2.capacity import BufferedBytes, Capacity
+from epp.grpc_http2.fair_scheduler import FairScheduler
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.pace import Pace
 from epp.grpc_http2.protocol import GrpcProtocol
+from epp.grpc_http2.rate_limited_log import RateLimitedLog
 from epp.grpc_http2.service import Methods
 from epp.grpc_http2.tls import TlsListener
-from epp.grpc_http2.turns import Turns
 
 _BACKLOG = 1024
 _MOST_CONNECTIONS = 4096
@@ -37,11 +37,11 @@ class GrpcServer:
         tls: Contexts | None = None,
         *,
         connections: Capacity | None = None,
-        held: HeldBytes | None = None,
+        held: BufferedBytes | None = None,
     ) -> None:
         """Prepare; `connections` has room for each of them, and `held` counts what they hold."""
         self._room = connections or Capacity("connections", _MOST_CONNECTIONS)
-        self.held = held or HeldBytes("bytes", _MOST_HELD_BYTES)
+        self.held = held or BufferedBytes("bytes", _MOST_HELD_BYTES)
         """Counts what the connections hold."""
         self._sweeping: asyncio.TimerHandle | None = None
         self._methods = methods
@@ -49,11 +49,11 @@ class GrpcServer:
         self._tls = tls
         self._listener: asyncio.AbstractServer | TlsListener | None = None
         self._connections: dict[GrpcProtocol, None] = {}
-        self.complaints = Complaints()
+        self.complaints = RateLimitedLog()
         """Takes warnings about clients."""
         self.pace = Pace()
         """Spreads the ends of calls over turns of the event loop."""
-        self.turns = Turns()
+        self.turns = FairScheduler()
         """Shares them out among connections on which much comes."""
         self._empty = asyncio.Event()
         self._empty.set()
@@ -99,7 +99,7 @@ class GrpcServer:
     def connection_opened(self, protocol: GrpcProtocol) -> bool:
         """Take note of a connection; return False where there are too many, and all of them have streams."""
         if not self._room.take():
-            idle = next((each for each in self._connections if each.is_idle), None)
+            idle = self._spare()
             if idle is None:
                 return False
             self.connection_closed(idle)
@@ -108,6 +108,16 @@ class GrpcServer:
         self._connections[protocol] = None
         self._empty.clear()
         return True
+
+    def _spare(self) -> GrpcProtocol | None:
+        """Return the oldest connection that never had a stream, or else the oldest that has none now."""
+        spare: GrpcProtocol | None = None
+        for each in self._connections:
+            if each.is_idle:
+                if not each.has_served:
+                    return each
+                spare = spare or each
+        return spare
 
     def connection_closed(self, protocol: GrpcProtocol) -> None:
         """Forget a connection."""

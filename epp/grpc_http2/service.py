@@ -8,14 +8,14 @@ from epp.grpc_http2.capacity import Account
 from epp.grpc_http2.status import RpcError, Status
 
 
-class Waiting(Protocol):
+class PendingAnswer(Protocol):
     """An answer that is not known yet."""
 
     async def settle(self) -> None:
         """Wait until it is."""
 
 
-Answers: TypeAlias = Sequence[bytes | Waiting]
+Answers: TypeAlias = Sequence[bytes | PendingAnswer]
 """Serialised messages, in order; the last may be one to wait for, after which `Call.resume` has the others."""
 
 
@@ -99,7 +99,7 @@ class Cancellable(Protocol):
 class Host(Protocol):
     """What a connection needs of the world around it."""
 
-    def hold(self, stream_id: int, waiting: Waiting) -> Cancellable:
+    def hold(self, stream_id: int, waiting: PendingAnswer) -> Cancellable:
         """Settle an answer, then call `Connection.settled`, after a cancellation too."""
 
     def after(self, seconds: float, act: Callable[[], None]) -> Cancellable:

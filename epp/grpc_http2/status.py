@@ -6,6 +6,42 @@ from typing import Final
 from urllib.parse import quote
 
 
+class ErrorCode(IntEnum):
+    """RFC 9113, section 7."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+class GoawayError(Exception):
+    """The connection ends with GOAWAY."""
+
+    def __init__(self, code: ErrorCode, problem: str) -> None:
+        super().__init__(problem)
+        self.code = code
+
+
+class ResetError(Exception):
+    """One stream ends with RST_STREAM."""
+
+    def __init__(self, stream_id: int, code: ErrorCode, problem: str) -> None:
+        super().__init__(problem)
+        self.stream_id = stream_id
+        self.code = code
+
+
 class Status(IntEnum):
     """Status codes of gRPC that this server sends."""
 
@@ -61,7 +97,7 @@ def _integer(number: int, bits: int, first: int) -> bytes:
 HEADERS_BLOCK: Final = _STATUS_200 + _indexed_name(_CONTENT_TYPE, b"application/grpc")
 """The response headers of every call."""
 OK_TRAILERS: Final = field(b"grpc-status", b"0")
-_ACCEPTED_ENCODING: Final = field(b"grpc-accept-encoding", b"identity")
+_ACCEPTED_ENCODING: Final = field(b"grpc-accept-encoding", b"identity,deflate,gzip")
 
 
 def trailers_block(status: Status, message: str = "") -> bytes:

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 import structlog
 
-from epp.grpc_http2.complaints import Complaints
+from epp.grpc_http2.fair_scheduler import FairScheduler
 from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.rate_limited_log import RateLimitedLog
 from epp.grpc_http2.tls_session import TlsSession
-from epp.grpc_http2.turns import Turns
 
 _log = structlog.get_logger()
 
@@ -74,8 +74,8 @@ class TlsListener:
         protocol: Callable[[], asyncio.Protocol],
         limits: Limits,
         *,
-        complaints: Complaints,
-        turns: Turns,
+        complaints: RateLimitedLog,
+        turns: FairScheduler,
     ) -> None:
         """Begin; `turns` are shared by all connections."""
         self._sock = sock

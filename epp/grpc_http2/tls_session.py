@@ -11,12 +11,45 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
 
-from epp.grpc_http2.complaints import Complaints
+from epp.grpc_http2.fair_scheduler import FairScheduler
 from epp.grpc_http2.limits import Budget, Limits
 from epp.grpc_http2.peers import peer_of
-from epp.grpc_http2.tls_records import TlsRecords
+from epp.grpc_http2.rate_limited_log import RateLimitedLog
 from epp.grpc_http2.tls_transport import TlsTransport
-from epp.grpc_http2.turns import Turns
+
+_HEAD_BYTES: Final = 5
+
+
+class TlsRecords:
+    """Follows the records, which may be encrypted: their heads are not."""
+
+    __slots__ = ("_head", "_left", "ended")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._left = 0  # bytes of the record that is coming
+        self.ended = 0
+        """How many records have ended in what was taken last."""
+
+    def take(self, data: bytes, at: int, most: int) -> int:
+        """Go on from this place in `data`, to the end of so many records at `most`; return the place behind them."""
+        end, self.ended = len(data), 0
+        while at < end and self.ended < most:
+            if not self._left:
+                head = self._head + data[at : at + _HEAD_BYTES - len(self._head)]
+                at += len(head) - len(self._head)
+                if len(head) < _HEAD_BYTES:
+                    self._head = head
+                    return at
+                self._head = b""
+                self._left = head[3] << 8 | head[4]
+            step = min(self._left, end - at)
+            self._left -= step
+            at += step
+            if not self._left:
+                self.ended += 1
+        return at
+
 
 _READ_BYTES: Final = 65_536
 FEW_RECORDS: Final = 16
@@ -35,8 +68,8 @@ class TlsSession(asyncio.Protocol):
         protocol: Callable[[], asyncio.Protocol],
         limits: Limits,
         *,
-        complaints: Complaints,
-        turns: Turns,
+        complaints: RateLimitedLog,
+        turns: FairScheduler,
     ) -> None:
         """Prepare; `turns` are shared by all connections."""
         self._loop = asyncio.get_running_loop()
@@ -82,7 +115,7 @@ class TlsSession(asyncio.Protocol):
             self._raw.pause_reading()
 
     def eof_received(self) -> bool:
-        """Close, once what came is handled: TLS is not open on one side alone."""
+        """Close, once what came is handled: TLS is not open on one side only."""
         if self.is_closing or not self._later:
             self._tell_end()
             return False
@@ -245,9 +278,9 @@ class TlsSession(asyncio.Protocol):
     def _come_again(self) -> None:
         if not self._awaits_turn:
             self._awaits_turn = True
-            self._turns.wait(self._go_on)
+            self._turns.wait(self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._awaits_turn = False
         if self._is_paused or self.is_closing:
             return

@@ -56,7 +56,7 @@ class TlsTransport(asyncio.Transport):
         self._session.abort()
 
     def can_write_eof(self) -> bool:
-        """TLS is not open on one side alone."""
+        """TLS is not open on one side only."""
         return False
 
     def pause_reading(self) -> None:

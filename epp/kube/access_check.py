@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The access of a user to what a picker needs, tried kind by kind."""
+"""Checks a user's rights to the resources of a picker, kind by kind."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence

@@ -55,7 +55,7 @@ class Cluster:
         selector: Mapping[str, str] | None = None,
         optional: bool = False,
     ) -> Watched[T]:
-        """Return the objects, kept up to date until `release`; may be called in a running event loop alone.
+        """Return the objects, kept up to date until `release`; may be called in a running event loop only.
 
         `fallback` is the namespace to read where all of them are forbidden. Of kinds that are `optional`, one log line
         says together which cannot be read.

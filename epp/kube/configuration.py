@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from epp.framework.errors import ConfigurationError
+from epp.framework.extras import install_command
 from epp.kube.errors import reason_of, refuse_access
 from epp.kube.kubeconfig import read_kubeconfig
 
@@ -40,8 +41,7 @@ def read_config(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT
         from lightkube.config.models import User  # noqa: PLC0415  an optional dependency
     except ImportError as error:
         raise ConfigurationError(
-            f"the package {error.name!r} is not installed, which talks to Kubernetes: "
-            "pip install 'inference-epp[kubernetes]'"
+            f"the package {error.name!r} is not installed, which talks to Kubernetes: {install_command('kubernetes')}"
         ) from error
     path = kubeconfig or _named_config()
     if path is None and (service_account / "token").exists():

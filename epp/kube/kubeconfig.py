@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kubeconfig file: what it has for its current context, and what is wrong with it."""
+"""A kubeconfig file: its current context, and its mistakes."""
 
 from base64 import b64decode
 from collections.abc import Mapping

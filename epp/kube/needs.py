@@ -61,17 +61,17 @@ class Need:
 
     @property
     def is_of_hardware(self) -> bool:
-        """Whether the objects bear on the hardware of endpoints alone."""
+        """Whether the objects bear on the hardware of endpoints only."""
         return self.resource in (*ACCELERATORS, *OME_SERVICES)
 
     @property
     def is_of_metrics(self) -> bool:
-        """Whether it bears on who may read metrics alone."""
+        """Whether it bears on who may read metrics only."""
         return self.resource in REVIEWS
 
     @property
     def is_of_hub(self) -> bool:
-        """Whether the objects bear on clusters of endpoints alone."""
+        """Whether the objects bear on clusters of endpoints only."""
         return self.resource in (*CLUSTERS, *SCORERS)
 
     @property

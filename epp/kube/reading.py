@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
-from epp.framework.datalayer import Concerns
+from epp.framework.datalayer import AffectedEndpoints
 from epp.framework.inputs import InputProblem
 from epp.kube.object_set import Delta
 
@@ -20,7 +20,7 @@ _PAUSE = 4.0
 _LONGEST_PAUSE_SECONDS = 0.5
 """... as long as this pause is enough for that: what changes should not wait for longer."""
 
-Retag: TypeAlias = Callable[[ObjectReader[Any], Concerns], None]
+Retag: TypeAlias = Callable[[ObjectReader[Any], AffectedEndpoints], None]
 """Has the endpoints concerned tagged again, if the plugin is a tagger."""
 
 

@@ -29,7 +29,7 @@ _SETTLING_SECONDS = 30.0
 _STABLE_SECONDS = 5.0
 """How long a watch must have lasted for the next failure to count as the first."""
 _WATCH_SECONDS = (240, 480)
-"""How long the server keeps a watch open: drawn anew for each, so that those of replicas end apart."""
+"""How long the server keeps a watch open: drawn again for each, so that those of replicas end apart."""
 _NARROWED_WATCH_SECONDS = (45, 90)
 """The same where all namespaces were forbidden; they are tried again whenever it ends."""
 _UNAUTHORIZED = 401

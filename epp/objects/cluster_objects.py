@@ -10,7 +10,7 @@ from epp.framework.inputs import InputProblem, InputState
 from epp.objects.base import Object
 from epp.objects.decode import ObjectKey
 from epp.objects.files.last_good import FileObjects
-from epp.objects.held import Held, Judge, no_faults, replaces
+from epp.objects.object_in_effect import Judge, ObjectInEffect, no_faults, replaces
 from epp.objects.vetting import vetted
 
 SOURCE = "cluster"
@@ -21,7 +21,7 @@ _MOST_PROBLEMS = 100
 class _Kind(msgspec.Struct, frozen=True):
     """Objects of one kind."""
 
-    held: Mapping[str, Held] = {}
+    held: Mapping[str, ObjectInEffect] = {}
     faulty: Mapping[str, InputProblem] = {}
     """Objects of which an earlier version is in effect, as the newest has invalid values."""
     undecodable: tuple[InputProblem, ...] = ()
@@ -77,7 +77,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
 
 
 def _taken(each: ObjectsOfKind, before: _Kind, judge: Judge) -> _Kind:
-    held: dict[str, Held] = {}
+    held: dict[str, ObjectInEffect] = {}
     faulty: dict[str, InputProblem] = {}
     for name, found in each.objects.items():
         earlier = before.held.get(name)
@@ -92,7 +92,7 @@ def _taken(each: ObjectsOfKind, before: _Kind, judge: Judge) -> _Kind:
         reason = "; ".join(judge(kept))
         if replaces(reason, earlier):
             key = ObjectKey(each.kind.group, each.kind.kind, found.metadata.namespace, found.name)
-            held[name] = Held(key, kept, sound=not reason, doubts=doubts)
+            held[name] = ObjectInEffect(key, kept, sound=not reason, doubts=doubts)
         elif earlier is not None:
             held[name] = earlier
             faulty[name] = InputProblem(SOURCE, f"{each.kind.kind} {name}", reason, 1)

@@ -11,7 +11,7 @@ from epp.objects.cluster_objects import ClusterObjects
 from epp.objects.decode import Kinds
 from epp.objects.files.last_good import FileObjects, ObjectVersions
 from epp.objects.files.source import ObjectSource
-from epp.objects.held import Judge, no_faults
+from epp.objects.object_in_effect import Judge, no_faults
 
 
 class Change(NamedTuple):
@@ -75,7 +75,7 @@ class FollowedObjects:
         return self._change(None, self._cluster)
 
     def read_also(self, paths: Sequence[str], setting: str) -> None:
-        """Read these files after the others from now on, and all of them anew; raises ConfigurationError.
+        """Read these files after the others from now on, and all of them again; raises ConfigurationError.
 
         `setting` is where the paths are written, for messages.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""InferenceService, ServingRuntime and ClusterServingRuntime of ome.io: what they say of accelerators."""
+"""Accelerator requirements of ome.io's InferenceService, ServingRuntime and ClusterServingRuntime."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice

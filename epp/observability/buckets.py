@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds of histograms, as those of llm-d-router: dashboards compare what they count."""
+"""Histogram buckets; they match llm-d-router's, so that dashboards can compare."""
 
 TTFT_SECONDS = (
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120,

@@ -44,14 +44,14 @@ def cluster_scores(snapshot: Snapshot, pool: str, now: float, *, local: str = LO
     Each item is the mean over the endpoints of the cluster that have the number, -100 for no room and 100 for an idle
     cluster; `routingHeadroom` also for each class of accelerators.
     """
-    standings, tags = snapshot.records(CLUSTER).values, snapshot.records(ACCELERATOR).values
+    statuses, tags = snapshot.records(CLUSTER).values, snapshot.records(ACCELERATOR).values
     endpoints = snapshot.endpoints.values
     room = _room(snapshot)
     members: defaultdict[str, list[int]] = defaultdict(list)
     hardware: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for slot in snapshot.slots.tolist():
         endpoint = endpoints[slot]
-        name = standings[slot].cluster or ("" if endpoint is None else endpoint.cluster) or local
+        name = statuses[slot].cluster or ("" if endpoint is None else endpoint.cluster) or local
         members[name].append(slot)
         hardware[name, hardware_name(tags[slot])].append(slot)
     name = f"routing-{_NOT_IN_NAMES.sub('-', pool.lower())}"[:_MOST_NAME].strip("-")

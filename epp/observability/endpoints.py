@@ -14,7 +14,7 @@ import structlog
 from epp.collectors import Condition, Conditions
 from epp.framework.datalayer import Contact, Unresolved
 from epp.framework.endpoint import Endpoint
-from epp.outliers import OutlierMemory
+from epp.outliers import OutlierDetector
 
 MAX_ROWS = 20
 _MAX_CHARACTERS = 300
@@ -28,7 +28,7 @@ _LONGEST_GAP_SECONDS = 30.0
 _QUIET_SECONDS = 60.0
 _UNRESOLVED_CHECK_SECONDS = 2.0
 _STDERR = 2
-_IMPERFECT = frozenset({Contact.READ_IN_PART, Contact.NO_PAGE})
+_IMPERFECT = frozenset({Contact.READ_IN_PART, Contact.NO_PAGE, Contact.FAILING})
 
 _log = structlog.get_logger()
 
@@ -104,7 +104,7 @@ class EndpointReport:
         unresolved: Callable[[], Sequence[Unresolved]],
         terminal: io.TextIOBase | None,
         *,
-        outliers: OutlierMemory | None = None,
+        outliers: OutlierDetector | None = None,
     ) -> None:
         self._conditions = conditions
         self._unresolved = unresolved
@@ -123,12 +123,15 @@ class EndpointReport:
         return endpoint_states(self._conditions.all, self._unresolved(), self._ejected())
 
     def _ejected(self) -> Mapping[str, Condition]:
-        """Return the conditions of endpoints that are ejected; in any thread."""
+        """Return the conditions of endpoints at which requests fail; in any thread."""
         outliers = self._outliers
         if outliers is None or not outliers.ejected:
             return {}
         now, remedy = outliers.now, "look at the server's log"
-        return {each.endpoint.id: Condition(Contact.EJECTED, each.why(now), remedy) for each in outliers.ejected}
+        failing = {name: Condition(Contact.FAILING, why, remedy) for name, why in outliers.failing.items()}
+        return failing | {
+            each.endpoint.id: Condition(Contact.EJECTED, each.why(now), remedy) for each in outliers.ejected
+        }
 
     async def follow(self) -> None:
         """Tell at the start and after changes, until cancelled."""

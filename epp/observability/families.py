@@ -93,7 +93,7 @@ S = TypeVar("S", Count, Level, Distribution)
 class Family(Collector, Generic[S]):
     """A metric: its series by the values of its labels, one alone where it has no labels.
 
-    Written by the event loop alone; read by any thread, to within a value.
+    Written by the event loop only; read by any thread, to within a value.
     """
 
     keeps_sums = True

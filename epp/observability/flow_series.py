@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from epp.flow_control import AT_ONCE, STAY, FlowControl, Limits, Outcome, Waiting
+from epp.flow_control import AT_ONCE, QUEUEING_OUTCOME, FlowControl, Limits, Outcome, Waiting
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.flow_control import SaturationDetector
@@ -127,7 +127,7 @@ class FlowSeries:
 
     def enqueued(self, request: Request, seconds: float, *, waits: bool) -> None:
         """Record how long it took to put a request into its queue."""
-        stay = request.get(STAY)
+        stay = request.get(QUEUEING_OUTCOME)
         outcome = Outcome.NOT_YET_FINALIZED if waits or stay is None else stay.outcome
         series = self._series(request)
         flow = series.labels[2:]
@@ -143,12 +143,12 @@ class FlowSeries:
 
     def routed(self, request: Request, series: Series) -> None:
         """Count a request that went at once, by the series that it has."""
-        if request.get(STAY) is AT_ONCE:
+        if request.get(QUEUEING_OUTCOME) is AT_ONCE:
             self._count(request, series, Outcome.DISPATCHED, 0.0)
 
     def refused(self, request: Request | None) -> None:
         """Count a request that was let through at once, and refused all the same."""
-        if request is not None and request.get(STAY) is AT_ONCE:
+        if request is not None and request.get(QUEUEING_OUTCOME) is AT_ONCE:
             self._count(request, self._series(request), Outcome.DISPATCHED, 0.0, release=True)
 
     def show(self, snapshot: Snapshot, flow: FlowControl | None, now: float) -> None:

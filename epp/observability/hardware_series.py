@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hardware of a pool as metrics: endpoints that can be reached, what they cost, and how much of that works."""
+"""Metrics of a pool's hardware: reachable endpoints, their cost, the busy part of it, and picks by accelerator."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
+from epp.framework import ACCELERATOR_SELECTION, Request
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.records import Derivation
+from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, Snapshot
-from epp.observability.families import Families
+from epp.observability.families import Counters, Families
 from epp.observability.prices import PRICE_DERIVATIONS, count_unpriced
+from epp.observability.request_series import MAX_COMBINATIONS, OTHER
 
 _LABELS = ("name", "accelerator")
 
@@ -69,3 +72,25 @@ HARDWARE_DERIVATIONS: Sequence[Derivation] = (
     (np.float64, AcceleratorTag.cost_per_hour),
 )
 """What is derived of the tag of each endpoint."""
+
+
+class SelectionSeries:
+    """Counts the pick of each profile; accelerators beyond 256 combinations are counted under `other`."""
+
+    def __init__(self, counter: Counters) -> None:
+        self._counter = counter
+        self._known: set[tuple[str, str, str]] = set()
+
+    def count(self, request: Request, result: SchedulingResult) -> None:
+        """Count the picks for a request."""
+        asked = request.get(ACCELERATOR_SELECTION)
+        for profile, leg in result.profiles.items():
+            if leg is None:
+                continue
+            tag = leg.candidates.snapshot.records(ACCELERATOR).values[leg.slot]
+            labels = hardware_name(tag), profile, "" if asked is None else asked.of(profile).policy
+            if labels not in self._known:
+                if len(self._known) >= MAX_COMBINATIONS:
+                    labels = OTHER, *labels[1:]
+                self._known.add(labels)
+            self._counter.labels(*labels).inc()

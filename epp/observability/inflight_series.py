@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in flight at each endpoint, by flow: read from the ledger whenever the page is asked for."""
+"""Metrics of requests in flight by endpoint and flow, read from the ledger at each scrape."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

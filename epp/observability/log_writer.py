@@ -5,6 +5,7 @@ import atexit
 import io
 import os
 from collections import deque
+from collections.abc import Callable
 from threading import Condition, Event, Thread
 from typing import TextIO
 
@@ -30,6 +31,7 @@ class LogWriter(io.TextIOBase):
         """Whether the thread waits for a line, or has not started."""
         self._writing = False
         self._lost = 0
+        self._divert: Callable[[str], object] | None = None
 
     @property
     def lost(self) -> int:
@@ -46,6 +48,10 @@ class LogWriter(io.TextIOBase):
         if self._idle:
             self._wake()
         return len(text)
+
+    def divert(self, to: Callable[[str], object] | None) -> None:
+        """Give lines to a function, in another thread, in place of the stream; None for the stream again."""
+        self._divert = to
 
     def flush(self) -> None:
         """Do nothing: lines are flushed when they are written."""
@@ -89,6 +95,9 @@ class LogWriter(io.TextIOBase):
 
     def _write(self, lines: str) -> None:
         """Bypass the stream's buffer, which would keep lines that cannot be written, and fail again with them."""
+        if self._divert is not None:
+            self._divert(lines)
+            return
         try:
             descriptor = self._stream.fileno()
         except (OSError, ValueError):  # a stream in memory

@@ -16,6 +16,7 @@ from epp.framework.snapshot import Snapshot
 from epp.observability.config_series import ConfigSeries
 from epp.observability.families import PREFIX, Families
 from epp.observability.flow_series import FlowSeries
+from epp.observability.loop_lag import LoopLag
 from epp.observability.outlier_series import OutlierSeries
 from epp.observability.poll_series import PollSeries
 from epp.observability.pool_series import PoolSeries, served_models
@@ -24,12 +25,9 @@ from epp.observability.request_metrics import RequestMetrics
 from epp.observability.request_series import MAX_COMBINATIONS
 from epp.observability.revocation_series import RevocationSeries
 from epp.observability.scheduling_metrics import SchedulingMetrics
-from epp.observability.stalls import StallRecord
 from epp.outliers import Failure, Verdict
 from epp.quotas import Quotas
 from epp.scheduling import SchedulingObserver
-
-_LAG_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
 class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObserver):
@@ -72,12 +70,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self.poll_interval = polls.interval  # type: ignore[method-assign]
         self._config = ConfigSeries(families)
         self.config_taken = self._config.taken  # type: ignore[method-assign]
-        self._loop_lag = families.histograms(
-            "event_loop_lag_seconds",
-            "Delay of a timer of the event loop, ten times a second: requests that arrive meanwhile wait as long.",
-            _LAG_SECONDS,
-        ).labels()
-        self.stalls = StallRecord(clock, self.registry)
+        self.loop_lag = LoopLag(families, scheduling.slowest_call)
         self._outliers = OutlierSeries(self.registry)
         revocations = RevocationSeries(pool_name, families)
         self.revoked = revocations.decided  # type: ignore[method-assign]
@@ -137,10 +130,6 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
     def task_failed(self, kind: str, error: Exception) -> None:  # noqa: ARG002  the supervisor logs it
         """Count an error of a background task."""
         self._config.task_failed(kind)
-
-    def loop_lagged(self, seconds: float) -> None:
-        """Record a delay of the event loop."""
-        self._loop_lag.observe(seconds)
 
     def count_lost_log_lines(self, lost: Callable[[], int]) -> None:
         """Add the number of lost log lines to the metrics."""

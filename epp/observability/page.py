@@ -4,7 +4,7 @@
 import asyncio
 import gc
 import json
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Protocol, TypeAlias
@@ -38,14 +38,11 @@ _log = structlog.get_logger()
 
 
 class DebugAnswers(Protocol):
-    """What answers those who look into the picker."""
+    """A page for operators on the same machine."""
 
     @property
-    def paths(self) -> Sequence[str]:
-        """Paths that are answered, for those who ask for another."""
-
-    def has(self, path: str) -> bool:
-        """Return whether this answers a path."""
+    def path(self) -> str:
+        """Path of the page."""
 
     async def answer(self, request: HttpRequest, *, authorized: bool) -> Answer:
         """Answer a request; `authorized` is whether the client has shown that it may ask."""
@@ -104,7 +101,7 @@ class OperatorPage:
         """Listen and serve; raises OSError."""
         if self._make_debug is not None:
             self._debug = self._make_debug()
-            self._paths = (*self._paths, *self._debug.paths)
+            self._paths = (*self._paths, self._debug.path)
         rendering, health = _Rendering(self._registry), _Rendering(self._registry)
 
         async def answer(request: HttpRequest) -> Answer:
@@ -141,7 +138,7 @@ class OperatorPage:
 
     async def _answer(self, request: HttpRequest, rendering: "_Rendering", health: "_Rendering") -> Answer:
         of_placement = self._explanations is not None and request.path.startswith(f"{PLACEMENTS_PATH}/")
-        is_for_debug = self._debug is not None and self._debug.has(request.path)
+        is_for_debug = self._debug is not None and request.path == self._debug.path
         if request.path not in self._paths and not of_placement and not is_for_debug:
             return _line(HTTPStatus.NOT_FOUND, f"not found: use {' or '.join(self._paths)}")
         if request.method not in _METHODS:

@@ -34,7 +34,7 @@ class _Calls:
 
 
 class PluginTimes(Collector):
-    """Written by the event loop alone; read by any thread, to within a call."""
+    """Written by the event loop only; read by any thread, to within a call."""
 
     def __init__(self, bounds: Iterable[float], *, legacy: bool = True) -> None:
         """Prepare; with `legacy`, the durations are shown under their older name too."""
@@ -42,6 +42,7 @@ class PluginTimes(Collector):
         self._legacy = legacy
         self._usual = self._bounds[0]
         self._calls: dict[tuple[str, str, str], _Calls] = {}
+        self._slowest = (0.0, "")
 
     def add(self, role: Role, plugin: Plugin[Any], seconds: float) -> None:
         """Record a call; there are many for each request."""
@@ -55,7 +56,7 @@ class PluginTimes(Collector):
             return
         calls.counts[bisect_left(self._bounds, seconds)] += 1
         if seconds >= SLOW_SECONDS:
-            self._slow(plugin.name, calls)
+            self._slow(plugin.name, seconds, calls)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the histogram and the number of slow calls."""
@@ -78,8 +79,14 @@ class PluginTimes(Collector):
         yield from durations
         yield slow
 
-    def _slow(self, plugin: str, calls: _Calls) -> None:
+    def take_slowest(self) -> tuple[float, str]:
+        """Return the seconds and the plugin of the longest slow call since this was last called; 0 for none."""
+        slowest, self._slowest = self._slowest, (0.0, "")
+        return slowest
+
+    def _slow(self, plugin: str, seconds: float, calls: _Calls) -> None:
         calls.slow += 1
+        self._slowest = max(self._slowest, (seconds, plugin))
         total = sum(calls.counts)
         if not calls.logged and calls.slow >= _SLOW_CALLS and calls.slow >= _SLOW_SHARE * total:
             calls.logged = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of polls of endpoints, and of what is wrong with their pages."""
+"""Metrics of polls, and of problems with metrics pages of endpoints."""
 
 from epp.framework.plugin_metrics import Legacy
 from epp.observability.families import Families

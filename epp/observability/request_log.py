@@ -8,7 +8,7 @@ import structlog
 
 from epp.director import Cause, Decision, DirectorObserver, Refusal, Rewrite, Routing, top_values
 from epp.director.tracing import TRACE
-from epp.flow_control import STAY, Outcome, Waiting
+from epp.flow_control import QUEUEING_OUTCOME, Outcome, Waiting
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock, SystemClock
 from epp.framework.errors import ClientGoneError, InternalError, RequestError
@@ -115,7 +115,7 @@ def _trace(request: Request | None) -> Mapping[str, str]:
 
 def _stay(request: Request | None) -> dict[str, Any]:
     """Return how long a request was in a queue, and how that ended; null for one that was in none."""
-    stay = None if request is None else request.get(STAY)
+    stay = None if request is None else request.get(QUEUEING_OUTCOME)
     if stay is None or not stay.waited:
         return {"queue_seconds": None, "queue_outcome": None}
     return {"queue_seconds": round(stay.seconds, 6), "queue_outcome": stay.outcome.value}

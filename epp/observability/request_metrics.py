@@ -21,8 +21,7 @@ from epp.observability.buckets import (
     TTFT_SECONDS,
 )
 from epp.observability.families import Families, Histograms
-from epp.observability.request_series import MAX_COMBINATIONS, RequestSeries, Series
-from epp.observability.rewrite_series import RewriteSeries
+from epp.observability.request_series import MAX_COMBINATIONS, RequestSeries, RewriteSeries, Series
 
 _LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 _MODELS = _LABELS[:2]

@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import xxhash
 
+from epp.director import Rewrite
+from epp.framework import Request
 from epp.framework.clock import Clock
 from epp.framework.request import DEFAULT_FLOW
 from epp.observability.families import Counters, Family, Gauges, Level, S
@@ -156,7 +158,7 @@ class RequestSeries:
             del self._proven[next(iter(self._proven))]
 
     def reported(self, models: Iterable[str]) -> None:
-        """Record all models that endpoints now report, and rank idle combinations anew."""
+        """Record all models that endpoints now report, and rank idle combinations again."""
         self._reported = {"", *map(shortened, models)}
         stale = self._clock.now() - _STALE_SECONDS
         for idle in self._idle:
@@ -233,3 +235,29 @@ def shortened(value: str) -> str:
         return value
     digest = "~" + xxhash.xxh3_64_hexdigest(value.encode("utf-8", "surrogatepass"))
     return value[: MAX_CHARACTERS - len(digest)] + digest
+
+
+class RewriteSeries:
+    """Counts each choice of a model.
+
+    Beyond 16 models by generic rules, a model is counted under `other`; so is everything beyond 256 combinations.
+    """
+
+    def __init__(self, counter: Counters) -> None:
+        self._counter = counter
+        self._known: set[tuple[str, str, str]] = set()
+        self._by_clients: set[str] = set()
+
+    def count(self, request: Request, rewrite: Rewrite) -> None:
+        """Count a request whose model a rule has chosen."""
+        model = shortened(request.body.model)
+        if rewrite.generic and model not in self._by_clients:
+            if len(self._by_clients) < MAX_UNKNOWN:
+                self._by_clients.add(model)
+            else:
+                model = OTHER
+        labels = shortened(rewrite.name), model, shortened(request.model)
+        if labels not in self._known and len(self._known) >= MAX_COMBINATIONS:
+            labels = OTHER, OTHER, OTHER
+        self._known.add(labels)
+        self._counter.labels(*labels).inc()

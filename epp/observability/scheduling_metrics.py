@@ -9,10 +9,10 @@ from epp.framework.plugin_metrics import Legacy
 from epp.framework.result import SchedulingResult
 from epp.observability.buckets import SCHEDULING_SECONDS
 from epp.observability.families import Count, Families
+from epp.observability.hardware_series import SelectionSeries
 from epp.observability.logs import FailureLog
 from epp.observability.plugin_times import PluginTimes
 from epp.observability.request_series import OTHER, Series, shortened
-from epp.observability.selection_series import SelectionSeries
 
 _SUCCESS, _FAILURE = "success", "failure"
 _MOST_PICKED, _MOST_UNKNOWN = 4096, 256
@@ -57,6 +57,7 @@ class SchedulingMetrics:
         families.registry.register(plugin_times)
         self.plugin_called = plugin_times.add
         """Record a call; there are many for each request."""
+        self.slowest_call = plugin_times.take_slowest
         self._plugin_failures = families.counters(
             "plugin_failures_total", "Errors raised by plugins.", ("plugin_name",)
         )

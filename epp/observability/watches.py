@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of what is watched in a cluster: read from the watches whenever the page is."""
+"""Metrics of watches in a cluster, read at each scrape."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any

@@ -1,12 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is held against one endpoint."""
+"""When an endpoint counts as an outlier, and its failures: in a row, and as a share of its requests."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from epp.framework.endpoint import Endpoint
 from epp.outliers.failures import Failure
-from epp.outliers.settings import OutlierSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutlierSettings:
+    """When endpoints are ejected, and for how long."""
+
+    enabled: bool = True
+    """Whether responses count for or against endpoints at all."""
+    consecutive_gateway_failure: int = 3
+    """Failed connections, and responses with 502, 503 or 504, in a row; 0 for never."""
+    consecutive_5xx: int = 5
+    """Failed requests of any kind in a row, unless the other endpoints fail as well; 0 for never."""
+    success_rate_request_volume: int = 20
+    """Requests within the window before success rates are compared, at the endpoint and at the others; 0 for never."""
+    base_ejection_seconds: float = 10.0
+    """Time of the first ejection, above 0; the second takes twice as long, and so on."""
+    max_ejection_seconds: float = 300.0
+    """Longest time of an ejection."""
+    max_ejection_percent: float = 50.0
+    """Largest part of the pool that is ejected at a time: of two or more one at least, never all; 0 for none."""
+
+    def most_ejected(self, endpoints: int) -> int:
+        """Return how many of so many endpoints may be ejected at a time."""
+        if endpoints < 2 or self.max_ejection_percent <= 0:  # noqa: PLR2004  one is all there is
+            return 0
+        return min(max(int(endpoints * self.max_ejection_percent / 100), 1), endpoints - 1)
+
+    def seconds_of(self, ejections: int) -> float:
+        """Return the time of the ejection of this number, from 1."""
+        return min(self.base_ejection_seconds * ejections, self.max_ejection_seconds)
 
 
 class State(Enum):
@@ -34,6 +63,40 @@ class State(Enum):
 
 _OUT = frozenset({State.EJECTED, State.ON_TRIAL, State.TRIED})
 _AVOIDED = frozenset({State.SUSPECTED, State.EJECTED, State.TRIED})
+HALF_WINDOW_SECONDS = 15.0
+
+
+class RequestCounts:
+    """Successful and failed requests of the last 15 to 30 seconds, in two halves that begin for all at one time."""
+
+    __slots__ = ("_half", "_now", "_past")
+
+    def __init__(self, now: float) -> None:
+        self._half = now // HALF_WINDOW_SECONDS
+        self._now, self._past = [0, 0], [0, 0]
+        """Failures and successes."""
+
+    @property
+    def failures(self) -> int:
+        """Failed requests."""
+        return self._now[0] + self._past[0]
+
+    @property
+    def successes(self) -> int:
+        """Successful requests."""
+        return self._now[1] + self._past[1]
+
+    def add(self, now: float, *, success: bool) -> None:
+        """Count a request."""
+        self.age(now)
+        self._now[success] += 1
+
+    def age(self, now: float) -> None:
+        """Drop what is older than the window; everything, where the clock was set back."""
+        half = now // HALF_WINDOW_SECONDS
+        if half != self._half:
+            self._now, self._past = [0, 0], self._now if half == self._half + 1 else [0, 0]
+            self._half = half
 
 
 @dataclass(slots=True)
@@ -51,22 +114,29 @@ class Record:
     """Whether a request is the reason for suspicion, as opposed to a connection of our own that ended."""
     asked: int = 0
     """Hash of what the last failed request asked."""
+    requests: RequestCounts = field(init=False)
+    """Requests since its first failure."""
     connections: int = 0
     """Failed connections in a row, each although the port answered afterwards; those of 502, 503 and 504 too."""
     errors: int = 0
-    """Responses with 500 or more in a row."""
+    """Responses that are failures, in a row."""
     successes_before: int = 0
     """Successes of the whole pool before the first of these."""
     ejections: int = 0
     """Ejections in the past; one is forgotten in each base ejection time."""
-    cause: Failure = Failure.CONNECTION
-    count: int = 0
-    """Cause of the last ejection: failures of a kind, in a row."""
+    last_failure: Failure = Failure.CONNECTION
+    reason: str = ""
+    """Why it was ejected last."""
+
+    def __post_init__(self) -> None:
+        """Begin to count its requests."""
+        self.requests = RequestCounts(self.failed_at)
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing is held against the endpoint."""
-        return self.state is State.IN and not (self.connections or self.errors or self.ejections)
+        held = self.connections or self.errors or self.ejections or self.requests.failures
+        return self.state is State.IN and not held
 
     def last(self, now: float, seconds: float) -> None:
         """Let the present state last so long from now."""
@@ -78,6 +148,7 @@ class Record:
 
     def age(self, now: float, settings: OutlierSettings) -> None:
         """Let what is long ago count for less; a clock that was set back makes no time longer than it was to be."""
+        self.requests.age(now)
         self.failed_at = min(self.failed_at, now)
         if self.state is not State.IN:
             self.until = min(self.until, now + self.seconds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a picker would find in a cluster, what it lacks there, and the roles that grant it."""
+"""Pool and objects that a picker would find in a cluster, its missing rights, and the roles that grant them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from epp.decisions.file import DecisionFile
-from epp.director.line import Line
+from epp.director.dispatcher import QueueStatus
 from epp.extproc.budgets import Budgets
 from epp.framework.inputs import HasInputs
 from epp.observability.endpoints import MAX_ROWS, EndpointState
@@ -22,7 +22,7 @@ def of_endpoints(states: Sequence[EndpointState]) -> Mapping[str, object]:
     }
 
 
-def of_waiting(line: Line | None, now: float) -> Mapping[str, object]:
+def of_waiting(line: QueueStatus | None, now: float) -> Mapping[str, object]:
     """Return what waits in flow control; nothing where that is off."""
     if line is None:
         return {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a picker needs of a Kubernetes cluster: its pool, the state of the watches, leadership and events."""
+"""The Kubernetes side of a picker: pool, watches, leadership and events."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

@@ -14,12 +14,12 @@ from epp.admin import (
     AdminPort,
     ClusterAccess,
     LoopCalls,
+    PluginStates,
     Route,
     TokenAccess,
 )
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
-from epp.debugging import DebugPages
 from epp.decisions.recorder import Recorder, Setup, recorder_of
 from epp.decisions.series import DecisionMetrics
 from epp.decisions.shadows import Shadows
@@ -41,17 +41,14 @@ from epp.observability.accelerator_names import UnknownAccelerators
 from epp.observability.budgets import BudgetMetrics
 from epp.observability.build_info import show_build
 from epp.observability.cluster_scores import cluster_scores
-from epp.observability.connection_series import ConnectionSeries
+from epp.observability.connection_series import ConnectionSeries, StreamSeries
 from epp.observability.inflight_series import InflightSeries
 from epp.observability.inputs import InputMetrics
 from epp.observability.leadership import LeaderMetrics
-from epp.observability.loop_lag import follow_loop_lag
 from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage
 from epp.observability.page_tls import PageTls
 from epp.observability.plugin_metrics import PluginMetrics
-from epp.observability.stalls import StallWatchdog
-from epp.observability.stream_series import StreamSeries
 from epp.observability.watches import WatchMetrics
 from epp.picker import health
 from epp.picker.admin_routes import admin_routes
@@ -133,12 +130,14 @@ class Picker:
         self._follower: ConfigFollower | None = None
         if settings.watch_config is not None:
             self._follower = ConfigFollower(
-                settings.watch_config, loaded, build=self._build_next, observer=self.metrics, clock=self._clock
+                settings.watch_config,
+                loaded,
+                build=self._build_next,
+                watch=settings.watches_config,
+                observer=self.metrics,
+                clock=self._clock,
             )
         self._supervisor = Supervisor(observer=self.metrics)
-        self._watchdog: StallWatchdog | None = None
-        if settings.stall_seconds > 0:
-            self._watchdog = StallWatchdog(settings.stall_seconds, self.metrics.stalls.add, self._packages)
         self._is_started = False
         self._is_stopping = False
         self._own_api: KubeApi | None = None
@@ -175,7 +174,7 @@ class Picker:
             access=self._cluster_access if token is None else TokenAccess(token),
             counts=connections.of("metrics"),
             tls=None if settings.metrics_tls is None else PageTls(settings.metrics_tls),
-            debug=self._debug_pages,
+            debug=self._plugin_states,
         )
         tracer = self._exchange.tracer
         return Servers(
@@ -300,9 +299,7 @@ class Picker:
             self._supervisor.start("configuration", self._follow_config)
         if self._settings.policies is not None:
             self._supervisor.start("policies", partial(self._settings.policies.follow, self.director.use_policies))
-        if self._watchdog is not None:
-            await self._watchdog.start()
-        self._supervisor.start("event loop lag", partial(follow_loop_lag, self._lagged))
+        self._supervisor.start("event loop lag", partial(self.metrics.loop_lag.follow, self._settings.stall_seconds))
         if self.recorder is not None:
             self._supervisor.start("decision records", self.recorder.run)
         self._supervisor.start("shadow profiles", self._shadows.run)
@@ -326,8 +323,6 @@ class Picker:
         if releasing is not None:
             await releasing
         await self._supervisor.stop()
-        if self._watchdog is not None:
-            await self._watchdog.stop()
         await self._running.stop()
         if self.recorder is not None:
             await self.recorder.close()
@@ -397,7 +392,6 @@ class Picker:
             **health.of_waiting(self.director.line, self._clock.now()),
             **health.of_budgets(self._servers.extproc.budgets),
             **health.of_quotas(self.metrics.quota_alerts),
-            **self.metrics.stalls.as_fields,
             **health.of_decision_file(None if self.recorder is None else self.recorder.file),
             **health.of_shadows(self._shadows.problems),
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
@@ -406,11 +400,6 @@ class Picker:
             **({} if self._settings.tracing is None else {"tracing": self._settings.tracing.counts.as_fields}),
             **health.of_inputs(self._input_owners()),
         }
-
-    def _lagged(self, seconds: float) -> None:
-        self.metrics.loop_lagged(seconds)
-        if self._watchdog is not None:
-            self._watchdog.lagged(seconds)
 
     def _reviewing_api(self) -> KubeApi:
         """Return the API server that knows tokens: that of the pool, or the one around; raises ConfigurationError."""
@@ -424,10 +413,6 @@ class Picker:
                 remedy="run in a cluster or with a kubeconfig, or say with --metrics-token-file who may read the page",
             ) from error
         return api
-
-    def _packages(self) -> Collection[str]:
-        """Return the packages whose functions stalls are named for: ours, and those of plugins."""
-        return {"epp", *(type(plugin).__module__.partition(".")[0] for plugin in self._running.assembly.plugins)}
 
     def _cluster_scores(self, local: str) -> Mapping[str, object]:
         """Return the room for requests in each cluster; called in any thread."""
@@ -456,10 +441,9 @@ class Picker:
         builder = Builder(self._registry, self._clock, experimental=settings.experimental, previous=self.plugins)
         return on_trial(text, builder, self._running.assembly, settings.object_paths)
 
-    def _debug_pages(self) -> DebugPages:
-        """Return the pages for debugging, for the event loop that runs now."""
-        loop = LoopCalls(asyncio.get_running_loop())
-        return DebugPages(loop, lambda: self.plugins, lambda: self.store.latest, profiles=self._settings.enable_pprof)
+    def _plugin_states(self) -> PluginStates:
+        """Return the page with the state of plugins, for the event loop that runs now."""
+        return PluginStates(LoopCalls(asyncio.get_running_loop()), lambda: self.plugins, lambda: self.store.latest)
 
     def _input_owners(self) -> Sequence[HasInputs]:
         """Return the plugins, and what else reads files or objects."""

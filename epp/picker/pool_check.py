@@ -241,7 +241,7 @@ def _read_pool(document: Mapping[str, object]) -> _FoundPool:
     pool = read_inference_pool(document)
     try:
         return _FoundPool(pool, convert(document, _Referring).spec.endpoint_picker_ref)
-    except ValueError:  # for gateways alone
+    except ValueError:  # for gateways only
         return _FoundPool(pool, _PickerReference())
 
 

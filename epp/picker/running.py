@@ -18,7 +18,7 @@ from epp.director import Director, DirectorObserver, Observers
 from epp.director.reservations import RESERVATION_SECONDS
 from epp.framework.clock import Clock
 from epp.framework.cluster import ObjectNotifications, ObjectReader
-from epp.framework.datalayer import Concerns, Discovery, Feed, Follower, FollowingTagger, Tagger, TrustsMetrics
+from epp.framework.datalayer import AffectedEndpoints, Discovery, Feed, Follower, FollowingTagger, Tagger, TrustsMetrics
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.errors import ConfigurationError
 from epp.framework.quotas import QuotaSource
@@ -251,7 +251,7 @@ class RunningConfig:
         if self._readers is not None:
             self._readers.keep(self.assembly.readings)
 
-    def _retag(self, reader: ObjectReader[Any], concerns: Concerns) -> None:
+    def _retag(self, reader: ObjectReader[Any], concerns: AffectedEndpoints) -> None:
         if isinstance(reader, Tagger):
             self._tagging.retag(reader, concerns)
 

@@ -15,13 +15,12 @@ from epp.director import DirectorObserver
 from epp.director.reservations import RESERVATION_SECONDS
 from epp.extproc.client_headers import IgnoredHeaders
 from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES
-from epp.extproc.overrides import ResponseUsage
+from epp.extproc.modes import ResponseUsage
 from epp.extproc.settings import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.observability.http_thread import HttpLimits
 from epp.observability.page_tls import PageTlsSettings
-from epp.observability.stalls import DEFAULT_THRESHOLD_SECONDS
 from epp.outliers import OutlierSettings
 from epp.picker.kubernetes import KubernetesSettings
 from epp.policies import PolicyFiles
@@ -49,6 +48,8 @@ class PickerSettings:
     """None for the sample that runs without a configuration."""
     watch_config: Path | None = None
     """The file that `config` was read from, to apply new versions of it; None to ignore them."""
+    watches_config: bool = True
+    """Whether new versions are applied as they appear, or only at SIGHUP."""
     experimental: bool = False
     """Whether plugins of stability Alpha may be used."""
     plugin_modules: tuple[str, ...] = ()
@@ -84,7 +85,6 @@ class PickerSettings:
     """Certificates of the metrics page; None for plaintext."""
     metrics_endpoint_auth: bool = False
     """Whether the cluster is asked who may read the metrics page."""
-    enable_pprof: bool = True
     """Whether profiles may be taken at the metrics page, by clients on this machine or with the token."""
     metrics_token_file: Path | None = None
     """File with the token that clients of the metrics page have to send; None for none."""
@@ -116,8 +116,8 @@ class PickerSettings:
     """Longest time for which the picker still serves after a request to stop."""
     drain_quiet_seconds: float = 2.0
     """Idle period required before shutdown: the time in which a gateway sees that the picker is not ready."""
-    stall_seconds: float = DEFAULT_THRESHOLD_SECONDS
-    """From when on a turn of the event loop counts as a stall; 0 for never."""
+    stall_seconds: float = 0.1
+    """Delay of the event loop from which it is logged; 0 for never."""
     observers: tuple[DirectorObserver, ...] = ()
     """Told of every request, beside the metrics: log lines, say."""
     decision_headers: bool = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The periodic end of what counts as in flight and is not believed any more, and of what is held against endpoints."""
+"""Periodic expiry of in-flight requests that are no longer credible, and of outlier ejections."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import structlog
 
 from epp.datastore import Datastore
 from epp.director.reservations import SWEEP_SECONDS, Reservations
-from epp.outliers import OutlierMemory
+from epp.outliers import OutlierDetector
 from epp.quotas import Quotas
 
 QUOTA_SECONDS = 3.0
@@ -42,7 +42,7 @@ async def sweep_reservations(reservations: Reservations, store: Datastore) -> No
             )
 
 
-async def sweep_outliers(outliers: OutlierMemory) -> None:
+async def sweep_outliers(outliers: OutlierDetector) -> None:
     """End suspicions and ejections when their time is up; sleep while nothing is held against any endpoint."""
     news = asyncio.Event()
     outliers.subscribe(news.set)

@@ -5,7 +5,7 @@ import asyncio
 import ctypes
 from typing import Final
 
-from epp.grpc_http2.capacity import HeldBytes
+from epp.grpc_http2.capacity import BufferedBytes
 
 _LOOK_SECONDS: Final = 1.0
 WORTHWHILE_BYTES: Final = 16 * 1024 * 1024
@@ -15,7 +15,7 @@ WORTHWHILE_BYTES: Final = 16 * 1024 * 1024
 class Trimmer:
     """Knows when it is time: bodies held much before one look, and little at a later one."""
 
-    def __init__(self, held: HeldBytes) -> None:
+    def __init__(self, held: BufferedBytes) -> None:
         self._held = held
         self._most = 0
 
@@ -29,7 +29,7 @@ class Trimmer:
         return True
 
 
-async def give_back_memory(held: HeldBytes) -> None:
+async def give_back_memory(held: BufferedBytes) -> None:
     """Have the C library return memory, in a thread, whenever it is time; end at once where it cannot."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
     if trim is None:

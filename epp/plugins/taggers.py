@@ -6,8 +6,10 @@ from typing import Any
 
 from epp.framework import TOPOLOGY, Endpoint, Parameters, Topology
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
-from epp.framework.datalayer import Concerns, EndpointNotifications, Report, Tagger
+from epp.framework.datalayer import AffectedEndpoints, EndpointNotifications, Report, Tagger
 from epp.framework.limits import NameOrDefault
+
+_NODE = ObjectKind("", "Node")
 
 
 class EndpointNotificationSource(EndpointNotifications):
@@ -36,8 +38,8 @@ class TopologyExtractor(Tagger[TopologyParameters], ObjectReader[TopologyParamet
 
     The cluster is the one that discovery names, or `localCluster`.
 
-    As an extractor of a `k8s-notification-source` with version `v1` and kind `Node`, it takes the label of the node
-    where the endpoint has none.
+    In a cluster, it takes the label of the node where the endpoint has none: pods rarely have these labels. Without the
+    right to list nodes, only the labels of endpoints count.
     """
 
     plugin_type = "topology-extractor"
@@ -61,6 +63,11 @@ class TopologyExtractor(Tagger[TopologyParameters], ObjectReader[TopologyParamet
         )
         return Report(attributes={TOPOLOGY: topology})
 
+    @property
+    def kinds(self) -> Sequence[ObjectKind]:
+        """The nodes of the cluster."""
+        return (_NODE,)
+
     def can_read(self, kind: ObjectKind) -> bool:
         return (kind.group, kind.kind) == ("", "Node")
 
@@ -69,7 +76,7 @@ class TopologyExtractor(Tagger[TopologyParameters], ObjectReader[TopologyParamet
         """Return the labels of a node."""
         return dict(document["metadata"].get("labels") or {})
 
-    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
         (nodes,) = kinds
         self._nodes = nodes.objects
         return lambda endpoint: endpoint.node in nodes.changed

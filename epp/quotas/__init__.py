@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas: what the requests of a tenant may take, each by itself and all together."""
+"""Quotas: limits on a single request of a tenant, and on all of its requests together."""
 
 from epp.framework.quotas import Blocked
-from epp.quotas.keys import LimitKey
-from epp.quotas.observer import QuotaObserver
+from epp.quotas.allowances import LimitKey
 from epp.quotas.quotas import NOMINATION_SECONDS, Quotas
-from epp.quotas.report import Adjustment, Line
-from epp.quotas.reservation import Reservation
+from epp.quotas.report import Adjustment, QuotaUsage
+from epp.quotas.reservation import QuotaObserver, Reservation
 
 __all__ = [
     "NOMINATION_SECONDS",
     "Adjustment",
     "Blocked",
     "LimitKey",
-    "Line",
     "QuotaObserver",
+    "QuotaUsage",
     "Quotas",
     "Reservation",
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the requests of one tenant have taken."""
+"""Usage of one tenant: in flight, by minute and by day."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -7,15 +7,81 @@ from copy import copy
 from hashlib import blake2b
 
 from epp.framework.quotas import Quota
+from epp.framework.rates import DEFAULT_OUTPUT_TOKENS
 from epp.framework.request import Request
 from epp.framework.response import Usage
-from epp.quotas.amounts import Amounts, Need
+from epp.quotas.allowances import LimitKey
 from epp.quotas.days import DayUse
-from epp.quotas.keys import LimitKey
-from epp.quotas.means import Means
-from epp.quotas.minute import MinuteUse
 from epp.quotas.nominations import Nominations
-from epp.quotas.reservation import Reservation, Spent
+from epp.quotas.reservation import Amounts, Need, Reservation, Spent
+
+_MOST = 64
+"""Requests that a mean looks back on: it follows a tenant who changes."""
+_MOST_OUTPUT_TOKENS = 2**24
+
+
+class Means:
+    """Running means; an answer has a usual length before any has been seen, and time and price are 0."""
+
+    __slots__ = ("_answers", "_requests", "device_seconds", "dollars", "output_tokens", "seconds")
+
+    def __init__(self) -> None:
+        self.output_tokens = DEFAULT_OUTPUT_TOKENS
+        self.seconds = 0.0
+        """Of the endpoint's time, which requests there share."""
+        self.device_seconds = 0.0
+        self.dollars = 0.0
+        self._answers = 0
+        self._requests = 0
+
+    def answered(self, output_tokens: int) -> None:
+        """Add the length of an answer, as a model server says it."""
+        self._answers = min(self._answers + 1, _MOST)
+        tokens = min(max(output_tokens, 0), _MOST_OUTPUT_TOKENS)
+        self.output_tokens += (tokens - self.output_tokens) / self._answers
+
+    def ended(self, seconds: float, device_seconds: float, dollars: float) -> None:
+        """Add what a request has taken in all."""
+        self._requests = min(self._requests + 1, _MOST)
+        share = 1.0 / self._requests
+        self.seconds += (seconds - self.seconds) * share
+        self.device_seconds += (device_seconds - self.device_seconds) * share
+        self.dollars += (dollars - self.dollars) * share
+
+
+_MOST_MINUTES = 5
+"""Most that a bucket holds, in limits of a minute: thus nobody waits longer than this for it to drain."""
+_SECONDS = 60.0
+
+
+class MinuteUse:
+    """Tokens taken, which drain at the limit a minute; more than the limit is a debt.
+
+    What is taken stays what it was under another limit, and drains at the new one.
+    """
+
+    __slots__ = ("_at", "_taken")
+
+    def __init__(self) -> None:
+        self._taken = 0.0
+        self._at = 0.0
+
+    def taken(self, limit: float, now: float) -> float:
+        """Return the tokens taken that have not drained yet."""
+        if self._taken:
+            drained = self._taken - max(0.0, now - self._at) * limit / _SECONDS
+            self._taken = min(max(0.0, drained), limit * _MOST_MINUTES)
+        self._at = now
+        return self._taken
+
+    def add(self, tokens: float, limit: float, now: float) -> None:
+        """Take tokens, or give back those of a negative number."""
+        self._taken = max(0.0, self.taken(limit, now) + tokens)
+
+    def seconds_until(self, tokens: float, limit: float, now: float) -> float:
+        """Return how long it takes until so many tokens fit; at most the limit is asked for."""
+        return max(0.0, (self.taken(limit, now) + min(tokens, limit) - limit) * _SECONDS / limit)
+
 
 _RELEASES = 16
 """Latest releases, from which their rate is measured."""

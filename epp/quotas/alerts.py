@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Protocol
 
 from epp.quotas.account import Account
-from epp.quotas.keys import LimitKey
+from epp.quotas.allowances import LimitKey
 
 MARGIN_PERCENT = 10.0
 """Points below the threshold at which an alert may end."""

@@ -2,6 +2,7 @@
 """Which quota a tenant has: one set at run time, else that of the first source that knows the tenant."""
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -13,6 +14,25 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.printable import quoted
 from epp.framework.quotas import Quota, QuotaSource
 from epp.scheduling import Failure, Guard
+
+
+class LimitKey(StrEnum):
+    """A limit, as breaches and reports name it."""
+
+    PROMPT_TOKENS = "single.max.promptTokens"
+    OUTPUT_TOKENS = "single.max.outputTokens"
+    ACCELERATOR_BYTES = "single.max.vram.request"
+    TFLOPS = "single.max.tflops.request"
+    DEVICES = "single.max.gpuCount.limit"
+    DOLLARS = "single.max.dollars"
+    TOTAL_REQUESTS = "total.max.workers.limit"
+    TOTAL_TOKENS = "total.max.tokens"
+    TOTAL_TOKENS_PER_MINUTE = "total.max.tokensPerMinute"
+    TOTAL_ACCELERATOR_BYTES = "total.max.vram.request"
+    TOTAL_TFLOPS = "total.max.tflops.request"
+    TOTAL_DEVICE_SECONDS = "total.max.deviceSecondsPerDay"
+    TOTAL_DOLLARS = "total.max.dollarsPerDay"
+
 
 MOST_SET = 10_000
 """Tenants whose quota is set at run time."""

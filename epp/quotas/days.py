@@ -11,7 +11,7 @@ _LONGEST_SECONDS = DAY_SECONDS + 3_600.0
 class Calendar:
     """Days, as numbers that only grow; one for all tenants.
 
-    A clock that is set back begins no day anew, and one that is set forward begins one.
+    A clock that is set back begins no day again, and one that is set forward begins one.
     """
 
     __slots__ = ("_clock", "_day", "_number", "_since")

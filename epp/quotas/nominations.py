@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from epp.framework.request import Request
-from epp.quotas.amounts import NOTHING, Amounts
-from epp.quotas.reservation import Reservation
+from epp.quotas.reservation import NOTHING, Amounts, Reservation
 
 MOST = 64
 """Requests of one tenant for which something is held at once; the oldest goes first."""

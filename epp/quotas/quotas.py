@@ -14,10 +14,9 @@ from epp.framework.request import Request
 from epp.framework.snapshot import Snapshot
 from epp.quotas.account import Account
 from epp.quotas.allowances import Allowance, Allowances
-from epp.quotas.books import Books
-from epp.quotas.observer import QuotaObserver
-from epp.quotas.report import Adjustment, Line, breaches, lines
-from epp.quotas.reservation import Reservation
+from epp.quotas.quota_ledger import QuotaLedger
+from epp.quotas.report import Adjustment, QuotaUsage, breaches, lines
+from epp.quotas.reservation import QuotaObserver, Reservation
 from epp.quotas.shortfall import blocked, deficit, waits_for_time
 from epp.quotas.single import Bound, beside, check_hardware, check_tokens, hardware_bounds, joint_mask, least
 from epp.quotas.victims import MOST_ASKED, MOST_CONSIDERED, fewest
@@ -41,7 +40,7 @@ class Quotas:
         self._clock = clock
         self._observer = observer or QuotaObserver()
         self._allowances = Allowances(guard)
-        self._books = Books(clock, self._observer)
+        self._books = QuotaLedger(clock, self._observer)
         self.is_active = False
         """Whether any tenant may have a quota; nothing else has to be called where none has."""
 
@@ -216,7 +215,7 @@ class Quotas:
             is_applied=not dry_run,
         )
 
-    def report(self, tenant: str | None = None, most: int = _MOST_REPORTED) -> tuple[Line, ...]:
+    def report(self, tenant: str | None = None, most: int = _MOST_REPORTED) -> tuple[QuotaUsage, ...]:
         """Return what is used of each limit on a total: of one tenant, or of those that anything is charged to."""
         now, today = self._clock.now(), self._books.calendar.today()
         if tenant is None:
@@ -225,7 +224,7 @@ class Quotas:
             tenants = with_use + list(islice(unused, most - len(with_use)))
         else:
             tenants = [tenant]
-        found: list[Line] = []
+        found: list[QuotaUsage] = []
         for each in tenants:
             allowance = self._allowances.of(each)
             if allowance is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is used of quotas, for people and metrics."""
+"""Report of quota usage, for people and metrics."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from epp.framework.quotas import Quota
 from epp.quotas.account import Account
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class QuotaUsage(msgspec.Struct, frozen=True, kw_only=True):
     """One limit on the total of a tenant, and what is used of it."""
 
     tenant: str
@@ -43,7 +43,7 @@ class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
     before: Quota | None
     """The quota so far; None for whatever the tenant wants."""
     after: Quota | None
-    lines: tuple[Line, ...]
+    lines: tuple[QuotaUsage, ...]
     """Use and headroom of each limit of the quota after."""
     breaches: tuple[Breach, ...]
     """Limits that are below what is used now: new requests are refused until that has ended."""
@@ -51,11 +51,11 @@ class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is in effect; not for a dry run."""
 
 
-def lines(account: Account, now: float, today: int, *, is_set: bool) -> tuple[Line, ...]:
+def lines(account: Account, now: float, today: int, *, is_set: bool) -> tuple[QuotaUsage, ...]:
     """Return a line for each limit of an account's quota."""
     return tuple(
         [
-            Line(
+            QuotaUsage(
                 tenant=account.tenant,
                 key=key.value,
                 used=used,
@@ -70,6 +70,6 @@ def lines(account: Account, now: float, today: int, *, is_set: bool) -> tuple[Li
     )
 
 
-def breaches(found: tuple[Line, ...]) -> tuple[Breach, ...]:
+def breaches(found: tuple[QuotaUsage, ...]) -> tuple[Breach, ...]:
     """Return those of the limits that are below what is used."""
     return tuple([Breach(line.tenant, line.key, line.used, line.limit) for line in found if line.used > line.limit])

@@ -2,15 +2,48 @@
 """What one request has taken of the quota of its tenant, until it is given back once."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from epp.framework.accelerators.tag import AcceleratorTag
+from epp.framework.breach import Breach
 from epp.framework.request import Request
 from epp.framework.response import Usage
 from epp.framework.snapshot import Snapshot
-from epp.quotas.amounts import NOTHING, Amounts
 from epp.quotas.hardware import Share, devices, dollars_per_second
 from epp.quotas.shared_time import SharedTime
+
+
+class Amounts(NamedTuple):
+    """What one request takes, or several."""
+
+    requests: int = 0
+    tokens: float = 0.0
+    """Of prompts, and those that may be generated."""
+    accelerator_bytes: float = 0.0
+    tflops: float = 0.0
+
+    def plus(self, other: "Amounts") -> "Amounts":
+        """Return the sum."""
+        return Amounts(
+            self.requests + other.requests,
+            self.tokens + other.tokens,
+            self.accelerator_bytes + other.accelerator_bytes,
+            self.tflops + other.tflops,
+        )
+
+
+NOTHING = Amounts()
+
+
+class Need(NamedTuple):
+    """What a request would take, or takes."""
+
+    under_way: Amounts
+    minute_tokens: float
+    """Tokens of its prompt, and those that it is expected to generate."""
+    device_seconds: float
+    """Expected, as is the price: those of the mean request of its tenant."""
+    dollars: float
 
 
 class Keeper(Protocol):
@@ -151,3 +184,21 @@ class Reservation:
         if not self.is_released:
             self.is_released = True
             self._keeper.released(self, usage, unserved=unserved)
+
+
+class QuotaObserver:
+    """No-op callbacks; override those of interest."""
+
+    __slots__ = ()
+
+    def charged(self, reservation: Reservation) -> None:
+        """Record that a request of a tenant with a quota begins."""
+
+    def released(self, reservation: Reservation) -> None:
+        """Record that it has ended; what it has had is in `reservation.spent`."""
+
+    def over_quota(self, request: Request, breach: Breach) -> None:
+        """Record a request that is larger than its tenant may send."""
+
+    def alert(self, tenant: str, key: str, used: float, limit: float, *, is_over: bool) -> None:
+        """Record that a limit is almost used up, or that this is over."""

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from epp.framework.breach import Breach
 from epp.framework.quotas import Blocked
 from epp.quotas.account import Account
-from epp.quotas.amounts import Amounts, Need
+from epp.quotas.allowances import LimitKey
 from epp.quotas.days import DAY_SECONDS, Calendar
-from epp.quotas.keys import LimitKey
+from epp.quotas.reservation import Amounts, Need
 
 LONGEST_SECONDS = 300
 """Most that a client is told to wait for requests to end, or a minute's tokens."""

@@ -13,10 +13,9 @@ from epp.framework.errors import BodyTooLargeError, OverQuotaError
 from epp.framework.quotas import Quota
 from epp.framework.request import Request
 from epp.quotas.account import Account
-from epp.quotas.allowances import Allowance
-from epp.quotas.amounts import Amounts
+from epp.quotas.allowances import Allowance, LimitKey
 from epp.quotas.hardware import device_counts, memory_shares, prices, tflops_shares
-from epp.quotas.keys import LimitKey
+from epp.quotas.reservation import Amounts
 
 _ROUNDING = 1.0 + 1e-9
 _TOO_LARGE = BodyTooLargeError.status

@@ -5,8 +5,7 @@ from bisect import insort
 from collections.abc import Sequence
 from itertools import accumulate
 
-from epp.quotas.amounts import Amounts
-from epp.quotas.reservation import Reservation
+from epp.quotas.reservation import Amounts, Reservation
 
 MOST_ASKED = 4_096
 """Requests of one tenant of which is asked whether they may be ended."""
@@ -57,7 +56,7 @@ class _Search:
         return self._steps >= _MOST_STEPS
 
     def least_size(self) -> int:
-        """Return how many are needed at least, by each amount alone."""
+        """Return the least number needed, for each amount separately."""
         least = 1
         for part, amount in enumerate(self._need):
             total = 0.0

@@ -2,8 +2,7 @@
 """The multi-cycle scheduler: runs profiles over one snapshot until the profile picker asks for no more."""
 
 from epp.scheduling.cycle import Cycle
-from epp.scheduling.guard import Failure, Guard, PluginObserver
-from epp.scheduling.observer import SchedulingObserver
+from epp.scheduling.guard import Failure, Guard, PluginObserver, SchedulingObserver
 from epp.scheduling.profile import OnStale, Profile, ProfileFilter, Staleness, WeightedScorer
 from epp.scheduling.scheduler import Scheduler
 

@@ -20,9 +20,8 @@ from epp.framework.errors import RequestError
 from epp.framework.request import Request
 from epp.framework.result import FilterTrace, ProfileAttempt, ProfileResult, ScoreTrace
 from epp.framework.roles import Draw, Picker
-from epp.scheduling.guard import Failure, Guard
+from epp.scheduling.guard import Failure, Guard, SchedulingObserver
 from epp.scheduling.narrowing import Narrowing, seen
-from epp.scheduling.observer import SchedulingObserver
 from epp.scheduling.profile import Profile, WeightedScorer
 
 

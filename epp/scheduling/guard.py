@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls plugins, measures how long they take, and applies the error policy of their role to what they raise."""
+"""Calls plugins, measures the time of each call, and applies the error policy of the role."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -78,3 +78,18 @@ class Guard:
         if role.on_error is OnError.FAIL:
             raise PluginFailedError(plugin.name, problem) from error
         return Failure(problem)
+
+
+class SchedulingObserver(PluginObserver):
+    """No-op callbacks; override those of interest."""
+
+    __slots__ = ()
+
+    def profile_started(self, profile: str) -> None:
+        """Record that the plugins of a profile are called from now on."""
+
+    def scores_rejected(self, plugin: str, count: int) -> None:
+        """Record scores that were NaN or infinite and counted as 0."""
+
+    def scores_clamped(self, plugin: str, count: int) -> None:
+        """Record scores that were below 0 or above 1 and counted as these."""

@@ -22,8 +22,7 @@ from epp.framework.request import Request
 from epp.framework.result import Destination, FailedScheduling, ProfileAttempt, ProfileResult, SchedulingResult
 from epp.framework.roles import Aggregator, ProfilePicker
 from epp.scheduling.cycle import Cycle
-from epp.scheduling.guard import Failure, Guard
-from epp.scheduling.observer import SchedulingObserver
+from epp.scheduling.guard import Failure, Guard, SchedulingObserver
 from epp.scheduling.profile import Profile
 
 _NO_ERRORS: Mapping[str, RequestError] = MappingProxyType({})
@@ -149,7 +148,7 @@ class Scheduler:
         problem = (
             f"headers {sorted(undeclared)} are dropped: add them to `sets_headers` of {type(self.aggregator).__name__}"
         )
-        self._observer.plugin_failed(self.aggregator.name, ValueError(problem), problem)
+        self._observer.plugin_failed(self.aggregator.name, ResultError(problem), problem)
         return replace(destination, headers={k: v for k, v in destination.headers.items() if k not in undeclared})
 
 

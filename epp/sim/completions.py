@@ -5,6 +5,7 @@ import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Mapping
 from itertools import count
 from typing import Final, Literal
 
@@ -25,11 +26,14 @@ from epp.sim.openai_api import (
     ChunkChoice,
     CompletionRequest,
     Delta,
+    FunctionCall,
     Reply,
     TextChoice,
+    ToolCall,
     Usage,
 )
 from epp.sim.plan import Plan, decode, make_plan
+from epp.sim.responses import ResponseShape, ResponsesRequest
 
 __all__ = ["CompletionHandlers", "RequestRecord"]
 
@@ -89,8 +93,12 @@ class CompletionHandlers:
         """`POST /v1/completions`."""
         return await self._answer(request, CompletionRequest)
 
+    async def respond(self, request: web.Request) -> web.StreamResponse:
+        """`POST /v1/responses`."""
+        return await self._answer(request, ResponsesRequest)
+
     async def _answer(
-        self, request: web.Request, kind: type[ChatRequest] | type[CompletionRequest]
+        self, request: web.Request, kind: type[ChatRequest] | type[CompletionRequest] | type[ResponsesRequest]
     ) -> web.StreamResponse:
         content = await request.read()
         record = _record(request, content)
@@ -100,9 +108,9 @@ class CompletionHandlers:
         if self._shutting_down:
             raise ApiError(500, "InternalServerError", "This server is shutting down and takes no new requests")
         number = next(self._numbers)
-        plan = make_plan(body, self._profile, number)
+        plan = make_plan(body.as_chat() if isinstance(body, ResponsesRequest) else body, self._profile, number)
         unique = request.headers.get(REQUEST_ID) or self._make_id(number)
-        replies = _ChatReplies(unique, plan) if isinstance(body, ChatRequest) else _TextReplies(unique, plan)
+        replies = _REPLIES[type(body)](unique, plan)
         record.id, record.model, record.prompt_tokens = replies.id, plan.model, plan.request.prompt_tokens
         try:
             with self._driver.submitted(plan.request) as emissions:
@@ -130,14 +138,31 @@ def _record(request: web.Request, body: bytes) -> RequestRecord:
 class _Replies(ABC):
     """The JSON of one answer: an opening, one chunk for each token, or all of it as a whole."""
 
-    prefix: Literal["chatcmpl", "cmpl"]
+    prefix: Literal["chatcmpl-", "cmpl-", "resp_"]
     whole_object: Literal["chat.completion", "text_completion"]
     chunk_object: Literal["chat.completion.chunk", "text_completion"]
 
     def __init__(self, unique: str, plan: Plan) -> None:
-        self.id = f"{self.prefix}-{unique}"
+        self.id = f"{self.prefix}{unique}"
         self._plan = plan
         self._created = int(time.time())
+
+    def opening_events(self) -> bytes:
+        """Return what is sent before the first token."""
+        opening = self.opening()
+        return b"" if opening is None else _event(opening)
+
+    def chunk_event(self, emission: Emission) -> bytes:
+        """Return what is sent for one token."""
+        return _event(self.chunk(emission))
+
+    def ending_events(self, last: Emission, *, with_usage: bool) -> bytes:
+        """Return what is sent after the last token."""
+        return (_event(self.usage_chunk(last)) if with_usage else b"") + b"data: [DONE]\n\n"
+
+    def body(self, last: Emission) -> bytes:
+        """Return the unstreamed answer, which ended with the emission `last`."""
+        return msgspec.json.encode(self.whole(last))
 
     def opening(self) -> Reply | None:
         """Return the chunk before the first token, if there is one."""
@@ -186,22 +211,39 @@ class _Replies(ABC):
 
 
 class _ChatReplies(_Replies):
-    prefix = "chatcmpl"
+    prefix: Literal["chatcmpl-", "cmpl-", "resp_"] = "chatcmpl-"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
     def opening(self) -> Reply:
-        return self._reply(self.chunk_object, [ChunkChoice(delta=Delta(role="assistant", content=""))])
+        delta = Delta(role="assistant", content="")
+        if self._plan.tool:
+            call = FunctionCall("", self._plan.tool)
+            calls = [ToolCall(id=f"call_{self.id}", type="function", index=0, function=call)]
+            delta = Delta(role="assistant", tool_calls=calls)
+        return self._reply(self.chunk_object, [ChunkChoice(delta=delta)])
 
     def _chunk_choices(self, text: str, reason: str | None) -> list[ChunkChoice]:
-        return [ChunkChoice(delta=Delta(content=text), finish_reason=reason, stop_reason=None if reason else UNSET)]
+        delta = Delta(content=text)
+        if self._plan.tool:
+            delta = Delta(tool_calls=[ToolCall(index=0, function=FunctionCall(text))])
+        stop = None if reason else UNSET
+        return [ChunkChoice(delta=delta, finish_reason=self._reason(reason), stop_reason=stop)]
 
     def _whole_choices(self, text: str, reason: str | None) -> list[ChatChoice]:
-        return [ChatChoice(message=AnswerMessage(content=text), finish_reason=reason)]
+        message = AnswerMessage(content=text)
+        if self._plan.tool:
+            call = FunctionCall(text, self._plan.tool)
+            calls = [ToolCall(id=f"call_{self.id}", type="function", function=call)]
+            message = AnswerMessage(content=None, tool_calls=calls)
+        return [ChatChoice(message=message, finish_reason=self._reason(reason))]
+
+    def _reason(self, reason: str | None) -> str | None:
+        return "tool_calls" if self._plan.tool and reason == "stop" else reason
 
 
 class _TextReplies(_Replies):
-    prefix = "cmpl"
+    prefix = "cmpl-"
     whole_object = "text_completion"
     chunk_object = "text_completion"
 
@@ -209,6 +251,47 @@ class _TextReplies(_Replies):
         return [TextChoice(text=text, finish_reason=reason)]
 
     _whole_choices = _chunk_choices
+
+
+class _ResponsesReplies(_ChatReplies):
+    prefix = "resp_"
+
+    def __init__(self, unique: str, plan: Plan) -> None:
+        super().__init__(unique, plan)
+        self._shape = ResponseShape(self.id, plan.model, self._created, plan.tool)
+
+    def opening_events(self) -> bytes:
+        return self._shape.opening()
+
+    def chunk_event(self, emission: Emission) -> bytes:
+        return self._shape.delta(self._text(emission, first=emission.index))
+
+    def ending_events(self, last: Emission, *, with_usage: bool) -> bytes:  # noqa: ARG002  always with it
+        return self._shape.ending(self._counts(last), self._text(last, first=0), _status(last))
+
+    def body(self, last: Emission) -> bytes:
+        return msgspec.json.encode(self._shape.whole(self._counts(last), self._text(last, first=0), _status(last)))
+
+    def _counts(self, last: Emission) -> dict[str, object]:
+        usage = self._usage(last)
+        return {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": usage.prompt_tokens_details.cached_tokens},
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage.total_tokens,
+        }
+
+
+def _status(last: Emission) -> str:
+    return "incomplete" if last.finish_reason == "length" else "completed"
+
+
+_REPLIES: Mapping[type, type[_Replies]] = {
+    ChatRequest: _ChatReplies,
+    CompletionRequest: _TextReplies,
+    ResponsesRequest: _ResponsesReplies,
+}
 
 
 def _tokens_until(emission: Emission) -> int:
@@ -220,7 +303,7 @@ async def _whole(record: RequestRecord, replies: _Replies, emissions: Emissions)
     while (emission := await emissions.get()).finish_reason is None:
         record.cached_tokens = emission.cached_tokens
     record.cached_tokens, record.finish_reason = emission.cached_tokens, emission.finish_reason
-    return web.Response(body=msgspec.json.encode(replies.whole(emission)), content_type="application/json")
+    return web.Response(body=replies.body(emission), content_type="application/json")
 
 
 async def _stream(
@@ -230,17 +313,14 @@ async def _stream(
     await response.prepare(request)
     emission = await emissions.get()
     record.cached_tokens = emission.cached_tokens
-    opening = replies.opening()
-    if opening is not None:
-        await response.write(_event(opening))
+    if opening := replies.opening_events():
+        await response.write(opening)
     while emission.finish_reason is None:
-        await response.write(_event(replies.chunk(emission)))
+        await response.write(replies.chunk_event(emission))
         emission = await emissions.get()
     record.finish_reason = emission.finish_reason
-    await response.write(_event(replies.chunk(emission)))
-    if with_usage:
-        await response.write(_event(replies.usage_chunk(emission)))
-    await response.write(b"data: [DONE]\n\n")
+    await response.write(replies.chunk_event(emission))
+    await response.write(replies.ending_events(emission, with_usage=with_usage))
     await response.write_eof()
     return response
 

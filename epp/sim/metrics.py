@@ -22,7 +22,7 @@ _LATENCY_BOUNDS = (
 
 
 class SimMetrics:
-    """Written by one machine alone; histograms are in seconds."""
+    """Written by one machine only; histograms are in seconds."""
 
     def __init__(self, profile: SimProfile) -> None:
         self.registry = CollectorRegistry()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests, answers and errors of the OpenAI API, in the shapes that vLLM reads and writes."""
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -16,10 +16,14 @@ __all__ = [
     "ChunkChoice",
     "CompletionRequest",
     "Delta",
+    "FunctionCall",
     "ModelCard",
     "ModelList",
     "Reply",
+    "Sampling",
     "TextChoice",
+    "ToolCall",
+    "ToolChoice",
     "Usage",
 ]
 
@@ -37,7 +41,11 @@ class ChatMessage(msgspec.Struct, frozen=True):
     content: str | list[dict[str, Raw]] | None = None
 
 
-class _Sampling(msgspec.Struct, frozen=True, kw_only=True):
+ToolChoice: TypeAlias = str | dict[str, Raw]
+"""`none`, `auto`, `required`, or the function that is to be called."""
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """Fields of both kinds of request; others are ignored."""
 
     model: str | None = None
@@ -49,15 +57,16 @@ class _Sampling(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
 
 
-class ChatRequest(_Sampling, frozen=True, kw_only=True):
+class ChatRequest(Sampling, frozen=True, kw_only=True):
     """The body of `POST /v1/chat/completions`."""
 
     messages: list[ChatMessage]
-    tools: Raw | None = None
+    tools: Raw = Raw()
+    tool_choice: ToolChoice | None = None
     max_completion_tokens: int | None = None
 
 
-class CompletionRequest(_Sampling, frozen=True, kw_only=True):
+class CompletionRequest(Sampling, frozen=True, kw_only=True):
     """The body of `POST /v1/completions`; a prompt is a text or token ids, alone or in a list of one."""
 
     prompt: str | list[str | int | list[int]]
@@ -78,12 +87,29 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens_details: CachedTokens
 
 
+class FunctionCall(msgspec.Struct, frozen=True):
+    """The function that a tool call names; of a chunk, a part of the arguments."""
+
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool call; of a stream, only the first chunk has its id, and each has its index."""
+
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    index: int | UnsetType = UNSET
+    function: FunctionCall
+
+
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The message of an unstreamed chat."""
 
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +127,7 @@ class Delta(msgspec.Struct, frozen=True):
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):

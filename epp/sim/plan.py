@@ -9,13 +9,14 @@ import xxhash
 from epp.sim.machine import SimRequest
 from epp.sim.openai_api import ApiError, ChatMessage, ChatRequest, CompletionRequest
 from epp.sim.profile import SimProfile
+from epp.sim.responses import ResponsesRequest
 from epp.sim.tokenizer import answer_tokens, block_hashes, render_chat, tokenize
 
 __all__ = ["Plan", "decode", "make_plan"]
 
 _COMPLETION_MAX_TOKENS = 16  # the API's default for completions
 
-_Body = TypeVar("_Body", bound=ChatRequest | CompletionRequest)
+_Body = TypeVar("_Body", bound=ChatRequest | CompletionRequest | ResponsesRequest)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -24,6 +25,8 @@ class Plan(msgspec.Struct, frozen=True):
     model: str
     request: SimRequest
     words: tuple[str, ...]
+    tool: str = ""
+    """The function that is called in place of an answer in words."""
 
 
 def decode(body: bytes, kind: type[_Body]) -> _Body:
@@ -63,7 +66,41 @@ def make_plan(body: ChatRequest | CompletionRequest, profile: SimProfile, reques
         ),
         lora_adapter=lora_adapter,
     )
-    return Plan(model, request, tuple(token.decode() for token in answer))
+    words = tuple(token.decode() for token in answer)
+    tool = _tool_of(body) if isinstance(body, ChatRequest) else ""
+    return Plan(model, request, _as_arguments(words) if tool else words, tool)
+
+
+class _Function(msgspec.Struct):
+    name: str
+
+
+class _Tool(msgspec.Struct):
+    function: _Function | None = None
+    """Of chats; the Responses API has its name beside the type."""
+    name: str = ""
+
+
+def _tool_of(body: ChatRequest) -> str:
+    """Return the function that has to be called; empty where the answer may be words."""
+    if not body.tools or body.tool_choice in (None, "auto", "none"):
+        return ""
+    try:
+        if isinstance(body.tool_choice, dict):
+            chosen = msgspec.convert(msgspec.json.decode(msgspec.json.encode(body.tool_choice)), _Tool)
+        else:
+            chosen = msgspec.json.decode(body.tools, type=list[_Tool])[0]
+    except (msgspec.DecodeError, msgspec.ValidationError, IndexError) as error:
+        raise _bad_request(f"tools or tool_choice name no function: {error}", param="tool_choice") from error
+    return chosen.name if chosen.function is None else chosen.function.name
+
+
+def _as_arguments(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words as pieces of a JSON object that has them as its text."""
+    pieces = [msgspec.json.encode(word).decode()[1:-1] for word in words]
+    pieces[0] = '{"text": "' + pieces[0]
+    pieces[-1] += '"}'
+    return tuple(pieces)
 
 
 def _output_limit(body: ChatRequest | CompletionRequest, profile: SimProfile, prompt_tokens: int) -> int:
@@ -93,7 +130,7 @@ def _output_limit(body: ChatRequest | CompletionRequest, profile: SimProfile, pr
 
 def _chat_prompt(body: ChatRequest) -> list[bytes]:
     messages = [(message.role, _text(message)) for message in body.messages]
-    preamble = bytes(body.tools).decode() if body.tools is not None else ""
+    preamble = bytes(body.tools).decode()
     return render_chat(messages, preamble=preamble) if messages else []
 
 

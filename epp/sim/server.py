@@ -114,6 +114,7 @@ def _application(driver: Driver, completions: CompletionHandlers, *, metrics: bo
     app.on_response_prepare.append(add_headers)
     app.router.add_post("/v1/chat/completions", completions.chat)
     app.router.add_post("/v1/completions", completions.complete)
+    app.router.add_post("/v1/responses", completions.respond)
     app.router.add_get("/v1/models", list_models)
     app.router.add_get("/health", health)
     if metrics:

@@ -11,7 +11,7 @@ import structlog
 
 from epp.framework import Parameters
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
-from epp.framework.datalayer import Concerns, Follower, no_endpoint
+from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
 from epp.framework.inputs import InputState
 from epp.framework.limits import Count
 from epp.framework.quotas import Quota, QuotaSource
@@ -159,7 +159,7 @@ class TenantQuotas(
                 self._apply(following)
         return following is not None
 
-    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
         """Take objects of the cluster; they bear on requests, not on tags."""
         async with self._changing:
             self._apply(await asyncio.to_thread(self._with_cluster, kinds))

@@ -14,7 +14,7 @@ import yaml
 
 from epp.framework.headers import AUTHORIZATION
 from epp.framework.request import DEFAULT_FLOW
-from epp.last_good_file import Parsed
+from epp.last_good_file import ParsedFile
 from epp.plain_yaml import PlainLoader, refuse_unsafe
 
 MAKE_DIGEST = "sha256: and what this prints: printf %s KEY | sha256sum"
@@ -62,7 +62,7 @@ def key_in(header: str, value: str) -> str:
     return "" if header == AUTHORIZATION else value
 
 
-def read_key_file(content: bytes, _path: Path) -> Parsed[KeyTable]:
+def read_key_file(content: bytes, _path: Path) -> ParsedFile[KeyTable]:
     """Return the keys in a file of YAML or JSON; raises ValueError for a file that is no mapping."""
     if len(content) > _MOST_FILE_BYTES:
         raise ValueError(f"has more than {_MOST_FILE_BYTES} bytes: leave keys out")
@@ -85,7 +85,7 @@ def read_key_file(content: bytes, _path: Path) -> Parsed[KeyTable]:
         del tenants[digest]
     if (more := len(problems) - _MOST_PROBLEMS) > 0:
         problems[_MOST_PROBLEMS:] = [f"and {more} more lines like these"]
-    return Parsed(KeyTable(tenants, lines), len(tenants), tuple(problems))
+    return ParsedFile(KeyTable(tenants, lines), len(tenants), tuple(problems))
 
 
 def _fault(key: str, name: str, digest: bytes | None) -> str:

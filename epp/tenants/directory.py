@@ -15,7 +15,7 @@ _MOST_REMARKS = 20
 
 
 class Directory:
-    """Immutable; made anew where the keys of a file change."""
+    """Immutable; made again where the keys of a file change."""
 
     def __init__(self, parameters: TenantsParameters, keys: KeyTable = NO_KEYS) -> None:
         """Index the tenants of the configuration, and those of the keys in the file."""

@@ -7,7 +7,10 @@ The SDK reads the others by itself: addresses, headers, certificates, samplers, 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from epp.tracing.errors import TracingError
+
+class TracingError(Exception):
+    """Requests cannot be traced; the text says why, and the remedy."""
+
 
 DEFAULT_SERVICE_NAME = "llm-d-epp"
 DEFAULT_SHARE = 0.1

@@ -15,7 +15,7 @@ from epp.framework.headers import PREFILLER
 from epp.framework.printable import printable
 from epp.framework.result import ProfileResult, SchedulingResult
 from epp.framework.roles import Aggregator, Filter, Picker, Producer, ProfilePicker, Scorer
-from epp.tracing.trace import Call, Trace
+from epp.tracing.trace import PluginCall, Trace
 
 ORCHESTRATION_SPAN = "gateway.request_orchestration"
 PROFILE_SPAN = "run_scheduler_profile"
@@ -38,10 +38,10 @@ class _Run(NamedTuple):
     """The calls of one run of a profile, which failed if it has no picker."""
 
     profile: str
-    calls: Sequence[Call]
-    filters: Sequence[Call]
-    scorers: Sequence[Call]
-    picker: Call | None
+    calls: Sequence[PluginCall]
+    filters: Sequence[PluginCall]
+    scorers: Sequence[PluginCall]
+    picker: PluginCall | None
     result: ProfileResult | None
 
 

@@ -20,7 +20,7 @@ _MOST_CALLS = 500
 """Plugin calls of one request that are recorded."""
 
 
-class Call(NamedTuple):
+class PluginCall(NamedTuple):
     """A call of a plugin."""
 
     role: Role
@@ -130,7 +130,7 @@ class Trace(RequestTrace):
         """How often it was to be scheduled: again after each wait."""
         self.found: tuple[int, int] | None = None
         """Endpoints of the gateway's subset, and how many of them screeners left, at the last attempt."""
-        self.calls: list[Call] = []
+        self.calls: list[PluginCall] = []
         """Plugin calls of the last attempt."""
         self.profiles: list[tuple[str, int]] = []
         """Profiles that began to run in it, and the number of calls before."""
@@ -173,7 +173,7 @@ class Trace(RequestTrace):
         """Record a call of a plugin that ended just now."""
         if len(self.calls) < _MOST_CALLS:
             now = self.now()
-            self.calls.append(Call(role, plugin, now - int(seconds * 1e9), now))
+            self.calls.append(PluginCall(role, plugin, now - int(seconds * 1e9), now))
 
     def routed(self, request: Request, result: SchedulingResult) -> None:
         """Record where it goes."""

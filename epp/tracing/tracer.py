@@ -46,7 +46,7 @@ class GatewayTracer(RequestTracer, DirectorObserver):
     def begin(self, headers: Headers, metadata: Mapping[str, str]) -> RequestTrace:
         """Return the trace of a request: that of its gateway's call, the one that its headers name, or a new one.
 
-        A gateway that traces requests names its span in the metadata alone: the headers have what the client sent.
+        A gateway that traces requests names its span in the metadata only: the headers have what the client sent.
         """
         began = time_ns()
         context = self._propagator.extract(headers, _NOTHING)

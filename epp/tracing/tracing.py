@@ -14,8 +14,7 @@ from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
 from epp.scheduling import SchedulingObserver
 from epp.tracing.counts import SpanCounts
-from epp.tracing.environment import TracingSettings
-from epp.tracing.errors import TracingError
+from epp.tracing.environment import TracingError, TracingSettings
 from epp.tracing.exporting import Collected, ExportThread
 from epp.tracing.spans import SpanMaker
 from epp.tracing.tracer import GatewayTracer, TracedScheduling

@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from epp.framework import ACCELERATOR, Candidates, Category, Filter, FilterParameters, Floats, Mask, Request, Scorer
 from epp.framework.arrays import all_true, any_true
-from epp.framework.cluster_arrays import ClusterIndex, standing_mask, standing_numbers
-from epp.framework.clusters import CLUSTER, MOST_SCORE, MOST_WEIGHT, USAGE_ALIASES, USAGE_SCORE, ClusterStanding
+from epp.framework.cluster_arrays import ClusterIndex, status_mask, status_numbers
+from epp.framework.clusters import CLUSTER, MOST_SCORE, MOST_WEIGHT, USAGE_ALIASES, USAGE_SCORE, ClusterStatus
 from epp.framework.drops import DropCause
 from epp.framework.dynamic_scores import DYNAMIC_SCORES, DynamicScoreColumn, DynamicScores
 from epp.framework.errors import NoClustersError
@@ -147,9 +147,9 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
             case "dynamic":
                 return self._column.of(candidates.snapshot)[candidates.slots]
             case "placement":
-                return standing_numbers(candidates, _placement_score, self.parameters.placement)
+                return status_numbers(candidates, _placement_score, self.parameters.placement)
             case _:
-                return standing_numbers(candidates, _add_on_score, self._key)
+                return status_numbers(candidates, _add_on_score, self._key)
 
     def _count(self, request: Request, candidates: Candidates, missing: Mask) -> None:
         if request.dry_run:
@@ -167,7 +167,7 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
         if self.parameters.source == "dynamic":
             records = candidates.snapshot.records(DYNAMIC_SCORES)
             return records.derive_mask(_is_expired_dynamic, self._item)[candidates.slots]
-        return standing_mask(candidates, _is_expired, self._key)
+        return status_mask(candidates, _is_expired, self._key)
 
     def _warn(self, candidates: Candidates, missing: Mask) -> None:
         """Log the clusters that have become without a score."""
@@ -196,17 +196,17 @@ def _over_range(values: Floats) -> Floats:
     return scores
 
 
-def _add_on_score(standing: ClusterStanding, key: str) -> float | None:
-    return standing.scores.get(key)
+def _add_on_score(status: ClusterStatus, key: str) -> float | None:
+    return status.scores.get(key)
 
 
-def _placement_score(standing: ClusterStanding, placement: str) -> float | None:
-    found = standing.placements.get(placement)
+def _placement_score(status: ClusterStatus, placement: str) -> float | None:
+    found = status.placements.get(placement)
     return None if found is None or not found.chosen else found.score
 
 
-def _is_expired(standing: ClusterStanding, key: str) -> bool:
-    return key in standing.expired
+def _is_expired(status: ClusterStatus, key: str) -> bool:
+    return key in status.expired
 
 
 def _is_expired_dynamic(scores: DynamicScores, name: str) -> bool:

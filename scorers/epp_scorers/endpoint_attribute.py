@@ -72,7 +72,7 @@ class EndpointAttributeScorerParameters(Parameters, frozen=True):
     algorithm: ScorerAlgorithm
     """Conversion of the value to a score."""
     producer: str | None = None
-    """Accepted for compatibility: values are looked up by name alone."""
+    """Accepted for compatibility: values are looked up by name only."""
 
 
 class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):

@@ -18,8 +18,8 @@ from epp.framework import (
     Scorer,
     expected_load,
 )
-from epp.framework.cluster_arrays import ClusterIndex, standing_mask, standing_numbers
-from epp.framework.clusters import CLUSTER, MOST_SCORE, ClusterStanding
+from epp.framework.cluster_arrays import ClusterIndex, status_mask, status_numbers
+from epp.framework.clusters import CLUSTER, MOST_SCORE, ClusterStatus
 from epp.framework.limits import Threshold
 
 
@@ -61,22 +61,22 @@ class LocalClusterScorer(Scorer[LocalClusterParameters]):
         limit, low = self.parameters.max_waiting, self.parameters.score
         if limit is not None and expected_load(candidates, WAITING)[local].mean() > limit:
             return np.zeros(len(candidates))
-        if low and (standing_numbers(candidates, _score, low)[local] < self.parameters.min_score).any():
+        if low and (status_numbers(candidates, _score, low)[local] < self.parameters.min_score).any():
             return np.zeros(len(candidates))
         return local.astype(np.float64)
 
     def _is_local(self, candidates: Candidates) -> Mask:
         name = self.parameters.local_cluster
         if not name and CLUSTER.name in candidates.snapshot.attributes:
-            return standing_mask(candidates, _local)
+            return status_mask(candidates, _local)
         clusters = self._clusters.of(candidates.snapshot)
         local: Mask = clusters.numbers[candidates.slots] == clusters.named(name)
         return local
 
 
-def _local(standing: ClusterStanding) -> bool:
-    return standing.local
+def _local(status: ClusterStatus) -> bool:
+    return status.local
 
 
-def _score(standing: ClusterStanding, name: str) -> float | None:
-    return standing.scores.get(name)
+def _score(status: ClusterStatus, name: str) -> float | None:
+    return status.scores.get(name)

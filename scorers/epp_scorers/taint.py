@@ -2,9 +2,9 @@
 """Prefers endpoints in clusters without taints."""
 
 from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
-from epp.framework.cluster_arrays import standing_mask, standing_numbers
+from epp.framework.cluster_arrays import status_mask, status_numbers
 from epp.framework.cluster_taints import ClusterToleration, counts_from
-from epp.framework.clusters import CLUSTER, ClusterStanding, TaintEffect
+from epp.framework.clusters import CLUSTER, ClusterStatus, TaintEffect
 
 
 class TaintParameters(Parameters, frozen=True):
@@ -27,12 +27,12 @@ class TaintScorer(Scorer[TaintParameters]):
     reads = (CLUSTER,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        untainted = standing_numbers(candidates, self._counts_from) > self.clock.utc()
-        return (untainted & ~standing_mask(candidates, _is_inactive)).astype(float)
+        untainted = status_numbers(candidates, self._counts_from) > self.clock.utc()
+        return (untainted & ~status_mask(candidates, _is_inactive)).astype(float)
 
-    def _counts_from(self, standing: ClusterStanding) -> float:
-        return counts_from(standing, TaintEffect.PREFER_NO_SELECT, self.parameters.tolerations)
+    def _counts_from(self, status: ClusterStatus) -> float:
+        return counts_from(status, TaintEffect.PREFER_NO_SELECT, self.parameters.tolerations)
 
 
-def _is_inactive(standing: ClusterStanding) -> bool:
-    return standing.active is False
+def _is_inactive(status: ClusterStatus) -> bool:
+    return status.active is False

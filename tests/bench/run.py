@@ -74,7 +74,7 @@ def output(given: argparse.Namespace) -> Path | None:
     if given.output is not None:
         return Path(given.output)
     partial = given.quick or given.transport or given.peer or given.group or given.rounds or given.wrk
-    return None if partial else REPOSITORY / "bench.json"
+    return None if partial else REPOSITORY / "tests/bench/bench.json"
 
 
 def pickers(given: argparse.Namespace) -> list[PickerKind]:

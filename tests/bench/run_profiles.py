@@ -3,10 +3,13 @@
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
+from math import isinf
+from pathlib import Path
 from typing import NamedTuple
 
 from profiles import real
@@ -20,7 +23,7 @@ from profiles.workloads import ALL_WORKLOADS, SPECIAL_WORKLOADS, WORKLOADS, trac
 from rig.processes import BenchError
 
 from epp.config import load_text
-from epp.samples import sample_texts
+from epp.config.ready_made import sample_texts
 
 SECONDS = 75.0
 _REAL_SAMPLES = "llm-d-default,adaptive,heterogeneous-cost"
@@ -60,6 +63,7 @@ def arguments() -> argparse.Namespace:
         help="in real time behind an Envoy, beside virtual time; not for fleets of several clusters, or with objects",
     )
     parser.add_argument("--cpu", action="store_true", help="CPU time of the picker for a request, instead of traffic")
+    parser.add_argument("--json", type=Path, help="file for the figures of virtual time; `make docs` draws them")
     parser.add_argument("--slowness", type=float, default=4.0, help="of --real: factor on all times")
     return parser.parse_args()
 
@@ -115,11 +119,22 @@ HEADER = (
 )
 
 
-def virtual_lines(todo: Iterable[Case], seconds: float) -> None:
+def virtual_lines(todo: Iterable[Case], seconds: float, json_file: Path | None) -> None:
     todo = list(todo)
+    found = []
     with ProcessPoolExecutor(2) as pool:
         for case, outcome in zip(todo, pool.map(measure, todo, [seconds] * len(todo)), strict=True):
             print(*lines(case, outcome), sep="\n", flush=True)
+            found.append(as_figure(case, outcome))
+    if json_file is not None:
+        json_file.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def as_figure(case: Case, outcome: Outcome) -> dict[str, object]:
+    """Return what tools/profile_chart.py draws; a time is None where requests had no answer."""
+    p90, p99 = (None if isinf(seconds := outcome.ttft(share)) else round(seconds, 3) for share in (0.9, 0.99))
+    dollars = round(outcome.dollars_per_1000, 4)
+    return {"fleet": case.fleet, "profile": case.sample, "p90_seconds": p90, "p99_seconds": p99, "dollars": dollars}
 
 
 def cpu_lines(todo: Iterable[Case]) -> None:
@@ -150,7 +165,7 @@ def main() -> None:
         refuse_unreal(todo)
     print(HEADER)
     if not given.real:
-        virtual_lines(todo, given.seconds)
+        virtual_lines(todo, given.seconds, given.json)
         return
     for case in todo:
         virtual = measure(case, given.seconds, given.slowness)

@@ -18,11 +18,10 @@ class Gateway:
     metrics_port: int
 
     async def health(self) -> tuple[int, dict]:
-        """The status and the fields, but for the longest stall, which machines have now and then."""
+        """The status and the fields."""
         address = f"http://127.0.0.1:{self.metrics_port}/healthz"
         async with aiohttp.ClientSession() as http, http.get(address) as response:
-            fields = await response.json()
-            return response.status, {name: value for name, value in fields.items() if name != "longest_stall"}
+            return response.status, await response.json()
 
     async def metrics(self) -> dict[str, dict[frozenset[str], float]]:
         """Name of each sample to its labels and values."""

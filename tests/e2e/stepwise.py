@@ -16,7 +16,7 @@ from waiting import until
 from epp.config import load_file, load_text
 from epp.director import Cause, DirectorObserver, Refusal, Routing
 from epp.discovery import StaticDiscovery, parse_targets
-from epp.extproc.overrides import ResponseUsage
+from epp.extproc.modes import ResponseUsage
 from epp.extproc.server import ServerSettings
 from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
 from epp.gateway import BodyMode, GatewaySettings

@@ -280,3 +280,17 @@ def _claim(state: str) -> dict:
         },
         "status": {"state": state},
     }
+
+
+async def test_is_11_what_was_learned_of_a_pod_ends_when_the_objects_have_another_of_its_name(simulated, tmp_path):
+    """The endpoint list does not name pods; the files with the cluster's objects do."""
+    sims = await simulated(*GPUS)
+    config = write(tmp_path, sims, "- {type: approx-prefix-cache-producer}\n- {type: prefix-cache-scorer}")
+    async with open_world(config_file=config, sims=sims) as world:
+        prompt = words(2000)
+        first = await world.ask(prompt)
+        assert [await world.ask(prompt) for _ in range(3)] == [first] * 3
+        objects_file = tmp_path / "objects" / "cluster.yaml"
+        replace(objects_file, objects_file.read_text().replace(f"uid-{first}", "uid-of-another"))
+        await until(lambda: world.column(SERVED)[first] == 0, "the new pod is known")
+        assert sum(world.column(SERVED).values()) == 0  # the other endpoints are as they were

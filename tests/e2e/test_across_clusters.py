@@ -36,7 +36,7 @@ def config_of(tmp_path: Path, text: str, servers: dict[str, tuple[str, str]]) ->
     return config
 
 
-def standings(world: World) -> dict[str, object]:
+def statuses(world: World) -> dict[str, object]:
     snapshot = world.gateway.picker.store.snapshot()
     records = snapshot.records(CLUSTER).values
     return {records[slot].cluster: records[slot] for slot in snapshot.slots.tolist()}
@@ -58,23 +58,23 @@ async def test_requests_leave_a_cluster_that_is_full_or_has_failed_and_come_back
         async with open_world(config_file=config) as world:
             score = "resource-usage-score/gpuClusterAvailable"
             await world.scraped()
-            assert standings(world)["east"].scores == {score: 60.0}
+            assert statuses(world)["east"].scores == {score: 60.0}
             assert await served_in(world) == {"east"}
 
             await clusters.enter(Phase.FULL)
-            await until(lambda: standings(world)["east"].scores == {score: -100.0}, "the score has fallen")
+            await until(lambda: statuses(world)["east"].scores == {score: -100.0}, "the score has fallen")
             await world.scraped()
             assert await served_in(world) == {"west"}
 
             await clusters.enter(Phase.FAILED)
-            await until(lambda: standings(world)["east"].taints, "the taint is known")
+            await until(lambda: statuses(world)["east"].taints, "the taint is known")
             assert await served_in(world) == {"west"}
             await until(lambda: world.available == {"west-1", "west-2"}, "the servers of east are known to be gone")
 
             await clusters.enter(Phase.BACK)
             await until(lambda: len(world.available) == 4, "the servers of east are back")
-            await until(lambda: standings(world)["east"].scores == {score: 60.0}, "the score is back")
-            assert not standings(world)["east"].taints
+            await until(lambda: statuses(world)["east"].scores == {score: 60.0}, "the score is back")
+            assert not statuses(world)["east"].taints
             assert await served_in(world) == {"east"}
 
 
@@ -116,7 +116,7 @@ async def test_ocm_4_cluster_that_leaves_a_placement_ends_what_it_has_and_gets_n
         decisions(objects, ("east",), ())
 
         def chosen() -> set[str]:
-            return {name for name, each in standings(world).items() if each.placements["default/llm"].chosen}
+            return {name for name, each in statuses(world).items() if each.placements["default/llm"].chosen}
 
         await until(lambda: chosen() == {"east"}, "west has left")
         assert await served_in(world) == {"east"}

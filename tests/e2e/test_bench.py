@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from report.catalogue import BY_ID, GROUPS, NEEDS_API_SERVER
 from rig.pickers import own, transports
-from transports import once
 
-pytestmark = [pytest.mark.slow, once]
+pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
 DIFFERENCES = {row.id for row in GROUPS["latency"]} | {"piece", "few-stream"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from commands import outcome
 
-CONFIG = Path(__file__).parents[2] / "epp" / "samples"
+CONFIG = Path(__file__).parents[2] / "config"
 READY_MADE = sorted(CONFIG.glob("*.yaml"))
 GOOD = CONFIG / "llm-d-default.yaml"
 MISSPELLED = """

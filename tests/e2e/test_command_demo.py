@@ -13,10 +13,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 from commands import children, command, is_running
-from transports import once
 from waiting import until
 
-pytestmark = once
 QUIET = "--traffic=0"
 ANY_PORTS = ("--listen=127.0.0.1:0", "--admin-port=0")
 
@@ -34,9 +32,13 @@ async def test_printed_command_gets_an_answer_and_ctrl_c_leaves_nothing_behind(d
         status, headers = await run(shlex.split(line))
         assert status == 200
         assert headers["x-sim-server"] == "t4"  # idle, and the cheapest
-        _, *arguments = shlex.split(await demo.says("epp explain --last"))
+        program, *arguments = shlex.split(await demo.says(" explain my-request"))
+        assert os.access(program, os.X_OK)
+        if arguments[:2] == ["-m", "epp"]:
+            del arguments[:2]
         async with command(*arguments) as explained:
             assert "cost-aware-spill" in await explained.says("cost-aware-spill: ")
+            assert "my-request" in str(explained)
             assert await explained.end() == 0
         first, second, third = (await demo.says("prefix hits")).split(" | ")
         assert first.startswith("h100 up: waiting ")
@@ -44,7 +46,7 @@ async def test_printed_command_gets_an_answer_and_ctrl_c_leaves_nothing_behind(d
         assert third.startswith("t4 up: waiting ")
         assert "after cost-aware-spill" in await demo.says("last request: t4, default: ")
         offspring = children(demo.pid)
-        assert len(offspring) == 4  # Envoy and three servers
+        assert len(offspring) == 7  # Envoy, three servers, and three that get copies by round robin
         demo.interrupt()
         assert await demo.end() == 0
     assert not any(is_running(pid) for pid in offspring)
@@ -55,9 +57,9 @@ async def test_printed_command_gets_an_answer_and_ctrl_c_leaves_nothing_behind(d
 async def run(arguments: list[str]) -> tuple[int, dict[str, str]]:
     """Do what this command line of curl does; return the status and the headers of the answer."""
     if shutil.which(arguments[0]) is None:
-        _, _, url, _, header, _, body = arguments
-        name, _, value = header.partition(": ")
-        async with aiohttp.ClientSession() as http, http.post(url, headers={name: value}, data=body) as response:
+        _, _, url, _, header, _, request_id, _, body = arguments
+        headers = dict(each.split(": ", 1) for each in (header, request_id))
+        async with aiohttp.ClientSession() as http, http.post(url, headers=headers, data=body) as response:
             return response.status, dict(response.headers)
     process = await asyncio.create_subprocess_exec(
         *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
@@ -88,9 +90,35 @@ async def test_terminal_gets_a_table_and_the_demo_ends_in_its_time(directory):
     assert "Traceback" not in str(demo)
 
 
-def read_all(screen: int) -> str:
+async def test_lines_of_the_log_are_above_the_table_and_the_table_has_the_width(directory):
+    config = directory / "config.yaml"
+    good = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: queue-scorer}]\n"
+    config.write_text(good)
+    screen, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (40, 120))
+    pieces: list[bytes] = []
+
+    def drawn() -> str:
+        return b"".join(pieces).decode(errors="replace")
+
+    async with command(
+        "demo", *ANY_PORTS, QUIET, f"--config-file={config}", terminal=terminal, TERM="xterm-256color"
+    ) as demo:
+        os.close(terminal)
+        reading = asyncio.create_task(asyncio.to_thread(read_all, screen, pieces))
+        await until(lambda: "last request" in drawn(), "the table is drawn")
+        config.write_text(good.replace("queue-scorer", "no-such-scorer"))
+        await until(lambda: "hits" in drawn().partition("configuration rejected")[2], "it is drawn again, below a line")
+        demo.interrupt()
+        await reading
+        assert await demo.end() == 0
+    heading = next(line for line in drawn().splitlines() if "endpoint" in line and "hits" in line)
+    assert len(heading.rstrip()) > 90
+
+
+def read_all(screen: int, pieces: list[bytes] | None = None) -> str:
     """What is written on a terminal until nobody has it open any more."""
-    pieces = []
+    pieces = [] if pieces is None else pieces
     with os.fdopen(screen, "rb", buffering=0) as file:
         try:
             while piece := file.read(65_536):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles and the state of plugins of a running picker, over HTTP."""
+"""The state of plugins of a running picker, over HTTP."""
 
 import asyncio
 import json
@@ -13,9 +13,7 @@ import aiohttp
 import pytest
 from echo import chat, echo
 from gateways import Gateway, gateway_of
-from pprof_files import functions_in
 from serving import PLAIN, serving
-from waiting import until
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
@@ -108,61 +106,6 @@ async def test_state_of_plugins_in_the_form_of_the_reference(tmp_path: Path):
     assert plugins["telling"]["message"].startswith("plugin failed to tell its state: ValueError: no state today")
 
 
-@pytest.mark.slow
-async def test_profiles_are_those_of_pprof_and_name_functions_of_this_program():
-    async with echo() as server, gateway_of(f"--endpoints=only={server.address}") as gateway:
-        port = gateway.metrics_port
-        asking = asyncio.create_task(_ask_on(gateway))
-        cpu, other = await asyncio.gather(
-            _taken(port, "/debug/pprof/profile?seconds=2"), _second(port, "/debug/pprof/heap?seconds=1")
-        )
-        heap = await get(port, "/debug/pprof/heap?seconds=1")
-        asking.cancel()
-        stacks = await get(port, "/debug/pprof/goroutine")
-        names = (await get(port, "/debug/pprof/goroutine?debug=2"))[1].decode()
-        index = (await get(port, "/debug/pprof/"))[1].decode()
-        health, _ = await gateway.health()
-    assert cpu[0] == heap[0] == stacks[0] == health == 200
-    kinds, functions = functions_in(cpu[1])
-    assert kinds == [("samples", "count"), ("cpu", "nanoseconds")]
-    assert any(name.startswith("epp.") for name in functions)
-    assert functions_in(heap[1])[0] == [("inuse_objects", "count"), ("inuse_space", "bytes")]
-    assert functions_in(stacks[1])[0] == [("goroutine", "count")]
-    assert "thread MainThread:" in names
-    assert "task discovery:" in names
-    assert "/debug/pprof/profile" in index
-    assert other[0] == 503
-
-
-async def _ask_on(gateway: Gateway) -> None:
-    while True:
-        await ask(gateway)
-
-
-async def _taken(port: int, path: str) -> tuple[int, bytes]:
-    """Ask until no other profile is taken."""
-    answers: list[tuple[int, bytes]] = []
-
-    async def is_taken() -> bool:
-        answers.append(await get(port, path))
-        return answers[-1][0] == 200
-
-    await until(is_taken, "a profile is taken")
-    return answers[-1]
-
-
-async def _second(port: int, path: str) -> tuple[int, bytes]:
-    """Ask while another profile is taken."""
-    answers: list[tuple[int, bytes]] = []
-
-    async def is_refused() -> bool:
-        answers.append(await get(port, path.replace("seconds=1", "seconds=0.1")))
-        return answers[-1][0] == 503
-
-    await until(is_refused, "one of two profiles at a time is refused")
-    return answers[-1]
-
-
 def _own_address() -> str:
     """An address of this machine that is not its loopback; skips a test where there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -176,11 +119,11 @@ def _own_address() -> str:
 async def test_other_machines_and_pages_of_other_sites_are_told_nothing(tmp_path: Path):
     async with serving(None, "--endpoints=127.0.0.1:1", PLAIN) as served:
         port = served.metrics_port
-        for path in ("/debug/plugins/state", "/debug/pprof/goroutine", "/debug/pprof/"):
-            rebound, said = await get(port, path, Host="attacker.example")
-            assert (rebound, b"kubectl port-forward" in said) == (403, True)
-            assert (await get(port, path, _own_address()))[0] == 403
-            assert (await get(port, path, Host="localhost"))[0] == 200
+        path = "/debug/plugins/state"
+        rebound, said = await get(port, path, Host="attacker.example")
+        assert (rebound, b"kubectl port-forward" in said) == (403, True)
+        assert (await get(port, path, _own_address()))[0] == 403
+        assert (await get(port, path, Host="localhost"))[0] == 200
         assert (await get(port, "/metrics", _own_address()))[0] == 200
 
 
@@ -193,14 +136,7 @@ async def test_token_of_the_page_opens_them_to_other_machines(tmp_path: Path):
         assert (await get(port, "/debug/plugins/state", address, Authorization=f"Bearer {TOKEN}"))[0] == 200
 
 
-async def test_profiles_may_be_switched_off():
+async def test_flag_of_the_references_profiles_is_accepted_without_effect():
     async with serving(None, "--endpoints=127.0.0.1:1", PLAIN, "--enable-pprof=false") as served:
         assert (await get(served.metrics_port, "/debug/pprof/profile"))[0] == 404
-        assert (await get(served.metrics_port, "/debug/plugins/state"))[0] == 200
-
-
-@pytest.mark.parametrize("seconds", ["0", "121", "nan", "soon", "-1"])
-async def test_times_that_make_no_sense_are_refused(seconds: str):
-    async with serving(None, "--endpoints=127.0.0.1:1", PLAIN) as served:
-        status, said = await get(served.metrics_port, f"/debug/pprof/profile?seconds={seconds}")
-        assert (status, said) == (400, b"seconds: write a number from 0.1 to 120\n")
+        assert "--enable-pprof" in await served.command.says("flag has no effect")

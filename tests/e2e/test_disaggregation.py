@@ -17,7 +17,7 @@ from world import MODEL, World, open_world, until
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
 from epp.gateway import ClusterType, GatewaySettings
 
-PREFILL_DECODE = (Path(__file__).parents[2] / "epp" / "samples" / "prefill-decode.yaml").read_text()
+PREFILL_DECODE = (Path(__file__).parents[2] / "config" / "prefill-decode.yaml").read_text()
 PREFILLER = "x-prefiller-host-port"
 RANK = "x-data-parallel-host-port"
 ROLE = "llm-d.ai/role"

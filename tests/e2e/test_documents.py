@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pytest
 from documents import blocks, commands, file_of
-from transports import once
 from wheels import REPOSITORY, build_wheel, install
 
 POLICIES = "docs/objectives-and-rewrites.md"
@@ -34,8 +33,14 @@ DECISIONS = "docs/decisions.md"
 WHAT_IF = "docs/what-if.md"
 OBSERVABILITY = "docs/observability.md"
 SHADOWS = "docs/shadow-profiles.md"
+OWN_SERVERS = "docs/own-servers.md"
+PROFILES = "docs/profiles.md"
+ACCELERATORS = "docs/accelerators.md"
 NOT_RUN = {
-    "README.md": ("make run", "make test", "make bench", "helm install", "epp check --cluster"),
+    "README.md": ("make run", "make test", "export PATH"),
+    OWN_SERVERS: (),
+    PROFILES: (),
+    ACCELERATORS: (),
     "deploy/README.md": ("docker build", "helm ", "kubectl "),
     POLICIES: (),
     CLUSTERS: (),
@@ -51,10 +56,12 @@ NOT_RUN = {
     FILES: ("kubectl ",),
     WHAT_IF: (),
 }
-"""Commands that install packages, as the text beside them says, the bench, which has a test of its own, and those for a
-cluster: `tests/kube` runs these."""
+"""Commands that install packages, as the text beside them says, and those for a cluster: `tests/kube` runs these."""
 PROJECT_FILES = {
     "README.md": (),
+    OWN_SERVERS: (),
+    PROFILES: (),
+    ACCELERATORS: (),
     "deploy/README.md": ("deploy",),
     POLICIES: (),
     CLUSTERS: (),
@@ -79,7 +86,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 SECONDS = 110
-pytestmark = [once, pytest.mark.timeout(4 * SECONDS)]  # one may have to wait for the others
+pytestmark = pytest.mark.timeout(4 * SECONDS)  # one may have to wait for the others
 
 
 @pytest.fixture(scope="module")
@@ -168,16 +175,26 @@ def entries(log: Path) -> list[dict]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-def test_readme_works_as_it_is_written(walk):
-    walked = walk("README.md")
-    assert '"max_model_len":8192' in output_of(
-        walked, "curl -sf --retry 60 --retry-connrefused --retry-delay 1 http://127.0.0.1:8080"
-    )
-    assert re.search(r"^x-sim-server: (h100|t4)\r?$", output_of(walked, "curl -sf -D -"), re.MULTILINE)
+@pytest.mark.parametrize("document", ["README.md", OWN_SERVERS])
+def test_first_walk_works_as_it_is_written(walk, document):
+    walked = walk(document)
+    assert '"max_model_len":8192' in output_of(walked, "curl -sf --retry 60")
+    answered = output_of(walked, "curl -sf -D -")
+    assert re.search(r"^x-sim-server: (h100|t4)\r?$", answered, re.MULTILINE)
+    assert re.search(r"^x-epp-endpoint: (h100|t4)\b", answered, re.MULTILINE)
+    assert "x-epp-reason: " in answered
+
+
+def test_profiles_work_as_they_are_written(walk):
+    walked = walk(PROFILES)
     assert "heterogeneous-cost" in output_of(walked, "epp config list")
     assert "config.yaml: ok" in output_of(walked, "epp check config.yaml")
     assert '"ready":true' in output_of(walked, "curl -sf http://127.0.0.1:9090/healthz").replace(" ", "")
-    assert "cheap" in output_of(walked, "epp accelerators --config-file")
+
+
+@pytest.mark.slow
+def test_accelerators_work_as_they_are_written(walk):
+    assert "cheap" in output_of(walk(ACCELERATORS), "epp accelerators --config-file")
 
 
 @pytest.mark.slow
@@ -288,7 +305,7 @@ def test_what_if_is_answered_for_requests_that_came_and_for_one_at_a_time(walk):
     before, after = map(int, re.search(r"^ *on t4 +(\d+) \(.*\) +(\d+) \(.*\)$", report, re.MULTILINE).groups())
     assert before < after  # all, but for those that found the server at work
     assert re.search(r"^h100 +t4 +\d+$", report, re.MULTILINE)
-    assert "cheapest-scorer is asked anew" in report
+    assert "cheapest-scorer is asked again" in report
     explained = output_of(walked, "for file in as-it-is")
     assert explained.count("simulated") >= 3
     assert "h100" in explained
@@ -374,8 +391,6 @@ def test_observability_works_as_it_is_written(walk):
     assert {"gateway.request", "gateway.request_orchestration", "run_scheduler_profile", "pick_endpoints"} <= names
     state = json.loads(output_of(walked, "curl -sf http://127.0.0.1:9090/debug/plugins/state"))
     assert state["plugins"]["approx-prefix-cache-producer"]["state"]["totalEndpoints"] == 1
-    assert "epp." in output_of(walked, "curl -sf 'http://127.0.0.1:9090/debug/pprof/profile")
-    assert "thread MainThread:" in output_of(walked, "curl -sf 'http://127.0.0.1:9090/debug/pprof/goroutine")
 
 
 def test_commands_that_are_not_run_are_in_the_documents():

@@ -15,6 +15,7 @@ from config_files import endpoints_file, replace, with_pool
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from serving import PLAIN, Served, destination_of, serving
+from transports import over_asyncio
 from world import FAST, until
 
 from epp.sim import RunningSim, running
@@ -126,3 +127,15 @@ async def test_soft_limit_is_raised_to_the_hard_one(sim, limited):
     async with limited(sim) as pid:
         soft, hard = soft_and_hard_limit(pid)
         assert soft == hard != "200"
+
+
+@over_asyncio
+async def test_more_idle_connections_than_descriptors_keep_no_gateway_out(sim):
+    async with serving(sim, PLAIN, *QUICKLY, ulimit=f"-n {LIMIT}") as served, served.channel() as known:
+        assert await destination_of(known) == sim.address
+        idle = [await asyncio.open_connection("127.0.0.1", served.grpc_port) for _ in range(3 * LIMIT)]
+        async with served.channel() as new:
+            assert await destination_of(new) == sim.address
+        assert await destination_of(known) == sim.address
+        for _, writer in idle:
+            writer.close()

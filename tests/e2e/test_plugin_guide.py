@@ -64,9 +64,10 @@ def test_guide_leads_from_an_empty_folder_to_an_installed_package(shell, tmp_pat
             (directory / name).write_text(content)
     for command in rest:
         printed[command] = shell(command, directory)
-    assert "7 passed" in printed["python -m pytest -q"]
+    assert "8 passed" in printed["python -m pytest -q"]
     assert "topology.kubernetes.io/zone" in printed["epp plugins zone-filter"]
     assert "ok" in printed["epp check --strict config.yaml"].splitlines()[0]
+    assert "ok" in printed["epp check --strict stages.yaml"].splitlines()[0]
     config = directory / "config.yaml"
     config.write_text(
         config.read_text().replace("type: zone-filter", "type: my_plugins.zones:ZoneFilter\n  name: zone-filter")

@@ -11,7 +11,7 @@ from stepwise import CONFIG, LAST, PIECE, REPORTS, Setup, stepwise
 from waiting import until
 
 from epp.director import Cause
-from epp.extproc.overrides import ResponseUsage
+from epp.extproc.modes import ResponseUsage
 from epp.gateway import Bodies, BodyMode, GatewaySettings
 from epp.gateway.settings import HeaderMode
 

@@ -12,7 +12,6 @@ VARIABLE = "EPP_TEST_TRANSPORT"
 over_asyncio = pytest.mark.skipif(
     os.environ.get(VARIABLE) not in {None, Transport.ASYNCIO}, reason="is on the HTTP/2 server of this program"
 )
-once = pytest.mark.skipif(VARIABLE in os.environ, reason="has nothing to do with the carrier that is chosen")
 
 
 def transport_flags() -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-COPIED = ("docs", "epp", "proto", "scorers")
+COPIED = ("config", "epp", "proto", "scorers", "tools")
 
 
 def build_wheel(directory: Path) -> Path:

@@ -8,7 +8,7 @@ from targets import FuzzTarget
 from epp.collectors.engines.metrics import CoreMetricsExtractor
 from epp.collectors.exposition import AFTER_NAME, Selector
 from epp.collectors.limits import PageLimits
-from epp.collectors.sieve import LARGE_BYTES, Sieve
+from epp.collectors.metric_filter import LARGE_BYTES, MetricFilter
 from epp.framework import Endpoint
 from epp.framework.datalayer import PageError
 
@@ -22,7 +22,7 @@ class Target(FuzzTarget):
     """Pages, and specifications of the series to find in them."""
 
     def __init__(self) -> None:
-        self._sieve = Sieve(_NAMES, PageLimits())
+        self._sieve = MetricFilter(_NAMES, PageLimits())
         self._extractor = CoreMetricsExtractor()
 
     def __call__(self, content: bytes) -> None:

@@ -26,7 +26,7 @@ from google.protobuf.message import DecodeError
 from structlog.testing import capture_logs
 from targets import FuzzTarget
 
-from epp.director import Cause, Held
+from epp.director import Cause, PendingRequest
 from epp.extproc.decoding import RequestPiece, decode
 from epp.extproc.exchange import NotReadyError, ProtocolError
 from epp.extproc.wire import ProcessingRequest, ProtocolConfiguration
@@ -111,7 +111,7 @@ class Target(FuzzTarget):
                         _say_modes(message, modes)
                         first = False
                     answers = session.receive(message)
-                if answers and isinstance(answers[-1], Held):
+                if answers and isinstance(answers[-1], PendingRequest):
                     settling = asyncio.create_task(answers[-1].settle())
                     await asyncio.sleep(0)
                     if not self._released(drawn):

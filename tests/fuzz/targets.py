@@ -12,7 +12,7 @@ TARGETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "bodies": ("bodies_target", ("epp.bodies",)),
     "exposition": (
         "exposition_target",
-        ("epp.collectors.exposition", "epp.collectors.sieve", "epp.collectors.engines"),
+        ("epp.collectors.exposition", "epp.collectors.metric_filter", "epp.collectors.engines"),
     ),
     "config": ("config_target", ("epp.config", "epp.plain_yaml")),
 }

@@ -18,6 +18,7 @@ ROWS: Mapping[str, Callable[[Campaign], Awaitable[None]]] = {
     "rapid-resets": floods.rapid_resets,
     "renewed-keys": floods.renewed_keys,
     "slow-writers": floods.slow_writers,
+    "stalled-requests": floods.stalled_requests,
     "held-bodies": floods.held_bodies,
     "heavy-messages": heavy.heavy_messages,
     "malformed": endings.malformed_streams,

@@ -144,6 +144,36 @@ async def write_slowly(port: int, streams: int, seconds: float) -> dict[str, Any
     return {"open": left}
 
 
+async def stalled_requests(campaign: Campaign) -> None:
+    """Four times as many half-sent requests as may be pending; whoever is quick is served."""
+    limit = campaign.of(16_384, 1_000)
+    async with scene(campaign.judge, f"--max-pending-streams={limit}") as picker:
+        async with picker.beside() as seen:
+            said = await picker.attack("floods", "stall", port=picker.served.grpc_port, streams=limit, rounds=4)
+        campaign.judge.shows("streams opened", said["opened"])
+        picker.judge_beside(seen, longest=None)
+        await picker.judge_rest(peak_mib=144.0)
+
+
+async def stall(port: int, streams: int, rounds: int) -> dict[str, Any]:
+    """Send the headers and half a body of so many requests in each round, and no more; a round lasts two seconds."""
+    connections, begun = 8, FIRST + h2.grpc_message(request_body(BODY[:5], end=False).SerializeToString())
+    opened = 0
+    async with AsyncExitStack() as stack:
+        readers = []
+        for _ in range(rounds):
+            for _ in range(connections):
+                connection = await stack.enter_async_context(connected(port))
+                readers.append(asyncio.create_task(read_on(connection)))
+                pairs = [connection.peer.call(PATH) for _ in range(streams // connections)]
+                await connection.send(*(piece for _, piece in pairs))
+                await connection.send(*(connection.peer.send(call, begun) for call, _ in pairs if not call.closed))
+                opened += len(pairs)
+                await asyncio.sleep(2 / connections)
+        await _stopped(*readers)
+    return {"opened": opened}
+
+
 async def held_bodies(campaign: Campaign) -> None:
     """40 bodies of 31 MB that are never whole: held, kept waiting or refused, and given back."""
     count = campaign.of(40, 24)

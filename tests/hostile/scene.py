@@ -212,8 +212,8 @@ def under_way_on(page: dict[str, dict[frozenset[str], float]]) -> dict[str, floa
 
 
 def counted_on(page: dict[str, dict[frozenset[str], float]]) -> dict[str, float]:
-    """Return what the picker itself has counted: stalls of its loop by what it was at, and refusals by budget."""
-    names = {"stalls": "llm_d_epp_event_loop_stalls_total", "refusals": "llm_d_epp_budget_refusals_total"}
+    """Return the refusals that the picker has counted, by budget."""
+    names = {"refusals": "llm_d_epp_budget_refusals_total"}
     return {
         f"{name} counted by the picker, {', '.join(sorted(labels))}": value
         for name, sample in names.items()

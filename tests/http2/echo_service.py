@@ -15,7 +15,7 @@ from http2_peer import Peer
 
 from epp.grpc_http2.connection import Connection
 from epp.grpc_http2.limits import Limits, Rate
-from epp.grpc_http2.service import Outlet, Waiting
+from epp.grpc_http2.service import Outlet, PendingAnswer
 from epp.grpc_http2.status import RpcError, Status
 
 PATH = "/test.Echo/Echo"
@@ -70,7 +70,7 @@ class EchoCall:
     silence_timeout: float | None = None
     _rest: list[bytes] = field(default_factory=list)
 
-    def receive(self, message: bytes) -> Sequence[bytes | Waiting]:
+    def receive(self, message: bytes) -> Sequence[bytes | PendingAnswer]:
         self._check()
         assert not self._rest, "a message before the answers to the last"
         self.received.append(message)
@@ -87,16 +87,16 @@ class EchoCall:
             return [LetGo()]
         return answers
 
-    def resume(self) -> Sequence[bytes | Waiting]:
+    def resume(self) -> Sequence[bytes | PendingAnswer]:
         self._check()
         rest, self._rest = self._rest, []
         return rest
 
-    def on_silence(self) -> Sequence[bytes | Waiting]:
+    def on_silence(self) -> Sequence[bytes | PendingAnswer]:
         self._check()
         return []
 
-    def half_close(self) -> Sequence[bytes | Waiting]:
+    def half_close(self) -> Sequence[bytes | PendingAnswer]:
         self._check()
         assert not self.half_closed
         self.half_closed += 1
@@ -154,7 +154,7 @@ class EchoServer:
 
     # what a connection needs
 
-    def hold(self, stream_id: int, waiting: Waiting) -> Hold:
+    def hold(self, stream_id: int, waiting: PendingAnswer) -> Hold:
         assert isinstance(waiting, LetGo)
         self.holds.append(Hold(stream_id))
         return self.holds[-1]

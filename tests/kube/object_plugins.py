@@ -8,8 +8,8 @@ import numpy as np
 
 from epp.framework import Candidates, Column, Endpoint, Filter, Mask, Request
 from epp.framework.cluster import ObjectReader, ObjectsOfKind
-from epp.framework.clusters import CLUSTER, ClusterStanding
-from epp.framework.datalayer import Concerns, Report, Tagger, every_endpoint
+from epp.framework.clusters import CLUSTER, ClusterStatus
+from epp.framework.datalayer import AffectedEndpoints, Report, Tagger, every_endpoint
 
 GPUS = "resource-usage-score/gpuClusterAvailable"
 PAUSED = Column("paused", "0 or 1", unknown=0.0)
@@ -28,7 +28,7 @@ class PausedTagger(Tagger, ObjectReader):
     def decode(document: Mapping[str, Any]) -> object | None:
         return frozenset(document.get("data", {})) if document["metadata"]["name"] == "paused" else None
 
-    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
         (maps,) = kinds
         self._paused = frozenset().union(*maps.objects.values())
         return every_endpoint
@@ -54,11 +54,11 @@ class BusyClusterFilter(Filter):
     reads = (CLUSTER,)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        standings, endpoints = candidates.snapshot.records(CLUSTER).values, candidates.snapshot.endpoints.values
-        free = [_is_free(standings[slot], endpoints[slot].namespace) for slot in candidates.slots]
+        statuses, endpoints = candidates.snapshot.records(CLUSTER).values, candidates.snapshot.endpoints.values
+        free = [_is_free(statuses[slot], endpoints[slot].namespace) for slot in candidates.slots]
         return np.array(free, dtype=np.bool_)
 
 
-def _is_free(standing: ClusterStanding, namespace: str) -> bool:
-    own = (each for name, each in standing.placements.items() if name.startswith(f"{namespace}/"))
-    return all(each.chosen for each in own) and standing.scores.get(GPUS, 0.0) >= 0
+def _is_free(status: ClusterStatus, namespace: str) -> bool:
+    own = (each for name, each in status.placements.items() if name.startswith(f"{namespace}/"))
+    return all(each.chosen for each in own) and status.scores.get(GPUS, 0.0) >= 0

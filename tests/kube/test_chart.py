@@ -191,10 +191,15 @@ def test_configurations_are_valid_for_every_engine(helm, engine):
         "router.epp.accelerators.clusterObjects=true",
     )
     files = one(objects, "ConfigMap")["data"]
-    assert set(files) == {"default-plugins.yaml", "payload-agnostic.yaml"}
+    assert set(files) == {"default-plugins.yaml", "llm-d-default.yaml", "payload-agnostic.yaml"}
     for text in files.values():
         assembly = assemble(load_text(text), Builder(Registry(), ManualClock()))
         assert assembly.warnings == ()
+    default, ready_made = (
+        load_text(text).model.scheduling_profiles
+        for text in (files["default-plugins.yaml"], (CHART.parents[1] / "config" / "adaptive.yaml").read_text())
+    )
+    assert default == ready_made  # one default, in a cluster as elsewhere
 
 
 def test_configuration_of_the_users_own_is_mounted_as_a_directory(helm, tmp_path):

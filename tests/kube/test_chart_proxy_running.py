@@ -33,7 +33,7 @@ SIDECAR, SERVICE = FLAVOURS["sidecar"], FLAVOURS["proxy-service"]
 OPEN = "router.proxy.failOpen=true"
 PLAIN = "router.epp.flags.secure-serving=false"
 BUFFERED = "router.proxy.bodyMode=buffered"
-NEEDS_NO_RESPONSES = Path(__file__).parents[2] / "epp" / "samples" / "llm-d-default.yaml"
+NEEDS_NO_RESPONSES = Path(__file__).parents[2] / "config" / "llm-d-default.yaml"
 """A configuration whose plugins read no bodies of responses."""
 
 

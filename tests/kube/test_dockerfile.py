@@ -64,7 +64,7 @@ def test_context_is_what_is_copied_and_nothing_else():
     sources = {source for each in BUILD if each.name == "COPY" for source in each.text.split()[:-1]}
     assert sources >= {"epp", "pyproject.toml", ".lock/image.txt"}
     assert not any(ignored(source) for source in sources)
-    for path in (".git/config", ".venv/bin/python", "tests/conftest.py", "deploy/README.md", "docs/generate.py"):
+    for path in (".git/config", ".venv/bin/python", "tests/conftest.py", "deploy/README.md", "tools/generate.py"):
         assert ignored(path), path
     assert ignored("epp/cli/__pycache__/app.cpython-313.pyc")
     assert ignored("epp/extproc/ext_proc.binpb")  # the build makes it

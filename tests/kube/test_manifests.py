@@ -10,7 +10,7 @@ import pytest
 import yaml
 from charts import REPOSITORY, container, envoy_of, kinds, one
 
-_spec = importlib.util.spec_from_file_location("manifests", REPOSITORY / "docs" / "manifests.py")
+_spec = importlib.util.spec_from_file_location("manifests", REPOSITORY / "tools" / "manifests.py")
 manifests = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(manifests)
 

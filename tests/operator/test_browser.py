@@ -19,6 +19,8 @@ QUIET = (
 )
 """Flags for a browser that asks nobody but us."""
 ROUNDING = 1e-6
+REFUSED = "the server responded with a status of 400"
+"""What the browser itself writes of a simulation that is refused."""
 
 
 @pytest.fixture
@@ -46,7 +48,9 @@ async def page(browser: Browser, admin: str) -> AsyncIterator[Page]:
     page = await browser.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+    page.on(
+        "console", lambda line: errors.append(line.text) if line.type == "error" and REFUSED not in line.text else None
+    )
     page.on("requestfailed", lambda request: errors.append(request.url))
     await page.goto(admin)
     yield page
@@ -105,6 +109,29 @@ async def test_dry_run_says_where_a_request_would_go_and_leaves_no_decision(page
     async with aiohttp.ClientSession() as http, http.get(f"{admin}api/decisions?limit=1000") as answer:
         kinds = {each["kind"] for each in (await answer.json())["decisions"]}
     assert "simulated" not in kinds
+
+
+async def test_filter_narrows_the_pool_and_a_summary_says_how_many_there_are(page: Page):
+    await expect(page.locator("#pool-note")).to_contain_text("3 endpoints, 3 used")
+    await page.locator("#pool-filter").fill("H100")
+    await expect(page.locator("#pool tbody tr")).to_have_count(1)
+    await expect(page.locator("#pool-note")).to_contain_text('1 with "H100"')
+
+
+async def test_page_of_a_telephone_is_not_wider_than_its_screen(page: Page):
+    await page.locator("#pool tbody tr").first.wait_for()
+    await page.set_viewport_size({"width": 390, "height": 800})
+    assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+async def test_current_configuration_is_one_click_away_and_what_is_wrong_with_it_is_said_in_red(page: Page):
+    await page.locator("#config-now").click()
+    config = page.locator("[name=config]")
+    await expect(config).to_have_value(re.compile("kind: EndpointPickerConfig"))
+    await config.fill((await config.input_value()).replace("kind: EndpointPickerConfig", "kind: Nothing"))
+    await page.get_by_role("button", name="Simulate").click()
+    await expect(page.locator("#simulate-note")).to_have_class("bad")
+    await expect(page.locator("#detail")).to_be_empty()
 
 
 async def test_dry_run_of_what_is_no_json_says_so(page: Page):

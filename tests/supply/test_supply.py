@@ -8,7 +8,7 @@ import sys
 import pytest
 from wheels import REPOSITORY
 
-sys.path.insert(0, str(REPOSITORY / "docs"))
+sys.path.insert(0, str(REPOSITORY / "tools"))
 
 import supply  # a script beside what it writes
 

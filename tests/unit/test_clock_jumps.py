@@ -17,9 +17,8 @@ LONGEST_DAY = DAY_SECONDS + 3600
 HOUR = 3600.0
 
 ASKS_FOR_THE_TIME_OF_DAY = {
-    "debugging/cpu.py": {"time.time_ns"},  # of a profile
-    "debugging/heap.py": {"time.time_ns"},
-    "debugging/pages.py": {"datetime.now"},  # of a page
+    "collectors/exposition.py": {"time.time"},  # time stamps of a page are times of day
+    "admin/plugin_states.py": {"datetime.now"},  # of a page
     "demo/clusters.py": {"datetime.now"},  # a date in an object of the demo
     "extproc/certificates.py": {"dt.datetime.now"},  # of a certificate that is made
     "framework/clock.py": {"time.time"},

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from epp.cli import go_flags
 
 REPOSITORY = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("generate", REPOSITORY / "docs" / "generate.py")
+_spec = importlib.util.spec_from_file_location("generate", REPOSITORY / "tools" / "generate.py")
 generate = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(generate)
 
@@ -67,8 +67,9 @@ def test_references_have_a_row_for_what_a_reader_looks_up():
     assert "| `llm_d_epp_ready_endpoints` | gauge | `name` | " in metrics
     assert "| `llm_d_epp_input_problems` | gauge | `plugin_name`, `file` | " in metrics
     assert "| `llm_d_epp_scheduler_e2e_duration_seconds` | histogram | | " in metrics
-    assert "| `BodyTooLargeError` | 413 | | | `inference error: PayloadTooLarge - " in errors
-    assert "| `AdmissionDeniedError` | that of the cause | `<reason>` | | `inference error: <Code> - " in errors
+    assert "| `BodyTooLargeError` | 413 | | | `the request body is larger than " in errors
+    assert "| `AdmissionDeniedError` | that of the cause | `<reason>` | | `request cannot be admitted: " in errors
+    assert "`inference error: BadRequest - model not found in request body` |" in errors
     assert (
         "\n## From the picker, for the client\n\n| name | |\n|---|---|\n| `x-llm-d-request-dropped-reason` | "
         in headers

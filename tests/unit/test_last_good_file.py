@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework.second_look import UNCHANGED_SECONDS
-from epp.last_good_file import LIMIT_BYTES, LastGoodFile, Parsed
+from epp.last_good_file import LIMIT_BYTES, LastGoodFile, ParsedFile
 
 GOOD, FAULTY, BROKEN = "good", "faulty", "broken"
 
 
-def parse(content: bytes, _path: Path) -> Parsed[str]:
+def parse(content: bytes, _path: Path) -> ParsedFile[str]:
     """Return the text; versions that begin with `faulty` have a mistake, those with `broken` say nothing."""
     text = content.decode()
     if text.startswith(BROKEN):
         raise ValueError("line 1: broken")
-    return Parsed(text, 1, ("line 1: faulty",) if text.startswith(FAULTY) else ())
+    return ParsedFile(text, 1, ("line 1: faulty",) if text.startswith(FAULTY) else ())
 
 
 versions = st.lists(st.tuples(st.sampled_from([GOOD, FAULTY, BROKEN, None]), st.integers(0, 2)), max_size=12)
@@ -78,4 +78,4 @@ def test_swapped_directory_of_a_config_map_is_followed(tmp_path):
     (tmp_path / "..new").symlink_to("two")
     (tmp_path / "..new").replace(tmp_path / "..data")
     after = state.after(0.0)
-    assert after.parsed == Parsed("good two", 1)
+    assert after.parsed == ParsedFile("good two", 1)

@@ -121,6 +121,6 @@ def test_limit_of_new_keys_is_that_of_the_code():
     assert f"decrypted {tls_session.FEW_RECORDS} at a time" in words
 
 
-def test_threshold_of_stalls_is_that_of_its_flag():
-    assert DEFAULTS["--stall-threshold"] == 10 / 1000
-    assert "`--stall-threshold`, 10 ms by default" in PAGE
+def test_threshold_of_a_logged_delay_is_that_of_its_flag():
+    assert DEFAULTS["--stall-threshold"] == 100 / 1000
+    assert "`--stall-threshold`, 100 ms by default" in PAGE

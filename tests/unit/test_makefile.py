@@ -27,7 +27,7 @@ def test_install_is_one_line_a_step_and_a_package(tmp_path, code):
     shutil.copy(REPOSITORY / "Makefile", tmp_path)
     for name in (
         "pyproject.toml",
-        "docs/index_readme.py",
+        "tools/index_readme.py",
         "proto/build.py",
         "proto/ext_proc.proto",
         ".venv/bin/python",

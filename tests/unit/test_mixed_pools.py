@@ -17,7 +17,7 @@ from epp.framework.datalayer import Report
 from epp.framework.registry import Registry
 from epp.sim import PRESETS, Machine, SimRequest
 
-CONFIG = Path(__file__).parents[2] / "epp" / "samples"
+CONFIG = Path(__file__).parents[2] / "config"
 FILES = sorted(path for path in CONFIG.glob("*.yaml") if "decode" not in path.stem)
 """Those for servers that all do the same."""
 REPORT_SECONDS = 0.05

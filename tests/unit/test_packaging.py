@@ -4,6 +4,7 @@
 import re
 from configparser import ConfigParser
 from email.parser import Parser
+from pathlib import PurePath
 from zipfile import ZipFile
 
 import pytest
@@ -43,11 +44,10 @@ def test_every_file_among_the_scorers_is_a_scorer(wheel):
     assert modules - plugin_modules(wheel) == {"epp_scorers/__init__.py"}
 
 
-def test_wheel_holds_the_ready_made_configurations_their_schema_and_the_plugin_reference(wheel):
-    inside = {name.removeprefix("epp/samples/") for name in wheel.namelist() if name.startswith("epp/samples/")}
-    there = {path.name for path in (REPOSITORY / "epp" / "samples").iterdir() if path.is_file()}
-    assert inside == there
-    assert {"adaptive.yaml", "endpointpickerconfig.schema.json", "PLUGINS.md"} <= inside
+def test_wheel_holds_the_ready_made_configurations(wheel):
+    inside = {path.name for name in wheel.namelist() if (path := PurePath(name)).match("epp/ready_made/*.yaml")}
+    assert inside == {path.name for path in (REPOSITORY / "config").iterdir()}
+    assert "adaptive.yaml" in inside
 
 
 def test_description_on_a_package_index_has_no_link_that_leads_nowhere(wheel):
@@ -56,6 +56,6 @@ def test_description_on_a_package_index_has_no_link_that_leads_nowhere(wheel):
     text = metadata.get_payload()
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert text.startswith("# inference-epp\n")
-    assert "docs/flags.md lists all flags" in text.replace("`", "")
+    assert "| look up a flag, metric, header, error or product | flags, metrics" in text
     assert [target for target in re.findall(r"\]\(([^)]+)\)", text) if not target.startswith("https://")] == []
     assert "![" not in text

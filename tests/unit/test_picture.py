@@ -15,7 +15,7 @@ from epp.demo.table import table
 from epp.framework import Endpoint, ManualClock
 
 DOCS = Path(__file__).parents[2] / "docs"
-_spec = importlib.util.spec_from_file_location("record_demo", DOCS / "record_demo.py")
+_spec = importlib.util.spec_from_file_location("record_demo", DOCS.parent / "tools" / "record_demo.py")
 record_demo = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(record_demo)
 

@@ -38,7 +38,7 @@ def test_link_leads_somewhere(target):
 
 @pytest.mark.parametrize("name", ["apiKeys", "highestPriority", "removeApiKey", "insecureSkipVerify", "maxBytes"])
 def test_parameter_is_one_of_the_references(name):
-    references = [REPOSITORY / "epp/samples/PLUGINS.md", *(REPOSITORY / "docs").glob("*.md")]
+    references = [REPOSITORY / "docs/reference/PLUGINS.md", *(REPOSITORY / "docs").glob("*.md")]
     assert any(f"`{name}`" in path.read_text() for path in references if path.name != "security.md")
 
 

@@ -1,14 +1,8 @@
 {{- /* The picker's configuration, and its command line. */ -}}
 
-{{- define "epp.defaultPlugins" -}}
+{{- define "epp.commonPlugins" -}}
 {{- $router := .Values.router -}}
 {{- $source := $router.epp.metricsDataSource -}}
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
 - type: metrics-data-source
   parameters:
     scheme: {{ $source.scheme }}
@@ -20,30 +14,65 @@ plugins:
 {{- range $router.epp.parsers }}
 - type: {{ . }}
 {{- end }}
-{{- if .Values.router.epp.accelerators.clusterObjects }}
-- type: accelerator-data-source
-{{- end }}
 {{- if .Values.router.epp.clusters.hubObjects }}
 - type: cluster-data-source
 {{- end }}
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3}
+{{- end -}}
+
+{{- define "epp.dataLayer" -}}
 dataLayer:
   sources:
   - pluginRef: metrics-data-source
     extractors:
     - pluginRef: core-metrics-extractor
-{{- with $router.epp.parsers }}
+{{- with .Values.router.epp.parsers }}
 requestHandler:
   parsers:
   {{- range . }}
   - pluginRef: {{ . }}
   {{- end }}
 {{- end }}
+{{- end -}}
+
+{{- /* What runs without a configuration: config/adaptive.yaml, with what the values say of engines and parsers. */ -}}
+{{- define "epp.defaultPlugins" -}}
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: accelerator-data-source
+- type: endpoint-rates-producer
+- type: prefix-cache-affinity-filter
+  parameters: {affinityThreshold: 0.8, explorationProbability: 0.01, maxTTFTPenaltyMs: 500}
+- type: work-seconds-scorer
+  parameters: {requestsBehind: 1}
+{{ include "epp.commonPlugins" . }}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: prefix-cache-affinity-filter}
+  - {pluginRef: work-seconds-scorer}
+{{ include "epp.dataLayer" . }}
+{{- end -}}
+
+{{- /* llm-d's default: queue, KV cache and prefix, by weight. */ -}}
+{{- define "epp.llmdDefault" -}}
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+{{- if .Values.router.epp.accelerators.clusterObjects }}
+- type: accelerator-data-source
+{{- end }}
+{{ include "epp.commonPlugins" . }}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+{{ include "epp.dataLayer" . }}
 {{- end -}}
 
 {{- define "epp.payloadAgnostic" -}}

@@ -30,7 +30,7 @@
 {{- if and $epp.pluginsConfig (has $epp.pluginsConfigFile $files) -}}
 {{- fail (printf "%s is in router.epp.pluginsConfig and in router.epp.pluginsCustomConfig: remove one" $epp.pluginsConfigFile) -}}
 {{- end -}}
-{{- if not (or $epp.pluginsConfig (has $epp.pluginsConfigFile (concat $files (list "default-plugins.yaml" "payload-agnostic.yaml")))) -}}
+{{- if not (or $epp.pluginsConfig (has $epp.pluginsConfigFile (concat $files (list "default-plugins.yaml" "llm-d-default.yaml" "payload-agnostic.yaml")))) -}}
 {{- fail (printf "router.epp.pluginsConfigFile is %s, which no value has: add it to router.epp.pluginsCustomConfig, or write its content to router.epp.pluginsConfig" $epp.pluginsConfigFile) -}}
 {{- end -}}
 {{- $grace := int $epp.terminationGracePeriodSeconds -}}

@@ -16,7 +16,7 @@ from epp.accelerators.mig.profile import parse_mig_profile
 from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import Partition, Sharing
 from epp.framework.quantities import exact_quantity
-from epp.last_good_file import Parsed
+from epp.last_good_file import ParsedFile
 from epp.objects.base import convert
 
 _FORM = "write a list of entries, such as - {model: T4, costPerHour: 0.53}"
@@ -44,7 +44,7 @@ class GpuCatalogueEntry(msgspec.Struct, frozen=True, rename="camel"):
     partition_templates: tuple[PartitionTemplate, ...] = ()
 
 
-def read_gpu_catalogue(content: bytes, path: Path) -> Parsed[tuple[GpuCatalogueEntry, ...]]:  # noqa: ARG001  a parser
+def read_gpu_catalogue(content: bytes, path: Path) -> ParsedFile[tuple[GpuCatalogueEntry, ...]]:  # noqa: ARG001  a parser
     """Return the entries of a file, without the parts that have mistakes; raises ValueError for one without a list."""
     found = read_rows(content.decode("utf-8-sig"), form=_FORM)
     problems = list(found.problems)
@@ -61,7 +61,7 @@ def read_gpu_catalogue(content: bytes, path: Path) -> Parsed[tuple[GpuCatalogueE
         impossible = {name: text for name in _MOST if (text := _impossible(name, row.fields.get(_WRITTEN[name])))}
         problems.extend(f"line {row.line}: {text}" for text in impossible.values())
         entries.append(msgspec.structs.replace(entry, **dict.fromkeys(impossible)))
-    return Parsed(tuple(entries), len(entries), tuple(problems))
+    return ParsedFile(tuple(entries), len(entries), tuple(problems))
 
 
 def _impossible(name: str, value: object) -> str:

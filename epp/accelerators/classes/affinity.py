@@ -14,7 +14,7 @@ _MEBIBYTE_LABELS = frozenset({"nvidia.com/gpu.memory"})
 
 
 def matching_term(selector: NodeSelector, labels: Mapping[str, str], node: str = "") -> NodeSelectorTerm | None:
-    """Return the term with the most tests among those that hold; None for none. An empty term never holds."""
+    """Return the matching term with the most tests, None if no term matches. An empty term never matches."""
     holding = [term for term in selector.node_selector_terms if term_holds(term, labels, node)]
     return max(holding, key=term_size, default=None)
 

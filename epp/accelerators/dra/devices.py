@@ -5,11 +5,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from epp.accelerators.doubts import mig_fault
 from epp.accelerators.dra.pools import DevicePool, PoolName
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.mig import MigProfile, parse_mig_profile
+from epp.accelerators.validation import mig_fault
 from epp.framework.accelerators.tag import CAPACITY, AttributeValue
 from epp.objects.core import Pod
 from epp.objects.dra import AllocatedDevice, ResourceClaim, SliceDevice

@@ -3,7 +3,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from epp.accelerators.doubts import gpus_of_node
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.facts.merge import DrainOrIgnore, PassOrDrain
 from epp.accelerators.facts.surroundings import Surroundings
@@ -13,6 +12,7 @@ from epp.accelerators.mig.slices import SliceClaim, SliceNode
 from epp.accelerators.mig.vetting import vetted_claim
 from epp.accelerators.resources import SLICER_DOMAINS, ResourceRequest
 from epp.accelerators.slice_annotation import annotated_claims
+from epp.accelerators.validation import gpus_of_node
 from epp.framework.accelerators.tag import (
     SLOTS_FREE,
     SLOTS_TOTAL,

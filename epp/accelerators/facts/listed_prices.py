@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts from the price list of the user: what the accelerators of an endpoint cost in their machine and region."""
+"""Facts from the user's price list: prices of an endpoint's accelerators by machine type and region."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import floor
@@ -67,7 +67,7 @@ def listed_prices(
 
 
 def with_listed_prices(known: Iterable[Facts], listed: Sequence[Facts]) -> list[Facts]:
-    """Return the facts with the prices of the list after those that the operator declared, and before all others."""
+    """Return the facts with the listed prices: after the operator's declarations, before all other sources."""
     known = list(known)
     if not listed:
         return known

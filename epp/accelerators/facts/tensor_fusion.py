@@ -7,13 +7,13 @@ from fractions import Fraction
 import msgspec
 
 from epp.accelerators.catalogue import Catalogue, Product
-from epp.accelerators.doubts import template_fault
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.facts.merge import PassOrDrain
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.facts.tensor_fusion_amounts import physical_capacity, usage_attributes
 from epp.accelerators.inventory import Inventory, gpu_users
 from epp.accelerators.mig import UNKNOWN_SLICE, is_unknown_slice, joined, mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.validation import template_fault
 from epp.framework.accelerators.sites import CLIQUE
 from epp.framework.accelerators.tag import (
     ISOLATION_MODE,

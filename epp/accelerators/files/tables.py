@@ -25,7 +25,7 @@ class Tables(msgspec.Struct, frozen=True):
 
     @staticmethod
     def first(gpu_catalogue: str, prices: str) -> "Tables":
-        """Return the state after the first reading of the files, each of which may be left out.
+        """Return the state after the first reading of the files. Each file is optional.
 
         Raises ValueError for a file that cannot be read, or holds nothing of use.
         """

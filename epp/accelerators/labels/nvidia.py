@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 
 from epp.accelerators.catalogue import CATALOGUE, Catalogue
-from epp.accelerators.catalogue.generations import family_of, features_of
+from epp.accelerators.catalogue.products import family_of, features_of
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.labels.reading import LabelReader, Reading
 from epp.accelerators.mig import UNKNOWN_SLICE, MigProfile, mig_gpu, parse_mig_profile, partition_of

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement of slices on each GPU, and the number of slices that fit beside existing ones."""
+"""Placement of slices on each GPU (`gpus.yaml`), and the number of slices that fit beside existing ones."""
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
 from epp.accelerators.mig.profile import MigProfile, parse_mig_profile
 
 
-class Layout(msgspec.Struct, frozen=True):
+class SliceLayout(msgspec.Struct, frozen=True):
     """Placements of one profile, in memory slots."""
 
     profile: str
@@ -30,10 +30,10 @@ class MigGpu(msgspec.Struct, frozen=True, kw_only=True):
     memory_gb: int
     compute_slices: int
     memory_slots: int
-    layouts: Mapping[str, Layout]
+    layouts: Mapping[str, SliceLayout]
     """By canonical profile."""
 
-    def layout_of(self, compute_slices: int, memory_gb: int) -> Layout | None:
+    def layout_of(self, compute_slices: int, memory_gb: int) -> SliceLayout | None:
         """Return the layout of slices of this shape; None if the GPU has none."""
         for layout in self.layouts.values():
             if (layout.compute_slices, layout.memory_gb) == (compute_slices, memory_gb):
@@ -75,7 +75,7 @@ def _slots(gpu: MigGpu, placed: Placed, profile: MigProfile | None) -> range:
     return range(placed.start, placed.start + size)
 
 
-def _places(layout: Layout, taken: set[int]) -> int:
+def _places(layout: SliceLayout, taken: set[int]) -> int:
     end = count = 0
     for start in layout.starts:
         if start >= end and taken.isdisjoint(range(start, start + layout.size)):
@@ -83,71 +83,48 @@ def _places(layout: Layout, taken: set[int]) -> int:
     return min(count, 1) if layout.media_extensions else count
 
 
-# Compute slices, memory slots, first slots, media extensions
-_SEVENTHS = (
-    (1, 1, range(7), False),
-    (1, 1, range(7), True),
-    (1, 2, range(0, 8, 2), False),
-    (2, 2, range(0, 6, 2), False),
-    (3, 4, range(0, 8, 4), False),
-    (4, 4, range(1), False),
-    (7, 8, range(1), False),
-)
-_QUARTERS = (
-    (1, 1, range(4), False),
-    (1, 1, range(4), True),
-    (2, 2, range(0, 4, 2), False),
-    (2, 2, range(0, 4, 2), True),
-    (4, 4, range(1), False),
-)
-_RTX_QUARTERS = (
-    (1, 1, range(4), False),
-    (1, 1, range(4), True),
-    (2, 2, range(0, 4, 2), False),
-    (4, 4, range(1), False),
-)
-_RTX_HALVES = ((1, 1, range(2), False), (1, 1, range(2), True), (2, 2, range(1), False))
-
-_Rows: TypeAlias = tuple[tuple[int, int, range, bool], ...]
+class _Slice(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    compute: int
+    slots: int
+    starts: tuple[int, ...]
+    media_extensions: bool = False
 
 
-def _gpu(model: str, memory_gb: int, rows: _Rows = _SEVENTHS) -> MigGpu:
+class _Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    model: str
+    memory: tuple[int, ...]
+    """GB."""
+    division: str
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    gpus: tuple[_Model, ...]
+    divisions: Mapping[str, tuple[_Slice, ...]]
+
+
+def _gpu(model: str, memory_gb: int, slices: Sequence[_Slice]) -> MigGpu:
     """Return the GPU; names of profiles have their share of its memory in GB, rounded half up."""
-    compute_total, slots, *_ = rows[-1]
+    whole = slices[-1]
     layouts = []
-    for compute, size, starts, media in rows:
-        gigabytes = math.floor(memory_gb * size / slots + 0.5)
-        profile = f"{compute}g.{gigabytes}gb" + ("+me" if media else "")
-        layouts.append(Layout(profile, compute, gigabytes, size, tuple(starts), media))
+    for each in slices:
+        gigabytes = math.floor(memory_gb * each.slots / whole.slots + 0.5)
+        profile = f"{each.compute}g.{gigabytes}gb" + ("+me" if each.media_extensions else "")
+        layouts.append(SliceLayout(profile, each.compute, gigabytes, each.slots, each.starts, each.media_extensions))
     return MigGpu(
         name=f"{model}-{memory_gb}gb",
         memory_gb=memory_gb,
-        compute_slices=compute_total,
-        memory_slots=slots,
+        compute_slices=whole.compute,
+        memory_slots=whole.slots,
         layouts={layout.profile: layout for layout in layouts},
     )
 
 
+def _gpus(table: _Table) -> Iterator[MigGpu]:
+    for each in table.gpus:
+        yield from (_gpu(each.model, memory, table.divisions[each.division]) for memory in each.memory)
+
+
 MIG_GPUS: Mapping[str, MigGpu] = {
-    gpu.name: gpu
-    for gpu in (
-        _gpu("a30", 24, _QUARTERS),
-        _gpu("a100", 40),
-        _gpu("a100", 80),
-        _gpu("h100", 80),
-        _gpu("h100", 94),
-        _gpu("h100", 96),
-        _gpu("h20", 96),
-        _gpu("h20", 141),
-        _gpu("gh200", 96),
-        _gpu("gh200", 144),
-        _gpu("h200", 141),
-        _gpu("b200", 180),
-        _gpu("gb200", 186),
-        _gpu("rtx-pro-6000", 96, _RTX_QUARTERS),
-        _gpu("rtx-pro-5000", 48, _RTX_HALVES),
-        _gpu("rtx-pro-5000", 72, _RTX_HALVES),
-        _gpu("rtx-pro-4500", 32, _RTX_HALVES),
-    )
+    gpu.name: gpu for gpu in _gpus(msgspec.yaml.decode(Path(__file__).with_name("gpus.yaml").read_bytes(), type=_Table))
 }
 """By model and memory: `a100-40gb`."""

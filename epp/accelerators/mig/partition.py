@@ -14,7 +14,7 @@ _SLOTS = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
 """Usual memory slots of 8, by number of compute slices."""
 
 UNKNOWN_SLICE = Partition(kind=Sharing.MIG)
-"""A slice of which only the GPU is known: its memory, price and speed are not those of the GPU."""
+"""A slice of unknown size: only its GPU is known. The GPU's memory, price and speed do not apply to it."""
 
 
 def is_unknown_slice(part: Partition) -> bool:

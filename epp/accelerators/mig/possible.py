@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from epp.accelerators.catalogue import CATALOGUE, Catalogue
 from epp.accelerators.catalogue.product import Product
-from epp.accelerators.mig.layouts import MIG_GPUS, Layout, MigGpu
+from epp.accelerators.mig.layouts import MIG_GPUS, MigGpu, SliceLayout
 from epp.accelerators.mig.profile import MigProfile, parse_mig_profile
 from epp.framework.accelerators.memory import GIB
 
@@ -53,7 +53,7 @@ def placement_fault(start: int, size: int, profile: MigProfile | None, gpu: MigG
     return f"{shown}, where no {layout.profile} can be: write size {layout.size} and start {starts}"
 
 
-def layout_like(gpu: MigGpu, profile: MigProfile) -> Layout | None:
+def layout_like(gpu: MigGpu, profile: MigProfile) -> SliceLayout | None:
     """Return the layout of the profile, whose name may have the memory rounded in another way."""
     for layout in gpu.layouts.values():
         is_near = abs(profile.memory_gb - layout.memory_gb) <= _ROUNDING * layout.memory_gb

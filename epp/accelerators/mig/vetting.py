@@ -79,7 +79,7 @@ def _vetted(
 
 
 def _overlapping(claims: Sequence[SliceClaim], doubts: list[Doubt]) -> list[SliceClaim]:
-    """Return the slices of one GPU that overlap with others, of which those in use, then the first by name, stay."""
+    """Return the slices of one GPU to drop because they overlap. Slices in use stay, then the first by name."""
     taken: dict[int, SliceClaim] = {}
     found: list[SliceClaim] = []
     for claim in sorted(claims, key=_by_trust):

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import get_args
 
 from epp.accelerators.files.rows import Row, Rows, read_rows
-from epp.accelerators.prices.price import Price, PricedUnit
+from epp.accelerators.prices.price_list import Price, PricedUnit
 from epp.framework.hints import hint_at
-from epp.last_good_file import Parsed
+from epp.last_good_file import ParsedFile
 
 _MOST_DOLLARS = 1e6
 _MOST_DEVICES = 4096
@@ -21,7 +21,7 @@ _FIELDS = (*_CONDITIONS, "per", "devices", *_PRICES)
 _FORM = "write prices: with a list of entries, such as - {accelerator: h100, perHour: 4.25}"
 
 
-def read_prices(content: bytes, path: Path) -> Parsed[tuple[Price, ...]]:
+def read_prices(content: bytes, path: Path) -> ParsedFile[tuple[Price, ...]]:
     """Return the prices in a file; raises ValueError for a file that is no price list."""
     text = content.decode("utf-8-sig")
     is_csv = path.suffix.lower() == ".csv"
@@ -40,7 +40,7 @@ def read_prices(content: bytes, path: Path) -> Parsed[tuple[Price, ...]]:
             problems.append(f"line {entry.line}: {repeated}")
         else:
             entries.append(entry)
-    return Parsed(tuple(entries), len(entries), tuple(problems))
+    return ParsedFile(tuple(entries), len(entries), tuple(problems))
 
 
 def _beside(key: str, value: object) -> str:

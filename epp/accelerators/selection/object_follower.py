@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 from epp.accelerators.selection.objectives import KINDS, Objectives, objectives_of
 from epp.framework import Parameters
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
-from epp.framework.datalayer import Concerns, Follower, no_endpoint
+from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
 from epp.framework.inputs import InputState
 from epp.objects.decode import decode_object
 from epp.objects.followed import Change, FollowedObjects
@@ -100,7 +100,7 @@ class ObjectFollower(ObjectReader[OP], Follower[OP]):
                 self._apply(following)
         return following is not None
 
-    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
         """Take objects of the cluster; they bear on requests, not on tags."""
         async with self._changing:
             self._apply(await asyncio.to_thread(self._with_cluster, kinds))

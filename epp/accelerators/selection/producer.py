@@ -4,9 +4,11 @@
 import re
 from collections.abc import Sequence
 from fnmatch import translate
+from math import inf
 from typing import Literal, NamedTuple
 
 import msgspec
+import structlog
 
 from epp.accelerators.selection.headers import header_of, read_wishes
 from epp.accelerators.selection.object_follower import ObjectFollower, ObjectParameters
@@ -27,8 +29,12 @@ from epp.framework.headers import ACCELERATOR_PREFIX, OBJECTIVE
 from epp.framework.printable import printable
 from epp.objects.ome_services import SERVICE_LABEL
 
+_log = structlog.get_logger()
+
 _MOST_PROBLEMS = 5
 """Of one request, told to its client."""
+_TOLD_SECONDS = 10.0
+"""Time between two log lines on headers that are ignored: clients can make many."""
 _MOST_LAYERS = 1024
 """Combinations of layers that are remembered."""
 
@@ -118,6 +124,7 @@ class AcceleratorSelectionProducer(
         self._configured = {"": defaults} | {
             model: combined(defaults, layer.selection()) for model, layer in self.parameters.models.items()
         }
+        self._next_told_at = -inf
         self._patterns = [(re.compile(translate(model)), model) for model in self.parameters.models]
         self._used: tuple[Objectives, dict[_Key, _Layers]] = (self.objectives, {})
         """Layers that requests used, and the objects that they are from."""
@@ -156,6 +163,7 @@ class AcceleratorSelectionProducer(
         problems += _refusals({"": default, **profiles})
         if problems:
             request.put(self._problems_key, problems)
+            self._tell_ignored(request, problems)
         by_profile = {profile: found.selection for profile, found in profiles.items()}
         request.put(ACCELERATOR_SELECTION, Selections(default.selection, by_profile, problems))
 
@@ -164,6 +172,19 @@ class AcceleratorSelectionProducer(
         problems = request.get(self._problems_key)
         if problems and self.parameters.request_overrides == "strict":
             raise BadRequestError("; ".join(problems[:_MOST_PROBLEMS]))
+
+    def _tell_ignored(self, request: Request, problems: Sequence[str]) -> None:
+        """Log headers that are ignored, one request in ten seconds."""
+        now = self.clock.now()
+        if self.parameters.request_overrides == "strict" or request.dry_run or now < self._next_told_at:
+            return
+        self._next_told_at = now + _TOLD_SECONDS
+        _log.warning(
+            "headers of a request are ignored: requestOverrides is lenient",
+            plugin=self.name,
+            request_id=printable(request.id),
+            problems=list(problems[:_MOST_PROBLEMS]),
+        )
 
     def _layers(self, request: Request, candidates: Candidates) -> _Layers:
         objects, known = self._used
@@ -221,5 +242,5 @@ def _sentence(profile: str, refusal: Refusal) -> str:
     where = f" in profile {profile!r}" if profile else ""
     return (
         f"header {header_of(refusal.field)!r} asks for {printable(', '.join(refusal.wished))}, "
-        f"which is not allowed{where}: use {', '.join(refusal.allowed)}"
+        f"which is not allowed{where}{': use ' if refusal.allowed else ''}{', '.join(refusal.allowed)}"
     )

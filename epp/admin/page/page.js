@@ -3,6 +3,7 @@
 
 const POLL_MS = 1000;
 const MOST_SHOWN = 100;
+const PAGE = 50;
 const COLOURS = 8;
 const TOKEN_KEY = "epp-token";
 
@@ -81,25 +82,51 @@ function endpointRow(each) {
     {},
     h("th", { scope: "row" }, each.name, " ", h("small", { class: "note" }, each.address)),
     h("td", {}, accelerator.class || accelerator.model || "–"),
-    h("td", { class: "number" }, rounded(accelerator.costPerHour)),
-    h("td", { class: "number" }, rounded(load.waiting, 0)),
-    h("td", { class: "number" }, rounded(load.running, 0)),
+    h("td", { class: "number", "data-head": "$ per hour" }, rounded(accelerator.costPerHour)),
+    h("td", { class: "number", "data-head": "Waiting" }, rounded(load.waiting, 0)),
+    h("td", { class: "number", "data-head": "Running" }, rounded(load.running, 0)),
     h("td", {}, gauge, " ", share(load.kvUsage)),
-    h("td", { class: "number" }, rounded(load.inFlight, 0)),
-    h("td", { class: "number" }, rounded(perMinute(each.id, each.picks), 0)),
+    h("td", { class: "number", "data-head": "In flight" }, rounded(load.inFlight, 0)),
+    h("td", { class: "number", "data-head": "Picks per minute" }, rounded(perMinute(each.id, each.picks), 0)),
     h("td", { class: each.available ? "" : "bad", title: each.remedy ?? "" }, each.available ? each.why || "used" : each.why || "not used"),
   );
 }
 
+let offset = 0;
+
 async function refreshPool() {
-  const found = await ask("api/endpoints");
+  const filter = $("pool-filter").value.trim();
+  const found = await ask(`api/endpoints?limit=${PAGE}&offset=${offset}&filter=${encodeURIComponent(filter)}`);
+  if (offset && offset >= found.matching) {
+    offset = 0;
+    return refreshPool();
+  }
   $("pool-name").textContent = found.pool ?? "";
   remember(found.endpoints);
   $("pool").tBodies[0].replaceChildren(...found.endpoints.map(endpointRow));
-  const note = found.endpoints.length ? "" : "The pool has no endpoints.";
-  const more = found.total - found.endpoints.length;
-  $("pool-note").textContent = more ? `and ${more} more` : note;
+  const matching = filter ? `, ${found.matching} with "${filter}"` : "";
+  const attention = found.needAttention ? `; ${found.needAttention} need attention and come first` : "";
+  $("pool-note").textContent = found.total
+    ? `${many(found.total, "endpoint")}, ${found.available} used${matching}${attention}`
+    : "The pool has no endpoints.";
+  const last = offset + found.endpoints.length;
+  $("pool-pages").hidden = found.matching <= PAGE;
+  $("pool-range").textContent = `${offset + 1} to ${last} of ${found.matching}`;
+  $("pool-before").disabled = !offset;
+  $("pool-after").disabled = last >= found.matching;
 }
+
+function turnPage(step) {
+  offset = Math.max(0, offset + step * PAGE);
+  refresh();
+}
+
+$("pool-before").addEventListener("click", () => turnPage(-1));
+$("pool-after").addEventListener("click", () => turnPage(1));
+$("pool-filter").addEventListener("input", () => {
+  offset = 0;
+  refresh();
+});
 
 // --- the stream of decisions ------------------------------------------------------------------------------------------
 
@@ -311,8 +338,27 @@ function suggestModel(model) {
   }
 }
 
+/** Say, in red, what is wrong: each problem on a line of its own. */
+function fail(message) {
+  $("simulate-note").className = "bad";
+  $("simulate-note").replaceChildren(...message.split(/\n|; (?=[^;]*:\d+:\d+: )/).flatMap((line) => [line, h("br")]));
+}
+
+/** A sentence where other candidates score as much as the one picked. */
+function tied(record) {
+  const run = (record.profiles ?? []).find((each) => each.name === record.pick?.profile) ?? (record.profiles ?? [])[0];
+  const totals = (run?.candidates ?? []).map((each) => each.total);
+  const best = Math.max(...totals);
+  const equal = totals.filter((total) => total === best).length;
+  return equal > 1 ? ` It is a tie: ${equal} endpoints score ${rounded(best, 3)}; the one picked least recently goes first.` : "";
+}
+
 $("simulate").addEventListener("submit", async (event) => {
   event.preventDefault();
+  $("simulate-note").textContent = "";
+  $("simulate-note").className = "note";
+  chosen = "";
+  $("detail").replaceChildren();
   const form = new FormData(event.target);
   const text = (name) => String(form.get(name)).trim();
   try {
@@ -325,10 +371,22 @@ $("simulate").addEventListener("submit", async (event) => {
     for (const each of $("decisions").children) each.setAttribute("aria-selected", "false");
     show(found);
     const waits = found.waits ? ` It would wait: ${found.waits}.` : "";
-    $("simulate-note").textContent = found.error ? `Refused: ${found.error.message}` : `Would go to ${found.pick.endpoint}.${waits}`;
+    const tie = tied(found);
+    if (found.error) fail(`Refused: ${found.error.message}`);
+    else $("simulate-note").textContent = `Would go to ${found.pick.endpoint}.${tie}${waits}`;
     $("detail-title").scrollIntoView({ block: "nearest" });
   } catch (error) {
-    $("simulate-note").textContent = error.message;
+    fail(error.message);
+    $("simulate-note").scrollIntoView({ block: "nearest" });
+  }
+});
+
+$("config-now").addEventListener("click", async () => {
+  try {
+    const found = await ask("api/config");
+    $("simulate").elements.config.value = found.text ?? "";
+  } catch (error) {
+    fail(error.message);
   }
 });
 

@@ -81,7 +81,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evaluate(placement: Placement, situation: Situation) -> Evaluation:
-    """Choose clusters: higher totals first, then by name; those that a PreferNoSelect taint is on, last."""
+    """Choose clusters: higher totals first, then by name; clusters with a PreferNoSelect taint last."""
     eligible = sorted(situation.clusters, key=lambda cluster: cluster.name)
     matched = [
         each for each in eligible if not placement.predicates or any(selects(one, each) for one in placement.predicates)

@@ -17,7 +17,7 @@ def in_cluster_sets(
     sets: Mapping[str, ManagedClusterSet],
     bound: Collection[str] | None,
 ) -> tuple[ManagedCluster, ...]:
-    """Return the clusters of the sets of the placement, without those that are being deleted.
+    """Return the clusters in the placement's sets, without clusters that are being deleted.
 
     `bound` are the sets that are bound to its namespace; None where no binding is known at all: every set is then.
     """

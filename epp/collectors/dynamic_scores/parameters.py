@@ -29,7 +29,7 @@ class QueryParameters(Parameters, frozen=True, kw_only=True):
     step: str = "15s"
     """Time between two samples."""
     token_file: str = ""
-    """File with a bearer token, read anew for each request."""
+    """File with a bearer token, read again for each request."""
 
 
 class ServiceParameters(Parameters, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class ServiceParameters(Parameters, frozen=True, kw_only=True):
     path: AbsolutePath = "/scoring"
     """Path that takes the data."""
     token_file: str = ""
-    """File with a bearer token, read anew for each request."""
+    """File with a bearer token, read again for each request."""
 
 
 class ScorerParameters(Parameters, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class PageParameters(Parameters, frozen=True, kw_only=True):
     cluster: str = ""
     """Cluster of series that name none; empty for any."""
     token_file: str = ""
-    """File with a bearer token, read anew for each request."""
+    """File with a bearer token, read again for each request."""
 
     def asked(self) -> Asked:
         """Return what is asked; raises ValueError."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scorer answers: scores with the dimensions that they are for."""
+"""Results of an outside scorer: scores with their dimensions."""
 
 import math
 import re
@@ -11,7 +11,7 @@ import numpy as np
 
 from epp.collectors.exposition import Selector
 from epp.collectors.limits import PageLimits
-from epp.collectors.sieve import Sieve
+from epp.collectors.metric_filter import MetricFilter
 
 _MOST_RESULTS = 20_000
 _MOST_COMMAS = 16 * _MOST_RESULTS
@@ -89,7 +89,7 @@ def read_page(page: bytes) -> Mapping[str, list[Result]]:
 
     Takes a while for very many, as `read_results`; series of more than 16 KiB are left out.
     """
-    sieve = Sieve([_SERIES.name], _PAGE_LIMITS, line_bytes=_LONGEST_SERIES_BYTES)
+    sieve = MetricFilter([_SERIES.name], _PAGE_LIMITS, line_bytes=_LONGEST_SERIES_BYTES)
     for start in range(0, len(page), _PIECE_BYTES):
         sieve.feed(page[start : start + _PIECE_BYTES])
     series = _SERIES.read(sieve.end())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One outside scorer: data from its source, posted to it, and what it answers."""
+"""One outside scorer: fetch its source data, post it, and read the scores."""
 
 import asyncio
 from collections.abc import Mapping

@@ -10,7 +10,7 @@ from epp.collectors.dynamic_scores.parameters import DynamicScoreSourceParameter
 from epp.collectors.dynamic_scores.scorer import Asked, asked_by
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.clusters import cluster_of
-from epp.framework.datalayer import Concerns, FollowingTagger, Report, every_endpoint
+from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, every_endpoint
 from epp.framework.durations import parse_duration
 from epp.framework.dynamic_scores import DYNAMIC_SCORES, DynamicScore, DynamicScores
 from epp.framework.endpoint import Endpoint
@@ -121,7 +121,7 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
                 found[name] = score if asking.valid else DynamicScore(expired=True)
         return Report(attributes={DYNAMIC_SCORES: DynamicScores(by_name=found)})
 
-    async def follow(self, changed: Callable[[Concerns], None]) -> None:
+    async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
         """Ask all scorers, and apply new versions of the files, until cancelled."""
         from epp.collectors.dynamic_scores.fetching import Fetcher  # noqa: PLC0415  `epp check` talks to no network
 
@@ -134,13 +134,13 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
             if self._objects.paths:
                 tasks.create_task(self._follow_files(changed))
 
-    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
         """Take objects of the cluster."""
         async with self._changing:
             self._apply(await asyncio.to_thread(self._objects.take, kinds))
         return every_endpoint
 
-    async def _follow_files(self, changed: Callable[[Concerns], None]) -> None:
+    async def _follow_files(self, changed: Callable[[AffectedEndpoints], None]) -> None:
         async for _ in self._objects.changes():
             async with self._changing:
                 change = await asyncio.to_thread(self._objects.read, self.clock.now())

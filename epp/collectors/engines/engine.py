@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from epp.collectors.engines.built_in import BUILT_IN, OTHER_PREFIXES, OTHER_SPELLINGS, RANK_LABELS
 from epp.collectors.engines.config import EngineConfig
 from epp.collectors.exposition import Selector, Series
-from epp.collectors.layout import Layout
+from epp.collectors.page_layout import PageLayout
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import (
     KV_BLOCK_TOKENS,
@@ -33,6 +33,18 @@ MOST_ADAPTERS = 1000
 LONGEST_NAME = 256
 _LONGEST_NUMBER = 9
 
+_ANY = (-math.inf, math.inf)
+_POSSIBLE: Mapping[str, tuple[float, float]] = {
+    WAITING.name: (0, 1e6),
+    RUNNING.name: (0, 1e6),
+    KV_USAGE.name: (0, 1.01),
+    KV_BLOCK_TOKENS.name: (0, 1e6),
+    KV_BLOCKS.name: (0, 1e9),
+    PREFIX_QUERY_TOKENS.name: (0, 1e18),
+    PREFIX_HIT_TOKENS.name: (0, 1e18),
+}
+"""Least and greatest value that an engine can have, by column."""
+
 _value: Callable[[Series], float] = attrgetter("value")
 
 
@@ -47,13 +59,23 @@ class Signal:
     rank_label: str = ""
     """Of series with the same value of this label, the highest counts; empty if each series is a rank of its own."""
 
-    def read(self, page: bytes, layout: Layout) -> float | None:
-        """Return the number; the column's unknown value without a finite value, None without any series."""
+    def read(self, page: bytes, layout: PageLayout, problems: list[str]) -> float | None:
+        """Return the number; the column's unknown value without a possible one, None without any series.
+
+        Add to `problems` what the page says that cannot be.
+        """
         series = _first(self.selectors, page, layout)
-        if len(series) == 1:
-            number = series[0].value
-            return number if math.isfinite(number) else self.column.unknown
-        return self.folded(series) if series else None
+        if not series:
+            return None
+        number = series[0].value if len(series) == 1 else self.folded(series)
+        if not math.isfinite(number):
+            return self.column.unknown
+        least, most = _POSSIBLE.get(self.column.name, _ANY)
+        if least <= number <= most and not series[0].is_old:
+            return number
+        name = self.selectors[0].name
+        problems.append(f"{name} has a time stamp long past" if series[0].is_old else f"{name} is {number:g}")
+        return self.column.unknown
 
     def folded(self, series: Sequence[Series], value: Callable[[Series], float] = _value) -> float:
         """Return the combined number of several series; values that are not finite are ignored."""
@@ -83,7 +105,7 @@ class CacheInfo:
         """Columns of the labels."""
         return tuple(signal.column for _, signal in self.signals)
 
-    def read(self, page: bytes, layout: Layout) -> Mapping[Column, float]:
+    def read(self, page: bytes, layout: PageLayout) -> Mapping[Column, float]:
         """Return the columns; none without any series."""
         series = _first(self.selectors, page, layout)
         return layout.derived(series, self._numbers) if series else {}
@@ -98,7 +120,7 @@ class LoraInfo:
 
     selector: Selector
 
-    def read(self, page: bytes, layout: Layout) -> LoraState | None:
+    def read(self, page: bytes, layout: PageLayout) -> LoraState | None:
         """Return the state by the newest series, since old ones stay on the page; None without any series."""
         series = [one for one in layout.read(self.selector, page) if not math.isnan(one.value)]
         if not series:
@@ -130,7 +152,7 @@ class Engine:
 
     @property
     def newest_series(self) -> frozenset[str]:
-        """Names of those series of which the newest one counts, whatever its labels."""
+        """Names of series for which only the newest sample counts, whatever its labels."""
         if self.lora is None or self.lora.selector.labels:
             return frozenset()
         name = self.lora.selector.name
@@ -143,12 +165,13 @@ class Engine:
         columns += self.cache_info.columns if self.cache_info else ()
         return (*dict.fromkeys(columns), *([LORA] if self.lora else []))
 
-    def read(self, page: bytes, layout: Layout) -> Report | None:
+    def read(self, page: bytes, layout: PageLayout) -> Report | None:
         """Return the report, with unknown values for missing series; None if the page has none of the series."""
         columns: dict[Column, float] = {}
+        problems: list[str] = []
         silent = True
         for signal in self.signals:
-            value = signal.read(page, layout)
+            value = signal.read(page, layout, problems)
             columns[signal.column] = signal.column.unknown if value is None else value
             silent = silent and value is None
         if self.cache_info is not None:
@@ -159,7 +182,8 @@ class Engine:
         adapters = None if self.lora is None else self.lora.read(page, layout)
         if silent and adapters is None:
             return None
-        return Report(columns, {} if self.lora is None else {LORA: adapters or LORA.unknown})
+        attributes = {} if self.lora is None else {LORA: adapters or LORA.unknown}
+        return Report(columns, attributes, tuple(problems))
 
 
 def compile_engine(config: EngineConfig) -> Engine:
@@ -211,7 +235,7 @@ def _spellings(spec: str) -> tuple[Selector, ...]:
     return tuple(Selector.parse(one) for one in (spec, *OTHER_SPELLINGS.get(spec, ()), *renamed))
 
 
-def _first(selectors: Iterable[Selector], page: bytes, layout: Layout) -> Sequence[Series]:
+def _first(selectors: Iterable[Selector], page: bytes, layout: PageLayout) -> Sequence[Series]:
     """Return the series of the first spelling on the page."""
     for selector in selectors:
         series = layout.read(selector, page)

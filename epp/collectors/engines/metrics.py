@@ -8,7 +8,7 @@ from epp.collectors.engines.built_in import BUILT_IN, HOST, SERIES_PREFIXES
 from epp.collectors.engines.config import EngineConfig
 from epp.collectors.engines.engine import Engine, compile_engine
 from epp.collectors.exposition import PROMETHEUS_TEXT
-from epp.collectors.layout import Layout
+from epp.collectors.page_layout import PageLayout
 from epp.collectors.sources.http import HttpSource, HttpSourceParameters
 from epp.framework.datalayer import Extractor, PageError, Report
 from epp.framework.endpoint import Endpoint, Identity
@@ -66,7 +66,7 @@ class _Last:
     """What was read from the last page of an endpoint."""
 
     engine: Engine
-    layout: Layout = field(default_factory=Layout)
+    layout: PageLayout = field(default_factory=PageLayout)
     report: Report | None = None
 
 
@@ -113,7 +113,9 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
             if len(self._last) >= _LAST_LIMIT:  # of former endpoints
                 self._last.clear()
             last = self._last[endpoint.id] = _Last(engine)
-        report = last.report if last.report is not None and last.layout.same(page) else engine.read(page, last.layout)
+        report = last.report
+        if report is None or not last.layout.matches(page):
+            report = engine.read(page, last.layout)
         last.report = report
         if report is None and name is None:
             report = self._recognise(page, endpoint, engine)
@@ -135,7 +137,7 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
         """Read the page as that of the engine whose series it has; remember the engine for the next pages."""
         self._recognised.pop(endpoint.identity, None)
         for engine in self._candidates(page):
-            report = None if engine is tried else engine.read(page, Layout())
+            report = None if engine is tried else engine.read(page, PageLayout())
             if report is not None:
                 if engine is not self._default and engine.name != HOST:
                     if len(self._recognised) >= _MEMO_LIMIT:  # of former endpoints

@@ -176,9 +176,9 @@ class Connection(asyncio.BufferedProtocol):
         self.seconds += self._shared.cost.lap
         if whole and self._transport is not None:
             self._transport.pause_reading()
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self._transport is not None:
             self._transport.resume_reading()
 

@@ -5,7 +5,7 @@ import time
 
 
 class ReadingCost:
-    """Adds up the time between `begin` and `end`; `take` returns the sum and starts anew."""
+    """Adds up the time between `begin` and `end`; `take` returns the sum and starts again."""
 
     __slots__ = ("_began", "_spent")
 

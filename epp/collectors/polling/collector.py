@@ -29,7 +29,7 @@ from epp.outliers import Told
 from epp.supervisor import Supervisor
 
 _MANY = 8
-"""Endpoints of one change whose polls begin and end in turns of their own."""
+"""Endpoints of one change whose polls start and stop in separate event-loop iterations."""
 
 
 class Collector:
@@ -264,7 +264,7 @@ class Collector:
             yield
 
     def _replace_feeds(self, endpoint: Endpoint) -> None:
-        """End the feeds of an endpoint that are no more, and begin those that are new."""
+        """Stop the removed feeds of an endpoint and start its new ones."""
         members, wanted = self._members[endpoint.id], self._feeds_of(endpoint)
         for feed in tuple(members):
             if feed not in wanted:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from epp.framework.datalayer import Contact
 from epp.framework.endpoint import Endpoint
 
-_USED = frozenset({Contact.NOT_ASKED, Contact.ANSWERS, Contact.READ_IN_PART, Contact.NO_PAGE})
+_USED = frozenset({Contact.NOT_ASKED, Contact.ANSWERS, Contact.READ_IN_PART, Contact.NO_PAGE, Contact.FAILING})
 
 
 @dataclass(frozen=True, slots=True)

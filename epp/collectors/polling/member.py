@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One feed of one endpoint: what is under way, and when the next poll is due."""
+"""Polling state of one feed of one endpoint: the poll in progress and the time of the next one."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from epp.collectors.polling.cadence import Cadence
 from epp.collectors.polling.poll import Poll
-from epp.collectors.polling.urgency import Urgency
+from epp.collectors.polling.poll_priority import PollPriority
 from epp.collectors.sources.asker import Asker
 from epp.collectors.sources.http import HttpSource
 from epp.datastore import Datastore
@@ -28,7 +28,7 @@ class Member:
 
     __slots__ = (
         "_asker", "_store", "_task", "brief", "cadence", "due", "endpoint", "gone", "least_wait", "on_end", "poll",
-        "urgency", "wait",
+        "priority", "wait",
     )  # fmt: skip
 
     def __init__(
@@ -46,7 +46,7 @@ class Member:
         self.least_wait = 0.0
         """What it is at least, by what the last page cost, whatever happens at the endpoint."""
         self.gone = False
-        self.urgency = Urgency()
+        self.priority = PollPriority()
         self.on_end: Callable[[], None] | None = None
         """Called when the server closes a kept connection."""
         self._asker: Asker | None = None
@@ -90,12 +90,12 @@ class Member:
         if self._asker is not None:
             self.least_wait = self._asker.seconds / _SHARE
         self.wait = max(wait, self.least_wait)
-        self.urgency.settled(outcome)
+        self.priority.settled(outcome)
 
     def end(self) -> Iterator[asyncio.Task[None]]:
         """Give up what is under way and close the connection; yield tasks that are about to end."""
         self.gone = True
-        self.urgency.end()
+        self.priority.end()
         asker, self._asker = self._asker, None
         task, self._task = self._task, None
         if task is not None:

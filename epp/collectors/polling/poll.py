@@ -4,11 +4,11 @@
 from functools import lru_cache
 from typing import Any
 
-from epp.collectors.limits import PageLimitError, PageLimits, cut_short
+from epp.collectors.limits import ImpossibleValueError, PageLimitError, PageLimits, cut_short
+from epp.collectors.metric_filter import MetricFilter
 from epp.collectors.polling.conditions import Condition
 from epp.collectors.polling.problems import IN_PART, PAGE, Problems
 from epp.collectors.polling.reachability import Reachability
-from epp.collectors.sieve import Sieve
 from epp.datastore import Datastore
 from epp.framework.clock import Clock
 from epp.framework.datalayer import (
@@ -160,6 +160,7 @@ class Poll:
     def _extract(self, page: bytes, endpoint: Endpoint) -> PageError | None:
         """Report what the page says; return the problem of one that no extractor can read."""
         problem: PageError | None = None
+        impossible: ImpossibleValueError | None = None
         failures = 0
         for extractor in self._feed.extractors:
             try:
@@ -176,7 +177,13 @@ class Poll:
                 if report is not before:
                     self.changed = self.changed or report != before
                     self._last[extractor] = report
-                self._problems.went(extractor.name, endpoint)
+                if report.problems:
+                    impossible = ImpossibleValueError(report.problems)
+                    self._problems.came(extractor.name, endpoint, impossible)
+                else:
+                    self._problems.went(extractor.name, endpoint)
+        if failures < len(self._feed.extractors) and impossible is not None:
+            return impossible
         return problem if failures == len(self._feed.extractors) else None
 
     def _forget_stale(self, endpoint: Endpoint) -> None:
@@ -228,17 +235,17 @@ class Poll:
 
 
 def _is_read_in_part(problem: PageError) -> bool:
-    return isinstance(problem, PageLimitError) and problem.in_part
+    return isinstance(problem, ImpossibleValueError) or (isinstance(problem, PageLimitError) and problem.in_part)
 
 
-def _sieve_of(feed: Feed, limits: PageLimits) -> Sieve | None:
+def _sieve_of(feed: Feed, limits: PageLimits) -> MetricFilter | None:
     names, newest = _wanted(feed)
-    return Sieve(names, limits, newest=newest) if names else None
+    return MetricFilter(names, limits, newest=newest) if names else None
 
 
 @lru_cache(maxsize=64)  # one for thousands of endpoints
 def _wanted(feed: Feed) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of the series that extractors read, none for whole pages, and those of which the newest counts.
+    """Return the names of series that extractors read (none for whole pages), and the newest-only names.
 
     A name is among the latter if that is so for each extractor that reads it.
     """

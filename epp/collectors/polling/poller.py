@@ -12,8 +12,8 @@ from epp.collectors.http.answers import Arriving
 from epp.collectors.http.cost import ReadingCost
 from epp.collectors.polling.budget import PollBudget
 from epp.collectors.polling.member import Member
+from epp.collectors.polling.poll_priority import UrgentBudget
 from epp.collectors.polling.timetable import Timetable
-from epp.collectors.polling.urgency import UrgentBudget
 from epp.datastore import Datastore
 from epp.framework.clock import Clock
 from epp.framework.endpoint import Endpoint
@@ -24,7 +24,7 @@ _TURN_SECONDS = 0.004
 _SOON_SECONDS = 0.01
 """A turn that soon notices a request early enough; until a later one, the next request is waited for."""
 _CONNECTING = 2
-"""Polls that one counts for, among those that begin together, if it needs a connection."""
+"""Weight of a poll that needs a connection, among polls that begin together."""
 _JITTER = 0.1
 _MOST_JITTER_SECONDS = 0.005
 _LONGEST_FIRST_WAIT_SECONDS = 1.0
@@ -115,7 +115,7 @@ class Poller:
             return
         member = min(members, key=lambda one: one.wait)
         now = self._clock.now()
-        member.urgency.ask(now, tell)
+        member.priority.ask(now, tell)
         self._hasten(member, now)
 
     async def run(self) -> None:
@@ -163,7 +163,7 @@ class Poller:
         return began
 
     def _begin_one(self, member: Member) -> None:
-        member.urgency.began_at = self._clock.now()
+        member.priority.began_at = self._clock.now()
         try:
             member.begin(self._settle)
         except Exception as error:  # noqa: BLE001  a certificate file that cannot be read, say
@@ -172,14 +172,14 @@ class Poller:
     def _connection_ended(self, member: Member) -> None:
         """Tell that a server may have died, which has closed a connection."""
         now = self._clock.now()
-        if not member.gone and member.urgency.connection_ended(now) and self.on_connection_end is not None:
+        if not member.gone and member.priority.connection_ended(now) and self.on_connection_end is not None:
             self.on_connection_end(member.endpoint)
 
     def _hasten(self, member: Member, now: float) -> None:
         """Poll a member as soon as may be, ahead of all that waits, unless a poll is under way or waits already."""
         if self._timetable.due_of(member) == math.inf:
             return
-        earliest = member.urgency.earliest
+        earliest = member.priority.earliest
         if earliest > now or not self._urgent.take(now):
             self._put(member, min(max(now, earliest), self._timetable.due_of(member)))
             return
@@ -196,7 +196,7 @@ class Poller:
         finally:
             wait = max(member.wait, self._brief / _MOST_BRIEF_PER_SECOND) if member.brief else member.wait
             due = self._timetable.after(member.due, wait, now, self._count)
-            self._put(member, min(due, max(now, member.urgency.earliest)) if member.urgency.is_asked else due)
+            self._put(member, min(due, max(now, member.priority.earliest)) if member.priority.is_asked else due)
 
     def _hurry(self, now: float) -> None:
         """Poll endpoints at full pace again that were sent a request."""

@@ -31,7 +31,7 @@ class Problems:
         self._present: dict[str, str] = {}
         """The sort of the last problem of each kind."""
         self._logged: set[str] = set()
-        """Kinds of which the present problem was logged."""
+        """Kinds whose current problem was logged."""
         self._logged_at: deque[float] = deque(maxlen=_MOST_LOGGED)
 
     def __bool__(self) -> bool:

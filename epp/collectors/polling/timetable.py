@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Timetable(Generic[T]):
-    """The next time of each entry; one that is put again has the new time alone.
+    """The next time of each entry; one that is put again has the new time only.
 
     Entries with one interval are due at multiples of it, or of a part of it in a large pool: about 16 at a time. The
     grid begins at `origin`, which differs from process to process.

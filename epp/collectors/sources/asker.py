@@ -151,9 +151,9 @@ class Asker:
 
     def _start(self, error: Exception | None) -> None:
         """Go on in a task: judge the error, or without one ask on a new connection."""
-        self._task = asyncio.get_running_loop().create_task(self._go_on(error), name=f"collect {self.attempt.url}")
+        self._task = asyncio.get_running_loop().create_task(self._resume(error), name=f"collect {self.attempt.url}")
 
-    async def _go_on(self, error: Exception | None) -> None:
+    async def _resume(self, error: Exception | None) -> None:
         result: bytes | Exception
         try:
             result = await self._judged(error) if error is not None else await self._ask_anew()
@@ -163,7 +163,7 @@ class Asker:
         self._report(result)
 
     async def _ask_anew(self) -> bytes | Exception:
-        """Ask on a new connection; if file descriptors are scarce, on a brief one, in turns with others."""
+        """Ask on a new connection; if file descriptors are scarce, on a short-lived one."""
         try:
             return await self._asked(keep=True)
         except NotAskedError:

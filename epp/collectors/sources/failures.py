@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Failures of polls, told apart: what is wrong, whether requests can be answered nevertheless, and the remedy."""
+"""Classification of poll failures: cause, whether requests can still be served, and the remedy."""
 
 import errno
 import ssl
@@ -16,7 +16,7 @@ _OTHER_NAMES = frozenset({62, 64})  # of a host, of an IP address
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What was asked of whom."""
+    """Target and subject of the failed query."""
 
     endpoint: Endpoint
     url: str

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from epp.framework.accelerators.tag import CAPACITY, DRIVER, AcceleratorTag
+from epp.framework.extras import install_command
 from epp.framework.quantities import parse_quantity
 
 MAX_CHARACTERS = 4096
@@ -74,7 +75,7 @@ def _library(place: str) -> Any:
     try:
         return import_module("cel_expr_python.cel")
     except ImportError as error:
-        raise ValueError(f"{place} needs the package cel-expr-python: pip install 'inference-epp[cel]'") from error
+        raise ValueError(f"{place} needs the package cel-expr-python: {install_command('cel')}") from error
 
 
 def _environment(cel: Any) -> Any:

@@ -18,7 +18,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     policy: str = ""
     """Preference: best-fit, cheapest, most-capable or first-available."""
     classes: tuple[str, ...] = ()
-    """AcceleratorClasses, one of which must match."""
+    """Acceptable AcceleratorClasses: at least one must match."""
     excluded_classes: frozenset[str] = frozenset()
     families: tuple[str, ...] = ()
     """`hopper`, or `nvidia-hopper` with the vendor."""
@@ -27,7 +27,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """Values of AcceleratorKind."""
     models: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
-    """Extended resources, one of which the pod must request."""
+    """Acceptable extended resources: the pod must request at least one."""
     required_features: frozenset[str] = frozenset()
     """All of them are required."""
     min_memory_bytes: int = 0
@@ -46,7 +46,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     spot_preference: SpotPreference | None = None
     """Use of spot prices; None means `auto`."""
     mig_profiles: tuple[str, ...] = ()
-    """Canonical names of MIG profiles, one of which each slice must have."""
+    """Canonical names of acceptable MIG profiles for each slice."""
     excluded_mig_profiles: frozenset[str] = frozenset()
     min_compute_slices: int = 0
     """Of the compute slices of a device; a whole device has 7."""
@@ -83,6 +83,8 @@ ANY = Selection()
 
 _ALLOW_LISTS = ("classes", "families", "vendors", "kinds", "models", "resources", "mig_profiles")
 _EXCLUSIONS = ("excluded_classes", "excluded_mig_profiles")
+_EXCLUDED_BY = {"classes": "excluded_classes", "mig_profiles": "excluded_mig_profiles"}
+"""The exclusion that holds against an allow list."""
 _MINIMUMS = (
     "min_memory_bytes",
     "min_total_memory_bytes",
@@ -136,20 +138,21 @@ class Tightened(msgspec.Struct, frozen=True):
 def tightened(bounds: Selection, wish: Selection) -> Tightened:
     """Return the bounds with those requested by a client, never looser than before.
 
-    Allow lists are intersected; without a common entry, that of the bounds stays. Required features add up; preferences
-    replace.
+    Allow lists are intersected; without a common entry, that of the bounds stays. What the bounds exclude is refused.
+    Required features add up; preferences replace.
     """
     fields = _stricter(bounds, wish)
     refused: list[Refusal] = []
     for name in _ALLOW_LISTS:
         allowed, wished = getattr(bounds, name), getattr(wish, name)
         narrow = _common_families if name == "families" else _common
-        common = {one: narrow(one, allowed) for one in wished}
-        outside = tuple(one for one, found in common.items() if allowed and not found)
+        excluded = getattr(bounds, _EXCLUDED_BY[name]) if name in _EXCLUDED_BY else frozenset()
+        common = {one: () if one in excluded else narrow(one, allowed) if allowed else (one,) for one in wished}
+        outside = tuple(one for one, found in common.items() if not found)
         if outside:
             refused.append(Refusal(name, outside, allowed))
         kept = tuple(dict.fromkeys(one for found in common.values() for one in found))
-        fields[name] = (kept or allowed) if allowed else wished
+        fields[name] = kept or allowed
     fields["required_features"] = bounds.required_features | wish.required_features
     fields["spot_preference"] = bounds.spot_preference
     if wish.spot_preference not in {None, bounds.spot_preference}:

@@ -54,7 +54,7 @@ class Sharing(StrEnum):
     TIME_SLICING = "time-slicing"
     AMD = "amd"
     CORES = "cores"
-    """Cores or tiles of a device, each of which is allocated by itself."""
+    """Cores or tiles of a device; each is allocated separately."""
     VGPU = "vgpu"
 
 

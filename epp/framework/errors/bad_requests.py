@@ -4,7 +4,7 @@
 from epp.framework.breach import Breach
 from epp.framework.errors.base import RequestError
 from epp.framework.headers import AUTHORIZATION
-from epp.framework.printable import quoted
+from epp.framework.printable import quoted, shown_path
 
 
 class BadRequestError(RequestError):
@@ -20,7 +20,7 @@ class NoParserError(BadRequestError):
     kind = "unknown_url"
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"path {quoted(path)} is of no API that is served here: correct the URL")
+        super().__init__(f"path {quoted(shown_path(path))} is of no API that is served here: correct the URL")
 
 
 class MalformedBodyError(BadRequestError):
@@ -42,6 +42,7 @@ class BodyMissingError(BadRequestError):
 class ModelMissingError(BadRequestError):
     """The body names no model."""
 
+    llm_d_message = "model not found in request body"
     param = "model"
     kind = "missing_required_parameter"
 
@@ -99,6 +100,7 @@ class NotFoundError(RequestError):
 class PreconditionFailedError(RequestError):
     """The request came with `Prefer: if-available`, and no endpoint holds its KV cache."""
 
+    llm_d_message = "no decode worker has the requested KV cache"
     status = 412
     code = "PreconditionFailed"
 

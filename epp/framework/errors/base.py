@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every error of a request has, and how long to wait after those that pass."""
+"""Base of all request errors, and the retry time of transient ones."""
 
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,8 @@ class RequestError(Exception):
     """The part of the JSON body at fault, such as `messages[0].content`."""
     kind: str | None = None
     """Machine-readable cause; one of OpenAI's error codes."""
+    llm_d_message: str = ""
+    """The sentence that llm-d-router has for it, to the letter, since tools look for it; empty where it has none."""
     detail: str = ""
     """What the operator may know of it, and the client may not."""
     retry_after_seconds: int | None = None
@@ -40,4 +42,4 @@ class RequestError(Exception):
     @property
     def sentence(self) -> str:
         """The message as llm-d-router sends it: `inference error: <Code> - <message>`."""
-        return f"inference error: {self.code} - {self.message}"
+        return f"inference error: {self.code} - {self.llm_d_message or self.message}"

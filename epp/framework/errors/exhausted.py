@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that have no room: with the endpoints, in a quota, or ever, by what they ask for."""
+"""Requests without room: at the endpoints, in a quota, or anywhere because of their size."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -16,6 +16,7 @@ CONSTRAINT_CODES: Mapping[int, str] = MappingProxyType(
 class UnmetConstraintError(RequestError):
     """Endpoints exist, and none is what the request or its profile asks for: waiting does not help."""
 
+    llm_d_message = "no endpoints available for the given request"
     reason = "rejected-constraint"
 
     def __init__(self, status: int = 429, *, detail: str = "") -> None:
@@ -39,6 +40,7 @@ class ResourceExhaustedError(RequestError):
 class SaturatedError(ResourceExhaustedError):
     """Endpoints exist, but a profile's filters left none, and did not say why."""
 
+    llm_d_message = "no endpoints available for the given request"
     reason = "rejected-saturated"
 
     def __init__(
@@ -64,6 +66,7 @@ class AllBusyError(SaturatedError):
 class SheddableDroppedError(SaturatedError):
     """The pool is saturated and the request has a negative priority."""
 
+    llm_d_message = "system saturated, sheddable request dropped"
     retry_after_seconds = SOON_SECONDS
 
     def __init__(self) -> None:
@@ -73,6 +76,7 @@ class SheddableDroppedError(SaturatedError):
 class QueueFullError(SaturatedError):
     """The queue has no room and the pool has endpoints."""
 
+    llm_d_message = ""
     retry_after_seconds = SOON_SECONDS
 
 
@@ -95,6 +99,7 @@ class QueueTimeoutError(ResourceExhaustedError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"the request timed out in the queue for a model server: {detail}; retry later")
+        self.llm_d_message = f"request timed out in queue: {detail}"
 
 
 class TargetMissedError(ResourceExhaustedError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Failures behind a request: of the model server, of a plugin, of the picker; and what an admitter says."""
+"""Failures of the model server, of a plugin or of the picker, and rejections by an admitter."""
 
 from epp.framework.errors.base import RequestError
 

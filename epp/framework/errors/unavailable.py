@@ -14,6 +14,7 @@ class ServiceUnavailableError(RequestError):
 class NoEndpointsError(ServiceUnavailableError):
     """The pool, or its intersection with the gateway's subset, is empty."""
 
+    llm_d_message = "failed to find endpoint candidates for serving the request"
     reason = "rejected-no-endpoints"
     retry_after_seconds = LATER_SECONDS
 
@@ -23,6 +24,8 @@ class NoEndpointsError(ServiceUnavailableError):
 
 class ScreenedOutError(NoEndpointsError):
     """Screeners excluded all endpoints."""
+
+    llm_d_message = "screeners eliminated all endpoint candidates"
 
     def __init__(self) -> None:
         super().__init__("no model server takes requests like this one now: retry later")
@@ -41,6 +44,7 @@ class QueueFullNoEndpointsError(NoEndpointsError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"no model server is available, and the queue is full: {detail}; retry later")
+        self.llm_d_message = f"no endpoints available: {detail}"
 
 
 class QueueTimeoutNoEndpointsError(NoEndpointsError):
@@ -48,6 +52,7 @@ class QueueTimeoutNoEndpointsError(NoEndpointsError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"the request timed out in the queue, and no model server is available: {detail}; retry later")
+        self.llm_d_message = f"request timed out in queue and no endpoints are available: {detail}"
 
 
 class UnavailableError(ServiceUnavailableError):
@@ -98,7 +103,7 @@ class SupersededError(ServiceUnavailableError):
 class StartingError(ServiceUnavailableError):
     """The picker has started, and does not yet know the endpoints and what they have under way.
 
-    A gateway that fails open goes on without the picker; one that fails closed answers by itself.
+    A fail-open gateway continues without the picker; a fail-closed one answers the client itself.
     """
 
     reason = "rejected-starting"
@@ -152,3 +157,4 @@ class ShuttingDownError(ServiceUnavailableError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"the gateway is shutting down: {detail}; retry")
+        self.llm_d_message = f"flow controller shutting down: {detail}"

@@ -10,10 +10,10 @@ import msgspec
 from epp.framework.durations import parse_duration
 from epp.framework.inputs import InputProblem, InputState
 from epp.framework.regular_files import FileContent, FileId
-from epp.framework.second_look import Waiting, doubt, next_wait
+from epp.framework.second_look import UnsettledVersion, doubt, next_wait
 from epp.objects.decode import Kinds, Version, kinds_without_use, versions_in
 from epp.objects.files.reading import Reading, parse
-from epp.objects.held import Held, Judge, no_faults, replaces
+from epp.objects.object_in_effect import Judge, ObjectInEffect, no_faults, replaces
 from epp.objects.vetting import Vetted, vetted
 
 
@@ -21,7 +21,7 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
     """Objects of one file that are in effect, each in its last good version."""
 
     file: str
-    held: tuple[Held, ...] = ()
+    held: tuple[ObjectInEffect, ...] = ()
     notes: tuple[str, ...] = ()
     """Remarks on objects in effect."""
     unused: Mapping[tuple[str, str], int] = {}
@@ -45,12 +45,12 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
         good = {version.key for version, _, reason in judged if not reason}
         before = {each.key: each for each in self.held if each.key not in good}
         absent = before.keys() - {version.key for version, *_ in judged}
-        held: list[Held] = []
+        held: list[ObjectInEffect] = []
         problems: list[InputProblem] = []
         for version, found, reason in judged:
             earlier = before.get(version.key)
             if found is not None and replaces(reason, earlier):
-                held.append(Held(version.key, found.object, sound=not reason, doubts=found.doubts))
+                held.append(ObjectInEffect(version.key, found.object, sound=not reason, doubts=found.doubts))
                 continue
             keys = [version.key] if earlier is not None else [key for key in before if key in absent]
             kept = [before.pop(key) for key in keys if version.key.fits(key)]
@@ -92,7 +92,7 @@ class FileVersion(msgspec.Struct, frozen=True):
     """Digest of its content, or the read error; empty while it is missing."""
     file: FileId | None = None
     """The file at the last look."""
-    waiting: Waiting | None = None
+    waiting: UnsettledVersion | None = None
     """The newest content, where it waits for a second look."""
     effective: bytes = b""
     """Digest of the content in effect."""

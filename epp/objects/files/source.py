@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of objects that are followed: what is in effect now, and the log lines of what is not."""
+"""Followed files of objects: the objects in effect, and log lines for objects that are not."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from epp.framework.inputs import InputState
 from epp.objects.decode import Kinds
 from epp.objects.files.last_good import FileObjects, ObjectVersions
 from epp.objects.files.reading import ObjectFiles
-from epp.objects.held import Judge, no_faults
+from epp.objects.object_in_effect import Judge, no_faults
 from epp.watch import changes
 
 _MOST_WARNINGS = 100

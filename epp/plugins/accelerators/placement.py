@@ -16,14 +16,14 @@ from epp.framework.snapshot import NODE_LABELS
 _UNKNOWN = -1
 
 
-class PlacementFilterParameters(FilterParameters, frozen=True):
+class PlacementTemplateFilterParameters(FilterParameters, frozen=True):
     """Template."""
 
     template: str = ""
     """Name of a SchedulingConfigTemplate of TensorFusion; by default that of each endpoint's GPUPool."""
 
 
-class PlacementFilter(Filter[PlacementFilterParameters]):
+class PlacementTemplateFilter(Filter[PlacementTemplateFilterParameters]):
     """Keeps an endpoint if the placement of a SchedulingConfigTemplate allows it.
 
     - `gpuFilters` of type `avoidTooMuchConnectionsOnSameGPU`: fewer than `connectionNum` requests on each of its GPUs;

@@ -8,8 +8,8 @@ import numpy as np
 
 from epp.framework import Candidates, Filter, FilterParameters, Mask, Request
 from epp.framework.arrays import any_true
-from epp.framework.cluster_arrays import standing_mask
-from epp.framework.clusters import CLUSTER, POOL_IMPORT, ClusterStanding
+from epp.framework.cluster_arrays import status_mask
+from epp.framework.clusters import CLUSTER, POOL_IMPORT, ClusterStatus
 from epp.framework.drops import DropCause
 from epp.framework.errors import NoClustersError
 
@@ -57,7 +57,7 @@ class PlacementFilter(Filter[PlacementFilterParameters]):
         self._name = f"{POOL_IMPORT}/{imported}" if imported else self.parameters.placement
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
-        chosen = standing_mask(candidates, self._is_chosen)
+        chosen = status_mask(candidates, self._is_chosen)
         if any_true(chosen):
             return chosen
         name = self._name
@@ -71,10 +71,10 @@ class PlacementFilter(Filter[PlacementFilterParameters]):
             return chosen
         raise NoClustersError(problem)
 
-    def _is_chosen(self, standing: ClusterStanding) -> bool:
-        found = standing.placements.get(self._name)
+    def _is_chosen(self, status: ClusterStatus) -> bool:
+        found = status.placements.get(self._name)
         return found is not None and found.chosen
 
-    def _has_decision(self, standing: ClusterStanding) -> bool:
-        found = standing.placements.get(self._name)
+    def _has_decision(self, status: ClusterStatus) -> bool:
+        found = status.placements.get(self._name)
         return found is not None and found.any_chosen

@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from epp.framework import Candidates, Filter, Floats, Mask, Request
 from epp.framework.arrays import all_true, any_true
-from epp.framework.cluster_arrays import standing_numbers
+from epp.framework.cluster_arrays import status_numbers
 from epp.framework.cluster_taints import ClusterToleration, counts_from
-from epp.framework.clusters import CLUSTER, ClusterStanding, TaintEffect
+from epp.framework.clusters import CLUSTER, ClusterStatus, TaintEffect
 from epp.framework.drops import DropCause
 from epp.framework.errors import NoClustersError
 from epp.framework.sessions import SessionAffinity, SessionAffinityParameters
@@ -52,7 +52,7 @@ class TaintFilter(SessionAffinity[TaintFilterParameters], Filter[Any]):
 
     def _from(self, candidates: Candidates, effect: TaintEffect) -> Floats:
         """Return from what time on a taint of that effect counts."""
-        return standing_numbers(candidates, self._counts_from, effect)
+        return status_numbers(candidates, self._counts_from, effect)
 
-    def _counts_from(self, standing: ClusterStanding, effect: TaintEffect) -> float:
-        return counts_from(standing, effect, self.parameters.tolerations)
+    def _counts_from(self, status: ClusterStatus, effect: TaintEffect) -> float:
+        return counts_from(status, effect, self.parameters.tolerations)

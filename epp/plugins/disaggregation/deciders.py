@@ -7,7 +7,7 @@ from epp.framework import PREFIX_MATCH, PROMPT_TOKENS, Decider, Natural, Paramet
 
 
 class AlwaysDisaggMultimodalDecider(Decider):
-    """Says yes if the prompt holds an image, an audio clip or a video; no if it is text alone."""
+    """Says yes if the prompt holds an image, an audio clip or a video; no if it is text only."""
 
     plugin_type = "always-disagg-multimodal-decider"
 

@@ -21,7 +21,7 @@ from epp.framework import (
 from epp.framework.label_selectors import LabelSelector
 from epp.framework.plugin_metrics import PluginMetric, Sample
 from epp.plugins.disaggregation.rollout_parameters import RolloutScreenerParameters
-from epp.plugins.disaggregation.rollout_shares import Layout, RolloutLabels, lay_out, pod_counts, shares
+from epp.plugins.disaggregation.rollout_shares import RolloutLabels, RolloutLayout, lay_out, pod_counts, shares
 
 _NO_MATCH = PluginMetric(
     "disaggregatedset_strict_header_no_match",
@@ -40,7 +40,7 @@ _MOST_REVISIONS_SHOWN = 100
 class _Shares(NamedTuple):
     """Shares of revisions, and what they were computed of."""
 
-    layout: Layout
+    layout: RolloutLayout
     available: Positions
     by_revision: Floats
     """By number; one more for no revision, 0."""

@@ -28,7 +28,7 @@ class RolloutLabels(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RolloutLayout:
     """Revisions, roles and pods of all slots, as numbers."""
 
     revisions: tuple[str, ...]
@@ -43,7 +43,7 @@ class Layout:
     """Number of roles."""
 
 
-def lay_out(endpoints: tuple[Endpoint | None, ...], labels: RolloutLabels) -> Layout:
+def lay_out(endpoints: tuple[Endpoint | None, ...], labels: RolloutLabels) -> RolloutLayout:
     """Return the layout of all slots. Endpoints with one UID are ranks of one pod; without, each counts as a pod."""
     number_of_role = {role: number for number, role in enumerate(labels.roles)}
     pods: dict[str, int] = {}
@@ -58,7 +58,7 @@ def lay_out(endpoints: tuple[Endpoint | None, ...], labels: RolloutLabels) -> La
             pod_of[slot] = pods.setdefault(endpoint.uid or f"name:{endpoint.id}", len(pods))
     revisions = tuple(sorted({*revision_of} - {""}))
     numbers = {"": NONE} | {revision: number for number, revision in enumerate(revisions)}
-    return Layout(
+    return RolloutLayout(
         revisions,
         np.array([numbers[revision] for revision in revision_of], dtype=np.intp),
         np.array(role_of, dtype=np.intp),
@@ -67,7 +67,7 @@ def lay_out(endpoints: tuple[Endpoint | None, ...], labels: RolloutLabels) -> La
     )
 
 
-def pod_counts(layout: Layout, slots: Positions) -> NDArray[np.intp]:
+def pod_counts(layout: RolloutLayout, slots: Positions) -> NDArray[np.intp]:
     """Return the number of pods by revision and role, of the endpoints in these slots."""
     counting = slots[(layout.role[slots] != NONE) & (layout.revision[slots] != NONE)]
     group = layout.revision[counting] * layout.roles + layout.role[counting]

@@ -41,6 +41,8 @@ from epp.plugins.endpoint_rates.profile import RateProfile, model_key
 from epp.plugins.endpoint_rates.table import Hardware, RateTable, StartingRates
 
 _OK = 200
+_EVENTS_WITHOUT_TOKEN = 2
+"""Events of a stream that carry no token: the role of the answer, and `[DONE]`."""
 _MOST_MODELS = 20
 """Models whose rates are told of, the latest."""
 _UPDATE_SECONDS = 0.1
@@ -83,7 +85,9 @@ class EndpointRatesProducer(
 
     Each streamed response gives a sample of the prefill rate, `uncached prompt tokens in flight at the endpoint,
     including its own / seconds to the first token`: the rate that would have predicted the time to the first token
-    under the load of that moment. `seconds from the first token to the last / (tokens - 1)` is a sample of the ITL.
+    under the load of that moment. `seconds from the first token to the last / (tokens - 1)` is a sample of the ITL; the
+    tokens are those of `usage`, or, where the response has none, the events of the stream times the tokens in an event
+    that the endpoint's responses with `usage` had.
     The learned rate is the profile's times the median of the last `window` ratios; its weight halves with each
     `halfLife` without a new sample and drops to 0 below a quarter. Endpoints without enough samples use the median
     ratio of those with the same hardware, or else of all. No samples: responses of another endpoint than the one
@@ -119,6 +123,8 @@ class EndpointRatesProducer(
         self._looked_at = -inf
         self._output_tokens = DEFAULT_OUTPUT_TOKENS
         self._answers = 0
+        self._tokens_per_event: dict[int, float] = {}
+        """By slot, learned from responses that have both usage and events."""
         self._fade_seconds = half_life / _STEPS_OF_HALF_LIFE
         self._starting: dict[str, Starting] = {}
         self._by_kind: dict[str, tuple[tuple[Hardware, ...], Sequence[StartingRates]]] = {}
@@ -185,7 +191,7 @@ class EndpointRatesProducer(
 
     def ended(self, request: Request, response: Response, seconds: float) -> None:
         sent = self._served_as_sent(request, response)
-        tokens = 0 if response.usage is None else response.usage.completion_tokens
+        tokens = 0.0 if sent is None else self._tokens_of(sent.slot, response)
         if sent is not None and tokens > 0:
             self._answers = min(self._answers + 1, _ANSWERS)
             self._output_tokens += (tokens - self._output_tokens) / self._answers
@@ -193,7 +199,20 @@ class EndpointRatesProducer(
             ratio = sent.itl_seconds * (tokens - 1) / seconds
             self._itl.add(sent.slot, sent.epoch, ratio, self.clock.now())
 
+    def _tokens_of(self, slot: int, response: Response) -> float:
+        """Return the tokens of a response: as the endpoint counted them, or else by its events."""
+        events = max(response.events - _EVENTS_WITHOUT_TOKEN, 0)
+        if response.usage is None:
+            return events * self._tokens_per_event.get(slot, 1.0)
+        tokens = response.usage.completion_tokens
+        if events and tokens >= self.parameters.min_output_tokens:
+            ratio = tokens / events
+            self._tokens_per_event[slot] = (self._tokens_per_event.get(slot, ratio) + ratio) / 2
+        return tokens
+
     def slots_removed(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._tokens_per_event.pop(slot, None)
         for learner in (self._prefill, self._itl, self._places):
             learner.forget(*slots)
 
@@ -281,5 +300,5 @@ class EndpointRatesProducer(
 
 
 def _is_alone(result: SchedulingResult, slot: int) -> bool:
-    """Return whether the request goes to one endpoint alone."""
+    """Return whether the request goes to one endpoint only."""
     return len(result.profiles) == 1 or all(leg is None or leg.slot == slot for leg in result.profiles.values())

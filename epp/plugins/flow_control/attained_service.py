@@ -51,7 +51,7 @@ class Decay:
         return now * self._per_second + self._turns * self._per_turn
 
 
-class Books:
+class ServiceLedger:
     """Service by flow, at most so many flows: those used last.
 
     All service decays alike. So what comes later is counted in units that are worth more, and nothing has to change as

@@ -24,7 +24,7 @@ from epp.framework.flow_control import FairnessPolicy, FlowOrder
 from epp.framework.limits import Weight
 from epp.framework.plugin_metrics import PluginMetric, Sample
 from epp.framework.printable import printable
-from epp.plugins.flow_control.attained_service import Books, Decay
+from epp.plugins.flow_control.attained_service import Decay, ServiceLedger
 
 _MOST_PROGRAMS = 16_384
 _MOST_SHOWN = 100
@@ -97,7 +97,9 @@ class ProgramAwareFairness(
     def setup(self) -> None:
         given = self.parameters
         now = self.clock.now()
-        self._books = Books(Decay(given.las_half_life_seconds, given.las_decay_factor), now, most=_MOST_PROGRAMS)
+        self._books = ServiceLedger(
+            Decay(given.las_half_life_seconds, given.las_decay_factor), now, most=_MOST_PROGRAMS
+        )
         self._swept_at = now
         self._charge: DataKey[_Charge] = DataKey("attained-service", producer=self.name)
 

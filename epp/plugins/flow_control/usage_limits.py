@@ -46,7 +46,7 @@ class PriorityHoldbackParameters(Parameters, frozen=True):
 class PriorityHoldback(UsageLimitPolicy[PriorityHoldbackParameters]):
     """Holds room back for higher priorities: the ceiling grows from `minCeiling` to `maxCeiling`.
 
-    Priorities are those of the configuration, 0, and that of the request; where there is one alone, it has
+    Priorities are those of the configuration, 0, and that of the request; where there is one only, it has
     `maxCeiling`.
     """
 

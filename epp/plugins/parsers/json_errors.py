@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a body, in the words of JSON: where, what was found and what belongs there."""
+"""Explains mistakes in a JSON body: position, found and expected value."""
 
 import re
 from codecs import utf_8_decode

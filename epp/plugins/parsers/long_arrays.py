@@ -67,7 +67,7 @@ def _between_values(text: "np.typing.NDArray[np.uint8]") -> int:
 def batches(array: Text) -> Iterator[tuple[int, Text]]:
     """Yield a JSON array as arrays of at most 4 KiB, each with the index of its first element.
 
-    A longer element is a view of that element alone, with the space around it. The array is valid JSON, and its
+    A longer element is a view of that element only, with the space around it. The array is valid JSON, and its
     elements keep their order. An empty array is one batch; an empty batch stands for 64 KiB that were searched for the
     end of an element in vain.
     """

@@ -28,6 +28,8 @@ _SLACK = 64
 """Records that are kept beyond twice the different ones."""
 _LOOKED_AT = 16
 """Records that are looked at, with each new one, for whether they came again."""
+_WITHDRAWN = 256
+"""Latest records among which one is looked for that is taken back."""
 _MOST_SETS = 64
 """Sets of lanes whose slots are kept at hand."""
 
@@ -134,6 +136,33 @@ class PrefixIndex:
         if lane.blocks > limit:
             self._evict(lane, min(lane.blocks - limit, lane.blocks - before + _EVICTED))
 
+    def withdraw(self, slot: int, hashes: "array[int]") -> None:
+        """Take back the last record of a chain, and drop the blocks that the slot holds for no other one.
+
+        Only one of the latest records is found; nothing changes where the chain has been evicted in part.
+        """
+        lane, runs = self._lanes.get(slot), self._runs
+        run, last, depth, chain = NONE, NONE, 0, hashes.tobytes()
+        while lane is not None and 8 * depth < len(chain):
+            run = runs.child(last, hashes[depth])
+            if run < 0 or not runs.mask(run) >> lane.number & 1:
+                return
+            common = runs.common(run, chain, depth)
+            depth += common
+            if common < runs.size(run):
+                return
+            last = run
+        if lane is None or last < 0:
+            return
+        oldest = max(lane.head, len(lane.touches) - _WITHDRAWN)
+        for at in range(len(lane.touches) - 1, oldest - 1, -1):
+            if lane.touches[at] == last:
+                lane.touches[at] = NONE
+                if self._tidying is not None and self._tidying.lane is lane:
+                    self._tidying.seen.discard(last)
+                self._evict_tail(lane, last, sys.maxsize)
+                return
+
     def forget(self, *slots: int) -> None:
         """Drop the blocks of slots: they hold none from now on, and those are freed bit by bit."""
         for slot in self._lanes.keys() & slots:
@@ -226,6 +255,8 @@ class PrefixIndex:
         least = max(lane.head, tidying.at - _LOOKED_AT)
         for at in range(tidying.at - 1, least - 1, -1):
             run = lane.touches[at]
+            if run < 0:
+                continue
             if run in tidying.seen:
                 self._let_go(lane, run)
                 lane.touches[at] = NONE

@@ -175,6 +175,16 @@ class ApproxPrefixCacheProducer(
             for chain in hashed.chains:
                 self._index.record(slot, chain, limit)
 
+    def request_failed(self, request: Request, result: SchedulingResult) -> None:
+        hashed = request.get(self._hashed_key)
+        match = request.get(self._match_key)
+        if hashed is None or match is None:
+            return
+        for slot in {leg.slot: None for leg in result.profiles.values() if leg is not None}:
+            if match.matched_blocks.item(slot) < hashed.blocks:  # it added some
+                for chain in hashed.chains:
+                    self._index.withdraw(slot, chain)
+
     def slots_removed(self, slots: Sequence[int]) -> None:
         self._index.forget(*slots)
 

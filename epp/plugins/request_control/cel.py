@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any, TypeAlias
 
 from epp.framework import MetadataValue, Usage
+from epp.framework.extras import install_command
 
 Variables: TypeAlias = Mapping[str, object]
 
@@ -25,7 +26,7 @@ class UsageExpression:
         try:
             cel = import_module("cel_expr_python.cel")
         except ImportError as error:
-            raise ValueError(f"{place} needs the package cel-expr-python: pip install 'inference-epp[cel]'") from error
+            raise ValueError(f"{place} needs the package cel-expr-python: {install_command('cel')}") from error
         self._what = f"{place} {source!r}"
         self._gives = gives
         self._error_type = cel.Type.ERROR

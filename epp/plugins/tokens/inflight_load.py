@@ -38,7 +38,7 @@ class InflightLoadProducer(PreRequest[InflightLoadParameters]):
 
     The cost is published for the target of each profile that ran; without a prefix match the whole prompt counts. It
     is added to the target's tokens in flight until the first token. All instances have one output. The estimated
-    output counts for the primary target alone.
+    output counts for the primary target only.
     """
 
     plugin_type = "inflight-load-producer"

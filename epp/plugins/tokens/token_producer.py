@@ -2,6 +2,7 @@
 """Counts the tokens of a prompt: by the parser's estimate, or with a tokenizer."""
 
 import codecs
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from epp.framework import (
     RequestBody,
     Stability,
 )
+from epp.framework.extras import install_command
 from epp.framework.regular_files import check_allowed
 from epp.plugins.tokens.media_sizes import ImageEstimate, VideoEstimate, says_of_videos, with_sizes
 
@@ -55,7 +57,7 @@ class TokenProducerParameters(Parameters, frozen=True):
     estimate: Estimate | None = None
     """Count four bytes as one token."""
     tokenizer: TokenizerFile | None = None
-    """Count with a tokenizer file; needs `pip install 'inference-epp[tokenizers]'`."""
+    """Count with a tokenizer file; needs the extra `tokenizers`."""
     vllm: dict[str, object] | None = None
     """A vLLM server that renders prompts. Refused: requests here wait for no other server."""
     uds_tokenizer_config: dict[str, object] | None = None
@@ -83,6 +85,17 @@ class TokenProducer(Producer[TokenProducerParameters]):
     """
 
     plugin_type = "token-producer"
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        given = self.parameters
+        if not given.model_name or given.estimate is not None or given.tokenizer is not None:
+            return ()
+        warning = (
+            "modelName alone makes llm-d ask a vLLM server for token ids; here prompts are estimated at four bytes a "
+            "token: write estimate: {} to confirm that, or name a tokenizer file"
+        )
+        return (warning,)
 
     def setup(self) -> None:
         # Either type's own name stands for the default producer.
@@ -150,9 +163,7 @@ def _load(path: str) -> "Tokenizer":
     try:
         from tokenizers import Tokenizer  # noqa: PLC0415  an extra, needed by those who name a file
     except ImportError as error:
-        raise ValueError(
-            f"tokenizer {path!r} needs the package tokenizers: pip install 'inference-epp[tokenizers]'"
-        ) from error
+        raise ValueError(f"tokenizer {path!r} needs the package tokenizers: {install_command('tokenizers')}") from error
     try:
         check_allowed(Path(path))
         tokenizer = Tokenizer.from_file(path)

@@ -11,7 +11,7 @@ from timing import no_log_lines, quick, tell, turns
 
 from epp.config import Builder, assemble
 from epp.datastore import Datastore
-from epp.director import Director, Held
+from epp.director import Director, PendingRequest
 from epp.extproc.decoding import decode
 from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.modes import GatewayTraits
@@ -65,7 +65,7 @@ async def play(director: Director, exchange: Sequence[bytes]) -> None:
         await asyncio.sleep(0)
         answers = session.receive(decode(message))
         for answer in answers:
-            if isinstance(answer, Held):
+            if isinstance(answer, PendingRequest):
                 await answer.settle()
                 answers = session.resume()
     assert answers

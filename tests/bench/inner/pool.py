@@ -10,7 +10,6 @@ from typing import Any
 import uvloop
 from timing import microseconds, no_log_lines, quick, tell, turns
 
-import epp
 from epp.config import Assembly, Builder, assemble, load_file
 from epp.director import Cause
 from epp.framework import Endpoint, Headers, SystemClock
@@ -21,7 +20,7 @@ from epp.heap import collect_rarely
 from epp.observability.metrics import Metrics
 from epp.picker.running import RunningConfig
 
-SAMPLES = Path(epp.__file__).parent / "samples"
+SAMPLES = Path(__file__).parents[3] / "config"
 PLAIN, HARDWARE = "llm-d-default", "heterogeneous-latency"
 HEADERS = Headers([(":path", "/v1/completions"), ("x-request-id", "bench")])
 BODY = b'{"model":"m","prompt":"hello hello hello hello"}'

@@ -31,7 +31,7 @@ from epp.extproc.wire import (
 )
 from epp.framework import Endpoint, Headers, SystemClock
 from epp.framework.registry import Registry
-from epp.outliers import OutlierMemory
+from epp.outliers import OutlierDetector
 from epp.scheduling import Guard
 
 STREAMED, BUFFERED = 1, 2
@@ -98,7 +98,7 @@ class Decided(Director):
                 outliers=outliers,
             )
 
-        guard, outliers = Guard(observer), OutlierMemory(store, clock)
+        guard, outliers = Guard(observer), OutlierDetector(store, clock)
         self._again = again
 
     def route(self, headers: Headers, *_: object, **__: object) -> Routing:

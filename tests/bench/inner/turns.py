@@ -21,7 +21,7 @@ from timing import no_log_lines, quick, tell, turns
 
 from epp.config import Assembly, Builder, assemble, load_text
 from epp.datastore import Datastore
-from epp.director import Director, Held, PoolPolicies, Rewrite
+from epp.director import Director, PendingRequest, PoolPolicies, Rewrite
 from epp.director.pipeline import Pipeline
 from epp.director.policies import NO_POLICIES
 from epp.framework import Endpoint, Headers, RequestError, SystemClock
@@ -96,7 +96,7 @@ class Line:
         for number in range(count):
             headers = Headers([(":path", COMPLETIONS), ("x-gateway-inference-fairness-id", f"t{number % 10_000}")])
             held = self.director.route(headers, BODY, None)
-            assert isinstance(held, Held), held
+            assert isinstance(held, PendingRequest), held
             self.waits.append(asyncio.ensure_future(_settled(held)))
             if number % 16 == 0:
                 await asyncio.sleep(0)
@@ -112,7 +112,7 @@ class Line:
                 wait.exception()
 
 
-async def _settled(held: Held) -> None:
+async def _settled(held: PendingRequest) -> None:
     """Wait for a request, and take what becomes of it, as a session does."""
     await held.settle()
     with contextlib.suppress(RequestError):

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules that hold for the figures of a generation, whatever the product; a figure with sparsity breaks them."""
 
+import re
 from itertools import groupby
 
 import pytest
 
 from epp.accelerators.catalogue import Product
-from epp.accelerators.catalogue.geforce import PRODUCTS as GEFORCE
 from epp.accelerators.catalogue.products import PRODUCTS
 
+GEFORCE = [product for product in PRODUCTS if re.match(r"rtx-\d{4}(-ti)?$", product.name)]
 NVIDIA = [product for product in PRODUCTS if product.vendor == "nvidia" and product not in GEFORCE]
 BY_NAME = {product.name: product for product in PRODUCTS}
 

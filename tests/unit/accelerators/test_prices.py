@@ -16,7 +16,7 @@ from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.registry import Registry
 from epp.framework.second_look import UNCHANGED_SECONDS
 from epp.framework.snapshot import ACCELERATOR
-from epp.last_good_file import Parsed
+from epp.last_good_file import ParsedFile
 
 YAML = Path("prices.yaml")
 MACHINE, REGION = "node.kubernetes.io/instance-type", "topology.kubernetes.io/region"
@@ -237,7 +237,7 @@ def test_ome_7_other_currencies_are_said():
 
 @given(st.binary(max_size=300), st.sampled_from([YAML, Path("p.csv"), Path("p.json")]))
 def test_any_bytes_are_a_price_list_or_a_clear_error(content, path):
-    parsed = Parsed((), 0)
+    parsed = ParsedFile((), 0)
     with suppress(ValueError):
         parsed = read_prices(content, path)
     assert all(price.title and price.line for price in parsed.value)

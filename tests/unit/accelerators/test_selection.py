@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
+from structlog.testing import capture_logs
 
 from epp.accelerators.selection.producer import AcceleratorSelectionProducer
 from epp.config import Builder, assemble, load_text
@@ -105,6 +106,23 @@ def test_ome_5_strict_a_class_outside_the_allow_list_is_a_bad_request():
     with pytest.raises(BadRequestError, match=message) as refused:
         select(plugin, **{"class": "a100,h100"})
     assert refused.value.status == 400
+
+
+def test_ome_5_strict_an_excluded_class_is_a_bad_request():
+    plugin = build(defaults={"excludedClasses": ["k80"]}, allowRequestOverrides=True)
+    with pytest.raises(BadRequestError, match=r"asks for k80, which is not allowed$") as refused:
+        select(plugin, **{"class": "k80"})
+    assert refused.value.status == 400
+    assert select(plugin, **{"class": "a100"}).default.classes == ("a100",)
+
+
+def test_ome_5_lenient_an_excluded_class_is_ignored_and_logged_but_not_for_every_request():
+    plugin = build(defaults={"excludedClasses": ["k80"]}, allowRequestOverrides=True, requestOverrides="lenient")
+    with capture_logs() as logs:
+        found = [select(plugin, **{"class": "k80"}) for _ in range(5)]
+    assert found[0].default.classes == ()
+    (line,) = logs
+    assert line["problems"] == ["header 'x-epp-accelerator-class' asks for k80, which is not allowed"]
 
 
 def test_ome_5_lenient_a_class_outside_the_allow_list_is_ignored_with_a_warning():

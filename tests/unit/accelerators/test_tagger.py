@@ -15,7 +15,7 @@ from epp.collectors import Tagging
 from epp.datastore import Datastore
 from epp.framework import ConfigurationError, Endpoint, ManualClock
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, AcceleratorTag
-from epp.framework.datalayer import Concerns
+from epp.framework.datalayer import AffectedEndpoints
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 
@@ -170,7 +170,7 @@ async def test_without_paths_there_is_nothing_to_follow():
         await source().follow(never)
 
 
-def never(_concerns: Concerns) -> None:
+def never(_concerns: AffectedEndpoints) -> None:
     raise AssertionError
 
 

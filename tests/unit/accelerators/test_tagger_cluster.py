@@ -13,7 +13,7 @@ from epp.accelerators.tagger import AcceleratorTagger
 from epp.framework import Endpoint, ManualClock
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
-from epp.framework.datalayer import Concerns, every_endpoint
+from epp.framework.datalayer import AffectedEndpoints, every_endpoint
 from epp.framework.inputs import InputProblem
 from epp.framework.registry import Registry
 from epp.framework.second_look import UNCHANGED_SECONDS
@@ -72,7 +72,7 @@ def of(kind: ObjectKind, *documents: dict, gone: Sequence[str] = ()) -> ObjectsO
     return ObjectsOfKind(kind, objects, frozenset((*objects, *gone)))
 
 
-def take(tagger: AcceleratorTagger, *kinds: ObjectsOfKind) -> Concerns:
+def take(tagger: AcceleratorTagger, *kinds: ObjectsOfKind) -> AffectedEndpoints:
     return asyncio.run(tagger.objects_changed(kinds))
 
 

@@ -298,6 +298,10 @@ def test_endpoints_are_shown_with_load_and_hardware(house):
     assert (row["load"]["waiting"], row["load"]["kvUsage"], row["available"]) == (1.0, 0.6, True)
     assert (row["accelerator"]["class"], row["accelerator"]["costPerHour"]) == ("a100", 2.5)
     assert [row["name"] for row in house.shown("/api/endpoints?offset=2")["endpoints"]] == ["e2"]
+    only = house.shown("/api/endpoints?filter=E1")
+    assert ([row["name"] for row in only["endpoints"]], only["matching"], only["total"]) == (["e1"], 1, 3)
+    assert house.shown("/api/endpoints?filter=nothing")["endpoints"] == []
+    assert house.shown(f"/api/endpoints?filter={'x' * 101}", 400)["error"]["message"].startswith("filter has 101")
     for name in ("e1", "default/e1", "10.0.0.1:8000"):
         assert house.shown(f"/api/endpoints/{name}")["id"] == "default/e1"
     assert house.shown("/api/endpoints/nobody", 404)["error"]["type"] == "NotFound"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[3]
-_spec = importlib.util.spec_from_file_location("figures", REPOSITORY / "docs" / "figures.py")
+_spec = importlib.util.spec_from_file_location("figures", REPOSITORY / "tools" / "figures.py")
 figures = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(figures)
 
@@ -35,7 +35,7 @@ def run(**medians: float) -> figures.Figures:
 
 
 def test_table_takes_the_place_of_the_one_before():
-    written = figures.with_figures(PLACE.format("summary", "an old table\n"), run(fast=149.0, slow=15_100.0))
+    written = figures.with_figures(PLACE.format("all", "an old table\n"), run(fast=149.0, slow=15_100.0))
     assert written.startswith("before\n")
     assert written.endswith("<!-- end of figures -->\nafter\n")
     assert "old" not in written

@@ -96,7 +96,7 @@ def test_command_of_this_program_is_shown_without_the_places_of_the_machine():
 
 
 def committed() -> Document:
-    return msgspec.json.decode((REPOSITORY / "bench.json").read_bytes(), type=Document)
+    return msgspec.json.decode((REPOSITORY / "tests/bench/bench.json").read_bytes(), type=Document)
 
 
 def test_committed_figures_are_of_a_whole_run():

@@ -14,9 +14,9 @@ from profiles.workloads import Trace, trace
 from run_profiles import Case, refuse_unreal
 
 from epp.config import load_text
+from epp.config.ready_made import sample_texts
 from epp.framework.roles import Producer
 from epp.framework.snapshot import IN_FLIGHT, RUNNING
-from epp.samples import sample_texts
 from epp.sim import SimProfile, SimRequest
 
 pytestmark = pytest.mark.slow

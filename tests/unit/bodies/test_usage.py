@@ -36,6 +36,16 @@ def test_recorded_stream_has_its_usage_in_the_last_chunk():
     assert of_stream(body[: body.index(b'"usage"')]) is None
 
 
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_events_of_a_stream_are_counted_however_it_is_cut(end, size):
+    body = (b'data: {"choices":[]}' + end) * 5 + b"data: [DONE]" + end
+    reader = UsageReader(event_stream=True)
+    for at in range(0, len(body), size):
+        reader.feed(body[at : at + size], last=at + size >= len(body))
+    assert reader.events == 6
+
+
 def test_chat_answer():
     details = {"cached_tokens": 8}
     usage = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25, "prompt_tokens_details": details}

@@ -16,9 +16,9 @@ from epp.cli.commands import COMMANDS
 
 HEAVY = ("aiohttp", "grpc", "numpy", "prometheus_client", "rich", "structlog", "google.protobuf")
 NETWORK = ("aiohttp", "grpc", "prometheus_client")
-UNUSED = ("cryptography", "lightkube", "numpy.random", "pygments", "rich", "watchfiles")
+UNUSED = ("cryptography", "lightkube", "numpy.random", "watchfiles")
 """Of a picker with the default configuration and a certificate of its own."""
-DEFAULT_CONFIG = Path(__file__).parents[3] / "epp" / "samples" / "llm-d-default.yaml"
+DEFAULT_CONFIG = Path(__file__).parents[3] / "config" / "llm-d-default.yaml"
 ASKED = [["--version"], ["--help"], *([*name.split(), "--help"] for name in COMMANDS)]
 
 

@@ -224,7 +224,7 @@ def test_class_of_a_module_is_allowed_by_flag(check):
 
 
 def test_ready_made_files_are_sound():
-    files = map(str, sorted((Path(__file__).parents[3] / "epp" / "samples").glob("*.yaml")))
+    files = map(str, sorted((Path(__file__).parents[3] / "config").glob("*.yaml")))
     result = CliRunner().invoke(application(), ["check", "--strict", *files])
     assert [line for line in result.stdout.splitlines() if line.startswith(("  error", "  warning"))] == []
     assert result.exit_code == 0

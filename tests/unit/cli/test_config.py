@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import epp.samples
 from epp.cli.app import application
+from epp.config.ready_made import DIRECTORY
 
-FILES = sorted(Path(epp.samples.__file__).parent.glob("*.yaml"))
+FILES = sorted(DIRECTORY.glob("*.yaml"))
+
+
+SCHEMA = Path(__file__).parents[3] / "docs/reference/endpointpickerconfig.schema.json"
 
 
 def run(*arguments: str):
@@ -49,4 +52,4 @@ def test_name_is_not_a_path():
 def test_schema_is_the_one_in_the_package():
     code, said, _ = run("schema")
     assert code == 0
-    assert json.loads(said) == json.loads((FILES[0].parent / "endpointpickerconfig.schema.json").read_text())
+    assert json.loads(said) == json.loads(SCHEMA.read_text())

@@ -222,9 +222,15 @@ def test_what_cannot_be_is_an_error_of_one_line(arguments, problem):
     assert len(output.splitlines()) == 1
 
 
+def test_id_of_a_request_finds_its_decision_as_well(admin, file):
+    assert explained("r1", f"--admin={admin}") == explained("--request=r1", f"--admin={admin}")
+    assert explained("r1", f"--file={file}") == explained("--request=r1", f"--file={file}")
+    assert explained("r1", f"--file={file}")[0] == 0
+
+
 def test_decision_that_is_not_there_says_which_are(admin, file):
     code, output = explained("d-9", f"--admin={admin}")
-    assert (code, "has no decision 'd-9': it has given way to later ones" in output) == (1, True)
+    assert (code, "has no decision or request 'd-9': it has given way to later ones" in output) == (1, True)
     code, output = explained("--request=r9", f"--admin={admin}")
     assert (code, "--decision-sample-rate" in output) == (1, True)
     code, output = explained("--request=r9", f"--file={file}")

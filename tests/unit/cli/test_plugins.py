@@ -62,7 +62,7 @@ def test_one_type_is_shown_in_full_with_nested_parameters(plugins):
 
 def test_texts_are_shown_as_they_are_written(plugins):
     _, said, _ = plugins("tokenizer")
-    assert "'inference-epp[tokenizers]'" in said
+    assert "needs the extra `tokenizers`" in said
 
 
 def test_types_asked_for_are_all_shown(plugins):
@@ -74,7 +74,16 @@ def test_types_asked_for_are_all_shown(plugins):
 def test_unknown_type_is_refused_with_the_nearest_one(plugins):
     code, said, complaint = plugins("queue-scorrer")
     assert (code, said) == (1, "")
-    assert complaint == "error: no plugin type 'queue-scorrer'; did you mean 'queue-scorer'?\n"
+    assert (
+        complaint
+        == "error: no plugin type 'queue-scorrer'; did you mean 'queue-scorer'?; `epp plugins` lists all types\n"
+    )
+
+
+def test_unknown_type_like_none_is_refused_with_the_nearest_three(plugins):
+    code, said, complaint = plugins("nope")
+    assert (code, said) == (1, "")
+    assert re.search(r"the nearest of \d+ are [\w-]+, [\w-]+, [\w-]+; `epp plugins` lists all types\n$", complaint)
 
 
 def test_json_is_for_programs(plugins):

@@ -6,7 +6,7 @@ from hub_objects import OCM, cluster, decision, decoded, hub_of, placement, scor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.clusters.standings import Standings, standings
+from epp.clusters.cluster_status import ClusterStatuses, cluster_statuses
 from epp.framework.clusters import TaintEffect
 from epp.objects.multikueue import MultiKueueCluster
 from epp.objects.placement import Coordinate
@@ -236,6 +236,6 @@ def test_any_value_anywhere_is_refused_said_or_used_and_ends_nothing(data):
     path = data.draw(st.sampled_from(places(document)[1:]))
     broken = put(document, path, data.draw(json_values))
     found = hub_of(broken, *SOUND)
-    at = standings(found, Standings(), 0.0)
-    for standing in at.known.values():
-        assert all(-100 <= value <= 100 for value in standing.scores.values())
+    at = cluster_statuses(found, ClusterStatuses(), 0.0)
+    for status in at.known.values():
+        assert all(-100 <= value <= 100 for value in status.scores.values())

@@ -67,8 +67,8 @@ async def test_ocm_1_endpoints_of_clusters_that_export_the_pool_are_kept_and_loc
     ]
 
     def kept() -> list[bool]:
-        standings = [source.tag(endpoint).attributes[CLUSTER] for endpoint in endpoints]
-        return keeps.filter(Request("r"), candidates(records={CLUSTER: standings})).tolist()
+        statuses = [source.tag(endpoint).attributes[CLUSTER] for endpoint in endpoints]
+        return keeps.filter(Request("r"), candidates(records={CLUSTER: statuses})).tolist()
 
     assert kept() == [True, True, False, True]
     replace(path, yaml.safe_dump(exported_by("north")))

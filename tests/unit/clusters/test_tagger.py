@@ -16,7 +16,7 @@ from epp.collectors import Tagging
 from epp.datastore import Datastore
 from epp.framework import ConfigurationError, Endpoint, ManualClock
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
-from epp.framework.clusters import CLUSTER, ClusterStanding
+from epp.framework.clusters import CLUSTER, ClusterStatus
 from epp.framework.parameters import ParameterError
 from epp.framework.registry import Registry
 from epp.kube.resources import CLUSTERS
@@ -48,7 +48,7 @@ def write(path, *documents: dict) -> None:
     replace(path, yaml.safe_dump_all(documents))
 
 
-def tag(tagger: ClusterTagger, endpoint: Endpoint = EAST) -> ClusterStanding:
+def tag(tagger: ClusterTagger, endpoint: Endpoint = EAST) -> ClusterStatus:
     return tagger.tag(endpoint).attributes[CLUSTER]
 
 
@@ -92,8 +92,8 @@ def test_ocm_1_cluster_is_that_of_the_endpoint_of_a_label_or_the_local_one(sourc
 
 
 def test_endpoint_of_no_known_cluster_has_no_scores(source):
-    assert tag(source()) == ClusterStanding(cluster="east")
-    assert tag(source(), Endpoint("x", "10.0.0.9", 8000)) == ClusterStanding(local=True)
+    assert tag(source()) == ClusterStatus(cluster="east")
+    assert tag(source(), Endpoint("x", "10.0.0.9", 8000)) == ClusterStatus(local=True)
 
 
 async def test_ocm_2_new_scores_in_a_file_reach_the_endpoints_of_that_cluster(source, tmp_path):

@@ -82,6 +82,24 @@ def test_values_that_are_no_numbers_say_nothing():
     assert math.isnan(said[KV_BLOCKS])
 
 
+@pytest.mark.parametrize(
+    ("line", "column", "problem"),
+    [
+        (b"vllm:num_requests_waiting -5", WAITING, "vllm:num_requests_waiting is -5"),
+        (b"vllm:num_requests_running 1e30", RUNNING, "vllm:num_requests_running is 1e+30"),
+        (b"vllm:kv_cache_usage_perc -1", KV_USAGE, "vllm:kv_cache_usage_perc is -1"),
+        (b"vllm:kv_cache_usage_perc 97", KV_USAGE, "vllm:kv_cache_usage_perc is 97"),
+        (b"vllm:num_requests_waiting 0 1000", WAITING, "vllm:num_requests_waiting has a time stamp long past"),
+    ],
+)
+def test_value_that_cannot_be_is_unknown_and_told(line, column, problem):
+    page = b"vllm:prefix_cache_queries_total 7\n" + line + b"\n"
+    report = extractor().extract(page, VLLM)
+    assert math.isnan(report.columns[column])
+    assert report.columns[PREFIX_QUERY_TOKENS] == 7
+    assert report.problems == (problem,)
+
+
 def test_old_spelling_of_kv_usage_is_taken_when_the_new_one_is_absent():
     assert columns(b"vllm:gpu_cache_usage_perc 0.5\n")[KV_USAGE] == 0.5
     assert columns(b"vllm:gpu_cache_usage_perc 0.5\nvllm:kv_cache_usage_perc 0.25\n")[KV_USAGE] == 0.25

@@ -2,6 +2,7 @@
 """Servers whose pages go beyond a limit: what is read, what is said, and how long anything else waits."""
 
 import asyncio
+import math
 import time
 from collections import Counter
 
@@ -258,3 +259,12 @@ def test_whole_pages_give_back_what_they_took(steps):
                 page.begin()
                 sizes[which] = 0
         assert arriving.used == sum(max(size - 65_536, 0) for size in sizes)
+
+
+async def test_page_with_impossible_values_is_shown_as_read_in_part(collecting, until, store):
+    page = b"vllm:num_requests_waiting -5\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.1\n"
+    async with answering(whole(page)) as server:
+        condition, _, _ = await settled(collecting, until, store, server.port)
+    assert condition.contact is Contact.READ_IN_PART
+    assert condition.why == ("the page says what cannot be: vllm:num_requests_waiting is -5; that counts as unknown")
+    assert math.isnan(store.snapshot().column(WAITING)[0])

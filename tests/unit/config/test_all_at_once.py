@@ -13,7 +13,7 @@ from epp.config.problems import written
 from epp.framework import ManualClock
 from epp.framework.registry import Registry
 
-CONFIG = Path(__file__).parents[3] / "epp" / "samples"
+CONFIG = Path(__file__).parents[3] / "config"
 
 MANY = """\
 apiVersion: llm-d.ai/v2

@@ -14,7 +14,7 @@ from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 
-CONFIG = Path(__file__).parents[3] / "epp" / "samples"
+CONFIG = Path(__file__).parents[3] / "config"
 HARDWARE = {
     "h100": AcceleratorDeclaration(accelerator_class="h100", count=1, cost_per_hour=4.25),
     "slice": AcceleratorDeclaration(accelerator_class="a100-40gb", count=1, profile="3g.20gb", cost_per_hour=2.0),

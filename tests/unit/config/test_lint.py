@@ -19,10 +19,29 @@ def test_a_sound_configuration_is_not_warned_of(warned):
     assert warned(BALANCED) == []
 
 
+def test_plugin_that_no_profile_refers_to_is_warned_of(warned):
+    text = "plugins: [{type: queue-scorer}, {type: decode-filter, name: mine}, {type: token-producer}]\n"
+    assert warned(text + profile("pluginRef: queue-scorer")) == [
+        (
+            "c.yaml:3:33: plugins[1]: plugin 'mine' has no effect: no profile and no other plugin refers to it; add a "
+            "pluginRef to a profile, or remove it"
+        )
+    ]
+    assert warned("plugins: [{type: queue-scorer}]") == []  # one profile is implied, of all that is there
+
+
+def test_token_producer_that_names_a_model_alone_is_warned_of(warned):
+    alone = "plugins: [{type: queue-scorer}, {type: token-producer, parameters: {modelName: m%s}}]\n"
+    (found,) = warned(alone % "")
+    assert "prompts are estimated at four bytes a token" in found
+    assert warned(alone % ", estimate: {}") == []
+
+
 def test_gie_20_affinity_scorers_alone_are_warned_of(warned):
-    lonely = "plugins: [{type: prefix-cache-scorer}, {type: lora-affinity-scorer}, {type: queue-scorer}]\n"
+    affine = "plugins: [{type: prefix-cache-scorer}, {type: lora-affinity-scorer}]\n"
+    lonely = affine.replace("]\n", ", {type: queue-scorer}]\n")
     affinity = ("pluginRef: prefix-cache-scorer", "pluginRef: lora-affinity-scorer")
-    assert warned(lonely + profile(*affinity)) == [
+    assert warned(affine + profile(*affinity)) == [
         (
             "c.yaml:4:22: schedulingProfiles[0]: profile 'p' has affinity scorers only (prefix-cache-scorer, "
             "lora-affinity-scorer): nothing limits the load of a popular endpoint"
@@ -46,7 +65,7 @@ def test_profile_without_scorers_has_no_scorers_to_warn_of(warned):
 
 @pytest.mark.parametrize("fallback", ["true", "false"])
 def test_filter_that_may_leave_nobody_is_warned_of_until_the_file_says_what_then(warned, fallback):
-    assert warned("plugins: [{type: queue-scorer}, {type: decode-filter}]\n" + profile("pluginRef: decode-filter")) == [
+    assert warned("plugins: [{type: decode-filter}]\n" + profile("pluginRef: decode-filter")) == [
         (
             "c.yaml:4:22: schedulingProfiles[0]: profile 'p': filter 'decode-filter' may drop all candidates, and "
             "then the request is refused with 429: set fallbackOnEmpty to true to use any endpoint instead, or to "
@@ -58,9 +77,8 @@ def test_filter_that_may_leave_nobody_is_warned_of_until_the_file_says_what_then
 
 
 def test_scorers_that_measure_the_same_are_warned_of(warned):
-    two = (
-        "plugins: [{type: queue-scorer, name: a}, {type: queue-scorer, name: b}, {type: kv-cache-utilization-scorer}]\n"
-    )
+    two = "plugins: [{type: queue-scorer, name: a}, {type: queue-scorer, name: b}]\n"
+    other = "plugins: [{type: queue-scorer, name: a}, {type: kv-cache-utilization-scorer}]\n"
     assert warned(two + profile("pluginRef: a", "pluginRef: b")) == [
         (
             "c.yaml:4:22: schedulingProfiles[0]: profile 'p': 'a' and 'b' measure the same thing "
@@ -68,7 +86,7 @@ def test_scorers_that_measure_the_same_are_warned_of(warned):
             "twice"
         )
     ]
-    assert warned(two + profile("pluginRef: a", "pluginRef: kv-cache-utilization-scorer")) == []
+    assert warned(other + profile("pluginRef: a", "pluginRef: kv-cache-utilization-scorer")) == []
     assert not [one for one in warned(two + profile("pluginRef: a", "pluginRef: b, weight: 0")) if "measure" in one]
 
 

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from epp.framework import PREFIX_MATCH, PROMPT_TOKENS, Headers, PrefixMatch, Producer, Request, RequestBody
-from epp.framework.clusters import CLUSTER, ClusterStanding, ClusterTaint, TaintEffect
+from epp.framework.clusters import CLUSTER, ClusterStatus, ClusterTaint, TaintEffect
 from epp.framework.testing import candidates, run_scheduling
 
-SAMPLE = Path(__file__).parents[3] / "epp" / "samples" / "multi-cluster.yaml"
+SAMPLE = Path(__file__).parents[3] / "config" / "multi-cluster.yaml"
 GPU = "resource-usage-score/gpuClusterAvailable"
 
 
@@ -46,8 +46,8 @@ def chosen(
     prompt=160,
 ) -> str:
     """Return the cluster of the target among two servers in east, the local cluster, and two in west."""
-    east = ClusterStanding(cluster="east", local=True, scores={GPU: scores[0]}, taints=taints)
-    west = ClusterStanding(cluster="west", scores={GPU: scores[1]})
+    east = ClusterStatus(cluster="east", local=True, scores={GPU: scores[0]}, taints=taints)
+    west = ClusterStatus(cluster="west", scores={GPU: scores[1]})
     load = {"waiting": waiting, "in_flight_tokens": tokens, "kv_usage": kv, "running": [0] * 4}
     pool = candidates(records={CLUSTER: [east, east, west, west]}, **load)
     body = RequestBody(model="m", prompt=b"x" * 4 * prompt, prompt_tokens=prompt)

@@ -27,7 +27,7 @@ def test_extractor_reads_the_kind_of_its_source(build):
 
 def test_plugin_that_is_no_extractor_reads_its_own_kinds(build):
     found = build("plugins: [{type: accelerator-data-source}, {type: topology-extractor}]")
-    assert kinds(found)["topology-extractor"] == ()
+    assert kinds(found)["topology-extractor"] == (ObjectKind("", "Node"),)
     assert ObjectKind("ome.io", "AcceleratorClass") in kinds(found)["accelerator-data-source"]
 
 

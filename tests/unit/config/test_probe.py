@@ -2,12 +2,27 @@
 """A plugin is tried before it serves: unusable results are refused, errors are warned of."""
 
 import re
+import sys
+import threading
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from epp.framework import Admitter, Candidates, Filter, Picker, Producer, Request, Scorer
+from epp.config.probe import in_time
+from epp.framework import (
+    Admitter,
+    Aggregator,
+    Candidates,
+    Destination,
+    Filter,
+    Picker,
+    Producer,
+    ProfilePicker,
+    Request,
+    Scorer,
+)
 from epp.framework.errors import SaturatedError
 from epp.framework.registry import Registry
 
@@ -100,13 +115,67 @@ class Fails(Producer):
         raise ZeroDivisionError("1 / 0")
 
 
+class PicksAString(ProfilePicker):
+    plugin_type = "picks-a-string"
+
+    def pick_profiles(self, request, profiles, results):
+        return "" if results else "default"
+
+
+class PicksUnknown(ProfilePicker):
+    plugin_type = "picks-unknown"
+
+    def pick_profiles(self, request, profiles, results):
+        return ["nope"]
+
+
+class TouchesNothing(ProfilePicker):
+    plugin_type = "touches-nothing"
+
+    def pick_profiles(self, request, profiles, results):
+        return results["default"].targets
+
+
+class Undeclared(Aggregator):
+    plugin_type = "undeclared"
+
+    def aggregate(self, request, results):
+        return Destination(results["default"], headers={"x-mine": "1"})
+
+
+class Tuple(Aggregator):
+    plugin_type = "tuple"
+
+    def aggregate(self, request, results):
+        return results["default"].targets
+
+
+class Careless(Aggregator):
+    plugin_type = "careless"
+
+    def aggregate(self, request, results):
+        return Destination(results["default"].primary)
+
+
+HANDLERS = (PicksAString, PicksUnknown, TouchesNothing, Undeclared, Tuple, Careless)
+
+
+class Hangs(Scorer):
+    plugin_type = "hangs"
+    end = threading.Event()
+
+    def score(self, request, candidates):
+        self.end.wait()
+        return np.zeros(len(candidates))
+
+
 PLUGINS = (ThreeNumbers, Words, Nans, Percent, Slow, Raises, PlainList, Indexes, Outside, Refuses, Holds, Fails)
 
 
 @pytest.fixture
 def registry():
     registry = Registry()
-    for cls in PLUGINS:
+    for cls in (*PLUGINS, *HANDLERS):
         registry.register(cls)
     return registry
 
@@ -161,3 +230,37 @@ def test_plugin_that_no_request_can_wait_for_is_warned_of(warned, registry, take
     found = [one for one in warned("plugins: [{type: slow}]", registry=registry) if "request waits" in one]
     assert len(found) == (milliseconds is not None)
     assert all(f"plugin 'slow' takes {milliseconds} ms for a few made-up endpoints" in one for one in found)
+
+
+def test_plugin_that_never_returns_is_refused_by_name(refused, registry, monkeypatch):
+    monkeypatch.setattr(sys.modules["epp.config.assemble"], "in_time", partial(in_time, limit_seconds=0.01))
+    registry.register(Hangs)
+    (found,) = refused("plugins: [{type: hangs}]", registry=registry)
+    Hangs.end.set()
+    assert str(found).startswith("c.yaml:3:11: plugins[0]: plugin 'hangs' did not return within 5 s")
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("picks-a-string", "returned 'default' instead of a list of profiles"),
+        ("undeclared", "headers ['x-mine'] are dropped: add them to `sets_headers` of Undeclared"),
+        ("tuple", "returned tuple instead of a Destination"),
+    ],
+)
+def test_profile_picker_or_aggregator_of_unusable_results_is_refused(refused, registry, kind, problem):
+    (found,) = refused(f"plugins: [{{type: {kind}}}]", registry=registry)
+    assert str(found) == f"c.yaml:3:11: plugins[0]: plugin {kind!r} {problem}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("picks-unknown", "profile picker 'picks-unknown' chose ['nope'], which are not among the profiles"),
+        ("touches-nothing", "KeyError: 'default'"),
+        ("careless", "AttributeError: 'ProfileResult' object has no attribute 'primary'"),
+    ],
+)
+def test_profile_picker_or_aggregator_that_raises_is_warned_of(warned, registry, kind, problem):
+    found = [one for one in warned(f"plugins: [{{type: {kind}}}]", registry=registry) if "made-up" in one]
+    assert problem in found[0]

@@ -18,7 +18,7 @@ from epp.framework.registry import Registry
 from epp.framework.snapshot import CORE_COLUMNS
 
 REPOSITORY = Path(__file__).parents[3]
-CONFIG = REPOSITORY / "epp" / "samples"
+CONFIG = REPOSITORY / "config"
 FILES = sorted(CONFIG.glob("*.yaml"))
 ENTRIES = plugin_reference(Registry()).plugins
 SCHEMA = config_schema(Registry())

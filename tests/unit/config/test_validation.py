@@ -9,6 +9,11 @@ from epp.framework.snapshot import WAITING
 
 TWO_PROFILES = "schedulingProfiles: [{name: a, plugins: []}, {name: b, plugins: []}]\n"
 
+NO_PICKER = (
+    "2 profiles and no profile picker to choose among them; add a profile picker to plugins, such as "
+    "disagg-profile-handler, or keep one profile"
+)
+
 
 def profile(*refs: str) -> str:
     return f"schedulingProfiles: [{{name: p, plugins: [{', '.join(f'{{{ref}}}' for ref in refs)}]}}]\n"
@@ -159,7 +164,7 @@ def test_profile_refers_to_filters_scorers_and_one_picker(refused, text, problem
 @pytest.mark.parametrize(
     ("plugins", "problem"),
     [
-        ("[]", "2 profiles and no profile picker to choose among them"),
+        ("[]", NO_PICKER),
         (
             "[{type: single-profile-handler}]",
             "plugin 'single-profile-handler': single-profile-handler takes one profile, not 2: a, b",

@@ -108,3 +108,36 @@ def test_unknown_is_not_another_but_every_known_difference_is():
         one, other = Identity("a", "h", uid, boot), Identity("a", "h", other_uid, other_boot)
         differs = {uid, other_uid} == {"1", "2"} or {boot, other_boot} == {"1", "2"}
         assert one.is_another_than(other) is other.is_another_than(one) is differs
+
+
+def test_is_11_pod_that_only_a_tagger_knows_resets_when_it_is_another(store):
+    listed = endpoint()
+    with_knowledge(store, listed)
+    store.tag(listed, Report({}, {LORA: LORAS}, uid="u1", boot_id="b1"))
+    assert known(store, listed) == (3, 1, LORAS)
+    store.replace([endpoint()])  # the endpoint list is read again: it does not name the pod
+    store.tag(listed, Report({}, {LORA: LORAS}, boot_id="b1"))
+    assert known(store, listed) == (3, 1, LORAS)
+    changes = []
+    store.subscribe(changes.append)
+    store.tag(listed, Report({}, {LORA: LORAS}, uid="u2", boot_id="b1"))
+    assert [(len(change.added), len(change.removed)) for change in changes] == [(1, 1)]
+    waiting, in_flight, loras = known(store, listed)
+    assert (np.isnan(waiting), in_flight, loras) == (True, 0.0, LORAS)
+
+
+def test_is_11_boot_that_only_a_tagger_knows_resets_with_tags_of_the_whole_pool(store):
+    listed = endpoint()
+    with_knowledge(store, listed)
+    for boot, waiting in (("b1", 3), ("b1", 3), ("b2", float("nan"))):
+        staging = store.stage({listed.id: (listed, [Report({}, {LORA: LORAS}, boot_id=boot)])})
+        list(staging.steps())
+        store.put_tags(staging)
+        assert known(store, listed)[0] == pytest.approx(waiting, nan_ok=True)
+
+
+def test_is_11_pod_of_the_discovery_counts_before_that_of_a_tagger(store):
+    followed = endpoint(uid="u2")
+    with_knowledge(store, followed)
+    store.tag(followed, Report({}, {}, uid="u1"))  # it has an older version of the objects
+    assert known(store, followed)[:2] == (3, 1)

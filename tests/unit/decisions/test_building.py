@@ -12,9 +12,8 @@ from epp.config.load import load_text
 from epp.decisions.building import record_of
 from epp.decisions.record import DecisionRecord, Ending, Timings
 from epp.director import Pipeline, Subset
-from epp.flow_control import STAY
-from epp.flow_control.outcomes import Outcome
-from epp.flow_control.stay import Stay
+from epp.flow_control import QUEUEING_OUTCOME
+from epp.flow_control.outcomes import Outcome, QueueingOutcome
 from epp.framework import Candidates, Filter, FilterParameters, Headers, ManualClock, Mask, Request, Scorer
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
 from epp.framework.arrays import Floats
@@ -210,7 +209,7 @@ def test_no_text_of_the_prompt_and_no_control_characters():
 
 def test_time_in_a_queue_and_the_ending_are_in_the_record():
     request = Request("r4")
-    request.put(STAY, Stay(Outcome.DISPATCHED, 0.25))
+    request.put(QUEUEING_OUTCOME, QueueingOutcome(Outcome.DISPATCHED, 0.25))
     ending = Ending(cause="natural", status=200)
     record = recorded(ZONES, zones("a"), request, ending=ending, timings=Timings(scheduling=0.001))
     assert record.timings == Timings(queue=0.25, queue_outcome="Dispatched", scheduling=0.001)

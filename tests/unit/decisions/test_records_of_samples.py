@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.config import Builder, assemble, load_text
+from epp.config.ready_made import sample_texts
 from epp.decisions.building import record_of
 from epp.decisions.record import DecisionRecord
 from epp.director import Pipeline
@@ -17,7 +18,6 @@ from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
 from epp.framework.roles import Producer, RequestHeaders
 from epp.framework.testing import candidates
-from epp.samples import sample_texts
 from epp.scheduling import Guard, PluginObserver
 
 GUARD = Guard(PluginObserver())

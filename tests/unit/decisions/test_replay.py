@@ -181,7 +181,7 @@ def test_command_says_how_many_picks_differ(files):
     assert "of 60 picks differ" in found.output
     assert "60 of 60 are taken as recorded by the first configuration" in found.output
     assert "2 lines are no records that this version reads" in found.output
-    assert "cheapest-scorer is asked anew" in found.output
+    assert "cheapest-scorer is asked again" in found.output
 
 
 def test_command_prints_json_and_takes_the_last_decisions(files):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from epp.config import Builder, assemble, load_text
 from epp.datastore import Datastore
-from epp.director import Director, Held, Observers, PoolPolicies, Routing, Seeds, Subset
+from epp.director import Director, Observers, PendingRequest, PoolPolicies, Routing, Seeds, Subset
 from epp.framework import Endpoint, Headers, ManualClock, Parameters
 from epp.framework.errors import RequestError
 from epp.framework.flow_control import FairnessPolicy, SaturationDetector
@@ -78,7 +78,7 @@ class World:
     def use(self, config: str) -> None:
         self.director.use(self.assembled(config).pipeline)
 
-    def route(self, flow: str = "f", objective: str = "", subset: Subset | None = None) -> Routing | Held:
+    def route(self, flow: str = "f", objective: str = "", subset: Subset | None = None) -> Routing | PendingRequest:
         headers = [(":path", "/v1/completions"), ("x-request-id", "r"), ("x-llm-d-inference-fairness-id", flow)]
         if objective:
             headers.append(("x-llm-d-inference-objective", objective))
@@ -87,7 +87,7 @@ class World:
     def held(self, flow: str = "f", objective: str = "", subset: Subset | None = None) -> "Asked":
         """Return a request that has to wait, and is awaited as a carrier awaits it."""
         held = self.route(flow, objective, subset)
-        assert isinstance(held, Held)
+        assert isinstance(held, PendingRequest)
         task = asyncio.create_task(held.settle())
         self.tasks.add(task)
         return Asked(held, task)
@@ -123,7 +123,7 @@ class World:
 class Asked:
     """A held request, and the task in which a carrier awaits it."""
 
-    held: Held
+    held: PendingRequest
     task: asyncio.Task[None]
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from epp.config import Builder, assemble, load_text
 from epp.datastore import Datastore
-from epp.director import Director, DirectorObserver, Held, Routing
-from epp.director.pipeline import Parsed
-from epp.director.reading import Turns
+from epp.director import Director, DirectorObserver, PendingRequest, Routing
+from epp.director.pipeline import ParsedBody
+from epp.director.reading import StepRunner
 from epp.framework import Endpoint, Headers, ManualClock, RequestBody
 from epp.framework.errors import MalformedBodyError, ModelMissingError
 from epp.framework.registry import Registry
@@ -56,7 +56,7 @@ def completion(prompt, **fields):
 
 async def test_request_is_routed_once_its_body_has_been_read(director, events):
     held = director.route(POST, completion(MANY), None)
-    assert isinstance(held, Held)
+    assert isinstance(held, PendingRequest)
     director.route(POST, completion("hello, you"), None)
     await held.settle()
     assert held.routing().request.body.prompt == b"ab" * 20_000
@@ -100,7 +100,7 @@ async def test_beginning_of_a_body_is_read_in_turns_as_well(director, cut, model
 
 async def test_beginning_of_a_large_body_is_completed_in_a_turn_of_its_own(director):
     held = director.route(POST, completion("a" * 300_000)[:-2], None, incomplete=True)
-    assert isinstance(held, Held)
+    assert isinstance(held, PendingRequest)
     await held.settle()
     assert held.routing().request.body.prompt == b"a" * 300_000
 
@@ -112,9 +112,9 @@ async def test_bodies_take_turns_a_step_in_each_turn_of_the_event_loop():
         for _ in range(count):
             steps.append(name)
             yield
-        return Parsed(RequestBody(model=name), names_model=True)
+        return ParsedBody(RequestBody(model=name), names_model=True)
 
-    turns = Turns()
+    turns = StepRunner()
     tasks = [asyncio.create_task(turns.read(reading(name, count))) for name, count in (("a", 3), ("b", 2))]
     passed = 0
     while not all(task.done() for task in tasks):

@@ -11,7 +11,7 @@ from waiting import until
 from epp.config import Builder, assemble, load_text
 from epp.config.describe import describe
 from epp.datastore import Datastore
-from epp.director import Director, DirectorObserver, Held, Routing, Seeds, Subset
+from epp.director import Director, DirectorObserver, PendingRequest, Routing, Seeds, Subset
 from epp.framework import (
     Admitter,
     Candidates,
@@ -131,7 +131,9 @@ class World:
             self.store, self.assembly.pipeline, self.clock, observer=self.events, seeds=Seeds(b"test"), **options
         )
 
-    def route(self, body: bytes = BODY, headers: Headers = POST, subset: Subset | None = None) -> Routing | Held:
+    def route(
+        self, body: bytes = BODY, headers: Headers = POST, subset: Subset | None = None
+    ) -> Routing | PendingRequest:
         return self.director.route(headers, body, subset)
 
     def in_flight(self) -> dict[str, int]:
@@ -317,7 +319,7 @@ def test_seeds_of_two_processes_differ_and_those_of_one_secret_agree():
 async def test_held_request_is_scheduled_on_the_snapshot_of_its_release():
     world = World("{type: gate}")
     held = world.route()
-    assert isinstance(held, Held)
+    assert isinstance(held, PendingRequest)
     assert world.events.told == []
     settling = asyncio.create_task(held.settle())
     await asyncio.sleep(0)  # one turn of the loop, in which it begins to wait
@@ -374,7 +376,7 @@ async def test_error_that_no_plugin_is_guarded_for_is_raised_where_the_outcome_i
     async def fail() -> Routing:
         raise ZeroDivisionError("a defect")
 
-    held = Held(fail)
+    held = PendingRequest(fail)
     await held.settle()
     with pytest.raises(ZeroDivisionError, match="a defect"):
         held.routing()
@@ -393,4 +395,4 @@ async def test_client_that_leaves_while_it_is_held_is_recorded_and_its_hold_canc
 
 def test_outcome_of_a_held_request_is_not_there_before_it_settled():
     with pytest.raises(RuntimeError, match="was not awaited"):
-        Held(lambda: asyncio.sleep(0)).routing()
+        PendingRequest(lambda: asyncio.sleep(0)).routing()

@@ -11,7 +11,7 @@ import structlog
 from queueing import OFF, ON, SIZE, World, settled
 from waiting import until
 
-from epp.director import Cause, Held, Routing, Subset
+from epp.director import Cause, PendingRequest, Routing, Subset
 from epp.flow_control import Entrant
 from epp.framework import Endpoint
 from epp.framework.datalayer import Report
@@ -249,7 +249,7 @@ async def test_flow_control_begins_with_a_new_configuration_and_goes_on_under_th
         assert all(isinstance(each, Routing) for each in filled)
         world.use(ON)
         waiting = world.route()
-        assert isinstance(waiting, Held)
+        assert isinstance(waiting, PendingRequest)
         task = asyncio.create_task(waiting.settle())
         world.use(ON.replace("maxConcurrency: 1", "maxConcurrency: 4"))
         await task
@@ -317,7 +317,7 @@ async def test_subset_that_has_room_goes_while_another_waits(world):
     assert isinstance(world.route(subset=only_a), Routing)
     held_a = world.held(subset=only_a)
     routing = world.route(subset=only_b)
-    if isinstance(routing, Held):
+    if isinstance(routing, PendingRequest):
         await routing.settle()
         routing = routing.routing()
     assert routing.result.targets[0].name == "b"
@@ -375,6 +375,6 @@ async def test_request_that_did_not_go_leaves_nothing_to_the_garbage_collector(w
                 asked.held.routing()
         del asked
         world.tasks.clear()
-        assert not [each for each in gc.get_objects() if isinstance(each, (Held, Entrant))]
+        assert not [each for each in gc.get_objects() if isinstance(each, (PendingRequest, Entrant))]
     finally:
         gc.enable()

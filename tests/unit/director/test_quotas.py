@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from queueing import OFF, ON, World, settled
 
-from epp.director import Cause, Held, Routing
+from epp.director import Cause, PendingRequest, Routing
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
 from epp.framework.datalayer import Report
 from epp.framework.errors import OverQuotaError, QueueTimeoutError, QuotaExceededError, ShuttingDownError
@@ -110,7 +110,7 @@ async def test_clients_that_leave_while_they_wait_for_a_quota_leave_nothing(worl
     first = world.route("a")
     waits = world.held("a")
     unheard = world.route("a")
-    assert isinstance(unheard, Held)
+    assert isinstance(unheard, PendingRequest)
     await asyncio.sleep(0)  # its wait begins
     waits.task.cancel()
     unheard.abandon()

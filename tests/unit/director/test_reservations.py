@@ -22,7 +22,7 @@ from epp.framework import (
 from epp.framework.errors import EvictedError
 from epp.framework.snapshot import IN_FLIGHT
 from epp.framework.testing import candidates
-from epp.outliers import OutlierMemory
+from epp.outliers import OutlierDetector
 from epp.plugins.profile_handlers import SingleProfileHandler
 from epp.scheduling import Guard, Scheduler
 
@@ -97,7 +97,7 @@ class World:
             guard=Guard(RoutingObserver()),
             observer=self.observed,
             find=self.store.find,
-            outliers=OutlierMemory(self.store, self.clock),
+            outliers=OutlierDetector(self.store, self.clock),
             reservations=told,
             settled=self.book.settle,
         )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from epp.config import Builder, assemble, load_text
 from epp.datastore import Datastore
-from epp.director import Cause, Director, DirectorObserver, Held, PoolPolicies, Routing, Seeds, Subset
+from epp.director import Cause, Director, DirectorObserver, PendingRequest, PoolPolicies, Routing, Seeds, Subset
 from epp.director.observers import _EVENTS
 from epp.director.simulation import Simulated
 from epp.framework import Admitter, Endpoint, Headers, ManualClock, Request
@@ -38,7 +38,7 @@ from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, RUNNING, WAITING
 from epp.scheduling import SchedulingObserver
 
-SAMPLES = Path(__file__).parents[3] / "epp" / "samples"
+SAMPLES = Path(__file__).parents[3] / "config"
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 PARAMETERS = {
     "by-label": "{label: zone, validValues: [a]}",
@@ -169,7 +169,7 @@ class World:
         self.director.use_policies(POLICIES)
         self.picks: list[str] = []
         self.open: list[Routing] = []
-        self.held: list[Held] = []
+        self.held: list[PendingRequest] = []
 
     def assemble(self, config: str):
         builder = Builder(self.registry, self.clock, experimental=True)
@@ -186,7 +186,7 @@ class World:
         except RequestError as error:
             self.picks.append(type(error).__name__)
             return
-        if isinstance(routing, Held):
+        if isinstance(routing, PendingRequest):
             self.picks.append("held")
             self.held.append(routing)
             return

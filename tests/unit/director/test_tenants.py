@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from epp.collectors import Tagging
 from epp.config import Builder, assemble, load_text
 from epp.datastore import Datastore
-from epp.director import Director, DirectorObserver, Held, PoolPolicies, Refusal, Routing, Seeds
-from epp.director.policies import give_standing
+from epp.director import Director, DirectorObserver, PendingRequest, PoolPolicies, Refusal, Routing, Seeds
+from epp.director.policies import assign_priority
 from epp.framework import Endpoint, Headers, ManualClock, Parameters, Request, RequestHeaders
 from epp.framework.datalayer import Report
 from epp.framework.errors import (
@@ -72,7 +72,7 @@ class World:
     def load(self, waiting: float) -> None:
         self.store.report(self.endpoint, Report({WAITING: waiting, KV_USAGE: 0.0}))
 
-    def send(self, tenant: str = "", **headers: str) -> Routing | Held:
+    def send(self, tenant: str = "", **headers: str) -> Routing | PendingRequest:
         fields = [(":path", "/v1/completions"), *((name.replace("_", "-"), value) for name, value in headers.items())]
         if tenant:
             fields.append(("authorization", f"Bearer {key_of(tenant)}"))
@@ -126,7 +126,7 @@ def test_objective_counts_before_the_tenant_and_up_to_the_highest_priority_of_th
 )
 def test_no_request_has_more_than_the_highest_priority_of_its_tenant(priority, objective, given_priority, highest):
     request = Request("r", priority=priority if objective else 0, objective="o" if objective else "")
-    give_standing(request, Tenant(name="t", priority=given_priority, highest_priority=highest))
+    assign_priority(request, Tenant(name="t", priority=given_priority, highest_priority=highest))
     wanted = priority if objective else given_priority or 0
     assert request.priority == (wanted if highest is None else min(wanted, highest))
     assert request.fairness_id == "t"
@@ -224,7 +224,7 @@ class Line:
     def __init__(self) -> None:
         self.world = World(tenants(), ONE_PLACE, rest=FLOW_CONTROL)
         self.world.send("critical")
-        self._waiting: list[tuple[str, Held, asyncio.Task[None]]] = []
+        self._waiting: list[tuple[str, PendingRequest, asyncio.Task[None]]] = []
 
     @property
     def waiting(self) -> list[str]:
@@ -236,7 +236,7 @@ class Line:
         with contextlib.suppress(QueueFullError):
             held = self.world.send(tenant)
         if held is not None:
-            assert isinstance(held, Held)
+            assert isinstance(held, PendingRequest)
             self._waiting.append((tenant, held, asyncio.create_task(held.settle())))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -297,7 +297,7 @@ async def test_tf_13_request_under_way_is_ended_only_for_a_higher_class(busy, ne
     ended: list[str] = []
     routing.let_evict(lambda: ended.append(busy))
     held = world.send(newcomer)
-    assert isinstance(held, Held)
+    assert isinstance(held, PendingRequest)
     task = asyncio.create_task(held.settle())
     await asyncio.sleep(0)
     assert ended == ([busy] if CLASSES.index(newcomer) > CLASSES.index(busy) else [])
@@ -310,7 +310,7 @@ async def test_flow_control_has_the_band_of_the_key_and_the_queue_of_its_tenant(
     world = World(tenants(names=("high", "critical")), ONE_PLACE, rest=FLOW_CONTROL + bands)
     world.send("critical")
     held = [world.send("high", **{FAIRNESS: "anybody"}), world.send("critical", **{FAIRNESS: "anybody"})]
-    tasks = [asyncio.create_task(each.settle()) for each in held if isinstance(each, Held)]
+    tasks = [asyncio.create_task(each.settle()) for each in held if isinstance(each, PendingRequest)]
     assert len(tasks) == 2
     with pytest.raises(QueueFullError):  # the band of priority 10 takes one
         world.send("high")

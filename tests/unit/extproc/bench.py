@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from epp.config import Builder, assemble, load_text
+from epp.config.ready_made import sample_texts
 from epp.datastore import Datastore
-from epp.director import Cause, Director, DirectorObserver, Held, Seeds
+from epp.director import Cause, Director, DirectorObserver, PendingRequest, Seeds
 from epp.extproc.exchange import Answer, ExchangeSettings
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.session import Session
@@ -24,7 +25,6 @@ from epp.framework import Endpoint, ManualClock
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from epp.samples import sample_texts
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 
@@ -65,24 +65,26 @@ class Exchange:
     def silence_timeout(self) -> float | None:
         return self._session.silence_timeout
 
-    def receive(self, message: ProcessingRequest) -> list[ProcessingResponse | Held]:
+    def receive(self, message: ProcessingRequest) -> list[ProcessingResponse | PendingRequest]:
         return decoded(self._session.receive(message))
 
-    def resume(self) -> list[ProcessingResponse | Held]:
+    def resume(self) -> list[ProcessingResponse | PendingRequest]:
         return decoded(self._session.resume())
 
-    def evict(self) -> list[ProcessingResponse | Held]:
+    def evict(self) -> list[ProcessingResponse | PendingRequest]:
         return decoded(self._session.evict())
 
-    def on_silence(self) -> list[ProcessingResponse | Held]:
+    def on_silence(self) -> list[ProcessingResponse | PendingRequest]:
         return decoded(self._session.on_silence())
 
     def close(self, cause: Cause = Cause.CLIENT_DISCONNECT) -> None:
         self._session.close(cause)
 
 
-def decoded(answers: Sequence[Answer]) -> list[ProcessingResponse | Held]:
-    return [answer if isinstance(answer, Held) else ProcessingResponse.FromString(answer) for answer in answers]
+def decoded(answers: Sequence[Answer]) -> list[ProcessingResponse | PendingRequest]:
+    return [
+        answer if isinstance(answer, PendingRequest) else ProcessingResponse.FromString(answer) for answer in answers
+    ]
 
 
 @dataclass

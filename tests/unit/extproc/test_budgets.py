@@ -2,6 +2,7 @@
 """However streams end, all that they took of the budgets is given back, and what they hold is counted to the byte."""
 
 import tracemalloc
+from collections.abc import Callable
 
 from bench import BODY, Exchange, new_bench, request_body, request_headers, response_headers
 from hypothesis import settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from epp.director import Cause
-from epp.extproc.budgets import Budgets, BudgetSettings
+from epp.extproc.budgets import Budgets, BudgetSettings, Claim, PendingStreams
 from epp.extproc.carrying import SessionSource
 from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.session import Session
@@ -155,3 +156,56 @@ def test_body_in_tiny_pieces_takes_little_more_than_its_bytes():
     tracemalloc.stop()
     assert taken < 100_000  # a list of pieces would take a million
     assert exchange.receive(request_body(BODY))[0].HasField("request_headers")
+
+
+class Clock:
+    now = 100.0
+
+
+def pending_streams(limit: int) -> tuple[PendingStreams, Callable[..., Claim | None], list[Claim]]:
+    """The streams, a function that opens one, and those that gave way."""
+    budgets = Budgets(BudgetSettings(max_pending_streams=limit))
+    budgets.pending._clock = lambda: Clock.now  # noqa: SLF001  one that is moved by hand
+    gave_way: list[Claim] = []
+
+    def open_one(gateway: str = "a") -> Claim | None:
+        claim = Claim(budgets, budgets.gathered.account(), gateway)
+        claim.account.on_give_way = lambda: gave_way.append(claim)
+        return claim if claim.lack is None else None
+
+    return budgets.pending, open_one, gave_way
+
+
+def test_quick_streams_beyond_the_limit_are_refused():
+    pending, open_one, gave_way = pending_streams(3)
+    assert all(open_one() for _ in range(3))
+    assert open_one() is None
+    assert (pending.used, gave_way) == (3, [])
+
+
+def test_stream_that_stalls_longest_gives_way():
+    pending, open_one, gave_way = pending_streams(3)
+    first, second, third = (open_one() for _ in range(3))
+    Clock.now += 0.9
+    first.progressed(20_000)
+    second.progressed(1)  # is no progress
+    Clock.now += 0.2
+    assert open_one() is not None
+    assert gave_way == [second]
+    assert open_one() is not None
+    assert gave_way == [second, third]
+    assert open_one() is None  # the first has come on
+    assert pending.used == 3
+    assert second.gave_way
+    second.close()
+    assert pending.used == 3
+
+
+def test_gateway_that_holds_more_than_its_share_gives_way_to_another():
+    _, open_one, gave_way = pending_streams(4)
+    held = [open_one("greedy") for _ in range(4)]
+    assert open_one("greedy") is None
+    assert open_one("other") is not None
+    assert open_one("other") is not None
+    assert gave_way == held[:2]
+    assert open_one("other") is None  # each has its half

@@ -6,7 +6,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse, HealthListRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from epp.extproc.grpcio_health import HealthServicer
+from epp.extproc.grpcio_carrier import HealthServicer
 from epp.extproc.health import Health
 from epp.extproc.wire import SERVICE
 

@@ -8,7 +8,7 @@ import pytest
 from bench import Bench, new_bench, request_body, request_headers, request_trailers
 
 from epp.bodies import with_model
-from epp.director import Cause, Held, PoolPolicies, Rewrite
+from epp.director import Cause, PendingRequest, PoolPolicies, Rewrite
 from epp.extproc.replies import PIECE_BYTES
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
 
@@ -42,7 +42,7 @@ def begin(bench: Bench, sent: list[ProcessingRequest]) -> tuple:
     """Send an exchange's messages; return the session and what it holds."""
     session = bench.session()
     *_, held = [answer for message in sent for answer in session.receive(message)]
-    assert isinstance(held, Held)
+    assert isinstance(held, PendingRequest)
     return session, held
 
 

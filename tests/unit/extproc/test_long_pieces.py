@@ -7,8 +7,8 @@ import json
 import pytest
 from bench import BODY, header_map, request_body, request_headers, response_body, response_headers
 
-from epp.director import Cause, Held
-from epp.extproc.slices import slice_bytes, slices
+from epp.director import Cause, PendingRequest
+from epp.extproc.response_half import slice_bytes, slices
 from epp.extproc.wire import ProtocolConfiguration
 
 USAGE = b'{"usage":{"prompt_tokens":7,"completion_tokens":9},'
@@ -53,7 +53,7 @@ def test_long_piece_is_answered_once_it_has_been_read_in_slices(bench, mode, bod
     rewrite = {"x-llm-d-model-name-rewrite": "other"} if rewritten else {}
     session = routed(bench, mode, f"text/{kind}", **rewrite)
     (held,) = session.receive(response_body(body, end=True))
-    assert isinstance(held, Held)
+    assert isinstance(held, PendingRequest)
     assert not session.done
     assert usages == []
     asyncio.run(held.settle())
@@ -89,7 +89,7 @@ def test_piece_that_nobody_reads_is_passed_at_once(bench):
     session.receive(request_headers(path="/v1/chat/completions/render"))
     session.receive(request_body(BODY))
     session.receive(response_headers())
-    assert not any(isinstance(reply, Held) for reply in session.receive(response_body(DENSE, end=True)))
+    assert not any(isinstance(reply, PendingRequest) for reply in session.receive(response_body(DENSE, end=True)))
 
 
 @pytest.mark.parametrize(

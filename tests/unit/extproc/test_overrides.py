@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.director import Cause
-from epp.extproc.overrides import ResponseUsage
+from epp.extproc.modes import ResponseUsage
 from epp.extproc.wire import HttpHeaders, ProcessingMode, ProcessingRequest, ProtocolConfiguration
 
 MODES = ["NONE", "STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED"]

@@ -8,7 +8,7 @@ import pytest
 from bench import BODY, Bench, Exchange, new_bench, request_body, request_headers, request_trailers, response_headers
 from gate import CONFIG, Gate
 
-from epp.director import Cause, Held
+from epp.director import Cause, PendingRequest
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
 from epp.framework import Endpoint
 from epp.framework.errors import SaturatedError
@@ -34,8 +34,8 @@ def saying(mode: str) -> ProcessingRequest:
     return message
 
 
-def shape(answer: ProcessingResponse | Held) -> str | None:
-    return "held" if isinstance(answer, Held) else answer.WhichOneof("response")
+def shape(answer: ProcessingResponse | PendingRequest) -> str | None:
+    return "held" if isinstance(answer, PendingRequest) else answer.WhichOneof("response")
 
 
 def destination(answer: ProcessingResponse) -> str | None:
@@ -44,10 +44,10 @@ def destination(answer: ProcessingResponse) -> str | None:
     return setting.get(DESTINATION)
 
 
-def hold(session: Exchange, messages: list[ProcessingRequest]) -> tuple[list[str | None], Held]:
+def hold(session: Exchange, messages: list[ProcessingRequest]) -> tuple[list[str | None], PendingRequest]:
     """Send messages, of which the last is held; return the kinds of answers before."""
     *before, held = [answer for message in messages for answer in session.receive(message)]
-    assert isinstance(held, Held)
+    assert isinstance(held, PendingRequest)
     assert all(destination(answer) is None for answer in before)
     return list(map(shape, before)), held
 
@@ -145,7 +145,7 @@ async def test_gateway_that_waits_without_saying_a_mode_may_be_held_too(bench, g
     session = bench.session()
     assert session.receive(request_headers()) == []
     (held,) = session.on_silence()
-    assert isinstance(held, Held)
+    assert isinstance(held, PendingRequest)
     gate.held[0].set_result(None)
     await held.settle()
     (answer,) = session.resume()
@@ -182,7 +182,7 @@ def asked_seconds(ttl: str, first: ProcessingRequest) -> list[int]:
     bench.store.replace([])
     session = bench.session()
     *before, held = [answer for message in (first, request_body(BODY)) for answer in session.receive(message)]
-    assert isinstance(held, Held)
+    assert isinstance(held, PendingRequest)
     return [each.override_message_timeout.seconds for each in before if each.HasField("override_message_timeout")]
 
 

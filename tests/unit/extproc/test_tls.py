@@ -11,8 +11,11 @@ from cryptography import x509
 from structlog.testing import capture_logs
 
 from epp.extproc.certificates import check_pair, expiry
+from epp.extproc.http2_tls import TlsContexts
+from epp.extproc.settings import TlsVersion
 from epp.extproc.tls import CertificateFiles, self_signed
 from epp.framework import ConfigurationError
+from epp.watch import RELOADS
 
 TAKEN = "certificate renewed"
 KEPT = "new certificate rejected, the one before it stays in effect"
@@ -69,6 +72,18 @@ def test_half_written_pair_is_said_once_and_taken_when_whole(tmp_path):
         assert files.renew()
     assert files.pair == (key, certificate)
     assert events(logs) == [KEPT, TAKEN]
+
+
+async def test_without_reload_the_pair_changes_only_at_a_reload_that_an_operator_asks_for(tmp_path):
+    write(tmp_path, *new_pair())
+    contexts = TlsContexts(tmp_path, TlsVersion.TLS_1_2, reload=False)
+    first = await contexts()
+    key, certificate = new_pair()
+    rewrite(tmp_path / "tls.key", key, second=1)
+    rewrite(tmp_path / "tls.crt", certificate, second=1)
+    assert await contexts() is first
+    RELOADS.ask()
+    assert await contexts() is not first
 
 
 def test_files_that_vanish_are_said_once_and_welcome_back(tmp_path):

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from epp.flow_control.eviction import EvictionSettings
-from epp.flow_control.guarded_eviction import guarded_eviction
+from epp.flow_control.guarded import guarded_eviction
 from epp.framework import Parameters, Request
 from epp.framework.flow_control import EvictionFilter, EvictionOrder, UnderWay
 from epp.scheduling import Guard

@@ -56,6 +56,8 @@ class FlowControlMachine(RuleBasedStateMachine):
     def send(self, requests):
         for flow, priority, size, only in requests:
             before = self.waiting()
+            queues = self.front.flow.queues
+            has_surplus = not queues.limits.allow(queues.requests, queues.size_bytes)
             try:
                 self.inside.append(self.front.send(flow, priority, size=size, only=only))
             except RequestError:
@@ -63,7 +65,8 @@ class FlowControlMachine(RuleBasedStateMachine):
                 assert all(each.error is None for each in before)
                 self.longer_flows_were_in_nobodys_way(flow, priority, size)
             else:
-                self.only_longer_flows_gave_way(before, self.inside[-1])
+                if not has_surplus:  # otherwise some give way to an earlier request
+                    self.only_longer_flows_gave_way(before, self.inside[-1])
 
     @property
     def is_fair(self) -> bool:

@@ -242,6 +242,36 @@ TABLE = [
 @pytest.mark.parametrize(("error", "status", "reason", "sentence"), TABLE, ids=lambda value: type(value).__name__)
 def test_status_reason_and_sentence(error, status, reason, sentence):
     assert (error.status, error.reason) == (status, reason)
+    if error.llm_d_message:
+        assert f"{error.code} - {error.message}" == sentence
+    else:
+        assert error.sentence == f"inference error: {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (errors.ModelMissingError(), "BadRequest - model not found in request body"),
+        (errors.SheddableDroppedError(), "ResourceExhausted - system saturated, sheddable request dropped"),
+        (errors.SaturatedError(), "ResourceExhausted - no endpoints available for the given request"),
+        (errors.PreconditionFailedError(), "PreconditionFailed - no decode worker has the requested KV cache"),
+        (errors.QueueTimeoutError("10s"), "ResourceExhausted - request timed out in queue: 10s"),
+        (
+            errors.NoEndpointsError(),
+            "ServiceUnavailable - failed to find endpoint candidates for serving the request",
+        ),
+        (errors.ScreenedOutError(), "ServiceUnavailable - screeners eliminated all endpoint candidates"),
+        (errors.QueueFullNoEndpointsError("full"), "ServiceUnavailable - no endpoints available: full"),
+        (
+            errors.QueueTimeoutNoEndpointsError("10s"),
+            "ServiceUnavailable - request timed out in queue and no endpoints are available: 10s",
+        ),
+        (errors.ClientGoneError("left"), "ServiceUnavailable - client disconnected: left"),
+        (errors.ShuttingDownError("stop"), "ServiceUnavailable - flow controller shutting down: stop"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_plain_sentences_of_llm_d_are_kept_to_the_letter(error, sentence):
     assert error.sentence == f"inference error: {sentence}"
 
 
@@ -249,7 +279,7 @@ def test_status_reason_and_sentence(error, status, reason, sentence):
 def test_gie_10_the_status_of_unmet_constraints_has_its_code(status, code):
     error = errors.UnmetConstraintError(status)
     assert (error.status, error.reason) == (status, "rejected-constraint")
-    assert error.sentence == f"inference error: {code} - {UNMET}"
+    assert f"{error.code} - {error.message}" == f"{code} - {UNMET}"
 
 
 def test_gie_10_clients_are_told_to_wait_where_that_helps_and_only_there():

@@ -41,6 +41,15 @@ def test_endpoint_without_a_report_is_like_an_equal_one_that_has_as_many_request
     assert [comparable_load(pool, column).tolist() for column in COLUMNS] == [[2, 2], [8, 8], [0.4, 0.4]]
 
 
+@EACH
+def test_endpoint_that_reports_nothing_at_all_is_judged_by_many_requests_of_our_own(column):
+    pool = candidates(in_flight=[30, 4, 2], waiting=[0, 1, 0], running=[0, 3, 2], kv_usage=[0.0, 0.2, 0.1])
+    load = comparable_load(pool, column)
+    assert load[0] > load[1:].max()
+    honest = candidates(in_flight=[7, 4], waiting=[0, 1], running=[0, 3], kv_usage=[0.0, 0.2])
+    assert comparable_load(honest, column)[0] == 0  # few requests may be younger than the report
+
+
 def test_tf_15_after_a_restart_requests_that_engines_report_count():
     # nothing of ours is in flight yet; later our own 9 are more than the 5 that the engine last reported
     assert batch_sizes(candidates(running=[5, 5], in_flight=[0, 9])).tolist() == [5, 9]

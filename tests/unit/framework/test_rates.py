@@ -50,7 +50,7 @@ def plain_ttft(rates, pool, uncached):
     """Return the time to the first token, written out: no terms are taken from other requests."""
     slots = pool.slots
     waiting, in_flight = pool.values(WAITING), pool.values(IN_FLIGHT)
-    running = np.maximum(comparable_load(pool, RUNNING), 1.0)
+    running = np.maximum(comparable_load(pool, RUNNING, as_reported=True), 1.0)
     ahead = np.where(waiting > 0, np.fmax(waiting, in_flight - running), 0.0)
     if rates.places is not None:
         there = np.maximum(running + np.fmax(waiting, 0.0), in_flight)
@@ -62,7 +62,7 @@ def plain_ttft(rates, pool, uncached):
 
 def plain_seconds(rates, pool, tokens, output_tokens):
     slots = pool.slots
-    batch = np.maximum(comparable_load(pool, RUNNING), pool.values(IN_FLIGHT)) + 1.0
+    batch = np.maximum(comparable_load(pool, RUNNING, as_reported=True), pool.values(IN_FLIGHT)) + 1.0
     itl = rates.itl_base_seconds[slots] + rates.itl_seconds_per_request[slots] * batch
     return plain_ttft(rates, pool, tokens - pool.values(IN_FLIGHT_TOKENS)) + output_tokens * itl
 

@@ -36,7 +36,7 @@ def test_target_of_sessions_routes_what_it_is_given():
     [
         ("bodies", "bodies_target.UsageReader.feed"),
         ("session", "epp.director.routing.Routing.complete"),
-        ("exposition", "epp.collectors.sieve.Sieve.end"),
+        ("exposition", "epp.collectors.metric_filter.MetricFilter.end"),
     ],
 )
 def test_target_notices_what_is_wrong(monkeypatch, name, spoilt):

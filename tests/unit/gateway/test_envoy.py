@@ -17,7 +17,7 @@ import grpc
 import msgspec
 import pytest
 
-from epp.extproc.grpcio_health import HealthServicer
+from epp.extproc.grpcio_carrier import HealthServicer
 from epp.extproc.health import Health
 from epp.framework import Endpoint
 from epp.framework.headers import DESTINATION, OBEYED_BY_ENDPOINTS

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from hpack import Decoder, Encoder
 
 from epp.grpc_http2 import frames
-from epp.grpc_http2.capacity import HeldBytes
-from epp.grpc_http2.codes import ErrorCode
+from epp.grpc_http2.capacity import BufferedBytes
 from epp.grpc_http2.connection import Connection
 from epp.grpc_http2.limits import Limits
-from epp.grpc_http2.status import RpcError, Status
+from epp.grpc_http2.status import ErrorCode, RpcError, Status
 
 ECHO = "/test.Echo/Talk"
 HEAD = (
@@ -149,7 +148,7 @@ class Client:
     limits: Limits = field(default_factory=Limits)
     greet: bool = True
     methods: dict | None = None
-    capacity: HeldBytes | None = None
+    capacity: BufferedBytes | None = None
 
     def __post_init__(self) -> None:
         self.now = 1000.0

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls on a connection: messages in, answers and status out."""
 
+import zlib
+
 import pytest
 from frame_client import ECHO, HEAD, Client, data, message, messages, rst
 
 from epp.grpc_http2 import frames
-from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.status import ErrorCode
 
 GRPC = {":status": "200", "content-type": "application/grpc"}
+
+
+def squeezed(content: bytes, bits: int = 31) -> bytes:
+    stream = zlib.compressobj(wbits=bits)
+    return stream.compress(content) + stream.flush()
 
 
 @pytest.fixture
@@ -174,7 +181,7 @@ def test_unknown_method_is_unimplemented(client):
         **GRPC,
         "grpc-status": "12",
         "grpc-message": "unknown method /test.Echo/Shout",
-        "grpc-accept-encoding": "identity",
+        "grpc-accept-encoding": "identity,deflate,gzip",
     }
 
 
@@ -206,15 +213,41 @@ def test_kinds_of_grpc_are_accepted(client, kind):
     assert len(client.calls) == 1
 
 
-def test_compressed_message_is_refused_with_the_encodings_that_are_not(client):
+@pytest.mark.parametrize(("encoding", "bits"), [("gzip", 31), ("deflate", 15)])
+def test_compressed_messages_are_read_beside_plain_ones(client, encoding, bits):
+    stream = client.open(("grpc-encoding", encoding))
+    client.say(stream, b"plain")
+    client.send(data(stream, message(squeezed(b"x" * 5000, bits), compressed=1)))
+    assert client.answers(stream)[0] == [b"plain", b"x" * 5000]
+
+
+def test_bomb_is_refused_by_its_size_once_it_is_decompressed():
+    client = Client(Limits(max_message_bytes=10_000))
     stream = client.open(("grpc-encoding", "gzip"))
+    client.send(data(stream, message(squeezed(bytes(1_000_000)), compressed=1)))
+    received, trailers = client.answers(stream)
+    assert received == []
+    assert trailers["grpc-status"] == "8"
+    assert "more than 10000 bytes once it is decompressed" in trailers["grpc-message"].replace("%20", " ")
+
+
+@pytest.mark.parametrize("broken", [b"no gzip", b"", "half"])
+def test_broken_compression_is_an_error_of_the_client(client, broken):
+    stream = client.open(("grpc-encoding", "gzip"))
+    content = squeezed(b"x" * 5000)[:20] if broken == "half" else broken
+    client.send(data(stream, message(content, compressed=1)))
+    assert client.answers(stream)[1]["grpc-status"] == "13"
+
+
+def test_unknown_compression_is_refused_with_the_encodings_that_are_not(client):
+    stream = client.open(("grpc-encoding", "snappy"))
     client.say(stream, b"plain")
     client.send(data(stream, message(b"squeezed", compressed=1)))
     received, trailers = client.answers(stream)
     assert received == [b"plain"]
     assert trailers["grpc-status"] == "12"
-    assert trailers["grpc-accept-encoding"] == "identity"
-    assert "gzip" in trailers["grpc-message"]
+    assert trailers["grpc-accept-encoding"] == "identity,deflate,gzip"
+    assert "snappy" in trailers["grpc-message"]
 
 
 def test_compression_without_a_name_is_an_error_of_the_client(client):

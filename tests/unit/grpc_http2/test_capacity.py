@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from epp.grpc_http2.capacity import GRACE_SECONDS, Account, Capacity, HeldBytes
+from epp.grpc_http2.capacity import GRACE_SECONDS, Account, BufferedBytes, Capacity
 
 MIB = 1024 * 1024
 LIMIT = 8 * MIB
@@ -21,7 +21,7 @@ class Clock:
         return self.now
 
 
-def holding(held: HeldBytes, size: int) -> tuple[Account, list[str]]:
+def holding(held: BufferedBytes, size: int) -> tuple[Account, list[str]]:
     account, told = held.account(), []
     account.on_give_way = lambda: told.append("give way")
     assert account.add(size)
@@ -38,7 +38,7 @@ def test_things_are_refused_beyond_the_limit_and_have_room_again_once_others_are
 
 
 def test_a_large_holder_is_refused_while_the_others_have_had_no_time():
-    held = HeldBytes("bytes", LIMIT, clock=Clock())
+    held = BufferedBytes("bytes", LIMIT, clock=Clock())
     other, told = holding(held, 5 * MIB)
     late = held.account()
     assert late.add(2 * MIB)
@@ -48,7 +48,7 @@ def test_a_large_holder_is_refused_while_the_others_have_had_no_time():
 
 def test_the_oldest_holder_gives_way_once_it_has_had_its_time():
     clock = Clock()
-    held = HeldBytes("bytes", LIMIT, clock=clock)
+    held = BufferedBytes("bytes", LIMIT, clock=clock)
     first, first_told = holding(held, 3 * MIB)
     clock.now += 1
     _, second_told = holding(held, 3 * MIB)
@@ -62,7 +62,7 @@ def test_the_oldest_holder_gives_way_once_it_has_had_its_time():
 
 def test_a_holder_never_gives_way_to_itself():
     clock = Clock()
-    held = HeldBytes("bytes", LIMIT, clock=clock)
+    held = BufferedBytes("bytes", LIMIT, clock=clock)
     account, told = holding(held, LARGE_LIMIT)
     clock.now += 10 * GRACE_SECONDS
     assert not account.add(1)
@@ -70,7 +70,7 @@ def test_a_holder_never_gives_way_to_itself():
 
 
 def test_small_holders_have_room_of_their_own():
-    held = HeldBytes("bytes", LIMIT, clock=Clock())
+    held = BufferedBytes("bytes", LIMIT, clock=Clock())
     holding(held, LARGE_LIMIT)
     small = held.account()
     assert small.add(10_000)
@@ -78,7 +78,7 @@ def test_small_holders_have_room_of_their_own():
 
 
 def test_one_of_the_largest_size_fits_beside_nothing_else():
-    held = HeldBytes("bytes", 2 * 32 * MIB, clock=Clock())
+    held = BufferedBytes("bytes", 2 * 32 * MIB, clock=Clock())
     account = held.account()
     assert all(account.add(MIB) for _ in range(33))
 
@@ -91,7 +91,7 @@ class Ledger(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.held = HeldBytes("bytes", LIMIT, clock=self.clock)
+        self.held = BufferedBytes("bytes", LIMIT, clock=self.clock)
         self.sizes: dict[Account, int] = {}
 
     @rule(target=accounts)

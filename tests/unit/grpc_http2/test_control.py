@@ -5,9 +5,9 @@ import pytest
 from frame_client import Client, data, goaway, message
 
 from epp.grpc_http2 import frames
-from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.frames import frame
 from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.status import ErrorCode
 
 LIMITS = Limits(
     preface_seconds=10, settings_seconds=30, keepalive_seconds=60, keepalive_timeout_seconds=20, idle_seconds=1000

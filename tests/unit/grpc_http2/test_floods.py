@@ -5,9 +5,9 @@ import pytest
 from frame_client import Client, data, goaway, message, rst
 
 from epp.grpc_http2 import frames
-from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.frames import frame
 from epp.grpc_http2.limits import Budget, GoawayError, Limits, Rate
+from epp.grpc_http2.status import ErrorCode
 
 LIMITS = Limits(
     pings=Rate(10, 1),

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from epp.grpc_http2 import frames
-from epp.grpc_http2.capacity import GRACE_SECONDS, HeldBytes
-from epp.grpc_http2.codes import ErrorCode
+from epp.grpc_http2.capacity import GRACE_SECONDS, BufferedBytes
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.pace import MOST_IN_A_TURN
-from epp.grpc_http2.status import Status
+from epp.grpc_http2.status import ErrorCode, Status
 
 MIB = 1024 * 1024
 LIMITS = Limits(max_message_bytes=MIB)
@@ -24,7 +23,7 @@ def pour(client: Client, stream_id: int, content: bytes) -> None:
 
 
 def test_part_of_a_message_is_counted_until_it_is_whole():
-    held = HeldBytes("bytes", 8 * MIB)
+    held = BufferedBytes("bytes", 8 * MIB)
     client = Client(LIMITS, capacity=held)
     stream = client.open()
     pour(client, stream, HALF)
@@ -35,7 +34,7 @@ def test_part_of_a_message_is_counted_until_it_is_whole():
 
 
 def test_part_of_a_message_is_counted_no_more_when_the_client_leaves():
-    held = HeldBytes("bytes", 8 * MIB)
+    held = BufferedBytes("bytes", 8 * MIB)
     client = Client(LIMITS, capacity=held)
     pour(client, client.open(), HALF)
     stream = client.open()
@@ -47,7 +46,7 @@ def test_part_of_a_message_is_counted_no_more_when_the_client_leaves():
 
 
 def test_call_for_whose_message_there_is_no_room_ends_and_says_so():
-    held = HeldBytes("bytes", 800_000)
+    held = BufferedBytes("bytes", 800_000)
     client = Client(LIMITS, capacity=held)
     first, second = client.open(), client.open()
     pour(client, first, HALF)
@@ -61,7 +60,7 @@ def test_call_for_whose_message_there_is_no_room_ends_and_says_so():
 
 def test_oldest_call_ends_for_another_in_a_turn_of_its_own():
     now = [0.0]
-    held = HeldBytes("bytes", 800_000, clock=lambda: now[0])
+    held = BufferedBytes("bytes", 800_000, clock=lambda: now[0])
     client = Client(LIMITS, capacity=held)
     first, second = client.open(), client.open()
     pour(client, first, HALF)
@@ -74,7 +73,7 @@ def test_oldest_call_ends_for_another_in_a_turn_of_its_own():
 
 
 def test_answers_that_the_client_does_not_take_are_counted():
-    held = HeldBytes("bytes", 8 * MIB)
+    held = BufferedBytes("bytes", 8 * MIB)
     client = Client(LIMITS, capacity=held)
     stream = client.open()
     pour(client, stream, message(b"y" * 300_000))
@@ -169,7 +168,7 @@ class Holding(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.held = HeldBytes("bytes", MIB, clock=lambda: self.now)
+        self.held = BufferedBytes("bytes", MIB, clock=lambda: self.now)
         self.client = Client(Limits(max_message_bytes=MIB, stall_seconds=60, keepalive_seconds=1e6), capacity=self.held)
         self.rest: dict[int, bytes] = {}
 

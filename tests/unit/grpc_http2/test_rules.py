@@ -5,9 +5,9 @@ import pytest
 from frame_client import HEAD, Client, data, goaway, message, rst
 
 from epp.grpc_http2 import frames
-from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.frames import Setting, frame
 from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.status import ErrorCode
 
 PROTOCOL_ERROR, FRAME_SIZE_ERROR, STREAM_CLOSED = (
     ErrorCode.PROTOCOL_ERROR,

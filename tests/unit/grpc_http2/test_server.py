@@ -15,10 +15,10 @@ from waiting import until
 
 from epp.extproc.tls import self_signed
 from epp.grpc_http2 import frames
-from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.connection import Connection
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.server import GrpcServer
+from epp.grpc_http2.status import ErrorCode
 from epp.grpc_http2.tls import server_context
 from epp.listening import listener
 

@@ -13,12 +13,11 @@ from structlog.testing import capture_logs
 from waiting import until
 
 from epp.extproc.tls import self_signed
-from epp.grpc_http2.complaints import Complaints
+from epp.grpc_http2.fair_scheduler import FairScheduler
 from epp.grpc_http2.limits import Limits, Rate
+from epp.grpc_http2.rate_limited_log import RateLimitedLog
 from epp.grpc_http2.tls import server_context
-from epp.grpc_http2.tls_records import TlsRecords
-from epp.grpc_http2.tls_session import TlsSession
-from epp.grpc_http2.turns import Turns
+from epp.grpc_http2.tls_session import TlsRecords, TlsSession
 
 pytestmark = pytest.mark.skipif(library is None, reason="there is no OpenSSL beside Python's own")
 KEY, CERTIFICATE = self_signed()
@@ -76,7 +75,7 @@ class Upper(asyncio.Protocol):
         self.events.append("lost")
 
 
-class Short(Turns):
+class Short(FairScheduler):
     """Others wait all the time."""
 
     def ends(self, now: float) -> float:
@@ -92,7 +91,7 @@ class Scene:
             server_context(KEY, CERTIFICATE, ssl.TLSVersion.TLSv1_3),
             lambda: self.upper,
             Limits(empty_records=Rate(1000, 0)),
-            complaints=Complaints(),
+            complaints=RateLimitedLog(),
             turns=Short(),
         )
         self.session.connection_made(self.wire)

@@ -7,9 +7,9 @@ import pytest
 from frame_client import Client, Frame, data, goaway, message, messages, rst
 
 from epp.grpc_http2 import frames
-from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.frames import Setting
 from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.status import ErrorCode
 
 BIG = b"x" * 100_000
 

@@ -7,8 +7,8 @@ import pytest
 from frame_client import Client, data, goaway, message, rst
 
 from epp.grpc_http2 import frames
-from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.status import ErrorCode
 
 SMALL = Limits(stream_window=100_000, connection_window=200_000)
 CHUNK = data(1, message(b"nothing" + bytes(9_988)))  # 10,000 bytes; the answer is as long

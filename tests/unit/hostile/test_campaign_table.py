@@ -5,7 +5,7 @@ import importlib.util
 import json
 from pathlib import Path
 
-_spec = importlib.util.spec_from_file_location("campaign", Path(__file__).parents[3] / "docs" / "campaign.py")
+_spec = importlib.util.spec_from_file_location("campaign", Path(__file__).parents[3] / "tools" / "campaign.py")
 campaign = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(campaign)
 

@@ -14,7 +14,7 @@ from waiting import until
 
 from epp.framework import SystemClock
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind, Reading
-from epp.framework.datalayer import Concerns, every_endpoint
+from epp.framework.datalayer import AffectedEndpoints, every_endpoint
 from epp.kube import reading
 from epp.kube.cluster import Cluster
 from epp.kube.object_set import Delta
@@ -46,11 +46,11 @@ class Recorder(ObjectReader):
         self.taken: list[ObjectsOfKind] = []
         """What it was told in calls that did not fail."""
         self.failures = 0
-        self.answers: Concerns = every_endpoint
+        self.answers: AffectedEndpoints = every_endpoint
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
         self.calls.append({each.kind: each for each in kinds})
         await self.gate.wait()
         if self.failures:
@@ -76,7 +76,7 @@ class World:
         self.supervisor = Supervisor()
         self.cluster = Cluster(self.api, clock=SystemClock(), supervisor=self.supervisor)
         self.readers = ClusterReaders(self.cluster, "llm", supervisor=self.supervisor, shared=shared)
-        self.retagged: list[tuple[ObjectReader, Concerns]] = []
+        self.retagged: list[tuple[ObjectReader, AffectedEndpoints]] = []
 
     async def connect(self, *readings: Reading) -> None:
         await self.readers.connect(readings, lambda *each: self.retagged.append(each))

@@ -16,7 +16,7 @@ from epp.framework import (
 from epp.framework.snapshot import WAITING
 from epp.framework.testing import candidates
 from epp.observability.metrics import Metrics
-from epp.outliers import OutlierMemory
+from epp.outliers import OutlierDetector
 from epp.plugins.profile_handlers import SingleProfileHandler
 from epp.scheduling import Guard, Scheduler
 
@@ -56,7 +56,7 @@ class Page:
             guard=Guard(self.metrics),
             observer=self.metrics,
             find=self.store.find,
-            outliers=OutlierMemory(self.store, self.clock),
+            outliers=OutlierDetector(self.store, self.clock),
         )
 
     def stream(self, *pauses: float, tokens: int) -> Routing:

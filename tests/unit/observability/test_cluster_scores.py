@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock
 from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.clusters import CLUSTER, ClusterStanding
+from epp.framework.clusters import CLUSTER, ClusterStatus
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, REACHABLE, REFUSES, WAITING, Snapshot
 from epp.objects.decode import decode_object
@@ -84,7 +84,7 @@ def test_ocm_12_local_cluster_is_named_by_its_standing_or_the_request(store):
     add(store, unnamed=[(0, 0.0)])
     assert list(shown(store.snapshot())) == ["local-cluster"]
     assert list(shown(store.snapshot(), local="here")) == ["here"]
-    store.tag(store.endpoints[0], Report(attributes={CLUSTER: ClusterStanding(cluster="west")}))
+    store.tag(store.endpoints[0], Report(attributes={CLUSTER: ClusterStatus(cluster="west")}))
     assert list(shown(store.snapshot())) == ["west"]
 
 

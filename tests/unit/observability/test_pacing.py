@@ -14,8 +14,7 @@ from epp.framework.datalayer import Report
 from epp.framework.snapshot import WAITING
 from epp.observability.inflight_series import InflightSeries
 from epp.observability.metrics import Metrics
-from epp.observability.pacing import Paced
-from epp.observability.rendering import rendered
+from epp.observability.rendering import Paced, rendered
 from epp.plugins.tokens.inflight_load import InflightLoadProducer
 
 

@@ -27,7 +27,7 @@ from epp.framework.snapshot import LORA, MODELS, LoraState
 from epp.framework.testing import candidates
 from epp.observability.metrics import Metrics
 from epp.observability.request_series import MAX_COMBINATIONS
-from epp.outliers import OutlierMemory
+from epp.outliers import OutlierDetector
 from epp.plugins.profile_handlers import SingleProfileHandler
 from epp.scheduling import Guard, Scheduler
 
@@ -59,7 +59,7 @@ class Traffic:
             guard=Guard(self.metrics),
             observer=self.metrics,
             find=self.store.find,
-            outliers=OutlierMemory(self.store, self.clock),
+            outliers=OutlierDetector(self.store, self.clock),
         )
 
     def end(self, routing: Routing, status: int = 200, cause: Cause = Cause.NATURAL) -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 
 from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock
-from epp.outliers import Failure, OutlierMemory, OutlierObserver, OutlierSettings, Told, Verdict
+from epp.outliers import Failure, OutlierDetector, OutlierObserver, OutlierSettings, Told, Verdict
 
 SETTINGS = OutlierSettings(
     consecutive_gateway_failure=3, consecutive_5xx=5, base_ejection_seconds=10, max_ejection_seconds=60
@@ -26,7 +26,7 @@ class World(OutlierObserver):
         self.pool = [Endpoint(f"e{number}", f"10.0.0.{number + 1}", 8000) for number in range(count)]
         self.store.replace(self.pool)
         self.counts: Counter[object] = Counter()
-        self.memory = OutlierMemory(self.store, self.clock, settings, observer=self)
+        self.memory = OutlierDetector(self.store, self.clock, settings, observer=self)
         self.questions: list[tuple[Endpoint, Told]] = []
         if asks:
             self.memory.ask_with(lambda endpoint, tell: self.questions.append((endpoint, tell)))

@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.grpc_http2.capacity import HeldBytes
+from epp.grpc_http2.capacity import BufferedBytes
 from epp.picker.trimming import WORTHWHILE_BYTES, Trimmer
 
 MUCH = 4 * WORTHWHILE_BYTES
@@ -11,7 +11,7 @@ MUCH = 4 * WORTHWHILE_BYTES
 
 @pytest.fixture
 def held():
-    return HeldBytes("gathered_bytes", 1 << 40)
+    return BufferedBytes("gathered_bytes", 1 << 40)
 
 
 def looks(held, amounts):

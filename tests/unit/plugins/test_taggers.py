@@ -34,6 +34,15 @@ def test_standard_labels_say_where_an_endpoint_stands():
     assert topology(LABELS) == Topology("node-1", "r7", "eu-1a", "eu-1")
 
 
+def test_labels_of_nodes_count_where_endpoints_have_none():
+    (kind,) = TopologyExtractor().kinds
+    tagger = TopologyExtractor()
+    nodes = {"n1": {"topology.kubernetes.io/zone": "eu-1a", "topology.kubernetes.io/region": "eu-1"}}
+    asyncio.run(tagger.objects_changed([ObjectsOfKind(kind, nodes, frozenset(nodes))]))
+    pod = Endpoint("e", "10.0.0.1", 8000, labels={"topology.kubernetes.io/zone": "mine"}, node="n1")
+    assert tagger.tag(pod).attributes[TOPOLOGY] == Topology(zone="mine", region="eu-1")
+
+
 def test_label_that_is_absent_leaves_the_place_unknown():
     assert topology({"topology.kubernetes.io/zone": "eu-1a"}) == Topology(zone="eu-1a")
     assert topology({}) == TOPOLOGY.unknown

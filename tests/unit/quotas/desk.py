@@ -8,7 +8,7 @@ from epp.framework.request import Request, RequestBody
 from epp.framework.response import Usage
 from epp.framework.testing import candidates
 from epp.quotas import Quotas
-from epp.quotas.observer import QuotaObserver
+from epp.quotas.reservation import QuotaObserver
 from epp.scheduling import Guard, PluginObserver
 
 GIB = 2**30

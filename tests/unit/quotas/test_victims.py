@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.quotas import Blocked, Reservation
-from epp.quotas.amounts import Amounts
+from epp.quotas.reservation import Amounts
 from epp.quotas.victims import fewest
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from epp.framework import ManualClock, Request
-from epp.framework.clusters import CLUSTER, NO_STANDING, ClusterStanding, PlacementStanding
+from epp.framework.clusters import CLUSTER, NO_STATUS, ClusterStatus, PlacementStatus
 from epp.framework.dynamic_scores import DYNAMIC_SCORES, NO_DYNAMIC_SCORES, DynamicScore, DynamicScores
 from epp.framework.errors import ConfigurationError, NoClustersError
 from epp.framework.testing import candidates, run_profile
@@ -21,21 +21,21 @@ NAMED = {"scoreName": "gpuClusterAvailable"}
 def scored(*values):
     """Standings of clusters with these GPU scores, None for none."""
     return [
-        ClusterStanding(cluster=f"c{number}", scores={} if value is None else {GPU: value})
+        ClusterStatus(cluster=f"c{number}", scores={} if value is None else {GPU: value})
         for number, value in enumerate(values)
     ]
 
 
-def scores(plugin, standings):
-    return plugin.score(Request("r"), candidates(records={CLUSTER: standings})).tolist()
+def scores(plugin, statuses):
+    return plugin.score(Request("r"), candidates(records={CLUSTER: statuses})).tolist()
 
 
 @pytest.fixture
 def east_and_west():
     """The objects of section 3.d: east has 60, west had 100 and that expired."""
     return [
-        ClusterStanding(cluster="cluster-east", scores={GPU: 60}),
-        ClusterStanding(cluster="cluster-west", expired=frozenset({GPU})),
+        ClusterStatus(cluster="cluster-east", scores={GPU: 60}),
+        ClusterStatus(cluster="cluster-west", expired=frozenset({GPU})),
     ]
 
 
@@ -50,7 +50,7 @@ def test_ocm_2_values_beyond_the_scale_are_limited(build):
 
 def test_ocm_2_missing_and_expired_are_neutral_counted_and_said_once(build, east_and_west):
     plugin = build(ClusterScore, **NAMED)
-    pool = candidates(records={CLUSTER: [*east_and_west, NO_STANDING]})
+    pool = candidates(records={CLUSTER: [*east_and_west, NO_STATUS]})
     with capture_logs() as said:
         for _ in range(3):
             assert plugin.score(Request("r"), pool).tolist() == [0.8, 0.5, 0.5]
@@ -93,8 +93,8 @@ def test_ocm_3_totals_stay_between_0_and_the_sum_of_the_weights(weighted, known)
         for i, (w, _) in enumerate(weighted)
     ]
     found = {f"resource-usage-score/s{i}": value for i, (_, value) in enumerate(weighted)}
-    standings = [ClusterStanding(cluster=str(n), scores=found if each else {}) for n, each in enumerate(known)]
-    totals = run_profile(plugins, candidates(records={CLUSTER: standings})).totals
+    statuses = [ClusterStatus(cluster=str(n), scores=found if each else {}) for n, each in enumerate(known)]
+    totals = run_profile(plugins, candidates(records={CLUSTER: statuses})).totals
     most = sum(abs(weight) for weight, _ in weighted)
     assert all(-1e-9 <= total <= most + 1e-9 for total in totals.values())
 
@@ -108,10 +108,10 @@ def test_weight_of_a_profile_replaces_the_amount_and_not_the_sign(build):
 
 def test_ocm_4_score_of_a_placement_counts_over_the_range_of_the_candidates(build):
     placed = [
-        ClusterStanding(cluster="east", placements={"kueue-system/llm": PlacementStanding(chosen=True, score=180)}),
-        ClusterStanding(cluster="west", placements={"kueue-system/llm": PlacementStanding(chosen=True, score=-80)}),
-        ClusterStanding(cluster="north", placements={"kueue-system/llm": PlacementStanding(chosen=True, score=50)}),
-        ClusterStanding(cluster="south", placements={"kueue-system/llm": PlacementStanding(score=500)}),  # not chosen
+        ClusterStatus(cluster="east", placements={"kueue-system/llm": PlacementStatus(chosen=True, score=180)}),
+        ClusterStatus(cluster="west", placements={"kueue-system/llm": PlacementStatus(chosen=True, score=-80)}),
+        ClusterStatus(cluster="north", placements={"kueue-system/llm": PlacementStatus(chosen=True, score=50)}),
+        ClusterStatus(cluster="south", placements={"kueue-system/llm": PlacementStatus(score=500)}),  # not chosen
     ]
     plugin = build(ClusterScore, source="placement", placement="kueue-system/llm")
     # 50 is (50 + 80) / (180 + 80) = 0.5 of the way
@@ -170,7 +170,7 @@ def test_scores_are_derived_once_for_all_requests(build):
 
 def test_trial_of_a_configuration_counts_and_says_nothing(build):
     plugin = build(ClusterScore, **NAMED)
-    pool = candidates(records={CLUSTER: [NO_STANDING]})
+    pool = candidates(records={CLUSTER: [NO_STATUS]})
     with capture_logs() as said:
         plugin.rehearse(Request("r", dry_run=True), pool)
         assert not said

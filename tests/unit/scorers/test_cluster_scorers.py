@@ -15,7 +15,7 @@ from epp.framework import (
     Request,
     SchedulingResult,
 )
-from epp.framework.clusters import CLUSTER, NO_STANDING, ClusterStanding, ClusterTaint, TaintEffect
+from epp.framework.clusters import CLUSTER, NO_STATUS, ClusterStatus, ClusterTaint, TaintEffect
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp_scorers.balance import BalanceScorer
@@ -42,7 +42,7 @@ def make(clock):
 
 
 def pool_of(*clusters, **more):
-    return candidates(records={CLUSTER: [ClusterStanding(cluster=name) for name in clusters]}, **more)
+    return candidates(records={CLUSTER: [ClusterStatus(cluster=name) for name in clusters]}, **more)
 
 
 def sent(pool, position):
@@ -55,11 +55,11 @@ def in_session(name="s"):
 
 
 def tainted(effect, **more):
-    return ClusterStanding(cluster="c", taints=(ClusterTaint(key="gpu", value="old", effect=effect, **more),))
+    return ClusterStatus(cluster="c", taints=(ClusterTaint(key="gpu", value="old", effect=effect, **more),))
 
 
 def test_ocm_10_prefer_no_select_gets_nothing_and_other_effects_are_left_to_the_filter(make):
-    pool = candidates(records={CLUSTER: [tainted(PREFER), tainted(SELECT), NO_STANDING]})
+    pool = candidates(records={CLUSTER: [tainted(PREFER), tainted(SELECT), NO_STATUS]})
     assert make(TaintScorer).score(Request("r"), pool).tolist() == [0.0, 1.0, 1.0]
 
 
@@ -96,8 +96,8 @@ def test_toleration_that_means_nothing_is_refused(make, toleration):
 
 
 def test_ocm_13_cluster_without_an_active_check_is_not_preferred(make):
-    standings = [ClusterStanding(cluster=str(active), active=active) for active in (True, False, None)]
-    assert make(TaintScorer).score(Request("r"), candidates(records={CLUSTER: standings})).tolist() == [1.0, 0.0, 1.0]
+    statuses = [ClusterStatus(cluster=str(active), active=active) for active in (True, False, None)]
+    assert make(TaintScorer).score(Request("r"), candidates(records={CLUSTER: statuses})).tolist() == [1.0, 0.0, 1.0]
 
 
 def test_ocm_9_balance_has_the_vectors_of_the_hub(make):
@@ -184,8 +184,8 @@ def test_local_cluster_is_preferred_until_its_score_says_otherwise(make):
     scorer = make(LocalClusterScorer, localCluster="east", score="rus/gpu", minScore=-20)
 
     def scored(value):
-        east = ClusterStanding(cluster="east", scores={} if value is None else {"rus/gpu": value})
-        pool = candidates(records={CLUSTER: [east, ClusterStanding(cluster="west", scores={"rus/gpu": 100})]})
+        east = ClusterStatus(cluster="east", scores={} if value is None else {"rus/gpu": value})
+        pool = candidates(records={CLUSTER: [east, ClusterStatus(cluster="west", scores={"rus/gpu": 100})]})
         return scorer.score(Request("r"), pool).tolist()
 
     assert scored(60) == [1.0, 0.0]
@@ -199,7 +199,7 @@ def test_local_cluster_without_endpoints_prefers_none(make):
 
 
 def test_ocm_1_local_cluster_is_the_one_of_the_source_unless_another_is_named(make):
-    standings = [ClusterStanding(cluster="east", local=True), ClusterStanding(cluster="west")]
-    pool = candidates(records={CLUSTER: standings})
+    statuses = [ClusterStatus(cluster="east", local=True), ClusterStatus(cluster="west")]
+    pool = candidates(records={CLUSTER: statuses})
     assert make(LocalClusterScorer).score(Request("r"), pool).tolist() == [1.0, 0.0]
     assert make(LocalClusterScorer, localCluster="west").score(Request("r"), pool).tolist() == [0.0, 1.0]

@@ -7,7 +7,7 @@ from epp.framework.accelerators.tag import AcceleratorTag, Device
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.framework.testing import candidates
-from epp.plugins.accelerators.placement import PlacementFilter
+from epp.plugins.accelerators.placement import PlacementTemplateFilter
 
 TEMPLATES = {
     each.name: each
@@ -22,7 +22,7 @@ TEMPLATES = {
 
 def build(**parameters):
     registry = Registry({})
-    registry.register(PlacementFilter)
+    registry.register(PlacementTemplateFilter)
     return registry.build("placement-template-filter", parameters, name="p", clock=ManualClock())
 
 

@@ -4,7 +4,7 @@
 import pytest
 
 from epp.framework import ConfigurationError, ManualClock, Request
-from epp.framework.clusters import CLUSTER, NO_STANDING, ClusterStanding, PlacementStanding
+from epp.framework.clusters import CLUSTER, NO_STATUS, ClusterStatus, PlacementStatus
 from epp.framework.errors import NoClustersError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates, run_profile
@@ -19,34 +19,34 @@ def build(**parameters):
     return registry.build("placement-filter", {"placement": LLM, **parameters}, name="placed", clock=ManualClock())
 
 
-def standing(cluster, *, chosen, any_chosen=True):
-    return ClusterStanding(cluster=cluster, placements={LLM: PlacementStanding(chosen=chosen, any_chosen=any_chosen)})
+def cluster_status(cluster, *, chosen, any_chosen=True):
+    return ClusterStatus(cluster=cluster, placements={LLM: PlacementStatus(chosen=chosen, any_chosen=any_chosen)})
 
 
-EAST, WEST = standing("east", chosen=True), standing("west", chosen=False)
-EMPTY = [standing(name, chosen=False, any_chosen=False) for name in ("east", "west")]
+EAST, WEST = cluster_status("east", chosen=True), cluster_status("west", chosen=False)
+EMPTY = [cluster_status(name, chosen=False, any_chosen=False) for name in ("east", "west")]
 
 
-def kept(*standings, **parameters):
-    return build(**parameters).filter(Request("r"), candidates(records={CLUSTER: standings})).tolist()
+def kept(*statuses, **parameters):
+    return build(**parameters).filter(Request("r"), candidates(records={CLUSTER: statuses})).tolist()
 
 
 def test_ocm_4_only_clusters_of_the_placement_are_kept():
-    assert kept(EAST, WEST, NO_STANDING, EAST) == [True, False, False, True]
+    assert kept(EAST, WEST, NO_STATUS, EAST) == [True, False, False, True]
 
 
 def test_ocm_4_cluster_that_leaves_gets_nothing_from_the_next_snapshot_on():
     plugin = build()
-    before = candidates(records={CLUSTER: [EAST, standing("west", chosen=True)]})
+    before = candidates(records={CLUSTER: [EAST, cluster_status("west", chosen=True)]})
     after = candidates(records={CLUSTER: [EAST, WEST]})
     assert plugin.filter(Request("r"), before).tolist() == [True, True]
     assert plugin.filter(Request("r"), after).tolist() == [True, False]
 
 
-@pytest.mark.parametrize("standings", [EMPTY, [NO_STANDING, NO_STANDING]])
-def test_ocm_4_empty_placement_refuses_with_the_reason(standings):
+@pytest.mark.parametrize("statuses", [EMPTY, [NO_STATUS, NO_STATUS]])
+def test_ocm_4_empty_placement_refuses_with_the_reason(statuses):
     with pytest.raises(NoClustersError) as refused:
-        run_profile([build()], candidates(records={CLUSTER: standings}))
+        run_profile([build()], candidates(records={CLUSTER: statuses}))
     assert (refused.value.status, refused.value.reason) == (503, "rejected-no-endpoints")
     assert refused.value.detail.startswith("NoClustersAvailable: placement kueue-system/llm-gpu chose no cluster")
     assert str(refused.value) == "no cluster is available for this request: retry later"
@@ -54,13 +54,13 @@ def test_ocm_4_empty_placement_refuses_with_the_reason(standings):
 
 def test_ocm_4_empty_placement_can_keep_all():
     assert kept(*EMPTY, onEmpty="FailOpen") == [True, True]
-    assert kept(NO_STANDING, onEmpty="FailOpen") == [True]
+    assert kept(NO_STATUS, onEmpty="FailOpen") == [True]
 
 
 def test_imported_pool_stands_for_a_placement():
     name = "InferencePoolImport/example/llm-pool"
     east, west = (
-        ClusterStanding(cluster=cluster, placements={name: PlacementStanding(chosen=chosen)})
+        ClusterStatus(cluster=cluster, placements={name: PlacementStatus(chosen=chosen)})
         for cluster, chosen in (("east", True), ("west", False))
     )
     assert kept(east, west, placement="", poolImport="example/llm-pool") == [True, False]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from epp.framework import Destination, Headers, ManualClock, ProfileResult, Request, SchedulingResult
-from epp.framework.clusters import CLUSTER, NO_STANDING, ClusterStanding, ClusterTaint, TaintEffect
+from epp.framework.clusters import CLUSTER, NO_STATUS, ClusterStatus, ClusterTaint, TaintEffect
 from epp.framework.errors import NoClustersError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
@@ -21,7 +21,7 @@ def build(clock=None, **parameters):
 
 
 def tainted(effect, since=None):
-    return ClusterStanding(cluster="c", taints=(ClusterTaint(key=UNREACHABLE, effect=effect, since=since),))
+    return ClusterStatus(cluster="c", taints=(ClusterTaint(key=UNREACHABLE, effect=effect, since=since),))
 
 
 NO_SELECT, PREFER, IF_NEW = (
@@ -39,16 +39,16 @@ def sent(pool, position):
 
 
 def test_ocm_10_no_select_is_dropped():
-    pool = candidates(records={CLUSTER: [NO_SELECT, PREFER, NO_STANDING]})
+    pool = candidates(records={CLUSTER: [NO_SELECT, PREFER, NO_STATUS]})
     assert build().filter(Request("r"), pool).tolist() == [False, True, True]
 
 
 def test_ocm_10_no_select_if_new_serves_only_the_sessions_it_has():
     plugin = build()
-    before = candidates(records={CLUSTER: [NO_STANDING, NO_STANDING, NO_STANDING]})
+    before = candidates(records={CLUSTER: [NO_STATUS, NO_STATUS, NO_STATUS]})
     plugin.pre_request(in_session("mine"), sent(before, 0))
     plugin.pre_request(in_session("other"), sent(before, 2))
-    pool = candidates(records={CLUSTER: [IF_NEW, IF_NEW, NO_STANDING]})
+    pool = candidates(records={CLUSTER: [IF_NEW, IF_NEW, NO_STATUS]})
     assert plugin.filter(in_session("mine"), pool).tolist() == [True, False, True]
     assert plugin.filter(in_session("other"), pool).tolist() == [False, False, True]
     assert plugin.filter(Request("r"), pool).tolist() == [False, False, True]
@@ -58,7 +58,7 @@ def test_ocm_10_unreachable_cluster_is_tolerated_for_its_seconds():
     clock = ManualClock(1000.0)
     tolerations = [{"key": UNREACHABLE, "operator": "Exists", "tolerationSeconds": 300}]
     plugin = build(clock, tolerations=tolerations)
-    pool = candidates(records={CLUSTER: [tainted(TaintEffect.NO_SELECT, since=1000.0), NO_STANDING]})
+    pool = candidates(records={CLUSTER: [tainted(TaintEffect.NO_SELECT, since=1000.0), NO_STATUS]})
     clock.advance(299.0)
     assert plugin.filter(Request("r"), pool).tolist() == [True, True]
     clock.advance(1.0)

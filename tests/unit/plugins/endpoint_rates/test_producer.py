@@ -83,6 +83,13 @@ class World:
         if itl is not None:
             self.plugin.ended(request, response, itl * (tokens - 1))
 
+    def stream(self, events, itl, *, tokens=None):
+        """Answer with a stream of so many tokens' events; `usage` has the tokens, if they are given."""
+        usage = None if tokens is None else Usage(0, tokens, 0)
+        response = Response(self.pool[0], "", 200, Headers(), usage, events=events + 2)
+        self.plugin.ended(self.send(), response, itl * events)
+        self.clock.advance(1)
+
     def learn(self, rate, *, times=5, slot=0, tokens=1000):
         for _ in range(times):
             self.answer(self.send(slot, tokens=tokens), tokens / rate, served=slot)
@@ -117,6 +124,21 @@ def test_het_4_time_to_the_first_token_teaches_the_prefill_rate():
     world.learn(5000)
     assert world.prefill() == pytest.approx(5000)
     assert world.rates().prefill_provenance(0) == "learned (5 samples)"
+
+
+def test_het_4_decode_speed_is_learned_from_streams_without_usage():
+    world = World(H100)
+    for _ in range(24):
+        world.stream(160, 0.05)
+    assert world.rates().itl_provenance(0) == "learned (24 samples)"
+    assert world.plugin.dump_state(world.pool.snapshot)["outputTokens"] == 160
+
+
+def test_het_4_tokens_of_an_event_are_learned_from_streams_that_have_both():
+    world = World(H100)
+    world.stream(50, 0.05, tokens=200)
+    world.stream(100, 0.05)
+    assert world.plugin.dump_state(world.pool.snapshot)["outputTokens"] == (200 + 400) / 2
 
 
 def test_het_4_fewer_samples_than_the_least_number_teach_nothing():

@@ -190,6 +190,24 @@ def test_chains_whose_hashes_collide_neither_fail_nor_grow():
     assert len(index) == 1
 
 
+def test_withdrawn_chain_leaves_what_others_share_with_it():
+    index = PrefixIndex()
+    index.record(0, chain(1, 2, 3), ROOMY)
+    index.record(0, chain(1, 2, 4, 5), ROOMY)
+    index.record(1, chain(1, 2, 4, 5), ROOMY)
+    index.withdraw(0, chain(1, 2, 4, 5))
+    assert matches(index, 1, 2, 4, 5) == [2, 4, 0, 0]
+    assert matches(index, 1, 2, 3) == [3, 2, 0, 0]
+
+
+def test_withdrawing_an_unknown_chain_changes_nothing():
+    index = PrefixIndex()
+    index.record(0, chain(1, 2), ROOMY)
+    index.withdraw(0, chain(1, 2, 3))
+    index.withdraw(1, chain(1, 2))
+    assert matches(index, 1, 2) == [2, 0, 0, 0]
+
+
 class IndexAgainstModel(RuleBasedStateMachine):
     """The model: for each slot a list of hashes, least recently used first."""
 
@@ -218,6 +236,17 @@ class IndexAgainstModel(RuleBasedStateMachine):
         while len(used) > limit:
             used.pop(0)
         self.limits[slot] = limit
+
+    @rule(slot=st.integers(0, SLOTS - 1), path=paths.filter(bool))
+    def record_and_withdraw(self, slot, path):
+        hashes = self.chain(path)
+        if self.depth(slot, hashes) < len(hashes):
+            self.index.record(slot, hashes, ROOMY)
+            assert self.depth_of_index(slot, hashes) == len(hashes)
+            self.index.withdraw(slot, hashes)
+
+    def depth_of_index(self, slot, hashes):
+        return matches(self.index, *hashes)[slot]
 
     @rule(slot=st.integers(0, SLOTS - 1))
     def forget(self, slot):

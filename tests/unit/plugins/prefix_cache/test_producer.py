@@ -41,6 +41,24 @@ def test_target_is_credited_and_its_fallbacks_are_not(sent_to):
     assert (match.total_blocks, match.block_tokens) == (3, 64)
 
 
+def test_request_that_failed_leaves_no_credit(sent_to):
+    producer = ApproxPrefixCacheProducer()
+    producer.pre_request(ask(producer, prompt_of(b"a")), sent_to(POOL, 2))
+    failed = ask(producer, prompt_of(b"a", b"b"))
+    producer.pre_request(failed, sent_to(POOL, 2))
+    producer.request_failed(failed, sent_to(POOL, 2))
+    assert match_of(producer, prompt_of(b"a", b"b")) == [0, 0, 1]
+
+
+def test_failure_of_a_prompt_that_was_held_before_takes_nothing_away(sent_to):
+    producer = ApproxPrefixCacheProducer()
+    producer.pre_request(ask(producer, prompt_of(b"a")), sent_to(POOL, 2))
+    again = ask(producer, prompt_of(b"a"))
+    producer.pre_request(again, sent_to(POOL, 2))
+    producer.request_failed(again, sent_to(POOL, 2))
+    assert match_of(producer, prompt_of(b"a")) == [0, 0, 1]
+
+
 def test_credit_goes_to_the_slot_not_the_position(sent_to):
     producer = ApproxPrefixCacheProducer()
     narrowed = POOL.keep(np.array([False, True, True]))

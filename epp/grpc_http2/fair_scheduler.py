@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fair scheduling of busy connections across event-loop iterations."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+_TURN_SECONDS = 0.002
+"""Time in which all connections together handle what came, in one turn of the event loop."""
+FEW_BYTES = 16_384
+"""Reads up to this size bypass the queue."""
+
+
+class FairScheduler:
+    """For all connections of a server together."""
+
+    def __init__(self) -> None:
+        self._ends: float | None = None
+        self._line: deque[Callable[[], None]] = deque()
+        self._is_due = False
+
+    def ends(self, now: float) -> float:
+        """Return the time by which all connections together yield to the event loop."""
+        if self._ends is None:
+            asyncio.get_running_loop().call_soon(self._end)  # first: where memory is missing, it raises
+            self._ends = now + _TURN_SECONDS
+        return self._ends
+
+    def must_wait(self, size: int, now: float) -> bool:
+        """Whether a read of so many bytes is to be handled after others: they wait, or this turn is over."""
+        return size > FEW_BYTES and (bool(self._line) or (self._ends is not None and now >= self._ends))
+
+    def wait(self, resume: Callable[[], None]) -> None:
+        """Call this in a later turn, after all that waits already."""
+        self._line.append(resume)
+        self._call()
+
+    def _call(self) -> None:
+        if not self._is_due:
+            asyncio.get_running_loop().call_soon(self._serve)  # first, for the same reason: who waits next calls again
+            self._is_due = True
+
+    def _serve(self) -> None:
+        """Resume the longest-waiting connections while this iteration has time."""
+        loop, line = asyncio.get_running_loop(), self._line
+        self._is_due = False
+        try:
+            ends = self.ends(loop.time())
+            for _ in range(len(line)):  # who has more waits again
+                line.popleft()()
+                if loop.time() >= ends:
+                    break
+        finally:
+            if line:
+                self._call()
+
+    def _end(self) -> None:
+        self._ends = None

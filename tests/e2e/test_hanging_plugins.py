@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plugin that never returns while a configuration is tried: that is an error which names it, and nothing waits."""
+
+import pytest
+from commands import command
+from gateways import gateway_of
+from waiting import until
+
+HANGS = """
+from threading import Event
+from epp.framework import Scorer
+
+class Hangs(Scorer):
+    plugin_type = "hangs"
+
+    def score(self, request, candidates):
+        {statement}
+"""
+CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{{type: "{scorer}", name: mine}}]
+schedulingProfiles: [{{name: default, plugins: [{{pluginRef: mine}}]}}]
+"""
+PROBLEM = "plugin 'mine' did not return within 5 s"
+
+
+@pytest.fixture(params=["Event().wait()", "while True: pass"])
+def hanging(request, tmp_path):
+    """Flags and variables for a directory with such a plugin."""
+    (tmp_path / "hanging.py").write_text(HANGS.format(statement=request.param))
+    (tmp_path / "config.yaml").write_text(CONFIG.format(scorer="hanging:Hangs"))
+    return tmp_path
+
+
+async def test_check_ends_and_names_the_plugin(hanging):
+    flags = "--allow-plugin-modules=hanging", str(hanging / "config.yaml")
+    async with command("check", *flags, PYTHONPATH=str(hanging)) as check:
+        assert await check.end() == 1
+    assert PROBLEM in str(check)
+
+
+async def test_start_ends_and_names_the_plugin(hanging):
+    flags = f"--config-file={hanging / 'config.yaml'}", "--allow-plugin-modules=hanging", "--endpoints=127.0.0.1:9"
+    async with command("gateway", *flags, "--listen=127.0.0.1:0", PYTHONPATH=str(hanging)) as gateway:
+        assert await gateway.end() == 1
+    assert PROBLEM in gateway.error
+
+
+async def test_reload_is_refused_and_a_later_good_version_applied(hanging):
+    config = hanging / "live.yaml"
+    config.write_text(CONFIG.format(scorer="queue-scorer"))
+    flags = f"--config-file={config}", "--allow-plugin-modules=hanging", "--endpoints=127.0.0.1:9"
+    async with gateway_of(*flags, PYTHONPATH=str(hanging)) as gateway:
+        config.write_text(CONFIG.format(scorer="hanging:Hangs"))
+
+        async def refused() -> bool:
+            return PROBLEM in str((await gateway.health())[1]["config"]["refused"])
+
+        await until(refused, "the health page shows the refusal")
+        config.write_text(CONFIG.format(scorer="running-requests-size-scorer"))
+
+        async def applied() -> bool:
+            return (await gateway.config_metrics())["generation"] == 2
+
+        await until(applied, "the good version is in effect")
+        gateway.process.terminate()
+        await gateway.process.end()

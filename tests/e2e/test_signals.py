@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals to a running picker: SIGHUP reloads, SIGUSR1 and SIGUSR2 do nothing."""
+
+import os
+import signal
+
+import pytest
+from gateways import Gateway, gateway_of
+from waiting import until
+
+CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{{type: {scorer}}}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _hangups_are_not_ignored():
+    """Have child processes begin as in a shell, also where nohup started the tests: a picker then ignores SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+async def generation(gateway: Gateway) -> float:
+    return (await gateway.config_metrics())["generation"]
+
+
+async def test_sighup_reloads_the_configuration_and_a_bad_one_is_refused(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG.format(scorer="queue-scorer"))
+    flags = f"--config-file={config}", "--watch-config-file=false", "--endpoints=127.0.0.1:9"
+    async with gateway_of(*flags) as gateway:
+        config.write_text(CONFIG.format(scorer="running-requests-size-scorer"))
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(gateway.process.pid, number)
+        assert await generation(gateway) == 1
+        os.kill(gateway.process.pid, signal.SIGHUP)
+
+        async def applied() -> bool:
+            return await generation(gateway) == 2
+
+        await until(applied, "the new version is in effect")
+        config.write_text(CONFIG.format(scorer="no-such-scorer"))
+        os.kill(gateway.process.pid, signal.SIGHUP)
+
+        async def refused() -> bool:
+            return "no-such-scorer" in str((await gateway.health())[1]["config"]["refused"])
+
+        await until(refused, "the health page shows the refusal")
+        assert await generation(gateway) == 2
+        assert gateway.process.running

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The comparison of the demo: times, and dollars of the time in which servers had a request."""
+
+import pytest
+
+from epp.demo.round_robin import RoundRobin, Sample, Samples
+
+
+def samples(*rows: tuple[str, float, float, float]) -> Samples:
+    found = Samples()
+    for row in rows:
+        found.add(Sample(*row))
+    return found
+
+
+def test_server_costs_for_the_time_in_which_it_has_any_request():
+    found = samples(("a", 0, 1, 4), ("a", 2, 3, 5), ("b", 8, 9, 10))  # a is busy for 5 of 10 seconds, b for 2
+    assert found.dollars_per_hour({"a": 4.0, "b": 1.0, "idle": 100.0}) == pytest.approx(4 * 0.5 + 1 * 0.2)
+
+
+def test_nine_of_ten_requests_stay_within_the_p90():
+    found = samples(*(("a", 0, number / 10, 5) for number in range(1, 12)))
+    assert found.p90_seconds == pytest.approx(1.0)
+
+
+def test_requests_count_for_a_minute():
+    found = samples(("a", 0, 1, 2), ("a", 60, 61, 62.5))
+    assert len(found) == 1
+
+
+def test_line_compares_once_both_sides_have_requests():
+    beside = RoundRobin(["127.0.0.1:1"])
+    assert beside.line({"a": 1.0}) == ""
+    for number in range(10):
+        beside.routed.add(Sample("a", number, number + 0.25, number + 0.5))
+        beside.in_turn.add(Sample("a", number, number + 0.75, number + 1))
+    assert beside.line({"a": 2.0}) == (
+        "last minute, p90 to the first token and busy servers: 0.25 s, $1.05/h; by round robin 0.75 s, $2.00/h"
+    )
