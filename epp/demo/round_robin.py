@@ -108,10 +108,10 @@ async def ask(
             server = response.headers.get(_SIM_SERVER, "")
             async for line in response.content:
                 if line.startswith(b"data: {"):
-                    piece = json.loads(line[len(b"data: ") :])["choices"][0]["delta"].get("content")
-                    if piece:
-                        first = first or time.monotonic()
-                        pieces.append(piece)
+                    for choice in json.loads(line[len(b"data: ") :])["choices"]:  # none in the chunk with the usage
+                        if piece := choice["delta"].get("content"):
+                            first = first or time.monotonic()
+                            pieces.append(piece)
     except (aiohttp.ClientError, TimeoutError, ValueError, LookupError):
         return None
     if samples is not None and first:

@@ -67,7 +67,13 @@ class Traffic:
                 messages.append({"role": "assistant", "content": answer})
 
     async def _ask(self, session: aiohttp.ClientSession, messages: list[dict[str, str]]) -> str | None:
-        body = {"model": self._model, "messages": list(messages), "max_tokens": 48, "stream": True}
+        body = {
+            "model": self._model,
+            "messages": list(messages),
+            "max_tokens": 48,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         if self._beside is None:
             return await ask(session, self._url, body, None)
         self._beside.copy(session, body)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/kubernetes.md, and README.md on Kubernetes: their commands as they are written, on a real API server."""
+"""The commands of docs/kubernetes.md as they are written, on a real API server, and with a release of the chart."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from epp.observability.watches import WatchMetrics
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "kubernetes.md"
-README = REPOSITORY / "README.md"
+DEPLOY_PAGE = REPOSITORY / "deploy" / "README.md"
 CHART = REPOSITORY / "deploy" / "chart"
 NOT_RUN = ("kubectl exec ",)
 """Commands that need a kubelet."""
@@ -40,6 +40,10 @@ def isolated() -> bool:
         return subprocess.run([*NAMESPACES, "true"], capture_output=True, check=False, timeout=60).returncode == 0
     except FileNotFoundError:
         return False
+
+
+def commands_of(page: Path) -> list[str]:
+    return [command for block in blocks(page) if block.language == "console" for command in commands(block)]
 
 
 def script_of(page: Path) -> tuple[str, list[str]]:
@@ -126,7 +130,7 @@ async def test_page_works_as_it_is_written(own_cluster, isolated, tmp_path):
 
 
 @pytest.mark.skipif(not CHART.exists(), reason="deploy/ has no chart")
-async def test_commands_of_the_readme_install_a_picker_and_check_its_account(own_cluster, programs, tmp_path):
+async def test_release_of_the_chart_gives_the_account_what_the_check_asks_for(own_cluster, programs, tmp_path):
     cluster = await own_cluster()
     environment = {
         **os.environ,
@@ -134,8 +138,8 @@ async def test_commands_of_the_readme_install_a_picker_and_check_its_account(own
         "HOME": str(tmp_path),
         "KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig")),
     }
-    written = [command for block in blocks(README) if block.language == "console" for command in commands(block)]
-    install, check = [command for command in written if command.startswith(("helm ", "epp check --cluster"))]
+    install, *_ = [command for command in commands_of(DEPLOY_PAGE) if command.startswith("helm install my-pool ")]
+    (check,) = [command for command in commands_of(PAGE) if command.startswith("epp check ") and " --as " in command]
 
     async def outcome(command: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_shell(

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The comparison of the demo: times, and dollars of the time in which servers had a request."""
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
-from epp.demo.round_robin import RoundRobin, Sample, Samples
+from epp.demo.round_robin import RoundRobin, Sample, Samples, ask
 
 
 def samples(*rows: tuple[str, float, float, float]) -> Samples:
@@ -37,3 +40,19 @@ def test_line_compares_once_both_sides_have_requests():
     assert beside.line({"a": 2.0}) == (
         "last minute, p90 to the first token and busy servers: 0.25 s, $1.05/h; by round robin 0.75 s, $2.00/h"
     )
+
+
+async def test_answer_of_a_stream_that_ends_with_its_usage_is_read():
+    async def chat(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"x-sim-server": "a"})
+        await response.prepare(request)
+        for choices in ('[{"delta": {"content": "Hel"}}]', '[{"delta": {"content": "lo"}}]', "[]"):
+            await response.write(f'data: {{"choices": {choices}}}\n\n'.encode())
+        return response
+
+    app = web.Application()
+    app.router.add_post("/chat", chat)
+    routed = Samples()
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        assert await ask(session, str(server.make_url("/chat")), {"stream": True}, routed) == "Hello"
+    assert len(routed) == 1
