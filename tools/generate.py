@@ -18,20 +18,20 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from prometheus_client.metrics_core import Metric
 
+from epp.app import Picker, PickerSettings
 from epp.cli.app import application
 from epp.cli.go_flags import SWITCHES_WITHOUT_EFFECT, VALUES_WITHOUT_EFFECT
 from epp.config.plugin_data import data_markdown
 from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import plugin_reference
 from epp.config.schema import config_schema
-from epp.decisions.series import DecisionMetrics
-from epp.discovery import StaticDiscovery
+from epp.explain.series import DecisionMetrics
 from epp.extproc.client_headers import ALL, GROUPS, HEADER, group_of
 from epp.extproc.settings import ServerSettings
 from epp.framework import Endpoint, errors, headers
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
-from epp.gateway import (
+from epp.lab.gateway import (
     Bodies,
     FailureMode,
     chart_proxy_yaml,
@@ -39,12 +39,12 @@ from epp.gateway import (
     standalone_override_host_yaml,
     standalone_yaml,
 )
-from epp.gateway.eds_file import discovery_response
-from epp.observability.leadership import LeaderMetrics
-from epp.observability.plugin_metrics import families_of
-from epp.observability.watches import WatchMetrics
-from epp.picker import Picker, PickerSettings
-from epp.tracing.counts import SpanCounts
+from epp.lab.gateway.eds_file import discovery_response
+from epp.pool.discovery import StaticDiscovery
+from epp.telemetry.leadership import LeaderMetrics
+from epp.telemetry.plugin_metrics import families_of
+from epp.telemetry.tracing.counts import SpanCounts
+from epp.telemetry.watches import WatchMetrics
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -4,9 +4,9 @@
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from epp.accelerators.catalogue import Product
-from epp.accelerators.catalogue.instance_types import INSTANCE_TYPES, InstanceType
-from epp.accelerators.catalogue.products import PRODUCTS
+from epp.hardware.catalogue import Product
+from epp.hardware.catalogue.instance_types import INSTANCE_TYPES, InstanceType
+from epp.hardware.catalogue.products import PRODUCTS
 
 _GIB = 2**30
 _VENDORS = {

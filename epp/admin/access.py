@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from epp.admin.answers import AdminError, BadAdminRequestError
 from epp.admin.token_file import TokenFile
-from epp.observability.http_request import HttpRequest
-from epp.observability.http_thread import Answer
+from epp.telemetry.http_request import HttpRequest
+from epp.telemetry.http_thread import Answer
 
 _OWN_SITES = frozenset({"same-origin", "none"})
 """Values of Sec-Fetch-Site for requests that no other site made."""

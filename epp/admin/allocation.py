@@ -10,12 +10,12 @@ from epp.admin.answers import as_json
 from epp.admin.endpoints import PoolView, accelerator_of, in_turns, number, read_number
 from epp.admin.loop_calls import LoopCalls
 from epp.admin.routes import Route
-from epp.director import Director, Routing
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.printable import printable
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, Snapshot
-from epp.observability.http_request import HttpRequest
-from epp.observability.http_thread import Answer
+from epp.routing.director import Director, Routing
+from epp.telemetry.http_request import HttpRequest
+from epp.telemetry.http_thread import Answer
 
 PATH = "/api/allocation"
 _SHOWN = 200

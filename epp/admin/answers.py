@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 import msgspec
 
-from epp.observability.http_thread import Answer
+from epp.telemetry.http_thread import Answer
 
 _HEADERS = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 

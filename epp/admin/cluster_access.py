@@ -9,8 +9,8 @@ import structlog
 from epp.admin.access import bearer
 from epp.admin.answers import AdminError
 from epp.kube.reviews import NoVerdictError, TokenReviews, Verdict
-from epp.observability.http_request import HttpRequest
-from epp.observability.http_thread import Answer
+from epp.telemetry.http_request import HttpRequest
+from epp.telemetry.http_thread import Answer
 
 _LONGEST_TOKEN = 8192
 

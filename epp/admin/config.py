@@ -8,8 +8,8 @@ from epp.admin.loop_calls import LoopCalls
 from epp.admin.routes import Route
 from epp.config import Assembly, ConfigState
 from epp.config.describe import describe
-from epp.observability.http_request import HttpRequest
-from epp.observability.http_thread import Answer
+from epp.telemetry.http_request import HttpRequest
+from epp.telemetry.http_thread import Answer
 
 PATH = "/api/config"
 

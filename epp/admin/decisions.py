@@ -10,10 +10,10 @@ from msgspec import Raw
 from epp.admin.answers import AdminError, BadAdminRequestError, as_json
 from epp.admin.loop_calls import LoopCalls
 from epp.admin.routes import Route
-from epp.decisions.recorder import Recorder
+from epp.explain.recorder import Recorder
 from epp.framework.printable import quoted
-from epp.observability.http_request import HttpRequest
-from epp.observability.http_thread import Answer
+from epp.telemetry.http_request import HttpRequest
+from epp.telemetry.http_thread import Answer
 
 PATH = "/api/decisions"
 _SHOWN = 50

@@ -25,9 +25,9 @@ from epp.framework.snapshot import (
     TOPOLOGY,
     Snapshot,
 )
-from epp.observability.endpoints import EndpointState
-from epp.observability.http_request import HttpRequest
-from epp.observability.http_thread import Answer
+from epp.telemetry.endpoints import EndpointState
+from epp.telemetry.http_request import HttpRequest
+from epp.telemetry.http_thread import Answer
 
 PATH = "/api/endpoints"
 _SHOWN = 200

@@ -12,9 +12,7 @@ from epp.admin.loop_calls import LoopCalls
 from epp.admin.routes import Route
 from epp.admin.simulate import SimulatedPicker
 from epp.clusters.placement.evaluation import ClusterTotal
-from epp.decisions.simulating import error_of
-from epp.director import Simulated, Simulation
-from epp.director.pipeline import ParsedBody
+from epp.explain.simulating import error_of
 from epp.framework.arrays import Floats, Positions
 from epp.framework.cluster_arrays import ClusterIndex, Clusters
 from epp.framework.errors import RequestError
@@ -23,8 +21,10 @@ from epp.framework.printable import quoted
 from epp.framework.request import Headers
 from epp.framework.result import FilterTrace, ProfileAttempt, ProfileResult, ScoreTrace
 from epp.framework.snapshot import Snapshot
-from epp.observability.http_request import HttpRequest
-from epp.observability.http_thread import Answer
+from epp.routing.director import Simulated, Simulation
+from epp.routing.director.pipeline import ParsedBody
+from epp.telemetry.http_request import HttpRequest
+from epp.telemetry.http_thread import Answer
 
 PATH = "/api/placement"
 _MOST_LISTED = 100

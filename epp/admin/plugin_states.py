@@ -14,8 +14,8 @@ from epp.admin.loop_calls import LoopCalls
 from epp.framework.faults import described
 from epp.framework.plugin import Plugin
 from epp.framework.snapshot import Snapshot
-from epp.observability.http_request import HttpRequest
-from epp.observability.http_thread import Answer
+from epp.telemetry.http_request import HttpRequest
+from epp.telemetry.http_thread import Answer
 
 _MOST_STATE_BYTES = 1024 * 1024
 _UNSUPPORTED = "plugin does not support state collection"

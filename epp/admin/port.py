@@ -13,9 +13,9 @@ from epp.admin.answers import AdminError
 from epp.admin.routes import MOST_BYTES, Route, find, is_for_all, largest_body
 from epp.admin.token_file import TokenFile
 from epp.framework.errors import ConfigurationError
-from epp.observability.connection_series import ConnectionCounts, Cut
-from epp.observability.http_request import HttpRequest
-from epp.observability.http_thread import Answer, HttpLimits, HttpThread
+from epp.telemetry.connection_series import ConnectionCounts, Cut
+from epp.telemetry.http_request import HttpRequest
+from epp.telemetry.http_thread import Answer, HttpLimits, HttpThread
 
 LIMITS = HttpLimits(connections=64, body_bytes=MOST_BYTES, body_seconds=5.0)
 

@@ -10,9 +10,9 @@ import msgspec
 import yaml
 
 from epp.admin.answers import AdminError, BadAdminRequestError
-from epp.observability.http_request import HttpRequest
-from epp.observability.http_thread import Answer
-from epp.plain_yaml import PlainLoader, refuse_unsafe
+from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
+from epp.telemetry.http_request import HttpRequest
+from epp.telemetry.http_thread import Answer
 
 _JSON = "application/json"
 _SWITCHES = {"true": True, "1": True, "false": False, "0": False}

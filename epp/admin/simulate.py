@@ -18,11 +18,8 @@ from epp.admin.answers import AdminError, BadAdminRequestError, as_json
 from epp.admin.loop_calls import LoopCalls
 from epp.admin.routes import Route, read_object
 from epp.config import Assembly
-from epp.decisions.made_up_pool import MOST_CHANGES, EndpointChange, UnknownEndpointError, made_up
-from epp.decisions.simulating import error_of, simulated_record
-from epp.director import Director, Simulated, Simulation
-from epp.director.pipeline import ParsedBody, ReadingBody
-from epp.director.reading import DEFAULT_PATH, IncomingRequest
+from epp.explain.made_up_pool import MOST_CHANGES, EndpointChange, UnknownEndpointError, made_up
+from epp.explain.simulating import error_of, simulated_record
 from epp.framework.addresses import Subset
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS
@@ -31,8 +28,11 @@ from epp.framework.plugin import Parameters
 from epp.framework.printable import quoted
 from epp.framework.request import Headers
 from epp.framework.snapshot import Snapshot
-from epp.observability.http_request import HttpRequest
-from epp.observability.http_thread import Answer
+from epp.routing.director import Director, Simulated, Simulation
+from epp.routing.director.pipeline import ParsedBody, ReadingBody
+from epp.routing.director.reading import DEFAULT_PATH, IncomingRequest
+from epp.telemetry.http_request import HttpRequest
+from epp.telemetry.http_thread import Answer
 
 PATH = "/api/simulate-schedule"
 MOST_BYTES = 1024 * 1024

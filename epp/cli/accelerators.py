@@ -11,27 +11,27 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from epp.accelerators.missing import Missing, missing_of
-from epp.accelerators.quotas import QuotaReport, quota_reports
-from epp.accelerators.reports import ClassTotal, class_totals, fit_report
-from epp.accelerators.tagger import AcceleratorTagger
 from epp.cli.commands import Accelerators
 from epp.cli.errors import exit_on
 from epp.cli.inputs import read_config, read_endpoints, split_list
 from epp.cli.options import Output
 from epp.cli.output import indented, log_of_errors_only, new_console, print_json
 from epp.config import Assembly, Builder, assemble, default_config
-from epp.datastore import Datastore
-from epp.discovery.pod_choice import Chosen, PodChoice, choose
 from epp.framework import Candidates, ConfigurationError, SystemClock
 from epp.framework.accelerators.arrays import relative_capacity
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.datalayer import Report as Tagged
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
-from epp.objects.decode import versions_in
-from epp.objects.files.reading import ObjectFiles, parse
-from epp.objects.inference import INFERENCE_KINDS, InferencePool
+from epp.hardware.missing import Missing, missing_of
+from epp.hardware.quotas import QuotaReport, quota_reports
+from epp.hardware.reports import ClassTotal, class_totals, fit_report
+from epp.hardware.tagger import AcceleratorTagger
+from epp.kube.objects.decode import versions_in
+from epp.kube.objects.files.reading import ObjectFiles, parse
+from epp.kube.objects.inference import INFERENCE_KINDS, InferencePool
+from epp.pool.discovery.pod_choice import Chosen, PodChoice, choose
+from epp.routing.datastore import Datastore
 
 _GIB = 2**30
 _UNKNOWN = "-"

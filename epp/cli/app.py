@@ -98,7 +98,7 @@ def _global_options(
 
 
 def _warn(flags: list[str]) -> None:
-    import_module("epp.observability.logs").configure()  # -v is not read yet
+    import_module("epp.telemetry.logs").configure()  # -v is not read yet
     log = import_module("structlog").get_logger()
     for flag in flags:
         log.warning("flag has no effect", flag=flag)

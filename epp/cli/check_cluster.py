@@ -11,8 +11,8 @@ import yaml
 from rich.markup import escape
 from rich.table import Table
 
-from epp.accelerators.selection.producer import AcceleratorSelectionProducer
-from epp.accelerators.tagger import AcceleratorTagger
+from epp.app.cluster_check import ClusterReport, check_cluster
+from epp.app.pool_check import PoolReport
 from epp.cli.commands import Check
 from epp.cli.findings import show_findings
 from epp.cli.kubernetes import lease_name, read_namespace, read_source
@@ -20,12 +20,12 @@ from epp.cli.output import log_of_errors_only, new_console, print_labelled
 from epp.clusters.tagger import ClusterTagger
 from epp.framework import ConfigurationError
 from epp.framework.cluster import ObjectReader
+from epp.hardware.selection.producer import AcceleratorSelectionProducer
+from epp.hardware.tagger import AcceleratorTagger
 from epp.kube.access import KubeApi
 from epp.kube.access_check import Access, AccessState
 from epp.kube.errors import ApiUnreachableError
 from epp.kube.needs import Importance
-from epp.picker.cluster_check import ClusterReport, check_cluster
-from epp.picker.pool_check import PoolReport
 
 _COLOURS = {
     AccessState.ALLOWED: "green",

@@ -5,13 +5,13 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from epp.accelerators.tagger import AcceleratorTagger
-from epp.collectors import Tagging
 from epp.config import Assembly, Problem
-from epp.datastore import Datastore
-from epp.discovery import FileDiscovery, PodFileDiscovery
 from epp.framework import ConfigurationError, Endpoint, SystemClock
-from epp.observability.prices import REMEDY, Known, prices_of
+from epp.hardware.tagger import AcceleratorTagger
+from epp.pool.collectors import Tagging
+from epp.pool.discovery import FileDiscovery, PodFileDiscovery
+from epp.routing.datastore import Datastore
+from epp.telemetry.prices import REMEDY, Known, prices_of
 
 
 class PriceFindings(NamedTuple):

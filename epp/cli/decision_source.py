@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from epp.decisions.record import VERSION, DecisionRecord
+from epp.explain.record import VERSION, DecisionRecord
 from epp.framework import ConfigurationError
 from epp.framework.printable import printable, quoted
 

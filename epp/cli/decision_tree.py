@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from epp.decisions.record import (
+from epp.explain.record import (
     CandidateScore,
     DecisionRecord,
     Failure,

@@ -19,32 +19,32 @@ from rich.live import Live
 from rich.text import Text
 
 from epp.admin import AdminSettings
+from epp.app import PickerSettings
 from epp.cli.commands import Demo
 from epp.cli.gateway import read_listen
 from epp.cli.running import run
 from epp.config import LoadedConfig, load_file
-from epp.decisions.settings import DecisionSettings
-from epp.demo.clusters import cluster_config, two_clusters
-from epp.demo.last_request import LastRequest
-from epp.demo.pool import PRESETS, demo_config, demo_discovery
-from epp.demo.round_robin import RoundRobin
-from epp.demo.servers import ServerFailedError, ServerSpec, model_servers
-from epp.demo.table import line, table
-from epp.demo.tenant_table import Tenants
-from epp.demo.tenants import FLOOD, STEADY, TwoTenants, tenant_config, tenant_discovery, tenant_servers
-from epp.demo.traffic import Traffic
-from epp.director import DirectorObserver
-from epp.discovery import StaticDiscovery
+from epp.explain.settings import DecisionSettings
 from epp.extproc.settings import ServerSettings
 from epp.framework import Candidates, ConfigurationError, Snapshot, SystemClock
 from epp.framework.accelerators.arrays import cost_per_hour
-from epp.gateway import GatewayError, GatewaySettings
-from epp.listening import listener
-from epp.local import local_gateway
-from epp.observability import logs
-from epp.observability.log_writer import LogWriter
-from epp.observability.request_log import request_log
-from epp.picker import PickerSettings
+from epp.lab.demo.clusters import cluster_config, two_clusters
+from epp.lab.demo.last_request import LastRequest
+from epp.lab.demo.pool import PRESETS, demo_config, demo_discovery
+from epp.lab.demo.round_robin import RoundRobin
+from epp.lab.demo.servers import ServerFailedError, ServerSpec, model_servers
+from epp.lab.demo.table import line, table
+from epp.lab.demo.tenant_table import Tenants
+from epp.lab.demo.tenants import FLOOD, STEADY, TwoTenants, tenant_config, tenant_discovery, tenant_servers
+from epp.lab.demo.traffic import Traffic
+from epp.lab.gateway import GatewayError, GatewaySettings
+from epp.lab.local import local_gateway
+from epp.pool.discovery import StaticDiscovery
+from epp.routing.director import DirectorObserver
+from epp.runtime.listening import listener
+from epp.telemetry import logs
+from epp.telemetry.log_writer import LogWriter
+from epp.telemetry.request_log import request_log
 
 MODEL = "demo-8b"
 _REQUEST_ID = "my-request"

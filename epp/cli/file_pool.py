@@ -4,9 +4,9 @@
 from epp.cli.inputs import split_list
 from epp.cli.picker_flags import PickerFlags, Serve
 from epp.config import LoadedConfig
-from epp.discovery import PodFileDiscovery, PodTarget
-from epp.discovery.pod_files import PodFileParameters
 from epp.framework import ConfigurationError, SystemClock
+from epp.pool.discovery import PodFileDiscovery, PodTarget
+from epp.pool.discovery.pod_files import PodFileParameters
 
 FLAG = "--objects"
 

@@ -15,7 +15,7 @@ from epp.cli.running import run
 from epp.cli.settings import budget_settings, configure_logs, picker_settings
 from epp.extproc.settings import ServerSettings, Transport
 from epp.framework import ConfigurationError
-from epp.gateway import (
+from epp.lab.gateway import (
     Bodies,
     ClusterType,
     FailureMode,
@@ -24,9 +24,9 @@ from epp.gateway import (
     SettingsError,
     bootstrap_yaml,
 )
-from epp.gateway.settings import parse_tcp_address
-from epp.host_port import HostPort, is_ip
-from epp.local import LocalGateway, local_gateway, with_tls
+from epp.lab.gateway.settings import parse_tcp_address
+from epp.lab.local import LocalGateway, local_gateway, with_tls
+from epp.runtime.host_port import HostPort, is_ip
 
 _log = structlog.get_logger()
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from epp.config import LoadedConfig, load_file, load_text
-from epp.discovery import StaticDiscovery, Target, parse_targets
 from epp.extproc.client_headers import DECISION_RECORD_GROUP, IgnoredHeaders
 from epp.framework import ConfigurationError, SystemClock
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.plugin import Parameters
-from epp.host_port import is_ip, parse_host
-from epp.policies import PolicyFiles
+from epp.pool.discovery import StaticDiscovery, Target, parse_targets
+from epp.routing.policies import PolicyFiles
+from epp.runtime.host_port import is_ip, parse_host
 
 
 def split_list(text: str) -> tuple[str, ...]:

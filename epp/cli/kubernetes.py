@@ -10,16 +10,16 @@ from socket import gethostname
 
 import structlog
 
+from epp.app import KubernetesSettings
 from epp.cli.commands import Check
 from epp.cli.file_pool import is_in_files
 from epp.cli.inputs import split_list
 from epp.cli.picker_flags import Serve
 from epp.config import LoadedConfig
-from epp.discovery import PodTarget, PoolName
 from epp.framework import ConfigurationError
 from epp.kube.lease import LeaseSettings
-from epp.objects.inference import POOL_GROUP
-from epp.picker import KubernetesSettings
+from epp.kube.objects.inference import POOL_GROUP
+from epp.pool.discovery import PodTarget, PoolName
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _MOST_PORTS = 8

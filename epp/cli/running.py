@@ -7,9 +7,9 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 
 from epp.cli.errors import exit_on
-from epp.descriptors import raise_limit
-from epp.heap import collect_in_quiet_moments, collect_rarely
-from epp.watch import RELOADS
+from epp.runtime.descriptors import raise_limit
+from epp.runtime.heap import collect_in_quiet_moments, collect_rarely
+from epp.runtime.watch import RELOADS
 
 _SWITCH_SECONDS = 0.001
 

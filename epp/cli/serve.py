@@ -4,6 +4,7 @@
 import asyncio
 from dataclasses import replace
 
+from epp.app import Picker
 from epp.cli.inputs import read_bind_address
 from epp.cli.kubernetes import pool_title, read_kubernetes
 from epp.cli.picker_flags import Serve
@@ -11,9 +12,8 @@ from epp.cli.running import run
 from epp.cli.settings import budget_settings, configure_logs, picker_settings
 from epp.extproc.settings import ServerSettings, TlsVersion, Transport, message_bytes_for
 from epp.framework import ConfigurationError
-from epp.host_port import HostPort
-from epp.listening import EVERYWHERE
-from epp.picker import Picker
+from epp.runtime.host_port import HostPort
+from epp.runtime.listening import EVERYWHERE
 
 
 def serve(flags: Serve) -> None:

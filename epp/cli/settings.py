@@ -5,8 +5,8 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from epp import heap
 from epp.admin import ADMIN_LIMITS, AdminSettings
+from epp.app import DEFAULT_POOL_NAME, PickerSettings
 from epp.cli.file_pool import is_in_files, read_file_pool
 from epp.cli.inputs import (
     read_bind_address,
@@ -19,21 +19,21 @@ from epp.cli.inputs import (
 from epp.cli.kubernetes import is_in_cluster, read_source
 from epp.cli.picker_flags import PickerFlags, Serve
 from epp.cli.tracing import read_tracing
-from epp.collectors import PageLimits
 from epp.config import LoadedConfig
-from epp.decisions.settings import DecisionSettings, FileSettings
-from epp.discovery import PodTarget
+from epp.explain.settings import DecisionSettings, FileSettings
 from epp.extproc.budgets import DEFAULT_GATHERED_BYTES, BudgetSettings, least_gathered_bytes
 from epp.extproc.modes import ResponseUsage
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
-from epp.observability import logs
-from epp.observability.http_thread import HttpLimits
-from epp.observability.log_writer import LogWriter
-from epp.observability.page_tls import PageTlsSettings
-from epp.observability.request_log import request_log
-from epp.outliers import OutlierSettings
-from epp.picker import DEFAULT_POOL_NAME, PickerSettings
+from epp.pool.collectors import PageLimits
+from epp.pool.discovery import PodTarget
+from epp.routing.outliers import OutlierSettings
+from epp.runtime import heap
+from epp.telemetry import logs
+from epp.telemetry.http_thread import HttpLimits
+from epp.telemetry.log_writer import LogWriter
+from epp.telemetry.page_tls import PageTlsSettings
+from epp.telemetry.request_log import request_log
 
 
 def configure_logs(flags: PickerFlags) -> LogWriter:

@@ -9,10 +9,10 @@ import typer
 from epp.cli.commands import SimServer
 from epp.cli.running import run
 from epp.framework import ConfigurationError
-from epp.host_port import HostPort
-from epp.listening import refusal
-from epp.observability import logs
-from epp.sim import PRESETS, running
+from epp.lab.sim import PRESETS, running
+from epp.runtime.host_port import HostPort
+from epp.runtime.listening import refusal
+from epp.telemetry import logs
 
 _DRAIN_SECONDS = 30.0
 

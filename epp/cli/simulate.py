@@ -21,8 +21,8 @@ from epp.cli.output import log_of_errors_only, new_console, print_json
 from epp.config import Assembly, Builder, assemble, load_text
 from epp.config.ready_made import sample_texts
 from epp.config.sources import read_file
-from epp.decisions.comparison import Comparison, Side, compare
-from epp.decisions.record import VERSION, DecisionRecord
+from epp.explain.comparison import Comparison, Side, compare
+from epp.explain.record import VERSION, DecisionRecord
 from epp.framework import ConfigurationError, SystemClock
 from epp.framework.hints import hint_at
 from epp.framework.printable import printable

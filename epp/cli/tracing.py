@@ -10,10 +10,10 @@ import structlog
 from epp.cli.picker_flags import PickerFlags
 from epp.framework import ConfigurationError
 from epp.framework.extras import install_command
-from epp.tracing import TracingError, TracingSettings, read_environment
+from epp.telemetry.tracing import TracingError, TracingSettings, read_environment
 
 if TYPE_CHECKING:  # imported where an exporter is set
-    from epp.tracing.tracing import Tracing
+    from epp.telemetry.tracing.tracing import Tracing
 
 _log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ def read_tracing(flags: PickerFlags, variables: Mapping[str, str] = os.environ) 
 
 def _tracing(settings: TracingSettings) -> "Tracing":
     try:
-        from epp.tracing.tracing import Tracing  # noqa: PLC0415  a package that only tracing needs
+        from epp.telemetry.tracing.tracing import Tracing  # noqa: PLC0415  a package that only tracing needs
     except ImportError as error:
         raise TracingError(f"{error.name} is not installed: {install_command('tracing')}") from error
     return Tracing(settings)

@@ -12,7 +12,7 @@ from epp.clusters.hub import Hub
 from epp.clusters.imports import imported
 from epp.clusters.queueing import active_clusters
 from epp.framework.clusters import NO_STATUS, USAGE_SCORE, ClusterStatus
-from epp.objects.base import condition_of
+from epp.kube.objects.base import condition_of
 
 _AVAILABLE = "ManagedClusterConditionAvailable"
 

@@ -12,8 +12,8 @@ from epp.clusters.placement.evaluation import Evaluation, Situation, evaluate
 from epp.clusters.placement.groups import group_of
 from epp.clusters.placement.selectors import in_cluster_sets
 from epp.framework.clusters import PlacementStatus
-from epp.objects.ocm import PlacementDecision
-from epp.objects.placement import Placement
+from epp.kube.objects.ocm import PlacementDecision
+from epp.kube.objects.placement import Placement
 
 Evaluate: TypeAlias = Literal["auto", "always", "never"]
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from epp.framework.inputs import IgnoredValue
-from epp.objects.by_kind import ObjectsByKind
-from epp.objects.core import Node, Pod
-from epp.objects.dra import ResourceClaim, ResourceSlice
-from epp.objects.files.last_good import FileObjects
-from epp.objects.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
-from epp.objects.ocm import (
+from epp.kube.objects.by_kind import ObjectsByKind
+from epp.kube.objects.core import Node, Pod
+from epp.kube.objects.dra import ResourceClaim, ResourceSlice
+from epp.kube.objects.files.last_good import FileObjects
+from epp.kube.objects.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
+from epp.kube.objects.ocm import (
     OCM,
     AddOnPlacementScore,
     ManagedCluster,
@@ -19,8 +19,8 @@ from epp.objects.ocm import (
     ManagedClusterSetBinding,
     PlacementDecision,
 )
-from epp.objects.placement import Placement
-from epp.objects.pool_import import InferencePoolImport
+from epp.kube.objects.placement import Placement
+from epp.kube.objects.pool_import import InferencePoolImport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

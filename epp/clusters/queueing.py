@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from epp.clusters.decisions import Decided
 from epp.clusters.hub import Hub
-from epp.objects.multikueue import AdmissionCheck
+from epp.kube.objects.multikueue import AdmissionCheck
 
 
 def active_clusters(hub: Hub, decided: Mapping[str, Decided]) -> dict[str, bool]:

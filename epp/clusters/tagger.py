@@ -20,9 +20,9 @@ from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, 
 from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
 from epp.framework.plugin_metrics import PluginMetric, Sample
-from epp.objects.decode import CLUSTER_KINDS, Kinds, decode_object
-from epp.objects.files.last_good import FileObjects
-from epp.objects.followed import Change, FollowedObjects
+from epp.kube.objects.decode import CLUSTER_KINDS, Kinds, decode_object
+from epp.kube.objects.files.last_good import FileObjects
+from epp.kube.objects.followed import Change, FollowedObjects
 
 _KINDS = tuple(ObjectKind(group, kind) for group, kind in sorted(CLUSTER_KINDS))
 _USAGE_KINDS = (

@@ -10,9 +10,9 @@ from fractions import Fraction
 from epp.framework.clusters import MOST_SCORE
 from epp.framework.plugin import Parameters
 from epp.framework.quantities import exact_quantity
-from epp.objects.core import Container, Node, Pod
-from epp.objects.dra import AllocatedDevice, ResourceClaim, ResourceSlice, SliceDevice
-from epp.objects.limits import UNKNOWN_AMOUNT
+from epp.kube.objects.core import Container, Node, Pod
+from epp.kube.objects.dra import AllocatedDevice, ResourceClaim, ResourceSlice, SliceDevice
+from epp.kube.objects.limits import UNKNOWN_AMOUNT
 
 _NO_NODE = ""
 

@@ -20,10 +20,10 @@ from epp.config.problems import Problem, in_order_of_the_file
 from epp.config.profiles import build_profiles, choose_aggregator, choose_profile_picker
 from epp.config.shadows import check_shadows, divide_profiles
 from epp.config.wiring import add_missing_producers, check_order, in_order
-from epp.director import ParserTable, Pipeline, ResponseNeeds
 from epp.framework.cluster import Reading
 from epp.framework.datalayer import Discovery, Feed, Tagger
 from epp.framework.errors import ConfigurationError
+from epp.framework.guard import SchedulingObserver
 from epp.framework.headers import RESERVED
 from epp.framework.plugin import Plugin, all_roles
 from epp.framework.quotas import QuotaSource
@@ -31,7 +31,8 @@ from epp.framework.records import Derivation
 from epp.framework.roles import Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming
 from epp.framework.shadows import Shadowing
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
-from epp.scheduling import Scheduler, SchedulingObserver
+from epp.routing.director import ParserTable, Pipeline, ResponseNeeds
+from epp.routing.scheduling import Scheduler
 
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 _HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 
-from epp.flow_control import FlowControlSettings
+from epp.admission.flow_control import FlowControlSettings
 from epp.framework.errors import ConfigurationError
 from epp.framework.faults import described
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import msgspec
 
+from epp.admission.flow_control import BandSettings, FlowControlSettings
+from epp.admission.tenant_quotas.parameters import written
 from epp.config.assemble import Assembly
 from epp.config.ceilings import fixed_ceilings
 from epp.config.profiles import names_no_picker
-from epp.flow_control import BandSettings, FlowControlSettings
 from epp.framework.drops import DropCause
 from epp.framework.plugin import Datum, Plugin, all_roles
 from epp.framework.quotas import QuotaSource
 from epp.framework.request import DataKey
 from epp.framework.roles import Producer
-from epp.scheduling import Profile, ProfileFilter, WeightedScorer
-from epp.tenant_quotas.parameters import written
+from epp.routing.scheduling import Profile, ProfileFilter, WeightedScorer
 
 _MOST_TENANTS = 50
 """Whose quotas are shown."""

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
-from epp.config.document import Path
-from epp.config.instances import Instances
-from epp.config.model import BAND_BYTES, BAND_REQUESTS, EndpointPickerConfig, FlowControl, PriorityBandPolicies
-from epp.flow_control import (
+from epp.admission.flow_control import (
     OWN_GRACE_SECONDS,
     REPORT_GRACE_SECONDS,
     BandSettings,
@@ -17,6 +14,9 @@ from epp.flow_control import (
     FlowControlSettings,
     Limits,
 )
+from epp.config.document import Path
+from epp.config.instances import Instances
+from epp.config.model import BAND_BYTES, BAND_REQUESTS, EndpointPickerConfig, FlowControl, PriorityBandPolicies
 from epp.framework.errors import ConfigurationError
 from epp.framework.flow_control import (
     EvictionFilter,

@@ -16,7 +16,7 @@ from epp.framework import Clock, ConfigurationError, SystemClock
 from epp.framework.faults import described
 from epp.framework.regular_files import file_id
 from epp.framework.second_look import UnsettledVersion, doubt, next_wait
-from epp.watch import RELOADS, changes
+from epp.runtime.watch import RELOADS, changes
 
 _log = structlog.get_logger()
 

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from epp.admission.flow_control import FlowControlSettings
 from epp.config.ceilings import ceilings_at
 from epp.config.instances import Instances
 from epp.config.load import LoadedConfig
 from epp.config.problems import Problem
-from epp.flow_control import FlowControlSettings
 from epp.framework.datalayer import Feed, KnowsAccelerators, NamesPlacementTemplate, Tagger, unknown_accelerators
 from epp.framework.drops import DropCause
 from epp.framework.errors import ConfigurationError
@@ -32,7 +32,7 @@ from epp.framework.snapshot import (
     Attribute,
     Column,
 )
-from epp.scheduling import Profile
+from epp.routing.scheduling import Profile
 
 _ONLY_IN_PROFILES: tuple[type[Plugin[Any]], ...] = (
     Filter,

@@ -8,17 +8,18 @@ from epp.config.assemble import assemble
 from epp.config.instances import Builder
 from epp.config.load import load_text
 from epp.config.profiles import DEFAULT_PICKER
-from epp.director import Pipeline
 from epp.framework.arrays import Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
+from epp.framework.guard import Guard, SchedulingObserver
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
 from epp.framework.request import Request
 from epp.framework.result import ProfileResult, SchedulingResult
 from epp.framework.roles import Filter, Picker, Producer, RequestHeaders, Scorer
 from epp.framework.testing import Member, ProfileRun
-from epp.scheduling import Cycle, Guard, Profile, ProfileFilter, SchedulingObserver, WeightedScorer
+from epp.routing.director import Pipeline
+from epp.routing.scheduling import Cycle, Profile, ProfileFilter, WeightedScorer
 
 
 def profile_run(

@@ -17,6 +17,7 @@ from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import InternalError, PluginFailedError, RequestError
 from epp.framework.faults import described
+from epp.framework.guard import SchedulingObserver
 from epp.framework.plugin import Plugin
 from epp.framework.records import ENDPOINTS, Derivation, Records
 from epp.framework.request import (
@@ -31,7 +32,7 @@ from epp.framework.request import (
     RequestBody,
 )
 from epp.framework.snapshot import CORE_COLUMNS, Attribute, Column, Snapshot
-from epp.scheduling import Scheduler, SchedulingObserver
+from epp.routing.scheduling import Scheduler
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from epp.framework.drops import DropCause
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import OnError, Plugin
 from epp.framework.roles import Aggregator, Filter, Picker, ProfilePicker, Scorer
-from epp.scheduling import OnStale, Profile, ProfileFilter, Staleness, WeightedScorer
+from epp.routing.scheduling import OnStale, Profile, ProfileFilter, Staleness, WeightedScorer
 
 DEFAULT_PICKER = "max-score-picker"
 DEFAULT_PROFILE_PICKER = "single-profile-handler"

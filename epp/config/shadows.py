@@ -10,7 +10,7 @@ from epp.framework.hints import hint_at
 from epp.framework.plugin import Plugin
 from epp.framework.roles import Admitter, RequestHeaders, ResponseHeaders, ResponseReporter, Screener
 from epp.framework.shadows import Shadowing
-from epp.scheduling import Profile
+from epp.routing.scheduling import Profile
 
 _FELT = (RequestHeaders, Screener, Admitter, ResponseHeaders, ResponseReporter)
 """Roles that run for every request wherever their plugin is named, and that clients or gateways can feel."""

@@ -5,8 +5,8 @@ import socket
 from pathlib import Path
 
 from epp.framework import ConfigurationError
-from epp.host_port import parse_host_port
-from epp.listening import listener, refusal
+from epp.runtime.host_port import parse_host_port
+from epp.runtime.listening import listener, refusal
 
 _UNIX = "unix:"
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from epp.descriptors import gateway_connections
-from epp.grpc_http2.capacity import Account, BufferedBytes, Capacity
-from epp.grpc_http2.rate_limited_log import RateLimitedLog
+from epp.extproc.http2.capacity import Account, BufferedBytes, Capacity
+from epp.extproc.http2.rate_limited_log import RateLimitedLog
+from epp.runtime.descriptors import gateway_connections
 
 _STALL_SECONDS: Final = 1.0
 """A request with fewer bytes than this after so long may be evicted; most are complete within milliseconds."""

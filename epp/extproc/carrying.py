@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from epp.director import Cause
 from epp.extproc.budgets import Budgets, Claim
 from epp.extproc.faults import Faults, ProtocolError
+from epp.extproc.http2.capacity import Account
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.open_streams import OpenStreams, StreamObserver
 from epp.extproc.session import Session
-from epp.grpc_http2.capacity import Account
+from epp.routing.director import Cause
 
 _MOST_GATEWAYS = 1024
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 
-from epp.grpc_http2.rate_limited_log import RateLimitedLog
+from epp.extproc.http2.rate_limited_log import RateLimitedLog
 
 
 class Fault(StrEnum):

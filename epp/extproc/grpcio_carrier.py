@@ -14,21 +14,21 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from epp.director import Cause, PendingRequest
 from epp.extproc.carrying import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
 from epp.extproc.decoding import RequestPiece, decode
 from epp.extproc.exchange import Answer, NotReadyError
 from epp.extproc.faults import ProtocolError
 from epp.extproc.health import Health
+from epp.extproc.http2.capacity import Account
 from epp.extproc.session import Session
 from epp.extproc.settings import ServerSettings, TlsVersion
 from epp.extproc.tls import CertificateFiles, self_signed
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 from epp.framework import ConfigurationError
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError
-from epp.grpc_http2.capacity import Account
-from epp.host_port import HostPort, parse_host_port
-from epp.listening import EVERYWHERE, listener, refusal
+from epp.routing.director import Cause, PendingRequest
+from epp.runtime.host_port import HostPort, parse_host_port
+from epp.runtime.listening import EVERYWHERE, listener, refusal
 
 if TYPE_CHECKING:
     _Message: TypeAlias = ProcessingRequest | RequestPiece

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the headers and metadata that a gateway sends."""
 
-from epp.director import Subset
 from epp.extproc.wire import HeaderMap, Metadata
 from epp.framework import Headers
 from epp.framework.headers import DESTINATION_NAMESPACE, DESTINATION_SERVED, SUBSET, SUBSET_NAMESPACE
+from epp.routing.director import Subset
 
 MOST_FIELDS = 1000
 """Header fields of one message that are read; Envoy's `max_headers_count` is 100 by default."""

@@ -4,21 +4,21 @@
 import asyncio
 import socket
 
-from epp.director import Cause
 from epp.extproc.binding import bound_socket, unlink
 from epp.extproc.carrying import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
 from epp.extproc.decoding import decode
 from epp.extproc.exchange import NotReadyError
 from epp.extproc.faults import Fault, ProtocolError
 from epp.extproc.health import Health
+from epp.extproc.http2.limits import Limits
+from epp.extproc.http2.server import Contexts, GrpcServer
+from epp.extproc.http2.service import Answers, Outlet
+from epp.extproc.http2.status import RpcError, Status
 from epp.extproc.http2_health import health_methods
 from epp.extproc.settings import ServerSettings
 from epp.extproc.wire import METHOD, SERVICE
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError
-from epp.grpc_http2.limits import Limits
-from epp.grpc_http2.server import Contexts, GrpcServer
-from epp.grpc_http2.service import Answers, Outlet
-from epp.grpc_http2.status import RpcError, Status
+from epp.routing.director import Cause
 
 
 class Http2Carrier:

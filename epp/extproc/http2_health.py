@@ -8,8 +8,8 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from epp.extproc.health import Health
-from epp.grpc_http2.service import Answers, Methods, Outlet
-from epp.grpc_http2.status import RpcError, Status
+from epp.extproc.http2.service import Answers, Methods, Outlet
+from epp.extproc.http2.status import RpcError, Status
 
 _SERVICE = "grpc.health.v1.Health"
 

@@ -5,10 +5,10 @@ import asyncio
 import ssl
 from pathlib import Path
 
+from epp.extproc.http2.tls import server_context
 from epp.extproc.settings import TlsVersion
 from epp.extproc.tls import CertificateFiles, self_signed
-from epp.grpc_http2.tls import server_context
-from epp.watch import RELOADS
+from epp.runtime.watch import RELOADS
 
 _VERSIONS = {TlsVersion.TLS_1_2: ssl.TLSVersion.TLSv1_2, TlsVersion.TLS_1_3: ssl.TLSVersion.TLSv1_3}
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from epp.bodies import long_with_model, long_with_model_added
-from epp.director import Gathered, PendingRequest, Routing, in_turns
 from epp.extproc import replies
 from epp.framework import RequestError
 from epp.framework.steps import Steps, Text, joined_slices
+from epp.routing.bodies import long_with_model, long_with_model_added
+from epp.routing.director import Gathered, PendingRequest, Routing, in_turns
 
 LONG_BYTES = 1024 * 1024
 """A body that takes a millisecond to be copied a few times."""

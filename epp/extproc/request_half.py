@@ -5,9 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import ceil, isfinite
 
-from epp.bodies import with_model, with_model_added
-from epp.director import Director, Gathered, PendingRequest, Routing, Subset
-from epp.director.tracing import RequestTrace
 from epp.extproc import replies
 from epp.extproc.budgets import Claim
 from epp.extproc.decoding import RequestPiece
@@ -36,6 +33,9 @@ from epp.framework.headers import (
     ENDPOINT_SCORES,
     REQUEST_ID,
 )
+from epp.routing.bodies import with_model, with_model_added
+from epp.routing.director import Director, Gathered, PendingRequest, Routing, Subset
+from epp.routing.director.tracing import RequestTrace
 
 _EXPECTED, _BODY, _ENDED = Progress
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)

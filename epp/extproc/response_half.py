@@ -8,8 +8,6 @@ from functools import partial
 import numpy as np
 import structlog
 
-from epp.bodies import ModelRestorer
-from epp.director import Cause, PendingRequest, Routing
 from epp.extproc import replies
 from epp.extproc.exchange import Answer, ExchangeSettings, Progress, expect
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_headers, read_some
@@ -26,7 +24,9 @@ from epp.framework.headers import (
     UPSTREAM_SERVICE_TIME,
 )
 from epp.framework.printable import printable
-from epp.outliers import Failure, failure_of
+from epp.routing.bodies import ModelRestorer
+from epp.routing.director import Cause, PendingRequest, Routing
+from epp.routing.outliers import Failure, failure_of
 
 SHORT_BYTES = 8 * 1024
 """A piece that is always read at once."""

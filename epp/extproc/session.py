@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 import structlog
 
-from epp.director import Cause, Director
 from epp.extproc.budgets import Claim
 from epp.extproc.decoding import RequestPiece
 from epp.extproc.exchange import Answer, ExchangeSettings, NotReadyError, Progress
@@ -31,6 +30,7 @@ from epp.framework.errors import (
     TooManyBytesError,
     TooManyPendingError,
 )
+from epp.routing.director import Cause, Director
 
 _log = structlog.get_logger()
 

@@ -7,7 +7,7 @@ from types import FrameType
 
 from epp.framework.arrays import ResultError
 
-_AROUND = ("epp.framework", "epp.scheduling", "epp.director", "epp.config", "importlib")
+_AROUND = ("epp.framework", "epp.routing.scheduling", "epp.routing.director", "epp.config", "importlib")
 """Code that plugins call, and that calls them: a line in it tells little of the plugin's mistake."""
 
 

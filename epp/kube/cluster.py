@@ -12,7 +12,7 @@ from epp.kube.object_set import Decode, T
 from epp.kube.optional import OptionalKinds
 from epp.kube.resources import Resource
 from epp.kube.watched import Watched
-from epp.supervisor import Supervisor
+from epp.runtime.supervisor import Supervisor
 
 
 class _Key(NamedTuple):

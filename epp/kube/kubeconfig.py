@@ -11,7 +11,7 @@ import msgspec
 import yaml
 
 from epp.kube.errors import reason_of, refuse_access
-from epp.plain_yaml import PlainLoader, refuse_unsafe
+from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
 if TYPE_CHECKING:
     from lightkube.config.kubeconfig import KubeConfig

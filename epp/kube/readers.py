@@ -12,7 +12,7 @@ from epp.kube.cluster import Cluster
 from epp.kube.object_set import Decode
 from epp.kube.reading import SETTLING_SECONDS, ObjectStream, ReadingTask, Retag
 from epp.kube.resources import Resource, resource_of
-from epp.supervisor import Supervisor
+from epp.runtime.supervisor import Supervisor
 
 
 class SharedObjects(NamedTuple):

@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from grpc_tools import protoc
 
-from epp.decisions import record
+from epp.explain import record
 
 PROTO = Path(__file__).parents[2] / "proto"
 KINDS = {

@@ -11,7 +11,7 @@ from serving import PLAIN, Served, destination_of, serving
 from waiting import until
 from world import FAST
 
-from epp.sim import running
+from epp.lab.sim import running
 
 FEW_MIB = 48
 """What an attacked picker may grow by, in MiB: far more than one connection may hold, far less than is sent at it."""

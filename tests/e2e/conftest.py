@@ -9,7 +9,7 @@ import pytest
 from rig.ports import reserved_ports
 from world import FAST, World, open_world
 
-from epp.sim import RunningSim, running
+from epp.lab.sim import RunningSim, running
 
 
 @pytest.fixture

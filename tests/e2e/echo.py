@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from transports import server_settings
 
+from epp.app import PickerSettings
 from epp.config import load_text
-from epp.discovery import StaticDiscovery, parse_targets
-from epp.gateway import GatewaySettings
-from epp.local import local_gateway
-from epp.picker import PickerSettings
+from epp.lab.gateway import GatewaySettings
+from epp.lab.local import local_gateway
+from epp.pool.discovery import StaticDiscovery, parse_targets
 
 MIB = 2**20
 CONFIG = """

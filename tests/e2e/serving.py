@@ -13,7 +13,7 @@ from commands import Command, command
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, METHOD, SERVICE, ProcessingRequest, ProcessingResponse
-from epp.sim import RunningSim
+from epp.lab.sim import RunningSim
 
 PLAIN, SECURE = "--secure-serving=false", "--secure-serving=true"
 ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")

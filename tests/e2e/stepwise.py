@@ -13,15 +13,15 @@ import msgspec
 from aiohttp import web
 from waiting import until
 
+from epp.app import PickerSettings
 from epp.config import load_file, load_text
-from epp.director import Cause, DirectorObserver, Refusal, Routing
-from epp.discovery import StaticDiscovery, parse_targets
 from epp.extproc.modes import ResponseUsage
 from epp.extproc.server import ServerSettings
 from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
-from epp.gateway import BodyMode, GatewaySettings
-from epp.local import LocalGateway, local_gateway
-from epp.picker import PickerSettings
+from epp.lab.gateway import BodyMode, GatewaySettings
+from epp.lab.local import LocalGateway, local_gateway
+from epp.pool.discovery import StaticDiscovery, parse_targets
+from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 
 PIECE = b'data: {"model":"m","choices":[{"text":"word "}]}\n\n'
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}

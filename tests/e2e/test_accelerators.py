@@ -12,7 +12,7 @@ from config_files import replace
 from world import MODEL, World, open_world, until
 
 from epp.framework.snapshot import ACCELERATOR, SERVED
-from epp.sim import RunningSim
+from epp.lab.sim import RunningSim
 
 GPUS = {"big": "NVIDIA-H100-80GB-HBM3", "medium": "NVIDIA-A100-SXM4-40GB", "small": "Tesla-T4"}
 PRICES = {"nvidia-h100": (80, "4.25"), "nvidia-a100": (40, "2.00"), "nvidia-t4": (16, "0.53")}

@@ -17,7 +17,7 @@ from serving import ANY_PORT, PLAIN, Exchange, Served, answer, ask, exchange, fi
 from world import FAST, until
 
 from epp.framework.request import DEFAULT_FLOW
-from epp.sim import RunningSim, running
+from epp.lab.sim import RunningSim, running
 
 WORKERS = "total.max.workers.limit"
 JSON = {"Content-Type": "application/json"}

@@ -16,7 +16,7 @@ from gateways import Gateway, gateway_with
 from traffic import client_of, some_after, traffic
 from world import MODEL
 
-from epp.sim import RunningSim
+from epp.lab.sim import RunningSim
 
 PROFILE = """
 apiVersion: llm-d.ai/v1alpha1

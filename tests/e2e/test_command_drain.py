@@ -17,7 +17,7 @@ from serving import PLAIN, Served, answer, ask, destination_of, exchange, first_
 from world import FAST
 
 from epp.extproc.wire import METHOD, SERVICE
-from epp.sim import running
+from epp.lab.sim import running
 
 SERVING = HealthCheckResponse.SERVING
 NOT_SERVING = HealthCheckResponse.NOT_SERVING

@@ -19,7 +19,7 @@ import pytest_asyncio
 from commands import Command, command, envoy_of, is_running, outcome
 from world import ENDLESS, until
 
-from epp.gateway.envoy import find_envoy
+from epp.lab.gateway.envoy import find_envoy
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -22,7 +22,7 @@ from waiting import until
 from world import FAST
 
 from epp.extproc.wire import SERVICE
-from epp.sim import RunningSim, running
+from epp.lab.sim import RunningSim, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -11,7 +11,7 @@ from commands import outcome
 from serving import Served, answer, ask, destination_of, exchange, serving
 from world import FAST
 
-from epp.sim import running
+from epp.lab.sim import running
 
 
 @pytest.fixture

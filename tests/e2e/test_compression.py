@@ -20,7 +20,7 @@ from transports import over_asyncio
 from world import FAST
 
 from epp.extproc.wire import METHOD, SERVICE
-from epp.sim import running
+from epp.lab.sim import running
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), over_asyncio]
 

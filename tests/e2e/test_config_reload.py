@@ -14,7 +14,7 @@ from serving import PLAIN, destination_of, serving
 from traffic import client_of, some_after, traffic
 from world import ENDLESS, MODEL, World, open_world, until
 
-from epp.sim import RunningSim
+from epp.lab.sim import RunningSim
 
 ONLY = """
 apiVersion: llm-d.ai/v1alpha1

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from echo import Echo, chat, echo, gateway_in_front_of
 
-from epp.gateway import BodyMode
+from epp.lab.gateway import BodyMode
 
 LENGTH, CODING = "content-length", "transfer-encoding"
 CHAT = "/v1/chat/completions"

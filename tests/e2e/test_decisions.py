@@ -14,9 +14,9 @@ from commands import command
 from serving import PLAIN, Served, exchange, serving
 from world import until
 
-from epp.decisions.record import DecisionRecord
+from epp.explain.record import DecisionRecord
 from epp.extproc.wire import FULL_DUPLEX_STREAMED
-from epp.sim import RunningSim
+from epp.lab.sim import RunningSim
 
 RECORD = "x-gateway-decision-record"
 

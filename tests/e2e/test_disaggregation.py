@@ -15,7 +15,7 @@ from echo import echo
 from world import MODEL, World, open_world, until
 
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
-from epp.gateway import ClusterType, GatewaySettings
+from epp.lab.gateway import ClusterType, GatewaySettings
 
 PREFILL_DECODE = (Path(__file__).parents[2] / "config" / "prefill-decode.yaml").read_text()
 PREFILLER = "x-prefiller-host-port"

@@ -21,11 +21,11 @@ from serving import PLAIN, serving
 from transports import server_settings
 from world import ANY_PORT, MODEL, World, open_world, until
 
-from epp.discovery import StaticDiscovery, parse_targets
+from epp.app import Picker, PickerSettings
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.snapshot import REACHABLE
-from epp.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError
-from epp.picker import Picker, PickerSettings
+from epp.lab.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError
+from epp.pool.discovery import StaticDiscovery, parse_targets
 
 
 def trusting(file: Path | None = None, *, verify: bool = True) -> GatewaySettings:

@@ -12,7 +12,7 @@ import yaml
 from world import MODEL, World, open_world, until
 
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from epp.gateway import BodyMode, GatewaySettings
+from epp.lab.gateway import BodyMode, GatewaySettings
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

@@ -16,12 +16,12 @@ import pytest
 from commands import command, outcome
 from world import ENDLESS, MODEL, World, open_world, until
 
-from epp.demo.servers import ModelServer, ServerSpec, model_servers
 from epp.framework import Endpoint
 from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, SERVED
-from epp.gateway import ClusterType, GatewaySettings
-from epp.gateway.eds_file import discovery_response
-from epp.outliers import OutlierSettings
+from epp.lab.demo.servers import ModelServer, ServerSpec, model_servers
+from epp.lab.gateway import ClusterType, GatewaySettings
+from epp.lab.gateway.eds_file import discovery_response
+from epp.routing.outliers import OutlierSettings
 
 OVERRIDE_HOST = GatewaySettings(listen_port=0, cluster_type=ClusterType.OVERRIDE_HOST)
 BY_QUEUE = """

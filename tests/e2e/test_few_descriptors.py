@@ -18,7 +18,7 @@ from serving import PLAIN, Served, destination_of, serving
 from transports import over_asyncio
 from world import FAST, until
 
-from epp.sim import RunningSim, running
+from epp.lab.sim import RunningSim, running
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

@@ -8,7 +8,7 @@ from stepwise import CONFIG, LAST, PIECE, RATES, Setup, stepwise
 from waiting import until
 
 from epp.extproc.modes import ResponseUsage
-from epp.gateway import Bodies, BodyMode, ClusterType, FailureMode, GatewaySettings
+from epp.lab.gateway import Bodies, BodyMode, ClusterType, FailureMode, GatewaySettings
 
 PIECES = 20
 BUFFERED = GatewaySettings(body_mode=Bodies.BUFFERED)

@@ -21,12 +21,12 @@ from test_policies import DROPPED, OBJECTIVE, objective, written
 from transports import over_asyncio, server_settings
 from world import MODEL, until
 
+from epp.app import Picker, PickerSettings
 from epp.config import load_text
-from epp.discovery import StaticDiscovery, parse_targets
 from epp.extproc.wire import METHOD, SERVICE
 from epp.framework.snapshot import IN_FLIGHT
-from epp.picker import Picker, PickerSettings
-from epp.sim import RunningSim
+from epp.lab.sim import RunningSim
+from epp.pool.discovery import StaticDiscovery, parse_targets
 
 FLOW = "x-llm-d-inference-fairness-id"
 FLOWS = ("greedy", "modest")

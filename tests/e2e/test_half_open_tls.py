@@ -19,7 +19,7 @@ from transports import over_asyncio
 from waiting import until
 from world import FAST
 
-from epp.sim import running
+from epp.lab.sim import running
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), over_asyncio]
 

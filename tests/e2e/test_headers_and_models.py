@@ -8,10 +8,10 @@ import pytest
 from transports import server_settings
 from world import MODEL, World, open_world
 
-from epp.discovery import StaticDiscovery, parse_targets
-from epp.gateway import BodyMode, GatewaySettings
-from epp.local import local_gateway
-from epp.picker import PickerSettings
+from epp.app import PickerSettings
+from epp.lab.gateway import BodyMode, GatewaySettings
+from epp.lab.local import local_gateway
+from epp.pool.discovery import StaticDiscovery, parse_targets
 
 WRONG_PATH_CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

@@ -13,13 +13,13 @@ from serving import APART, answer, ask, exchange, first_message
 from transports import server_settings
 from world import World, open_world, until
 
+from epp.app import Picker, PickerSettings
 from epp.config import load_text
-from epp.discovery import StaticDiscovery, parse_targets
 from epp.framework import Endpoint
 from epp.framework.errors import SaturatedError
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from epp.gateway import BodyMode, GatewaySettings
-from epp.picker import Picker, PickerSettings
+from epp.lab.gateway import BodyMode, GatewaySettings
+from epp.pool.discovery import StaticDiscovery, parse_targets
 
 
 @pytest.fixture

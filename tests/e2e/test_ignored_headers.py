@@ -11,7 +11,7 @@ from serving import PLAIN, exchange, serving
 from world import MODEL
 
 from epp.extproc.wire import FULL_DUPLEX_STREAMED
-from epp.sim import RunningSim
+from epp.lab.sim import RunningSim
 
 REWRITE = "x-llm-d-model-name-rewrite"
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}

@@ -13,7 +13,7 @@ from commands import PATIENCE_SECONDS
 from serving import PLAIN, serving
 from world import FAST
 
-from epp.sim import running
+from epp.lab.sim import running
 
 pytestmark = pytest.mark.slow
 

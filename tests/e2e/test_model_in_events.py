@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from echo import Echo, echo, gateway_in_front_of
 
-from epp.gateway import BodyMode
+from epp.lab.gateway import BodyMode
 
 RESPONSES = [
     {"type": "response.created", "sequence_number": 0, "response": {"id": "r", "model": "served", "output": []}},

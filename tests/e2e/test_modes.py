@@ -11,7 +11,7 @@ from echo import MIB, chat, digest, echo, gateway_in_front_of, noise
 from world import until
 
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from epp.gateway import BodyMode, HeaderMode
+from epp.lab.gateway import BodyMode, HeaderMode
 
 SIZES = (0, 1, 62_000, 62_001, 5_000_000)
 

@@ -17,7 +17,7 @@ from serving import ANY_PORT, PLAIN, Served, destination_of, serving
 from waiting import until
 from world import FAST
 
-from epp.sim import RunningSim, running
+from epp.lab.sim import RunningSim, running
 
 TOKEN = "a-token-of-this-test-alone"  # noqa: S105  of this test alone
 CUT = "llm_d_epp_page_connections_cut_total"

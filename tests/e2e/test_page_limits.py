@@ -14,7 +14,7 @@ from serving import PLAIN, Served, destination_of, serving
 from waiting import until
 from world import FAST
 
-from epp.sim import running
+from epp.lab.sim import running
 
 LIMITED = "llm_d_epp_datalayer_page_limits_total"
 LAG = "llm_d_epp_event_loop_lag_seconds_bucket"

@@ -14,8 +14,8 @@ from world import ANY_PORT, MODEL, World, open_world
 
 from epp.framework.headers import WENT_INTO_RESPONSE_HEADERS
 from epp.framework.snapshot import IN_FLIGHT
-from epp.gateway import Bodies, ClusterType, FailureMode
-from epp.sim import RunningSim
+from epp.lab.gateway import Bodies, ClusterType, FailureMode
+from epp.lab.sim import RunningSim
 
 TIMEOUT_SECONDS = 1.0
 """Of a message, unless the picker asks for more."""

@@ -16,8 +16,8 @@ from rig.ports import reserved_ports
 from world import ANY_PORT, ENDLESS, MODEL, until
 
 from epp.framework import Endpoint
-from epp.gateway import Bodies, ClusterType, EnvoyProcess, FailureMode
-from epp.gateway.eds_file import discovery_response
+from epp.lab.gateway import Bodies, ClusterType, EnvoyProcess, FailureMode
+from epp.lab.gateway.eds_file import discovery_response
 
 PICKED = "x-went-into-resp-headers"
 """The header that the picker leaves on every response it sees."""

@@ -16,8 +16,8 @@ from config_files import ConfigMap, replace
 from gateways import Gateway, gateway_of
 from world import World, open_world
 
-from epp.gateway import BodyMode, GatewaySettings
-from epp.sim import RunningSim
+from epp.lab.gateway import BodyMode, GatewaySettings
+from epp.lab.sim import RunningSim
 
 OBJECTIVE = "x-llm-d-inference-objective"
 DROPPED = "x-llm-d-request-dropped-reason"

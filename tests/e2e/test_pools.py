@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 from world import ENDLESS, MODEL, World, open_world, until
 
-from epp.demo.servers import ServerSpec, model_servers
 from epp.framework.snapshot import IN_FLIGHT
+from epp.lab.demo.servers import ServerSpec, model_servers
 
 FILE_CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

@@ -10,7 +10,7 @@ import yaml
 from config_files import replace
 from world import MODEL, World, open_world, until
 
-from epp.demo.servers import ServerSpec, model_servers
+from epp.lab.demo.servers import ServerSpec, model_servers
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

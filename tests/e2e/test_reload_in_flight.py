@@ -15,12 +15,12 @@ from serving import APART, Exchange, answer, exchange, first_message
 from transports import server_settings
 from world import until
 
+from epp.app import Picker, PickerSettings
 from epp.config import load_file
-from epp.discovery import StaticDiscovery
-from epp.discovery.targets import Target
 from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_SCORES
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from epp.picker import Picker, PickerSettings
+from epp.pool.discovery import StaticDiscovery
+from epp.pool.discovery.targets import Target
 
 RELOADS = 50
 FINISHED_PER_RELOAD = 40

@@ -12,9 +12,9 @@ from config_files import endpoints_file, with_pool
 from world import FAST, MODEL, World, open_world, until
 
 from epp.framework.snapshot import METRICS_AT
-from epp.gateway import ClusterType, GatewaySettings, bootstrap_dict
-from epp.outliers import OutlierSettings
-from epp.sim import running
+from epp.lab.gateway import ClusterType, GatewaySettings, bootstrap_dict
+from epp.lab.sim import running
+from epp.routing.outliers import OutlierSettings
 
 HEADER = """
 apiVersion: llm-d.ai/v1alpha1
@@ -62,7 +62,9 @@ def with_access_log(settings: GatewaySettings, log: Path) -> dict:
 @pytest.fixture
 def access_log(tmp_path, monkeypatch) -> Path:
     log = tmp_path / "access.log"
-    monkeypatch.setattr("epp.gateway.envoy.bootstrap_json", lambda settings: json.dumps(with_access_log(settings, log)))
+    monkeypatch.setattr(
+        "epp.lab.gateway.envoy.bootstrap_json", lambda settings: json.dumps(with_access_log(settings, log))
+    )
     return log
 
 

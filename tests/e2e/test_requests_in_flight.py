@@ -10,10 +10,10 @@ from config_files import replace
 from stepwise import CONFIG, LAST, PIECE, REPORTS, Setup, stepwise
 from waiting import until
 
-from epp.director import Cause
 from epp.extproc.modes import ResponseUsage
-from epp.gateway import Bodies, BodyMode, GatewaySettings
-from epp.gateway.settings import HeaderMode
+from epp.lab.gateway import Bodies, BodyMode, GatewaySettings
+from epp.lab.gateway.settings import HeaderMode
+from epp.routing.director import Cause
 
 MODES = {
     "full duplex": (GatewaySettings(), ResponseUsage.AUTO),

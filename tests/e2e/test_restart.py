@@ -20,13 +20,13 @@ from serving import PLAIN, destination_of, exchange, first_message, metrics_on, 
 from transports import server_settings
 from world import ANY_PORT, MODEL, until
 
+from epp.app import Picker, PickerSettings, first_reports
 from epp.config import load_text
-from epp.discovery import StaticDiscovery, parse_targets
 from epp.framework import Endpoint
-from epp.gateway import ClusterType, EnvoyProcess, FailureMode
-from epp.gateway.eds_file import discovery_response
-from epp.picker import Picker, PickerSettings, first_reports
-from epp.sim import RunningSim
+from epp.lab.gateway import ClusterType, EnvoyProcess, FailureMode
+from epp.lab.gateway.eds_file import discovery_response
+from epp.lab.sim import RunningSim
+from epp.pool.discovery import StaticDiscovery, parse_targets
 
 LONG = 150_000
 """Tokens that take much longer than any test."""

@@ -17,15 +17,15 @@ from stepwise import Endings
 from transports import server_settings
 from waiting import until
 
+from epp.app import PickerSettings
 from epp.config import load_text
-from epp.director import Cause
-from epp.discovery import StaticDiscovery, parse_targets
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from epp.gateway import GatewaySettings
-from epp.gateway.envoy import find_envoy
-from epp.host_port import parse_host_port
-from epp.local import LocalGateway, local_gateway
-from epp.picker import PickerSettings
+from epp.lab.gateway import GatewaySettings
+from epp.lab.gateway.envoy import find_envoy
+from epp.lab.local import LocalGateway, local_gateway
+from epp.pool.discovery import StaticDiscovery, parse_targets
+from epp.routing.director import Cause
+from epp.runtime.host_port import parse_host_port
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

@@ -22,7 +22,7 @@ from serving import PLAIN, Exchange, destination_of, exchange, first_message, se
 from transports import over_asyncio
 from world import FAST, MODEL, until
 
-from epp.sim import RunningSim, running
+from epp.lab.sim import RunningSim, running
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

@@ -8,7 +8,7 @@ import signal
 from config_files import endpoints_file, with_pool
 from world import MODEL, World, open_world, until
 
-from epp.demo.servers import ServerSpec, model_servers
+from epp.lab.demo.servers import ServerSpec, model_servers
 
 AFFINITY = "x-session-token"
 SESSION = "x-session-id"

@@ -16,7 +16,7 @@ from test_flow_control import FLOW, SECONDS, Front, taken
 from test_policies import DROPPED, OBJECTIVE, objective, written
 from world import MODEL, until
 
-from epp.sim import RunningSim
+from epp.lab.sim import RunningSim
 
 LOW, HIGH, OTHER = "sk-of-low-5d1a", "sk-of-high-77e0", "sk-of-nobody-9c42"
 KEYS = (LOW, HIGH, OTHER)

@@ -18,9 +18,9 @@ from rig.ports import reserved_ports
 from serving import ANY_PORT, PLAIN, served_by
 from waiting import until
 
-from epp.gateway import GatewaySettings
-from epp.gateway.bootstrap import bootstrap_dict
-from epp.gateway.envoy import find_envoy
+from epp.lab.gateway import GatewaySettings
+from epp.lab.gateway.bootstrap import bootstrap_dict
+from epp.lab.gateway.envoy import find_envoy
 
 CLIENTS_TRACE, CLIENTS_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CONFIG = """

@@ -10,7 +10,7 @@ import h2.events
 import pytest
 from echo import chat, digest, echo, gateway_in_front_of, noise
 
-from epp.gateway import BodyMode
+from epp.lab.gateway import BodyMode
 
 MODES = [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED, BodyMode.STREAMED]
 

@@ -13,16 +13,16 @@ from openai import AsyncOpenAI
 from transports import server_settings
 from waiting import until
 
+from epp.app import PickerSettings
 from epp.config import load_file, load_text
-from epp.discovery import StaticDiscovery, parse_targets
 from epp.framework import SystemClock
 from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, Column
-from epp.gateway import GatewaySettings
-from epp.local import LocalGateway, local_gateway
-from epp.outliers import OutlierSettings
-from epp.picker import PickerSettings
-from epp.policies import PolicyFiles
-from epp.sim import PRESETS, RunningSim
+from epp.lab.gateway import GatewaySettings
+from epp.lab.local import LocalGateway, local_gateway
+from epp.lab.sim import PRESETS, RunningSim
+from epp.pool.discovery import StaticDiscovery, parse_targets
+from epp.routing.outliers import OutlierSettings
+from epp.routing.policies import PolicyFiles
 
 MODEL = "e2e-8b"
 ENDLESS = {"extra_body": {"ignore_eos": True}}

@@ -7,8 +7,8 @@ from typing import Any
 
 from targets import FuzzTarget
 
-from epp.bodies import ModelRestorer, UsageReader, completed, with_model
 from epp.framework.errors import RequestError
+from epp.routing.bodies import ModelRestorer, UsageReader, completed, with_model
 
 _NAME = "the-name"
 _MOST_PIECES = 64

@@ -40,7 +40,7 @@ def at_random(frames: int, seed: int) -> None:
 def by_coverage(frames: int, directory: str) -> None:
     import atheris  # noqa: PLC0415  only this needs it
 
-    with atheris.instrument_imports(include=["epp.grpc_http2"]):
+    with atheris.instrument_imports(include=["epp.extproc.http2"]):
         from fuzzing import ByteRandom, Figures, alive, fuzz  # noqa: PLC0415  as above
 
     figures = Figures()

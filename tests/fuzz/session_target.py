@@ -26,11 +26,11 @@ from google.protobuf.message import DecodeError
 from structlog.testing import capture_logs
 from targets import FuzzTarget
 
-from epp.director import Cause, PendingRequest
 from epp.extproc.decoding import RequestPiece, decode
 from epp.extproc.exchange import NotReadyError, ProtocolError
 from epp.extproc.wire import ProcessingRequest, ProtocolConfiguration
 from epp.framework.errors import SaturatedError
+from epp.routing.director import Cause, PendingRequest
 
 _MODES = ("NONE", "STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED", None)
 _PATHS = ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/x", "")

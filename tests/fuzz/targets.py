@@ -8,13 +8,13 @@ from pathlib import Path
 from random import Random
 
 TARGETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "session": ("session_target", ("epp.extproc", "epp.director")),
-    "bodies": ("bodies_target", ("epp.bodies",)),
+    "session": ("session_target", ("epp.extproc", "epp.routing.director")),
+    "bodies": ("bodies_target", ("epp.routing.bodies",)),
     "exposition": (
         "exposition_target",
-        ("epp.collectors.exposition", "epp.collectors.metric_filter", "epp.collectors.engines"),
+        ("epp.pool.collectors.exposition", "epp.pool.collectors.metric_filter", "epp.pool.collectors.engines"),
     ),
-    "config": ("config_target", ("epp.config", "epp.plain_yaml")),
+    "config": ("config_target", ("epp.config", "epp.runtime.plain_yaml")),
 }
 """Module, and the packages whose coverage counts."""
 CORPORA = Path(__file__).parent / "corpora"

@@ -15,8 +15,8 @@ from scene import WIDE, Campaign, Scene, scene
 from world import ANY_PORT, FAST
 
 from epp.framework import Endpoint
-from epp.gateway import ClusterType, EnvoyProcess, FailureMode
-from epp.gateway.eds_file import discovery_response
+from epp.lab.gateway import ClusterType, EnvoyProcess, FailureMode
+from epp.lab.gateway.eds_file import discovery_response
 
 SIM_SERVERS = Path(sys.modules["rig.processes"].__file__ or "").parent / "sim_servers.py"
 

@@ -8,7 +8,7 @@ from rig.processes import Program
 from scene import HERE, NARROW, Campaign, attack_with, flat, settled
 from visitors import PHASES
 
-from epp.gateway import FailureMode
+from epp.lab.gateway import FailureMode
 
 
 async def leaving_clients(campaign: Campaign) -> None:

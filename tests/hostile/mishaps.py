@@ -20,7 +20,7 @@ from dying import Sent, kill_in_turn, mortals, simulated_server
 from scene import HERE, WIDE, Campaign, attack_with
 from waiting import until
 
-from epp.gateway import ClusterType
+from epp.lab.gateway import ClusterType
 
 OTHER = WIDE.replace("active-request-scorer", "queue-scorer")
 _BROKEN = WIDE[: len(WIDE) // 2] + "\n  - {"

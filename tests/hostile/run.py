@@ -23,8 +23,8 @@ from rig.orders import many_descriptors
 from scene import Campaign
 from transports import VARIABLE
 
-from epp.child import tied_to_parent
 from epp.extproc.settings import Transport
+from epp.lab.child import tied_to_parent
 
 _SUM = "in all: "
 

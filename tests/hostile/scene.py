@@ -20,7 +20,7 @@ from serving import PLAIN, SECURE, Served, metrics_on, serving
 from waiting import until
 from world import FAST
 
-from epp.sim import running
+from epp.lab.sim import running
 
 HERE = Path(__file__).parent
 MIB = 2**20

@@ -15,7 +15,7 @@ from scene import Campaign
 from serving import metrics_on
 from visitors import chat, request
 
-from epp.gateway import ClusterType
+from epp.lab.gateway import ClusterType
 
 SECRET = "the-launch-code-is-7431"  # noqa: S105  what is to be looked for
 CONTROL = (

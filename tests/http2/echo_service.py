@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from http2_peer import Peer
 
-from epp.grpc_http2.connection import Connection
-from epp.grpc_http2.limits import Limits, Rate
-from epp.grpc_http2.service import Outlet, PendingAnswer
-from epp.grpc_http2.status import RpcError, Status
+from epp.extproc.http2.connection import Connection
+from epp.extproc.http2.limits import Limits, Rate
+from epp.extproc.http2.service import Outlet, PendingAnswer
+from epp.extproc.http2.status import RpcError, Status
 
 PATH = "/test.Echo/Echo"
 SMALL = Limits(

@@ -12,8 +12,8 @@ from http2_bytes import Kind, read_frames, settings_ack
 from http2_peer import Peer
 from structlog.testing import capture_logs
 
-from epp.grpc_http2.connection import Connection
-from epp.grpc_http2.streams import Stream
+from epp.extproc.http2.connection import Connection
+from epp.extproc.http2.streams import Stream
 
 _FRAMES_PER_CONNECTION = 200
 _MOST_FRAME = 2**24 - 1

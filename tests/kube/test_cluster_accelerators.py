@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from epp.objects.decode import versions_in
+from epp.kube.objects.decode import versions_in
 
 SAMPLES = Path(__file__).parents[1] / "data" / "accelerators"
 LABELS = SAMPLES / "node-labels.yaml"

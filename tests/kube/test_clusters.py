@@ -11,7 +11,7 @@ from fleet import fleet_in
 from hardware import picker_with, served_by
 
 from epp.kube.needs import needs_of_hub, role
-from epp.objects.decode import versions_in
+from epp.kube.objects.decode import versions_in
 
 SAMPLES = Path(__file__).parents[1] / "data" / "clusters"
 OCM = "cluster.open-cluster-management.io"

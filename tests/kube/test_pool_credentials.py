@@ -20,9 +20,9 @@ from waiting import until
 from epp.framework import SystemClock
 from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
+from epp.kube.objects.decode import decode_object
 from epp.kube.resources import PODS
-from epp.objects.decode import decode_object
-from epp.supervisor import Supervisor
+from epp.runtime.supervisor import Supervisor
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from fleet import fleet_in
 from load import load_on
 from pickers import picker_in
 
-from epp.discovery.pods import ACTIVE_PORTS
+from epp.pool.discovery.pods import ACTIVE_PORTS
 
 CURRENT, FORMER = ACTIVE_PORTS
 

@@ -9,37 +9,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import epp
+from epp.admission.quotas.days import DAY_SECONDS, Calendar, DayUse
 from epp.framework import ManualClock
-from epp.quotas.days import DAY_SECONDS, Calendar, DayUse
 
 NOON = 20_000 * DAY_SECONDS + DAY_SECONDS / 2
 LONGEST_DAY = DAY_SECONDS + 3600
 HOUR = 3600.0
 
 ASKS_FOR_THE_TIME_OF_DAY = {
-    "collectors/exposition.py": {"time.time"},  # time stamps of a page are times of day
+    "pool/collectors/exposition.py": {"time.time"},  # time stamps of a page are times of day
     "admin/plugin_states.py": {"datetime.now"},  # of a page
-    "demo/clusters.py": {"datetime.now"},  # a date in an object of the demo
+    "lab/demo/clusters.py": {"datetime.now"},  # a date in an object of the demo
     "extproc/certificates.py": {"dt.datetime.now"},  # of a certificate that is made
     "framework/clock.py": {"time.time"},
     "framework/plugin_metrics.py": {"time.time"},  # `_created` of a histogram
-    "observability/families.py": {"time.time"},  # `_created` of a counter
-    "observability/log_lines.py": {"time.time", "time.time_ns", "datetime.now"},  # of a log line
-    "sim/completions.py": {"time.time"},  # `created` of an answer
-    "sim/driver.py": {"time.time"},
-    "sim/server.py": {"time.time"},
+    "telemetry/families.py": {"time.time"},  # `_created` of a counter
+    "telemetry/log_lines.py": {"time.time", "time.time_ns", "datetime.now"},  # of a log line
+    "lab/sim/completions.py": {"time.time"},  # `created` of an answer
+    "lab/sim/driver.py": {"time.time"},
+    "lab/sim/server.py": {"time.time"},
 }
 """All other modules have a clock passed in, whose `now` never jumps."""
 USES_UTC = {
     "clusters/tagger.py",  # taints, which begin and end at times of day
-    "collectors/dynamic_scores/scorer.py",  # the range of a query
-    "decisions/recorder.py",  # of a record
+    "pool/collectors/dynamic_scores/scorer.py",  # the range of a query
+    "explain/recorder.py",  # of a record
     "kube/event_writer.py",
     "kube/lease.py",  # for people: who leads is decided by `now`
-    "picker/admin_routes.py",  # of requests that are only tried
-    "picker/picker.py",  # of scores on a page
+    "app/admin_routes.py",  # of requests that are only tried
+    "app/picker.py",  # of scores on a page
     "plugins/clusters/taints.py",
-    "quotas/days.py",
+    "admission/quotas/days.py",
 }
 
 

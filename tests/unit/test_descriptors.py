@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from epp import descriptors
+from epp.runtime import descriptors
 
 
 @pytest.fixture

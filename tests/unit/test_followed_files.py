@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from epp.config import Builder, ConfigFollower, assemble, load_file
-from epp.datastore import Datastore
-from epp.discovery import FileDiscovery, PodFileDiscovery
-from epp.discovery.file import FileDiscoveryParameters
-from epp.discovery.pod_files import PodFileParameters
 from epp.framework import ManualClock
 from epp.framework.registry import Registry
 from epp.framework.second_look import UNCHANGED_SECONDS
+from epp.pool.discovery import FileDiscovery, PodFileDiscovery
+from epp.pool.discovery.file import FileDiscoveryParameters
+from epp.pool.discovery.pod_files import PodFileParameters
+from epp.routing.datastore import Datastore
 
 NAMES = tuple("abcdefgh")
 

@@ -7,13 +7,13 @@ import sys
 import pytest
 from structlog.testing import capture_logs
 
-from epp.discovery import StaticDiscovery, parse_targets
+from epp.app import Picker, PickerSettings
 from epp.extproc.server import ServerSettings
-from epp.picker import Picker, PickerSettings
+from epp.pool.discovery import StaticDiscovery, parse_targets
 
 FROZEN = """
 import gc
-from epp import heap
+from epp.runtime import heap
 heap.collect_rarely()
 imported = gc.get_freeze_count()
 kept = [[] for _ in range(1000)]
@@ -36,7 +36,7 @@ def test_heap_is_frozen_without_its_garbage():
 
 QUIET = """
 import gc
-from epp import heap
+from epp.runtime import heap
 heap.collect_rarely()
 full = heap.FullCollections()
 ended = []
@@ -75,7 +75,7 @@ def test_full_collection_waits_until_few_objects_are_left():
 
 PATIENT = """
 import gc
-from epp import heap
+from epp.runtime import heap
 heap.collect_rarely()
 full = heap.FullCollections()
 waiting = [[] for _ in range(200_000)]
@@ -94,7 +94,7 @@ def test_full_collection_comes_although_it_is_never_quiet():
 
 SWEPT = """
 import gc
-from epp import heap
+from epp.runtime import heap
 heap.collect_rarely()
 looked_at = []
 def note(phase, about):

@@ -10,11 +10,9 @@ import typer.main
 from epp.cli.app import application
 from epp.cli.options import Bytes, Seconds
 from epp.cli.picker_flags import Serve
-from epp.collectors import PageLimits
-from epp.collectors.engines import engine
-from epp.collectors.http import answers
-from epp.collectors.sources import models
 from epp.extproc.budgets import DEFAULT_GATHERED_BYTES, Budgets, BudgetSettings, least_gathered_bytes
+from epp.extproc.http2 import tls_session
+from epp.extproc.http2.limits import Limits
 from epp.framework.errors import (
     BodyTimeoutError,
     RequestError,
@@ -22,8 +20,10 @@ from epp.framework.errors import (
     TooManyPendingError,
     TooManyStreamsError,
 )
-from epp.grpc_http2 import tls_session
-from epp.grpc_http2.limits import Limits
+from epp.pool.collectors import PageLimits
+from epp.pool.collectors.engines import engine
+from epp.pool.collectors.http import answers
+from epp.pool.collectors.sources import models
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "limits.md").read_text()

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from epp.config import Builder, assemble, default_config, load_file
-from epp.datastore import Datastore
-from epp.director import Cause, Director
 from epp.framework import KV_USAGE, RUNNING, WAITING, Endpoint, Headers, ManualClock
 from epp.framework.datalayer import Report
 from epp.framework.registry import Registry
-from epp.sim import PRESETS, Machine, SimRequest
+from epp.lab.sim import PRESETS, Machine, SimRequest
+from epp.routing.datastore import Datastore
+from epp.routing.director import Cause, Director
 
 CONFIG = Path(__file__).parents[2] / "config"
 FILES = sorted(path for path in CONFIG.glob("*.yaml") if "decode" not in path.stem)

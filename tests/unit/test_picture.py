@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from epp.datastore import Datastore
-from epp.demo.table import table
 from epp.framework import Endpoint, ManualClock
+from epp.lab.demo.table import table
+from epp.routing.datastore import Datastore
 
 DOCS = Path(__file__).parents[2] / "docs"
 _spec = importlib.util.spec_from_file_location("record_demo", DOCS.parent / "tools" / "record_demo.py")

@@ -4,7 +4,7 @@
 import pytest
 import yaml
 
-from epp.plain_yaml import PlainLoader, refuse_unsafe
+from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
 DOUBLED = "a: &a0 [x]\n" + "".join(f"b{i}: &a{i + 1} [*a{i}, *a{i}]\n" for i in range(60))
 

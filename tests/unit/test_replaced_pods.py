@@ -3,17 +3,17 @@
 
 import pytest
 
-from epp.collectors import Collector, Condition
-from epp.collectors.engines.metrics import CoreMetricsExtractor
 from epp.config import Builder, assemble, load_text
-from epp.datastore import Datastore
-from epp.director import Cause, Director, Routing
 from epp.framework import ENDPOINT_RATES, IN_FLIGHT, Endpoint, Headers, ManualClock
 from epp.framework.datalayer import Contact, PageError, Report
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import SERVED, WAITING
-from epp.observability.metrics import Metrics
+from epp.pool.collectors import Collector, Condition
+from epp.pool.collectors.engines.metrics import CoreMetricsExtractor
+from epp.routing.datastore import Datastore
+from epp.routing.director import Cause, Director, Routing
+from epp.telemetry.metrics import Metrics
 
 CONFIG = """
 apiVersion: llm-d.ai/v1

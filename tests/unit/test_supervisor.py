@@ -6,7 +6,7 @@ import asyncio
 import pytest
 from waiting import until
 
-from epp.supervisor import Supervisor, TaskObserver
+from epp.runtime.supervisor import Supervisor, TaskObserver
 
 
 class Counting(TaskObserver):
@@ -71,7 +71,7 @@ async def test_cancelled_task_is_not_restarted_and_leaves_no_failure(supervisor)
 
 
 async def test_failure_is_forgotten_once_the_task_has_run_for_a_while(supervisor, monkeypatch):
-    monkeypatch.setattr("epp.supervisor._RECOVERED_SECONDS", 0.05)
+    monkeypatch.setattr("epp.runtime.supervisor._RECOVERED_SECONDS", 0.05)
     runs = []
 
     async def work():

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 from openai import AsyncOpenAI
 
-from epp.child import tied_to_parent
-from epp.discovery import StaticDiscovery, parse_targets
+from epp.app import PickerSettings
 from epp.extproc.settings import ServerSettings
 from epp.framework.snapshot import Column
-from epp.gateway import GatewaySettings
-from epp.local import LocalGateway, local_gateway
-from epp.picker import PickerSettings
+from epp.lab.child import tied_to_parent
+from epp.lab.gateway import GatewaySettings
+from epp.lab.local import LocalGateway, local_gateway
+from epp.pool.discovery import StaticDiscovery, parse_targets
 
 START_SECONDS = 300
 STOP_SECONDS = 60

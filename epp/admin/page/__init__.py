@@ -6,8 +6,8 @@ from http import HTTPStatus
 from importlib import resources
 
 from epp.admin.routes import Route
-from epp.observability.http_request import HttpRequest
-from epp.observability.http_thread import Answer
+from epp.telemetry.http_request import HttpRequest
+from epp.telemetry.http_thread import Answer
 
 _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),

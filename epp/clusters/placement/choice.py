@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from epp.objects.ocm import ManagedCluster
-from epp.objects.placement import Placement, SpreadConstraint
+from epp.kube.objects.ocm import ManagedCluster
+from epp.kube.objects.placement import Placement, SpreadConstraint
 
 _Values: TypeAlias = tuple[str | None, ...]
 """Values of a cluster for each constraint; None for none."""

@@ -11,8 +11,8 @@ from epp.clusters.placement.groups import Group, grouped
 from epp.clusters.placement.prioritizers import prioritized
 from epp.clusters.placement.selectors import selects
 from epp.clusters.placement.taints import tolerance
-from epp.objects.ocm import ManagedCluster
-from epp.objects.placement import Placement
+from epp.kube.objects.ocm import ManagedCluster
+from epp.kube.objects.placement import Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from epp.clusters.placement.selectors import selects
-from epp.objects.ocm import ManagedCluster
-from epp.objects.placement import Placement
+from epp.kube.objects.ocm import ManagedCluster
+from epp.kube.objects.placement import Placement
 
 
 class Group(NamedTuple):

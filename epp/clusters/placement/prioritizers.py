@@ -5,8 +5,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from epp.framework.clusters import MOST_SCORE
-from epp.objects.ocm import ManagedCluster
-from epp.objects.placement import ALLOCATABLE, BALANCE, STEADY, Coordinate
+from epp.kube.objects.ocm import ManagedCluster
+from epp.kube.objects.placement import ALLOCATABLE, BALANCE, STEADY, Coordinate
 
 
 def prioritized(

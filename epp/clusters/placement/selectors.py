@@ -3,9 +3,9 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from epp.objects.core import MatchExpression
-from epp.objects.ocm import CLUSTER_SET_LABEL, LabelSelector, ManagedCluster, ManagedClusterSet
-from epp.objects.placement import ClusterSelector, Placement
+from epp.kube.objects.core import MatchExpression
+from epp.kube.objects.ocm import CLUSTER_SET_LABEL, LabelSelector, ManagedCluster, ManagedClusterSet
+from epp.kube.objects.placement import ClusterSelector, Placement
 
 _GLOBAL = "global"
 """The set of all clusters, which every hub has."""

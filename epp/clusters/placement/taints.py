@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from epp.framework.clusters import ClusterTaint, TaintEffect
-from epp.objects.placement import Toleration
+from epp.kube.objects.placement import Toleration
 
 
 class Tolerance(NamedTuple):

@@ -10,8 +10,6 @@ from session import headers
 from timing import no_log_lines, quick, tell, turns
 
 from epp.config import Builder, assemble
-from epp.datastore import Datastore
-from epp.director import Director, PendingRequest
 from epp.extproc.decoding import decode
 from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.modes import GatewayTraits
@@ -19,6 +17,8 @@ from epp.extproc.session import Session
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, HttpBody, ProcessingRequest, ProtocolConfiguration
 from epp.framework import Endpoint, SystemClock
 from epp.framework.registry import Registry
+from epp.routing.datastore import Datastore
+from epp.routing.director import Director, PendingRequest
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 

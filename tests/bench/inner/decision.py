@@ -10,15 +10,15 @@ from configs import llm_d_default
 from timing import SAMPLES, microseconds, no_log_lines, quick, tell
 
 from epp.config import Builder, LoadedConfig, assemble, default_config
-from epp.datastore import Datastore
-from epp.director import Cause, Director, Observers
-from epp.director.pipeline import Pipeline
 from epp.framework import Candidates, Endpoint, Headers, Request, SystemClock
 from epp.framework.datalayer import Report
 from epp.framework.registry import Registry
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
-from epp.scheduling.scheduler import Scheduler
+from epp.routing.datastore import Datastore
+from epp.routing.director import Cause, Director, Observers
+from epp.routing.director.pipeline import Pipeline
+from epp.routing.scheduling.scheduler import Scheduler
 
 SIZES = (8, 100, 1000, 10_000)
 HEADERS = Headers([(":path", "/v1/chat/completions"), ("x-request-id", "bench")])

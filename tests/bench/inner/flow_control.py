@@ -11,16 +11,16 @@ from collections.abc import Sequence
 
 from timing import no_log_lines, quick, tell
 
+from epp.admission.flow_control import Entrant, FlowControl, FlowControlSettings, FlowObserver
+from epp.admission.flow_control.guarded import guarded
 from epp.config import Builder, assemble, load_text
-from epp.datastore import Datastore
-from epp.flow_control import Entrant, FlowControl, FlowControlSettings, FlowObserver
-from epp.flow_control.guarded import guarded
 from epp.framework import Candidates, Endpoint, Request, SystemClock
 from epp.framework.arrays import Mask
 from epp.framework.errors import RequestError
+from epp.framework.guard import Guard, SchedulingObserver
 from epp.framework.registry import Registry
-from epp.heap import collect_rarely
-from epp.scheduling import Guard, SchedulingObserver
+from epp.routing.datastore import Datastore
+from epp.runtime.heap import collect_rarely
 
 WAITING, FLOWS = 100_000, 10_000
 CONFIG = """\

@@ -15,16 +15,16 @@ from configs import llm_d_default
 from timing import SAMPLES, quick, tell
 
 from epp.config import Builder, assemble
-from epp.datastore import Datastore
-from epp.director import Cause, Director, DirectorObserver, Observers, Routing
 from epp.framework import Endpoint, Headers, SystemClock
 from epp.framework.datalayer import Report
+from epp.framework.guard import SchedulingObserver
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
-from epp.observability import logs
-from epp.observability.metrics import Metrics
-from epp.observability.request_log import request_log
-from epp.scheduling import SchedulingObserver
+from epp.routing.datastore import Datastore
+from epp.routing.director import Cause, Director, DirectorObserver, Observers, Routing
+from epp.telemetry import logs
+from epp.telemetry.metrics import Metrics
+from epp.telemetry.request_log import request_log
 
 HEADERS = Headers([(":path", "/v1/chat/completions"), (":method", "POST"), ("x-request-id", "bench")])
 BODY = b'{"model":"m","messages":[{"role":"user","content":"%s"}]}' % (b"0123456 " * 50)

@@ -10,15 +10,15 @@ from typing import Any
 import uvloop
 from timing import microseconds, no_log_lines, quick, tell, turns
 
+from epp.app.running import RunningConfig
 from epp.config import Assembly, Builder, assemble, load_file
-from epp.director import Cause
 from epp.framework import Endpoint, Headers, SystemClock
 from epp.framework.datalayer import Discovery, Pool, Report
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
-from epp.heap import collect_rarely
-from epp.observability.metrics import Metrics
-from epp.picker.running import RunningConfig
+from epp.routing.director import Cause
+from epp.runtime.heap import collect_rarely
+from epp.telemetry.metrics import Metrics
 
 SAMPLES = Path(__file__).parents[3] / "config"
 PLAIN, HARDWARE = "llm-d-default", "heterogeneous-latency"

@@ -8,12 +8,12 @@ from pathlib import Path
 from timing import no_log_lines, quick, tell
 
 from epp.config import Builder, assemble, load_text
-from epp.datastore import Datastore
-from epp.director import Cause, Director, Observers
 from epp.framework import Endpoint, Headers, SystemClock
 from epp.framework.datalayer import Report
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
+from epp.routing.datastore import Datastore
+from epp.routing.director import Cause, Director, Observers
 
 SERVERS = 8
 CHAIN = 16

@@ -5,15 +5,15 @@ from functools import partial
 
 from timing import microseconds, quick, tell
 
+from epp.admission.quotas import Blocked, Quotas
 from epp.framework import Request
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost, Performance
 from epp.framework.clock import SystemClock
+from epp.framework.guard import Guard, PluginObserver
 from epp.framework.quotas import Quota, QuotaSource, TotalLimits
 from epp.framework.request import RequestBody
 from epp.framework.response import Usage
 from epp.framework.testing import candidates
-from epp.quotas import Blocked, Quotas
-from epp.scheduling import Guard, PluginObserver
 
 ENDPOINTS = 1000
 PLENTY = 10**12

@@ -11,8 +11,6 @@ from configs import llm_d_default
 from timing import no_log_lines, quick, tell
 
 from epp.config import Builder, assemble
-from epp.datastore import Credit, Datastore
-from epp.director import Director, DirectorObserver, Routing
 from epp.extproc.budgets import Budgets, BudgetSettings, Claim
 from epp.extproc.decoding import decode
 from epp.extproc.exchange import ExchangeSettings
@@ -30,9 +28,11 @@ from epp.extproc.wire import (
     ProtocolConfiguration,
 )
 from epp.framework import Endpoint, Headers, SystemClock
+from epp.framework.guard import Guard
 from epp.framework.registry import Registry
-from epp.outliers import OutlierDetector
-from epp.scheduling import Guard
+from epp.routing.datastore import Credit, Datastore
+from epp.routing.director import Director, DirectorObserver, Routing
+from epp.routing.outliers import OutlierDetector
 
 STREAMED, BUFFERED = 1, 2
 SENT = {

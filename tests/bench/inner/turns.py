@@ -19,19 +19,19 @@ from flow_control import CONFIG as FLOW_CONFIG
 from pool import HARDWARE, HEADERS, PLAIN, SAMPLES, endpoint, reported, route, running
 from timing import no_log_lines, quick, tell, turns
 
+from epp.app.running import RunningConfig
 from epp.config import Assembly, Builder, assemble, load_text
-from epp.datastore import Datastore
-from epp.director import Director, PendingRequest, PoolPolicies, Rewrite
-from epp.director.pipeline import Pipeline
-from epp.director.policies import NO_POLICIES
+from epp.extproc.http2.pace import Pace
 from epp.framework import Endpoint, Headers, RequestError, SystemClock
 from epp.framework.breach import Breach
 from epp.framework.quotas import Blocked
 from epp.framework.registry import Registry
-from epp.grpc_http2.pace import Pace
-from epp.heap import collect_rarely
-from epp.observability.metrics import Metrics
-from epp.picker.running import RunningConfig
+from epp.routing.datastore import Datastore
+from epp.routing.director import Director, PendingRequest, PoolPolicies, Rewrite
+from epp.routing.director.pipeline import Pipeline
+from epp.routing.director.policies import NO_POLICIES
+from epp.runtime.heap import collect_rarely
+from epp.telemetry.metrics import Metrics
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 MILLION = 1_000_000

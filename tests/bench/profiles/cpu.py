@@ -5,11 +5,11 @@ import time
 
 from epp.config import load_text
 from epp.config.ready_made import sample_texts
-from epp.director import Cause
-from epp.director.routing import Routing
 from epp.framework import Headers, ManualClock
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
+from epp.routing.director import Cause
+from epp.routing.director.routing import Routing
 from profiles.fleets import Fleet
 from profiles.replicas import Replica
 from profiles.workloads import trace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines of simulated servers in virtual time: the machine of `epp.sim`, and one of another make."""
+"""Engines of simulated servers in virtual time: the machine of `epp.lab.sim`, and one of another make."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.sim import Emission, Machine, SimProfile, SimRequest
-from epp.sim.metrics import SimMetrics
+from epp.lab.sim import Emission, Machine, SimProfile, SimRequest
+from epp.lab.sim.metrics import SimMetrics
 
 _BIGGEST_STEP = 131_072
 
@@ -82,7 +82,7 @@ class _NoMetrics(SimMetrics):
 
 
 class Simulated(Engine):
-    """The machine of `epp.sim`."""
+    """The machine of `epp.lab.sim`."""
 
     def __init__(self, profile: SimProfile) -> None:
         self.machine = Machine(profile, metrics=_NoMetrics())

@@ -9,7 +9,7 @@ import msgspec
 
 from epp.framework import Endpoint
 from epp.framework.accelerators.tag import AcceleratorDeclaration
-from epp.sim import PRESETS, SimProfile
+from epp.lab.sim import PRESETS, SimProfile
 from profiles.engines import MAKES, Independent
 
 ROLE_LABEL = "llm-d.ai/role"

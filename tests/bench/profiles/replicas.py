@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from epp.collectors import Tagging
-from epp.collectors.polling.cadence import Cadence, slowest_interval
-from epp.collectors.polling.poll import CollectorObserver, Poll
-from epp.collectors.polling.reachability import Reachability
 from epp.config import Assembly, Builder, LoadedConfig, assemble
-from epp.datastore import Datastore
-from epp.director import Director
-from epp.director.seeds import Seeds
 from epp.framework import Endpoint, ManualClock
 from epp.framework.cluster import ObjectReader
 from epp.framework.registry import Registry
+from epp.pool.collectors import Tagging
+from epp.pool.collectors.polling.cadence import Cadence, slowest_interval
+from epp.pool.collectors.polling.poll import CollectorObserver, Poll
+from epp.pool.collectors.polling.reachability import Reachability
+from epp.routing.datastore import Datastore
+from epp.routing.director import Director
+from epp.routing.director.seeds import Seeds
 
 POLL_SECONDS = 0.05
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from epp.sim import SimProfile
+from epp.lab.sim import SimProfile
 from profiles.fleets import FLEETS, Fleet, Server, fleet
 from profiles.workloads import ADAPTERS
 
@@ -49,7 +49,7 @@ def _two_clusters() -> Fleet:
     return replace(found, servers=(*found.servers[:4], *away))
 
 
-# Slices of an H100 with 80 GB, reckoned as the presets of epp.sim are, with weights of 8 bit.
+# Slices of an H100 with 80 GB, reckoned as the presets of epp.lab.sim are, with weights of 8 bit.
 _SLICES: Mapping[str, tuple[int, float, SimProfile]] = {
     "1g.20gb": (
         2,

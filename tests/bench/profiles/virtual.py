@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 
 from epp.config import LoadedConfig
-from epp.director import Cause
-from epp.director.routing import Routing
 from epp.framework import Endpoint, Headers, ManualClock
 from epp.framework.errors import RequestError
 from epp.framework.headers import PREFILLER, SESSION_TOKEN
-from epp.sim import SimRequest
+from epp.lab.sim import SimRequest
+from epp.routing.director import Cause
+from epp.routing.director.routing import Routing
 from profiles.engines import MAKES, Engine, Event
 from profiles.fleets import Fleet, Server
 from profiles.outcome import TIMEOUT_SECONDS, Outcome, Served

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
-from epp.sim import SimProfile
-from epp.sim.openai_api import ChatRequest
-from epp.sim.plan import Plan, make_plan
+from epp.lab.sim import SimProfile
+from epp.lab.sim.openai_api import ChatRequest
+from epp.lab.sim.plan import Plan, make_plan
 from profiles.fleets import Fleet
 from profiles.outcome import TARGET_SECONDS, TARGET_TPOT_SECONDS, Target
 

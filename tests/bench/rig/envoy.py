@@ -11,9 +11,9 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
-from epp.gateway.bootstrap import bootstrap_dict
-from epp.gateway.envoy import find_envoy
-from epp.gateway.settings import ENDPOINT_PICKER, LISTENER, Bodies, GatewaySettings
+from epp.lab.gateway.bootstrap import bootstrap_dict
+from epp.lab.gateway.envoy import find_envoy
+from epp.lab.gateway.settings import ENDPOINT_PICKER, LISTENER, Bodies, GatewaySettings
 from rig.ports import reserved_ports
 from rig.processes import BenchError, Child
 

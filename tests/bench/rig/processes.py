@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
-from epp.child import tied_to_parent
+from epp.lab.child import tied_to_parent
 
 _CPU_CLOCK = 2
 """CPUCLOCK_SCHED of the kernel: what a process has run for, in nanoseconds."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated model servers of `epp.sim`, all in one process, as a program; each run has servers of its own."""
+"""Simulated model servers of `epp.lab.sim`, all in one process, as a program; each run has servers of its own."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from epp.sim import RunningSim, SimProfile, running
+from epp.lab.sim import RunningSim, SimProfile, running
 from rig.orders import many_descriptors, obey
 
 

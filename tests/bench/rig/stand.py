@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from epp.framework.headers import DESTINATION
-from epp.gateway import GatewaySettings
+from epp.lab.gateway import GatewaySettings
 from rig.envoy import FULL_DUPLEX, Envoy
 from rig.pickers import Picker, PickerKind, address
 from rig.processes import BenchError, Program

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from epp.child import tied_to_parent
+from epp.lab.child import tied_to_parent
 
 START_SECONDS = 120.0
 STOP_SECONDS = 120.0

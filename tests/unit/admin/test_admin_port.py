@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from epp.admin import AdminPort, AdminSettings
 from epp.framework.errors import ConfigurationError
-from epp.observability.http_thread import HttpLimits
+from epp.telemetry.http_thread import HttpLimits
 
 POST = b"POST /api/echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 

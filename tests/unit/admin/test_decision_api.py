@@ -9,9 +9,9 @@ import pytest
 from admin_client import asked, opened
 
 from epp.admin import AdminPort, LoopCalls, decision_routes
-from epp.decisions.recorder import Recorder, Setup, recorder_of
-from epp.decisions.ring import Kept
-from epp.decisions.settings import DecisionSettings
+from epp.explain.recorder import Recorder, Setup, recorder_of
+from epp.explain.ring import Kept
+from epp.explain.settings import DecisionSettings
 from epp.framework import ManualClock, Snapshot
 
 

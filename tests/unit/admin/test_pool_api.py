@@ -19,17 +19,17 @@ from epp.admin import (
     placement_routes,
     simulation_routes,
 )
+from epp.app.trial import on_trial
 from epp.config import Builder, ConfigState, assemble, load_text
-from epp.datastore import Datastore
-from epp.decisions.made_up_pool import EndpointChange, made_up
-from epp.decisions.record import DecisionRecord
-from epp.director import Cause, Director, PoolPolicies, Seeds
+from epp.explain.made_up_pool import EndpointChange, made_up
+from epp.explain.record import DecisionRecord
 from epp.framework import Endpoint, Headers, ManualClock
 from epp.framework.accelerators.tag import AcceleratorTag, Cost, Device
 from epp.framework.datalayer import Report
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, KV_USAGE, RUNNING, TOPOLOGY, WAITING
-from epp.picker.trial import on_trial
+from epp.routing.datastore import Datastore
+from epp.routing.director import Cause, Director, PoolPolicies, Seeds
 
 CONFIG = """\
 apiVersion: llm-d.ai/v1alpha1

@@ -9,13 +9,13 @@ from admin_client import asked, opened
 from structlog.testing import capture_logs
 
 from epp.admin import LoopCalls, quota_routes
+from epp.admission.quotas import Quotas, Reservation
+from epp.admission.quotas import allowances as engine_limits
 from epp.framework import ManualClock, Request, RequestBody
+from epp.framework.guard import Guard, PluginObserver
 from epp.framework.quotas import Blocked
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
-from epp.quotas import Quotas, Reservation
-from epp.quotas import allowances as engine_limits
-from epp.scheduling import Guard, PluginObserver
 
 WORKERS, TOKENS = "total.max.workers.limit", "total.max.tokens"
 CONFIG = {

@@ -13,7 +13,7 @@ from profiles.workloads import WORKLOADS, requests_per_second, trace
 
 from epp.config import load_text
 from epp.config.ready_made import sample_texts
-from epp.sim import SimProfile, SimRequest
+from epp.lab.sim import SimProfile, SimRequest
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from epp.config import load_text
 from epp.config.ready_made import sample_texts
 from epp.framework.roles import Producer
 from epp.framework.snapshot import IN_FLIGHT, RUNNING
-from epp.sim import SimProfile, SimRequest
+from epp.lab.sim import SimProfile, SimRequest
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from epp.bodies import ModelRestorer, with_model
-from epp.bodies.usage import UsageReader
 from epp.framework.errors import MalformedBodyError
+from epp.routing.bodies import ModelRestorer, with_model
+from epp.routing.bodies.usage import UsageReader
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 KEYS = st.sampled_from(["model", "model", "models", "usage", "", "a"]) | TEXT

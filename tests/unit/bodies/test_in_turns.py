@@ -7,7 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from epp.bodies import (
+from epp.framework import json_scan, long_json, steps
+from epp.framework.errors import MalformedBodyError
+from epp.routing.bodies import (
     completed,
     completed_in_turns,
     long_model,
@@ -17,8 +19,6 @@ from epp.bodies import (
     with_model,
     with_model_added,
 )
-from epp.framework import json_scan, long_json, steps
-from epp.framework.errors import MalformedBodyError
 
 TEXTS = st.text('a"\\/{}[],:é€😀 \n', max_size=30)
 VALUES = st.recursive(

@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.bodies.members import MOST_MEMBERS, MemberScanner, Wanted
+from epp.routing.bodies.members import MOST_MEMBERS, MemberScanner, Wanted
 
 WANTED = Wanted.named("usage")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from epp.bodies.usage import UsageReader
 from epp.framework import Usage
+from epp.routing.bodies.usage import UsageReader
 
 RECORDED = Path(__file__).parents[2] / "data" / "vllm-0.32" / "chat-stream.txt"
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from epp.bodies import with_model, with_model_added
 from epp.framework.errors import MalformedBodyError
+from epp.routing.bodies import with_model, with_model_added
 
 
 @pytest.mark.parametrize(

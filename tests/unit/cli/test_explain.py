@@ -17,7 +17,7 @@ from epp.admin import Route
 from epp.admin.answers import AdminError, as_json
 from epp.cli.app import application
 from epp.cli.decision_tree import show
-from epp.decisions.record import (
+from epp.explain.record import (
     Asked,
     CandidateScore,
     DecisionRecord,

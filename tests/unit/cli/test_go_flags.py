@@ -13,8 +13,8 @@ from epp.cli.app import application
 from epp.cli.commands import COMMANDS
 from epp.cli.go_flags import go_spelling
 from epp.cli.options import Switch, is_switch
-from epp.gateway import ClusterType, FailureMode
-from epp.sim import PRESETS
+from epp.lab.gateway import ClusterType, FailureMode
+from epp.lab.sim import PRESETS
 
 SWITCHES = frozenset({"--secure-serving", "--strict"})
 TRUE = ["1", "t", "T", "true", "True", "TRUE"]
@@ -143,7 +143,7 @@ def test_flag_without_effect_may_stand_last_without_its_value():
 
 
 def test_flag_without_effect_is_a_warning(monkeypatch):
-    monkeypatch.setattr("epp.observability.logs.configure", lambda: None)  # keeps the lines captured
+    monkeypatch.setattr("epp.telemetry.logs.configure", lambda: None)  # keeps the lines captured
     with capture_logs() as logs:
         parsed("serve", "--zap-devel=false", "--zap-stacktrace-level=error")
     assert [(entry["event"], entry["flag"]) for entry in logs] == [

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from epp.app import KubernetesSettings
 from epp.cli.file_pool import is_in_files, read_file_pool
 from epp.cli.kubernetes import pool_title, read_kubernetes
 from epp.cli.picker_flags import Serve
 from epp.config import load_text
-from epp.discovery import PodTarget, PoolName
 from epp.framework import ConfigurationError
-from epp.picker import KubernetesSettings
+from epp.pool.discovery import PodTarget, PoolName
 
 DISCOVERY = load_text(
     """

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from epp.clusters.cluster_status import ClusterStatuses, cluster_statuses
 from epp.framework.clusters import TaintEffect
-from epp.objects.multikueue import MultiKueueCluster
-from epp.objects.placement import Coordinate
+from epp.kube.objects.multikueue import MultiKueueCluster
+from epp.kube.objects.placement import Coordinate
 
 
 def test_ocm_2_scores_of_a_cluster_by_name():

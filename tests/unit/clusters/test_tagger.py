@@ -12,14 +12,14 @@ from structlog.testing import capture_logs
 from waiting import until
 
 from epp.clusters.tagger import ClusterTagger
-from epp.collectors import Tagging
-from epp.datastore import Datastore
 from epp.framework import ConfigurationError, Endpoint, ManualClock
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.clusters import CLUSTER, ClusterStatus
 from epp.framework.parameters import ParameterError
 from epp.framework.registry import Registry
 from epp.kube.resources import CLUSTERS
+from epp.pool.collectors import Tagging
+from epp.routing.datastore import Datastore
 
 NOW = 1767225600.0
 """2026-01-01."""

@@ -6,9 +6,9 @@ from fractions import Fraction
 import pytest
 
 from epp.clusters.usage import USAGE_ITEMS, UsageItem, normalised, pod_requests, usage_scores
-from epp.objects.core import Node, Pod
-from epp.objects.decode import decode_object
-from epp.objects.dra import ResourceClaim, ResourceSlice
+from epp.kube.objects.core import Node, Pod
+from epp.kube.objects.decode import decode_object
+from epp.kube.objects.dra import ResourceClaim, ResourceSlice
 
 
 def node(name: str, *, unschedulable: bool = False, ready: str = "True", **allocatable: str) -> Node:

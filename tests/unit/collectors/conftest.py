@@ -9,10 +9,10 @@ import pytest
 from aiohttp import web
 from rig.ports import reserved_ports
 
-from epp.collectors import Collector
-from epp.datastore import Datastore
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import DataSource, Feed
+from epp.pool.collectors import Collector
+from epp.routing.datastore import Datastore
 
 
 class PageServer:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A source that answers as a test says, and what a test looks at afterwards."""
 
-from epp.collectors import CollectorObserver
-from epp.datastore import Datastore
 from epp.framework import Endpoint
 from epp.framework.datalayer import DataSource, Extractor, Report
 from epp.framework.snapshot import RUNNING, WAITING
+from epp.pool.collectors import CollectorObserver
+from epp.routing.datastore import Datastore
 
 PAGE = b"vllm:num_requests_waiting 3\n"
 

@@ -10,13 +10,13 @@ import pytest
 import uvloop
 from scripted_source import PAGE, Counting, Errors, Length, Script, value
 
-from epp.collectors import Collector
-from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
-from epp.collectors.sources.dcgm import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
-from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock, SystemClock
 from epp.framework.datalayer import Contact, Feed
 from epp.framework.snapshot import GPU_UTILIZATION, METRICS_AT, REACHABLE
+from epp.pool.collectors import Collector
+from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
+from epp.pool.collectors.sources.dcgm import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
+from epp.routing.datastore import Datastore
 
 E = Endpoint("e", "10.0.0.1", 8000)
 

@@ -8,13 +8,13 @@ from math import inf, isnan
 import msgspec
 import pytest
 
-from epp.collectors import Collector
-from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
-from epp.datastore import Datastore
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import DataSource, Extractor, Feed, Report, TrustsMetrics
 from epp.framework.snapshot import REACHABLE, RUNNING, WAITING
 from epp.plugins.filters.saturation import UtilizationDetector, UtilizationDetectorParameters
+from epp.pool.collectors import Collector
+from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
+from epp.routing.datastore import Datastore
 
 PAGE = b"vllm:num_requests_waiting 3\n"
 
@@ -109,7 +109,7 @@ def polled_for(collector: Collector, feed: Feed) -> set[str]:
 
 
 async def test_feeds_are_replaced_a_few_endpoints_in_each_turn_of_the_event_loop(collecting, monkeypatch):
-    monkeypatch.setattr("epp.collectors.turns.STRETCH_SECONDS", 0.0)  # so that each takes long enough
+    monkeypatch.setattr("epp.pool.collectors.turns.STRETCH_SECONDS", 0.0)  # so that each takes long enough
     store = Datastore(SystemClock())
     store.replace(endpoints(200))
     old, new = Feed(Counting(3600.0), (Length(),)), Feed(Counting(3600.0), (Length(),))

@@ -5,7 +5,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from epp.collectors.engines.metrics import CoreMetricsExtractor, CoreMetricsParameters
 from epp.framework import Endpoint, LoraState
 from epp.framework.datalayer import PageError
 from epp.framework.snapshot import (
@@ -18,6 +17,7 @@ from epp.framework.snapshot import (
     RUNNING,
     WAITING,
 )
+from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, CoreMetricsParameters
 
 PAGES = Path(__file__).parents[2] / "data" / "vllm-0.32"
 VLLM = Endpoint("e", "10.0.0.1", 8000)

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from epp.collectors import CollectorObserver
-from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource
-from epp.collectors.polling import capacity
-from epp.collectors.polling.poll import Poll
-from epp.collectors.polling.reachability import Reachability
-from epp.datastore import Datastore
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import DataSource, Feed, NotAskedError
 from epp.framework.snapshot import ANSWERS, REACHABLE
+from epp.pool.collectors import CollectorObserver
+from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource
+from epp.pool.collectors.polling import capacity
+from epp.pool.collectors.polling.poll import Poll
+from epp.pool.collectors.polling.reachability import Reachability
+from epp.routing.datastore import Datastore
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from epp.collectors.engines.metrics import CoreMetricsExtractor, CoreMetricsParameters
 from epp.framework import Endpoint
 from epp.framework.datalayer import PageError
 from epp.framework.snapshot import (
@@ -21,6 +20,7 @@ from epp.framework.snapshot import (
     WAITING,
     Column,
 )
+from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, CoreMetricsParameters
 
 DATA = Path(__file__).parents[2] / "data"
 RANKS = "sglang/metrics-ranks.txt"

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from epp.collectors.exposition import Selector
 from epp.framework.datalayer import PageError
+from epp.pool.collectors.exposition import Selector
 
 PAGES = Path(__file__).parents[2] / "data" / "vllm-0.32"
 WAITING = Selector("vllm:num_requests_waiting")

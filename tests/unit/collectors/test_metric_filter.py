@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.collectors import metric_filter
-from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource
-from epp.collectors.limits import Limit, PageLimits
-from epp.collectors.metric_filter import LARGE_BYTES, MetricFilter
-from epp.datastore import Datastore
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import Extractor, Feed, PageError, Report
 from epp.framework.snapshot import RUNNING, WAITING
+from epp.pool.collectors import metric_filter
+from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource
+from epp.pool.collectors.limits import Limit, PageLimits
+from epp.pool.collectors.metric_filter import LARGE_BYTES, MetricFilter
+from epp.routing.datastore import Datastore
 
 PAGE = (Path(__file__).parents[2] / "data" / "vllm-0.32" / "metrics-busy-lora.txt").read_bytes()
 LIMITS = PageLimits()

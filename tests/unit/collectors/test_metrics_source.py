@@ -5,10 +5,10 @@ import socket
 import msgspec
 import pytest
 
-from epp.collectors.engines.metrics import MetricsDataSource, MetricsSourceParameters
 from epp.framework import ConfigurationError, Endpoint
 from epp.framework.datalayer import PageError, UnreachableError
 from epp.framework.parameters import read_parameters
+from epp.pool.collectors.engines.metrics import MetricsDataSource, MetricsSourceParameters
 
 
 @pytest.fixture

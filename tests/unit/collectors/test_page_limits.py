@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from epp.collectors import CollectorObserver, PageLimits
-from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
-from epp.collectors.http import connection
-from epp.collectors.http.answers import AnswerReader, Arriving, UnreadableAnswerError, WholePage
-from epp.collectors.sources.models import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
-from epp.datastore import Datastore
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import Contact, Feed, PageError
 from epp.framework.snapshot import LORA, MODELS, WAITING
+from epp.pool.collectors import CollectorObserver, PageLimits
+from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
+from epp.pool.collectors.http import connection
+from epp.pool.collectors.http.answers import AnswerReader, Arriving, UnreadableAnswerError, WholePage
+from epp.pool.collectors.sources.models import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
+from epp.routing.datastore import Datastore
 
 LONGEST_TURN_SECONDS = 0.1
 """Ten times what a turn may take, and a tenth of what it took: the machine may have other work."""

@@ -7,15 +7,15 @@ import pytest
 from scripted_source import PAGE, Errors, Length, Script, value
 from structlog.testing import capture_logs
 
-from epp.collectors import Conditions
-from epp.collectors.engines.metrics import CoreMetricsExtractor
-from epp.collectors.polling.poll import Poll
-from epp.collectors.polling.reachability import Reachability
-from epp.collectors.polling.timetable import next_due
-from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock
 from epp.framework.datalayer import Contact, Extractor, Feed, PageError, Report, UnreachableError
 from epp.framework.snapshot import KV_BLOCK_TOKENS, METRICS_AT, REACHABLE, RUNNING
+from epp.pool.collectors import Conditions
+from epp.pool.collectors.engines.metrics import CoreMetricsExtractor
+from epp.pool.collectors.polling.poll import Poll
+from epp.pool.collectors.polling.reachability import Reachability
+from epp.pool.collectors.polling.timetable import next_due
+from epp.routing.datastore import Datastore
 
 E = Endpoint("e", "10.0.0.1", 8000)
 REFUSED = UnreachableError("refused", refused=True)

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from epp.collectors import Collector, CollectorObserver
-from epp.collectors.polling import capacity
-from epp.collectors.polling.budget import PollBudget
-from epp.collectors.polling.poll import Poll
-from epp.collectors.polling.reachability import Reachability
-from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock, SystemClock
 from epp.framework.datalayer import DataSource, Extractor, Feed, Report, UnreachableError
 from epp.framework.snapshot import RUNNING
+from epp.pool.collectors import Collector, CollectorObserver
+from epp.pool.collectors.polling import capacity
+from epp.pool.collectors.polling.budget import PollBudget
+from epp.pool.collectors.polling.poll import Poll
+from epp.pool.collectors.polling.reachability import Reachability
+from epp.routing.datastore import Datastore
 
 LITTLE = 0.02
 """Share of the time for at most 1,000 polls a second."""

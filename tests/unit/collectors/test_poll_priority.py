@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from scripted_source import value
 
-from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
-from epp.collectors.polling.poll_priority import PollPriority, UrgentBudget
-from epp.datastore import Datastore
 from epp.framework import SystemClock
 from epp.framework.datalayer import Feed, NotAskedError, PageError, UnreachableError
 from epp.framework.snapshot import METRICS_AT, REACHABLE
-from epp.outliers import Verdict
+from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
+from epp.pool.collectors.polling.poll_priority import PollPriority, UrgentBudget
+from epp.routing.datastore import Datastore
+from epp.routing.outliers import Verdict
 
 RARELY = 500.0
 """Seconds between two polls: more than any test takes."""

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.collectors.polling.budget import PollBudget
-from epp.collectors.polling.cadence import Cadence
-from epp.collectors.polling.member import Member
-from epp.collectors.polling.poll import CollectorObserver, Poll
-from epp.collectors.polling.poller import Poller
-from epp.collectors.polling.reachability import Reachability
-from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock
 from epp.framework.datalayer import DataSource, Extractor, Feed, Report
 from epp.framework.snapshot import RUNNING
+from epp.pool.collectors.polling.budget import PollBudget
+from epp.pool.collectors.polling.cadence import Cadence
+from epp.pool.collectors.polling.member import Member
+from epp.pool.collectors.polling.poll import CollectorObserver, Poll
+from epp.pool.collectors.polling.poller import Poller
+from epp.pool.collectors.polling.reachability import Reachability
+from epp.routing.datastore import Datastore
 
 FASTEST, SLOWEST = 0.05, 0.15
 LATE = 0.006

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from epp.collectors import CollectorObserver, Tagging
-from epp.datastore import Datastore
 from epp.framework import Candidates, Column, Endpoint, ManualClock, Topology
 from epp.framework.datalayer import EveryEndpoint, Report, Tagger, every_endpoint
 from epp.framework.snapshot import TOPOLOGY
+from epp.pool.collectors import CollectorObserver, Tagging
+from epp.routing.datastore import Datastore
 
 LENGTH = Column("length", "letters")
 
@@ -21,7 +21,7 @@ LENGTH = Column("length", "letters")
 @pytest.fixture(autouse=True)
 def each_in_a_turn(monkeypatch):
     """Let every step take so long that the event loop runs other tasks after it."""
-    monkeypatch.setattr("epp.collectors.turns.STRETCH_SECONDS", 0.0)
+    monkeypatch.setattr("epp.pool.collectors.turns.STRETCH_SECONDS", 0.0)
 
 
 class Zone(Tagger):

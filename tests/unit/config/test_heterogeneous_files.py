@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from epp.accelerators.inventory import Inventory
-from epp.accelerators.tag_builder import TagBuilder
 from epp.config import Builder, assemble, load_file
 from epp.framework import Endpoint, ManualClock, Producer, Request, RequestBody, SchedulingResult
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
+from epp.hardware.inventory import Inventory
+from epp.hardware.tag_builder import TagBuilder
 
 CONFIG = Path(__file__).parents[3] / "config"
 HARDWARE = {

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from epp.datastore import Datastore
-from epp.director import Director
 from epp.framework import Endpoint, Headers, ManualClock, Producer, Request, RequestBody, ResponseReporter
 from epp.framework.testing import candidates
+from epp.routing.datastore import Datastore
+from epp.routing.director import Director
 
 CHART_DEFAULT = """\
 plugins:

@@ -6,11 +6,11 @@ import itertools
 import numpy as np
 import pytest
 
-from epp.datastore import Datastore
 from epp.framework import IN_FLIGHT, Endpoint, LoraState, ManualClock
 from epp.framework.datalayer import Report
 from epp.framework.endpoint import Identity
 from epp.framework.snapshot import LORA, REACHABLE, REFUSES, WAITING
+from epp.routing.datastore import Datastore
 
 LORAS = LoraState(frozenset({"x"}))
 

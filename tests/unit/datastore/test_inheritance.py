@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from epp.datastore import Datastore, Ticket
 from epp.framework import Endpoint, ManualClock
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import IN_FLIGHT, INHERITED, RUNNING, WAITING
+from epp.routing.datastore import Datastore, Ticket
 
 SECONDS = 600.0
 ONE = Endpoint("one", "10.0.0.1", 8000)

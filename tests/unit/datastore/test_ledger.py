@@ -3,9 +3,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from epp.datastore import Datastore, Flow
 from epp.framework import Candidates, Endpoint, ManualClock
 from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, LAST_PICKED, SERVED
+from epp.routing.datastore import Datastore, Flow
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.datastore import Change, Datastore
 from epp.framework import Endpoint, LoraState, ManualClock
 from epp.framework.datalayer import Report
 from epp.framework.records import ENDPOINTS
 from epp.framework.snapshot import IN_FLIGHT, LORA, TOPOLOGY, WAITING, Column, Topology
+from epp.routing.datastore import Change, Datastore
 
 LEVEL = Column("level", "")
 NAMES = "abcdefghijklm"  # more than the first capacity of a store

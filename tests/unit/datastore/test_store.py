@@ -2,7 +2,6 @@
 import numpy as np
 import pytest
 
-from epp.datastore import Datastore
 from epp.framework import IN_FLIGHT, Candidates, Endpoint, LoraState, ManualClock
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import (
@@ -18,6 +17,7 @@ from epp.framework.snapshot import (
     Column,
     Topology,
 )
+from epp.routing.datastore import Datastore
 
 
 def endpoint(name: str, port: int = 8000, **labels: str) -> Endpoint:

@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from epp.datastore import Datastore
 from epp.framework import IN_FLIGHT, Endpoint, LoraState, ManualClock, Snapshot
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import LORA, REACHABLE, REFUSES, WAITING
+from epp.routing.datastore import Datastore
 
 NAMES = "abcdefghijklm"  # more than the first capacity of a store
 

@@ -9,14 +9,14 @@ import pytest
 from bench import BODY, new_bench
 from rich.console import Console
 
-from epp.demo.last_request import LastRequest
-from epp.demo.table import Row, line, rows, table
-from epp.director import Cause
 from epp.framework import Endpoint, Headers, Records, Snapshot
 from epp.framework.accelerators.tag import AcceleratorTag, Cost, Partition
 from epp.framework.errors import BodyMissingError
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
+from epp.lab.demo.last_request import LastRequest
+from epp.lab.demo.table import Row, line, rows, table
+from epp.routing.director import Cause
 
 BUSY = candidates(
     waiting=[3],

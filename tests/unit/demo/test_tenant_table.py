@@ -8,11 +8,11 @@ import pytest
 from bench import BODY, new_bench
 from rich.console import Console
 
-from epp.demo.tenant_table import Tenants
-from epp.demo.tenants import CONFIG
-from epp.director import Cause
 from epp.framework import Headers
 from epp.framework.errors import QueueTimeoutError
+from epp.lab.demo.tenant_table import Tenants
+from epp.lab.demo.tenants import CONFIG
+from epp.routing.director import Cause
 
 
 class Shop:

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from waiting import until
 
-from epp.demo.traffic import Traffic
+from epp.lab.demo.traffic import Traffic
 
 CLIENTS = 6
 TURNS = 6

@@ -5,15 +5,15 @@ import asyncio
 from dataclasses import dataclass
 
 from epp.config import Builder, assemble, load_text
-from epp.datastore import Datastore
-from epp.director import Director, Observers, PendingRequest, PoolPolicies, Routing, Seeds, Subset
 from epp.framework import Endpoint, Headers, ManualClock, Parameters
 from epp.framework.errors import RequestError
 from epp.framework.flow_control import FairnessPolicy, SaturationDetector
 from epp.framework.registry import Registry
 from epp.framework.snapshot import IN_FLIGHT
-from epp.observability.metrics import Metrics
-from epp.observability.request_log import request_log
+from epp.routing.datastore import Datastore
+from epp.routing.director import Director, Observers, PendingRequest, PoolPolicies, Routing, Seeds, Subset
+from epp.telemetry.metrics import Metrics
+from epp.telemetry.request_log import request_log
 
 BODY = b'{"model":"m","prompt":"hello"}'
 SIZE = len(BODY)

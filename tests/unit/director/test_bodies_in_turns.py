@@ -7,13 +7,13 @@ import json
 import pytest
 
 from epp.config import Builder, assemble, load_text
-from epp.datastore import Datastore
-from epp.director import Director, DirectorObserver, PendingRequest, Routing
-from epp.director.pipeline import ParsedBody
-from epp.director.reading import StepRunner
 from epp.framework import Endpoint, Headers, ManualClock, RequestBody
 from epp.framework.errors import MalformedBodyError, ModelMissingError
 from epp.framework.registry import Registry
+from epp.routing.datastore import Datastore
+from epp.routing.director import Director, DirectorObserver, PendingRequest, Routing
+from epp.routing.director.pipeline import ParsedBody
+from epp.routing.director.reading import StepRunner
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

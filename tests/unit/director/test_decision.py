@@ -5,7 +5,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from epp.director import Decision, DirectorObserver, Observers, top_values
 from epp.framework import Destination, Endpoint, Headers, ManualClock, ProfileResult, Request, SchedulingResult
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
 from epp.framework.registry import Registry
@@ -13,6 +12,7 @@ from epp.framework.request import PREFIX_MATCH, PrefixMatch
 from epp.framework.result import FilterTrace, ScoreTrace
 from epp.framework.testing import candidates, run_scheduling
 from epp.plugins.accelerators.selection_filters import AcceleratorFilter
+from epp.routing.director import Decision, DirectorObserver, Observers, top_values
 
 FOUR = candidates(waiting=[0, 0, 0, 0])
 

@@ -10,8 +10,6 @@ from waiting import until
 
 from epp.config import Builder, assemble, load_text
 from epp.config.describe import describe
-from epp.datastore import Datastore
-from epp.director import Director, DirectorObserver, PendingRequest, Routing, Seeds, Subset
 from epp.framework import (
     Admitter,
     Candidates,
@@ -39,6 +37,8 @@ from epp.framework.errors import (
 )
 from epp.framework.registry import Registry
 from epp.framework.snapshot import IN_FLIGHT
+from epp.routing.datastore import Datastore
+from epp.routing.director import Director, DirectorObserver, PendingRequest, Routing, Seeds, Subset
 
 BODY = b'{"model":"m","prompt":"hello"}'
 POST = Headers([(":path", "/v1/completions?stream=true"), ("x-request-id", "always the same")])

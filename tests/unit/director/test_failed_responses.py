@@ -4,11 +4,11 @@
 import pytest
 
 from epp.config import Builder, assemble, load_text
-from epp.datastore import Datastore
-from epp.director import Cause, Director, Routing
 from epp.framework import Endpoint, Headers, ManualClock, ResponseTiming
 from epp.framework.registry import Registry
-from epp.outliers import failure_of
+from epp.routing.datastore import Datastore
+from epp.routing.director import Cause, Director, Routing
+from epp.routing.outliers import failure_of
 
 ENDPOINTS = [Endpoint(name, f"10.0.0.{number}", 8000) for number, name in enumerate("ab", 1)]
 IF_CACHED = ("prefer", "if-available")

@@ -11,8 +11,7 @@ import structlog
 from queueing import OFF, ON, SIZE, World, settled
 from waiting import until
 
-from epp.director import Cause, PendingRequest, Routing, Subset
-from epp.flow_control import Entrant
+from epp.admission.flow_control import Entrant
 from epp.framework import Endpoint
 from epp.framework.datalayer import Report
 from epp.framework.errors import (
@@ -23,7 +22,8 @@ from epp.framework.errors import (
     ShuttingDownError,
 )
 from epp.framework.snapshot import KV_USAGE, WAITING
-from epp.observability.request_line import request_as_text
+from epp.routing.director import Cause, PendingRequest, Routing, Subset
+from epp.telemetry.request_line import request_as_text
 
 UTILIZATION = (
     OFF

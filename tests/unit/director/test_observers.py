@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from epp.director import DirectorObserver, Observers
+from epp.routing.director import DirectorObserver, Observers
 
 EVENTS = sorted(name for name in dir(DirectorObserver) if not name.startswith("_"))
 

@@ -7,8 +7,6 @@ from collections import Counter
 import pytest
 
 from epp.config import Builder, assemble, load_text
-from epp.datastore import Datastore
-from epp.director import Director, DirectorObserver, PoolPolicies, Refusal, Rewrite, Routing, Seeds
 from epp.framework import Endpoint, Headers, ManualClock, Request
 from epp.framework.addresses import Subset
 from epp.framework.datalayer import Report
@@ -16,6 +14,8 @@ from epp.framework.errors import ModelMissingError, SheddableDroppedError
 from epp.framework.flow_control import SaturationDetector
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, WAITING
+from epp.routing.datastore import Datastore
+from epp.routing.director import Director, DirectorObserver, PoolPolicies, Refusal, Rewrite, Routing, Seeds
 
 CURRENT, DEPRECATED = "x-llm-d-inference-objective", "x-gateway-inference-objective"
 OVERRIDE = "x-llm-d-model-name-rewrite"

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 from queueing import OFF, ON, World, settled
 
-from epp.director import Cause, PendingRequest, Routing
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
 from epp.framework.datalayer import Report
 from epp.framework.errors import OverQuotaError, QueueTimeoutError, QuotaExceededError, ShuttingDownError
 from epp.framework.quotas import Quota, TotalLimits
 from epp.framework.snapshot import ACCELERATOR
+from epp.routing.director import Cause, PendingRequest, Routing
 
 LIMITED = """
 - type: tenant-quotas

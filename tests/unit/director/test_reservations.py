@@ -3,10 +3,6 @@
 
 import pytest
 
-from epp.datastore import Credit, Datastore
-from epp.director import Cause, ParserTable, Pipeline, Routing
-from epp.director.reservations import RESERVATION_SECONDS, Reservations
-from epp.director.routing import RoutingObserver
 from epp.framework import (
     WAITING,
     Destination,
@@ -20,11 +16,16 @@ from epp.framework import (
     Usage,
 )
 from epp.framework.errors import EvictedError
+from epp.framework.guard import Guard
 from epp.framework.snapshot import IN_FLIGHT
 from epp.framework.testing import candidates
-from epp.outliers import OutlierDetector
 from epp.plugins.profile_handlers import SingleProfileHandler
-from epp.scheduling import Guard, Scheduler
+from epp.routing.datastore import Credit, Datastore
+from epp.routing.director import Cause, ParserTable, Pipeline, Routing
+from epp.routing.director.reservations import RESERVATION_SECONDS, Reservations
+from epp.routing.director.routing import RoutingObserver
+from epp.routing.outliers import OutlierDetector
+from epp.routing.scheduling import Scheduler
 
 POOL = candidates(waiting=[0])
 PICKED = ProfileResult("default", POOL, POOL.values(WAITING), POOL.slots)

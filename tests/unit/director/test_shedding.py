@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.director.shedding import UsualDetector, shed
 from epp.framework import Request
 from epp.framework.errors import SheddableDroppedError
 from epp.framework.testing import candidates
+from epp.routing.director.shedding import UsualDetector, shed
 
 FULL = candidates(waiting=[5], kv_usage=[0])
 USUAL = UsualDetector()

@@ -16,10 +16,6 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from epp.config import Builder, assemble, load_text
-from epp.datastore import Datastore
-from epp.director import Cause, Director, DirectorObserver, PendingRequest, PoolPolicies, Routing, Seeds, Subset
-from epp.director.observers import _EVENTS
-from epp.director.simulation import Simulated
 from epp.framework import Admitter, Endpoint, Headers, ManualClock, Request
 from epp.framework.accelerators.tag import AcceleratorTag, Cost
 from epp.framework.datalayer import Report
@@ -32,11 +28,15 @@ from epp.framework.errors import (
     RequestError,
     StartingError,
 )
+from epp.framework.guard import SchedulingObserver
 from epp.framework.plugin import roles_of
 from epp.framework.registry import Registry
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, RUNNING, WAITING
-from epp.scheduling import SchedulingObserver
+from epp.routing.datastore import Datastore
+from epp.routing.director import Cause, Director, DirectorObserver, PendingRequest, PoolPolicies, Routing, Seeds, Subset
+from epp.routing.director.observers import _EVENTS
+from epp.routing.director.simulation import Simulated
 
 SAMPLES = Path(__file__).parents[3] / "config"
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"

@@ -4,10 +4,10 @@
 from collections import Counter
 
 from epp.config import Builder, assemble, default_config
-from epp.datastore import Datastore
-from epp.director import Cause, Director
 from epp.framework import Endpoint, Headers, ManualClock
 from epp.framework.registry import Registry
+from epp.routing.datastore import Datastore
+from epp.routing.director import Cause, Director
 
 FAST, SLOWED = (Endpoint(name, f"10.0.0.{number}", 8000) for number, name in enumerate(("fast", "slowed"), 1))
 TOKEN, DONE = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', b"data: [DONE]\n\n"

@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.collectors import Tagging
 from epp.config import Builder, assemble, load_text
-from epp.datastore import Datastore
-from epp.director import Director, DirectorObserver, PendingRequest, PoolPolicies, Refusal, Routing, Seeds
-from epp.director.policies import assign_priority
 from epp.framework import Endpoint, Headers, ManualClock, Parameters, Request, RequestHeaders
 from epp.framework.datalayer import Report
 from epp.framework.errors import (
@@ -28,6 +24,10 @@ from epp.framework.flow_control import EvictionFilter
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, WAITING
 from epp.framework.tenants import Tenant
+from epp.pool.collectors import Tagging
+from epp.routing.datastore import Datastore
+from epp.routing.director import Director, DirectorObserver, PendingRequest, PoolPolicies, Refusal, Routing, Seeds
+from epp.routing.director.policies import assign_priority
 
 BODY = b'{"model":"m","prompt":"hello"}'
 FAIRNESS, OBJECTIVE = "x-llm-d-inference-fairness-id", "x-llm-d-inference-objective"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.discovery import Target, parse_targets
 from epp.framework.accelerators.tag import AcceleratorDeclaration
+from epp.pool.discovery import Target, parse_targets
 
 
 def test_list_of_addresses_names_and_hosts():

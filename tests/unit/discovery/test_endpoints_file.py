@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from epp.discovery.endpoints_file import parse_targets_file
-from epp.discovery.targets import Target
 from epp.framework.accelerators.tag import AcceleratorDeclaration
+from epp.pool.discovery.endpoints_file import parse_targets_file
+from epp.pool.discovery.targets import Target
 
 
 def read(text: str):

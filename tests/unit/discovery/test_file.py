@@ -9,10 +9,10 @@ import pytest
 from structlog.testing import capture_logs
 from waiting import until
 
-from epp.datastore import Datastore
-from epp.discovery import FileDiscovery
-from epp.discovery.file import FileDiscoveryParameters
 from epp.framework import ConfigurationError, ManualClock
+from epp.pool.discovery import FileDiscovery
+from epp.pool.discovery.file import FileDiscoveryParameters
+from epp.routing.datastore import Datastore
 
 
 def content(**endpoints: str) -> str:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from epp.discovery import FileDiscovery, StaticDiscovery, Target, parse_targets
-from epp.discovery.endpoints_file import parse_targets_file
-from epp.discovery.file import FileDiscoveryParameters
 from epp.framework.datalayer import Unresolved
+from epp.pool.discovery import FileDiscovery, StaticDiscovery, Target, parse_targets
+from epp.pool.discovery.endpoints_file import parse_targets_file
+from epp.pool.discovery.file import FileDiscoveryParameters
 
 
 def test_url_says_whether_an_endpoint_speaks_https():

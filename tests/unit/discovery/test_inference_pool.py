@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from waiting import until
 
-from epp.datastore import Datastore
-from epp.discovery import PodDiscovery, PodTarget, PoolName
 from epp.framework import ManualClock, SystemClock
 from epp.kube.cluster import Cluster
-from epp.supervisor import Supervisor
+from epp.pool.discovery import PodDiscovery, PodTarget, PoolName
+from epp.routing.datastore import Datastore
+from epp.runtime.supervisor import Supervisor
 
 PODS = "/api/v1/namespaces/llm/pods"
 POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/llm/inferencepools"

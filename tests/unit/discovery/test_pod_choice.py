@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.discovery.pod_choice import PodChoice, choose
-from epp.discovery.pod_ports import requests_accelerators, serving_port
 from epp.framework import ConfigurationError
-from epp.objects.decode import decode_object
+from epp.kube.objects.decode import decode_object
+from epp.pool.discovery.pod_choice import PodChoice, choose
+from epp.pool.discovery.pod_ports import requests_accelerators, serving_port
 
 READY = ({"type": "Ready", "status": "True"},)
 GPU = {"limits": {"nvidia.com/gpu": "1"}}

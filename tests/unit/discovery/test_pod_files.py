@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 from waiting import until
 
 from epp.config import Builder, assemble, load_text
-from epp.discovery.pod_files import PodFileDiscovery, PodFileParameters
 from epp.framework import ConfigurationError, ManualClock
 from epp.framework.registry import Registry
 from epp.framework.second_look import UNCHANGED_SECONDS
+from epp.pool.discovery.pod_files import PodFileDiscovery, PodFileParameters
 
 
 def pod(name, address, **labels):

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.discovery.pods import ACTIVE_PORTS, PodTarget, endpoints_of
-from epp.objects.core import Pod
-from epp.objects.decode import decode_object
+from epp.kube.objects.core import Pod
+from epp.kube.objects.decode import decode_object
+from epp.pool.discovery.pods import ACTIVE_PORTS, PodTarget, endpoints_of
 
 CURRENT, FORMER = ACTIVE_PORTS
 READY = ({"type": "Ready", "status": "True"},)

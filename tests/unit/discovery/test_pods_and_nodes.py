@@ -5,13 +5,13 @@ import pytest
 from fake_api import FakeApi
 from waiting import until
 
-from epp.datastore import Datastore
-from epp.discovery import PodDiscovery, PodTarget
 from epp.framework import ManualClock, SystemClock
 from epp.framework.snapshot import SERVED
 from epp.kube.cluster import Cluster
 from epp.kube.object_set import Delta
-from epp.supervisor import Supervisor
+from epp.pool.discovery import PodDiscovery, PodTarget
+from epp.routing.datastore import Datastore
+from epp.runtime.supervisor import Supervisor
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/namespaces/llm/pods"

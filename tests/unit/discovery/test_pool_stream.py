@@ -5,17 +5,17 @@ import pytest
 from fake_api import FakeApi
 from waiting import until
 
-from epp.accelerators.selection.producer import AcceleratorSelectionProducer
-from epp.datastore import Datastore
-from epp.discovery import PodDiscovery, PodTarget, PoolName
 from epp.framework import ManualClock, SystemClock
 from epp.framework.cluster import Reading
 from epp.framework.registry import Registry
+from epp.hardware.selection.producer import AcceleratorSelectionProducer
 from epp.kube.cluster import Cluster
+from epp.kube.objects.decode import decode_object
 from epp.kube.readers import ClusterReaders, SharedObjects
 from epp.kube.resources import POOL_GROUP, pools
-from epp.objects.decode import decode_object
-from epp.supervisor import Supervisor
+from epp.pool.discovery import PodDiscovery, PodTarget, PoolName
+from epp.routing.datastore import Datastore
+from epp.runtime.supervisor import Supervisor
 
 PODS = "/api/v1/namespaces/llm/pods"
 POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/llm/inferencepools"

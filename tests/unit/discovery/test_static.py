@@ -6,9 +6,9 @@ import pytest
 from structlog.testing import capture_logs
 from waiting import until
 
-from epp.discovery import StaticDiscovery, parse_targets
-from epp.discovery.targets import Resolver, Target, system_lookup
 from epp.framework import ConfigurationError
+from epp.pool.discovery import StaticDiscovery, parse_targets
+from epp.pool.discovery.targets import Resolver, Target, system_lookup
 
 _made = Target.endpoint
 

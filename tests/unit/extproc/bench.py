@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from epp.config import Builder, assemble, load_text
 from epp.config.ready_made import sample_texts
-from epp.datastore import Datastore
-from epp.director import Cause, Director, DirectorObserver, PendingRequest, Seeds
 from epp.extproc.exchange import Answer, ExchangeSettings
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.session import Session
@@ -25,6 +23,8 @@ from epp.framework import Endpoint, ManualClock
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
 from epp.framework.snapshot import IN_FLIGHT, SERVED
+from epp.routing.datastore import Datastore
+from epp.routing.director import Cause, Director, DirectorObserver, PendingRequest, Seeds
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 

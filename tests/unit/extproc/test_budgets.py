@@ -9,14 +9,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from epp.director import Cause
 from epp.extproc.budgets import Budgets, BudgetSettings, Claim, PendingStreams
 from epp.extproc.carrying import SessionSource
 from epp.extproc.exchange import ExchangeSettings
+from epp.extproc.http2.capacity import GRACE_SECONDS, Account
 from epp.extproc.session import Session
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, ProcessingRequest
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError
-from epp.grpc_http2.capacity import GRACE_SECONDS, Account
+from epp.routing.director import Cause
 
 GATHERED, STREAMS, PENDING = 1_000_000, 6, 4
 SETTINGS = BudgetSettings(max_streams=STREAMS, max_pending_streams=PENDING, max_gathered_bytes=GATHERED)

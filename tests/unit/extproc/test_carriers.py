@@ -12,7 +12,6 @@ from raw_connection import RawConnection, connected
 from test_session_properties import random_exchange
 from waiting import until
 
-from epp.director import Cause
 from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.faults import ProtocolError
 from epp.extproc.modes import GatewayTraits
@@ -21,6 +20,7 @@ from epp.extproc.server import ExtProcServer
 from epp.extproc.session import Session
 from epp.extproc.settings import ServerSettings, Transport
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
+from epp.routing.director import Cause
 
 EXCHANGES = 60
 SETTINGS = ExchangeSettings(max_body_bytes=1000)

@@ -6,11 +6,11 @@ from bench import header_map, new_bench, request_headers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.director import DirectorObserver
 from epp.extproc.client_headers import GROUPS, IgnoredHeaders, group_of
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.wire import HttpHeaders, ProcessingRequest
 from epp.framework import headers
+from epp.routing.director import DirectorObserver
 
 BENCH = new_bench()
 OWN = {":method": "POST", ":path": "/v1/models", "x-request-id": "r-1"}

@@ -4,8 +4,8 @@
 import pytest
 from bench import BODY, Bench, request_body, request_headers, request_trailers, response_body, response_headers
 
-from epp.director import Cause
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
+from epp.routing.director import Cause
 
 LENGTH = "content-length"
 REWRITE = {"x-llm-d-model-name-rewrite": "other"}

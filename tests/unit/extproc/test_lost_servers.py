@@ -4,11 +4,11 @@
 import pytest
 from bench import BODY, Bench, header_map, new_bench, request_body, request_headers, response_body, response_headers
 
-from epp.director import Cause
 from epp.extproc.wire import HttpHeaders, ProcessingRequest
 from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, DESTINATION_SERVED
 from epp.framework.snapshot import FAILED
-from epp.outliers import Told, Verdict
+from epp.routing.director import Cause
+from epp.routing.outliers import Told, Verdict
 
 LISTS = """
 apiVersion: llm-d.ai/v1alpha1

@@ -18,9 +18,9 @@ from bench import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.director import Cause
 from epp.extproc.modes import ResponseUsage
 from epp.extproc.wire import HttpHeaders, ProcessingMode, ProcessingRequest, ProtocolConfiguration
+from epp.routing.director import Cause
 
 MODES = ["NONE", "STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED"]
 AUTO, ALWAYS, NEVER = ResponseUsage

@@ -18,12 +18,12 @@ from bench import (
 )
 from google.protobuf.json_format import MessageToDict
 
-from epp.director import Cause
 from epp.extproc.faults import ProtocolError
 from epp.extproc.wire import HeaderValueOption, ProcessingRequest, ProcessingResponse
 from epp.framework.accelerators.tag import AcceleratorTag, Cost
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import ACCELERATOR
+from epp.routing.director import Cause
 
 DESTINATION = "x-gateway-destination-endpoint"
 

@@ -4,7 +4,7 @@
 import pytest
 from bench import BODY, Bench, Exchange, new_bench, request_body, request_headers, response_body, response_headers
 
-from epp.director import Cause
+from epp.routing.director import Cause
 
 ATTEMPT = "x-envoy-attempt-count"
 OTHER = BODY.replace(b"hello", b"other")

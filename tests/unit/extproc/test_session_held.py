@@ -8,10 +8,10 @@ import pytest
 from bench import BODY, Bench, Exchange, new_bench, request_body, request_headers, request_trailers, response_headers
 from gate import CONFIG, Gate
 
-from epp.director import Cause, PendingRequest
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
 from epp.framework import Endpoint
 from epp.framework.errors import SaturatedError
+from epp.routing.director import Cause, PendingRequest
 
 DESTINATION = "x-gateway-destination-endpoint"
 LATE = [Endpoint("late", "10.0.0.9", 8000)]

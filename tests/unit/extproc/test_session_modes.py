@@ -16,11 +16,11 @@ from bench import (
     response_trailers,
 )
 
-from epp.director import Cause
 from epp.extproc.faults import ProtocolError
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse, ProtocolConfiguration
 from epp.framework.snapshot import SERVED
+from epp.routing.director import Cause
 
 DESTINATION = "x-gateway-destination-endpoint"
 REWRITE = {"x-llm-d-model-name-rewrite": "other"}

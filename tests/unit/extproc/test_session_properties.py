@@ -21,9 +21,9 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.director import Cause
 from epp.extproc.faults import ProtocolError
 from epp.extproc.wire import ProcessingRequest, ProtocolConfiguration
+from epp.routing.director import Cause
 
 MODES = ["NONE", "STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED"]
 BODIES = [BODY, b"", b"{", BODY[:9], b'{"model":"other","usage":{"prompt_tokens":"1"}}', b"\xff" * 9]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from standing import Places, Standing
 
-from epp.flow_control import (
+from epp.admission.flow_control import (
     NO_LIMITS,
     BandSettings,
     EvictionObserver,

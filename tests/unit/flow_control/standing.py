@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from epp.flow_control import NO_LIMITS, BandSettings, Entrant, FlowControl, FlowControlSettings, FlowObserver, Limits
+from epp.admission.flow_control import (
+    NO_LIMITS,
+    BandSettings,
+    Entrant,
+    FlowControl,
+    FlowControlSettings,
+    FlowObserver,
+    Limits,
+)
 from epp.framework import Candidates, ManualClock, Parameters, Request
 from epp.framework.breach import Breach
 from epp.framework.errors import RequestError

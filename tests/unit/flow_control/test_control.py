@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from standing import Front, Places, waiting
 
-from epp.flow_control import FlowObserver, Limits, Outcome, guarded
+from epp.admission.flow_control import FlowObserver, Limits, Outcome, guarded
 from epp.framework import Headers, Request
 from epp.framework.errors import (
     EvictedError,
@@ -18,6 +18,7 @@ from epp.framework.errors import (
     TargetMissedError,
 )
 from epp.framework.flow_control import Queued
+from epp.framework.guard import Guard, SchedulingObserver
 from epp.plugins.flow_control.fairness import RoundRobinFairness
 from epp.plugins.flow_control.ordering import EdfOrdering, SloDeadlineOrdering
 from epp.plugins.flow_control.usage_limits import (
@@ -26,7 +27,6 @@ from epp.plugins.flow_control.usage_limits import (
     SoftReflectiveCeiling,
     StaticUsageLimit,
 )
-from epp.scheduling import Guard, SchedulingObserver
 
 
 class Heard(FlowObserver):

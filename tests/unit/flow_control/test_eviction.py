@@ -3,7 +3,7 @@
 
 from evicting import GRACE, Bench, Closed
 
-from epp.flow_control.eviction import CONFIRMATION_SECONDS
+from epp.admission.flow_control.eviction import CONFIRMATION_SECONDS
 
 
 def test_request_of_lower_priority_is_told_to_end_and_the_one_that_waits_takes_its_place():

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from epp.flow_control.eviction import CONFIRMATION_SECONDS, MOST_AT_ONCE
+from epp.admission.flow_control.eviction import CONFIRMATION_SECONDS, MOST_AT_ONCE
 
 
 class EvictionMachine(RuleBasedStateMachine):

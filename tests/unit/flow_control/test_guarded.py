@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from standing import Front, waiting
 
-from epp.flow_control import Limits as WaitingLimits
-from epp.flow_control import guarded
-from epp.flow_control.guarded import GuardedDetector, GuardedFairness, GuardedOrdering, GuardedUsageLimits
+from epp.admission.flow_control import Limits as WaitingLimits
+from epp.admission.flow_control import guarded
+from epp.admission.flow_control.guarded import GuardedDetector, GuardedFairness, GuardedOrdering, GuardedUsageLimits
 from epp.framework import Parameters
 from epp.framework.flow_control import (
     FairnessPolicy,
@@ -21,9 +21,8 @@ from epp.framework.flow_control import (
     UsageLimitPolicy,
 )
 from epp.framework.flow_orders import HeadOrder
+from epp.framework.guard import Guard, PluginObserver
 from epp.plugins.flow_control.fairness import RoundRobinFairness
-from epp.scheduling import Guard
-from epp.scheduling.guard import PluginObserver
 
 
 class Counted(PluginObserver):

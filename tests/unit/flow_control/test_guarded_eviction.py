@@ -5,12 +5,11 @@ import math
 
 import pytest
 
-from epp.flow_control.eviction import EvictionSettings
-from epp.flow_control.guarded import guarded_eviction
+from epp.admission.flow_control.eviction import EvictionSettings
+from epp.admission.flow_control.guarded import guarded_eviction
 from epp.framework import Parameters, Request
 from epp.framework.flow_control import EvictionFilter, EvictionOrder, UnderWay
-from epp.scheduling import Guard
-from epp.scheduling.guard import PluginObserver
+from epp.framework.guard import Guard, PluginObserver
 
 
 class Counted(PluginObserver):

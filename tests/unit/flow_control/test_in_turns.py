@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from standing import Front, Standing, waiting
 
-from epp.flow_control import control
+from epp.admission.flow_control import control
 from epp.framework.errors import QueueTimeoutError, ShuttingDownError
 from epp.plugins.flow_control.fairness import RoundRobinFairness
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from standing import Front, Standing
 
-from epp.flow_control import BandSettings, Limits
+from epp.admission.flow_control import BandSettings, Limits
 from epp.framework.errors import QueueFullError, RequestError
 from epp.plugins.flow_control.fairness import GlobalStrictFairness, RoundRobinFairness
 from epp.plugins.flow_control.ordering import EdfOrdering, FcfsOrdering
@@ -35,7 +35,7 @@ class FlowControlMachine(RuleBasedStateMachine):
         fair=st.booleans(), share=st.sampled_from([None, None, 0, 1, 2]), refused_at_once=st.sampled_from([1, 2, 32])
     )
     def begin(self, fair, share, refused_at_once):
-        self.patch.setattr("epp.flow_control.control._REFUSED", refused_at_once)
+        self.patch.setattr("epp.admission.flow_control.control._REFUSED", refused_at_once)
         fairness = RoundRobinFairness() if fair else GlobalStrictFairness()
         self.front = Front(*PLACES, band=BAND, limits=LIMITS, ttl=20.0, fairness=fairness)
         if share is not None:

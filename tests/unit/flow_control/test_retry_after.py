@@ -10,7 +10,7 @@ from math import inf
 import pytest
 from standing import Front, Standing
 
-from epp.flow_control import FlowObserver, Limits
+from epp.admission.flow_control import FlowObserver, Limits
 from epp.framework import ManualClock
 from epp.framework.errors import QueueFullError
 from epp.plugins.flow_control.fairness import RoundRobinFairness

@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.datastore import Datastore
 from epp.framework import Candidates, Endpoint, ManualClock, comparable_load
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING, WAITING
 from epp.framework.testing import candidates, endpoint_rates
+from epp.routing.datastore import Datastore
 
 SIZE = 5
 COUNTS = st.integers(0, 40).map(float)

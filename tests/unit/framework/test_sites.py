@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.collectors import Tagging
-from epp.datastore import Datastore
 from epp.framework import Candidates, Endpoint, ManualClock
 from epp.framework.accelerators import tag as tags_module
 from epp.framework.accelerators.links import device_closeness, shared_devices
@@ -19,6 +17,8 @@ from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, Devic
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
+from epp.pool.collectors import Tagging
+from epp.routing.datastore import Datastore
 
 NAMES = ("", "a", "b")
 HIGHEST = 400.0

@@ -230,7 +230,7 @@ class Meddler(ProfilePicker, Aggregator, Picker, PreRequest):
 
 
 def test_results_are_read_only_for_the_plugins_that_see_them():
-    from epp.scheduling import Profile, Scheduler, WeightedScorer  # noqa: PLC0415
+    from epp.routing.scheduling import Profile, Scheduler, WeightedScorer  # noqa: PLC0415
 
     class Keeps(Scorer):
         """Returns an array of its own, which stays its own."""

@@ -35,8 +35,8 @@ def test_target_of_sessions_routes_what_it_is_given():
     ("name", "spoilt"),
     [
         ("bodies", "bodies_target.UsageReader.feed"),
-        ("session", "epp.director.routing.Routing.complete"),
-        ("exposition", "epp.collectors.metric_filter.MetricFilter.end"),
+        ("session", "epp.routing.director.routing.Routing.complete"),
+        ("exposition", "epp.pool.collectors.metric_filter.MetricFilter.end"),
     ],
 )
 def test_target_notices_what_is_wrong(monkeypatch, name, spoilt):

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from epp.framework.endpoint import EndpointTrust
-from epp.gateway import (
+from epp.lab.gateway import (
     BodyMode,
     ClusterType,
     FailureMode,
@@ -22,8 +22,8 @@ from epp.gateway import (
     bootstrap_json,
     bootstrap_yaml,
 )
-from epp.gateway.eds_file import discovery_response
-from epp.gateway.envoy import find_envoy
+from epp.lab.gateway.eds_file import discovery_response
+from epp.lab.gateway.envoy import find_envoy
 
 REPOSITORY = Path(__file__).parents[3]
 DEPLOY = REPOSITORY / "deploy"
@@ -324,13 +324,13 @@ def test_envoy_accepts_the_file_in_deploy(name, tmp_path):
 
 
 def test_importing_the_package_does_not_load_the_typed_classes():
-    program = "import epp.gateway, sys; sys.exit(any(name.startswith('envoy_data_plane') for name in sys.modules))"
+    program = "import epp.lab.gateway, sys; sys.exit(any(name.startswith('envoy_data_plane') for name in sys.modules))"
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, check=False, cwd=REPOSITORY).returncode == 0
 
 
 def test_missing_typed_classes_name_the_remedy(monkeypatch):
-    monkeypatch.delitem(sys.modules, "epp.gateway._resources", raising=False)
+    monkeypatch.delitem(sys.modules, "epp.lab.gateway._resources", raising=False)
     monkeypatch.setitem(sys.modules, "envoy_data_plane.envoy.config.accesslog.v3", None)
     with pytest.raises(PackageMissingError, match=r"envoy-data-plane.*pip install .*gateway"):
         bootstrap_dict(GatewaySettings())

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from waiting import until
 
-from epp.datastore import Datastore
 from epp.framework import Endpoint, SystemClock
-from epp.gateway import EdsFile, SettingsError
-from epp.gateway.eds_file import discovery_response
+from epp.lab.gateway import EdsFile, SettingsError
+from epp.lab.gateway.eds_file import discovery_response
+from epp.routing.datastore import Datastore
 
 A, B = Endpoint("a", "10.0.0.11", 8000), Endpoint("b", "10.0.0.12", 8000)
 

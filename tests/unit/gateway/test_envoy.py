@@ -21,7 +21,7 @@ from epp.extproc.grpcio_carrier import HealthServicer
 from epp.extproc.health import Health
 from epp.framework import Endpoint
 from epp.framework.headers import DESTINATION, OBEYED_BY_ENDPOINTS
-from epp.gateway import (
+from epp.lab.gateway import (
     ClusterType,
     EnvoyDiedError,
     EnvoyProcess,
@@ -31,14 +31,14 @@ from epp.gateway import (
     ListenAddressError,
     PortTakenError,
 )
-from epp.gateway.eds_file import discovery_response
-from epp.host_port import HostPort
+from epp.lab.gateway.eds_file import discovery_response
+from epp.runtime.host_port import HostPort
 
 REPOSITORY = Path(__file__).parents[3]
 
 STARTS_ENVOY_AND_WAITS = """
 import asyncio, structlog, sys, uvloop
-from epp.gateway import EnvoyProcess, GatewaySettings
+from epp.lab.gateway import EnvoyProcess, GatewaySettings
 
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 

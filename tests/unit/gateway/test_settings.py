@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from epp.gateway import BodyMode, ClusterType, FailureMode, GatewaySettings, PipeAddress, SettingsError
-from epp.gateway.settings import parse_address
-from epp.host_port import HostPort
+from epp.lab.gateway import BodyMode, ClusterType, FailureMode, GatewaySettings, PipeAddress, SettingsError
+from epp.lab.gateway.settings import parse_address
+from epp.runtime.host_port import HostPort
 
 
 def test_address_forms():

@@ -10,7 +10,7 @@ from epp.framework import SystemClock
 from epp.kube import optional
 from epp.kube.cluster import Cluster
 from epp.kube.resources import NODES, Resource
-from epp.supervisor import Supervisor
+from epp.runtime.supervisor import Supervisor
 
 CLAIMS = Resource("inference.redhat.com", ("v1alpha1",), "allocationclaims", "AllocationClaim", everywhere=True)
 CLASSES = Resource("ome.io", ("v1beta1",), "acceleratorclasses", "AcceleratorClass", namespaced=False)

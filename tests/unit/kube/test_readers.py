@@ -21,7 +21,7 @@ from epp.kube.object_set import Delta
 from epp.kube.readers import ClusterReaders, SharedObjects
 from epp.kube.reading import ReadingTask
 from epp.kube.resources import PODS
-from epp.supervisor import Supervisor
+from epp.runtime.supervisor import Supervisor
 
 NODE, CLASS, POD = ObjectKind("", "Node"), ObjectKind("ome.io", "AcceleratorClass"), ObjectKind("", "Pod")
 CLAIM = ObjectKind("inference.redhat.com", "AllocationClaim")

@@ -7,9 +7,9 @@ from waiting import until
 
 from epp.framework import SystemClock
 from epp.kube.cluster import Cluster
+from epp.kube.objects.decode import decode_object
 from epp.kube.resources import PODS
-from epp.objects.decode import decode_object
-from epp.supervisor import Supervisor
+from epp.runtime.supervisor import Supervisor
 
 PATH = "/api/v1/namespaces/llm/pods"
 GOLD = {"labelSelector": "tier=gold"}

@@ -3,12 +3,12 @@
 
 from collections.abc import Mapping
 
-from epp.accelerators.classes.faults import object_faults
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.inputs import InputProblem
-from epp.objects.base import Object
-from epp.objects.cluster_objects import ClusterObjects
-from epp.objects.decode import ObjectKey, decode_object
+from epp.hardware.classes.faults import object_faults
+from epp.kube.objects.base import Object
+from epp.kube.objects.cluster_objects import ClusterObjects
+from epp.kube.objects.decode import ObjectKey, decode_object
 
 CLASS, NODE = ObjectKind("ome.io", "AcceleratorClass"), ObjectKind("", "Node")
 

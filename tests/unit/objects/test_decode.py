@@ -6,13 +6,13 @@ from fractions import Fraction
 import pytest
 from decoding import decode
 
-from epp.objects.core import Node, Pod
-from epp.objects.costs import UnitCosts, VariantAutoscaling
-from epp.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from epp.objects.gpu_pools import SchedulingConfigTemplate
-from epp.objects.instaslice import AllocationClaim, NodeAccelerator
-from epp.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
+from epp.kube.objects.core import Node, Pod
+from epp.kube.objects.costs import UnitCosts, VariantAutoscaling
+from epp.kube.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from epp.kube.objects.gpu_pools import SchedulingConfigTemplate
+from epp.kube.objects.instaslice import AllocationClaim, NodeAccelerator
+from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
+from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
 
 GIB = 2**30
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from epp.objects.base import Metadata, Object
-from epp.objects.decode import Version, versions_in
-from epp.objects.inference import rewrite_faults
+from epp.kube.objects.base import Metadata, Object
+from epp.kube.objects.decode import Version, versions_in
+from epp.kube.objects.inference import rewrite_faults
 
 POOL = "inference.networking.k8s.io/v1"
 CURRENT = "llm-d.ai/v1alpha2"

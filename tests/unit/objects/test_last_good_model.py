@@ -14,9 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from epp.accelerators.tagger import AcceleratorTagger, AcceleratorTaggerParameters
 from epp.framework import ManualClock
 from epp.framework.second_look import UNCHANGED_SECONDS
+from epp.hardware.tagger import AcceleratorTagger, AcceleratorTaggerParameters
 
 GRACE_SECONDS = 60.0
 FILES = ("a.yaml", "b.yaml", "sub/c.json")

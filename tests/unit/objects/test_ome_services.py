@@ -5,9 +5,9 @@ import pytest
 import yaml
 
 from epp.framework.accelerators.selection import ANY, Selection
-from epp.objects.decode import decode_object
-from epp.objects.ome_selection import read_annotations, read_selector
-from epp.objects.ome_services import (
+from epp.kube.objects.decode import decode_object
+from epp.kube.objects.ome_selection import read_annotations, read_selector
+from epp.kube.objects.ome_services import (
     ClusterServingRuntime,
     InferenceService,
     ServingRuntime,

@@ -3,9 +3,9 @@
 
 from collections import Counter
 
-from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock
-from epp.outliers import Failure, OutlierDetector, OutlierObserver, OutlierSettings, Told, Verdict
+from epp.routing.datastore import Datastore
+from epp.routing.outliers import Failure, OutlierDetector, OutlierObserver, OutlierSettings, Told, Verdict
 
 SETTINGS = OutlierSettings(
     consecutive_gateway_failure=3, consecutive_5xx=5, base_ejection_seconds=10, max_ejection_seconds=60

@@ -6,7 +6,7 @@ from outlier_world import SETTINGS, World
 
 from epp.framework import Endpoint
 from epp.framework.snapshot import SILENT
-from epp.outliers import Failure, OutlierSettings, Verdict, failure_of
+from epp.routing.outliers import Failure, OutlierSettings, Verdict, failure_of
 
 
 def test_endpoint_without_a_connection_is_avoided_until_its_port_has_answered():

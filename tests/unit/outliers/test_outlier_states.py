@@ -8,7 +8,7 @@ from outlier_world import SETTINGS, World
 
 from epp.framework import Endpoint
 from epp.framework.snapshot import AVOIDED
-from epp.outliers import Failure, Verdict
+from epp.routing.outliers import Failure, Verdict
 
 NUMBERS = st.integers(0, 5)
 

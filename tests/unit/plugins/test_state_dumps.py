@@ -3,9 +3,9 @@
 
 import numpy as np
 
-from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock
 from epp.framework.state_dumps import endpoint_state
+from epp.routing.datastore import Datastore
 
 
 def pool(size: int) -> Datastore:

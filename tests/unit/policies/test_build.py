@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.director.policies import PoolPolicies, Rewrite
-from epp.objects.decode import versions_in
-from epp.policies import BuiltPolicies, PoolIdentity, build_policies
+from epp.kube.objects.decode import versions_in
+from epp.routing.director.policies import PoolPolicies, Rewrite
+from epp.routing.policies import BuiltPolicies, PoolIdentity, build_policies
 
 CURRENT = "llm-d.ai/v1alpha2"
 LEGACY = "inference.networking.x-k8s.io/v1alpha2"

@@ -5,14 +5,14 @@ import pytest
 from fake_api import FakeApi
 from waiting import until
 
-from epp.director.policies import PoolPolicies
 from epp.framework import SystemClock
 from epp.kube import watched
 from epp.kube.cluster import Cluster
 from epp.kube.watched import WatchState
-from epp.policies import PoolIdentity
-from epp.policies.cluster import ClusterPolicies
-from epp.supervisor import Supervisor
+from epp.routing.director.policies import PoolPolicies
+from epp.routing.policies import PoolIdentity
+from epp.routing.policies.cluster import ClusterPolicies
+from epp.runtime.supervisor import Supervisor
 
 CURRENT, LEGACY = (f"/apis/{group}/v1alpha2/namespaces/llm" for group in ("llm-d.ai", "inference.networking.x-k8s.io"))
 REWRITES, LEGACY_REWRITES = f"{CURRENT}/inferencemodelrewrites", f"{LEGACY}/inferencemodelrewrites"

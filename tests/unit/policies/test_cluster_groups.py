@@ -6,12 +6,12 @@ from fake_api import FakeApi
 from structlog.testing import capture_logs
 from waiting import until
 
-from epp.director.policies import PoolPolicies
 from epp.framework import SystemClock
 from epp.kube.cluster import Cluster
-from epp.policies import PoolIdentity
-from epp.policies.cluster import ClusterPolicies
-from epp.supervisor import Supervisor
+from epp.routing.director.policies import PoolPolicies
+from epp.routing.policies import PoolIdentity
+from epp.routing.policies.cluster import ClusterPolicies
+from epp.runtime.supervisor import Supervisor
 
 CURRENT = "/apis/llm-d.ai/v1alpha2/namespaces/llm"
 FORMER = "/apis/inference.networking.x-k8s.io/v1alpha2/namespaces/llm"

@@ -10,7 +10,7 @@ from config_files import replace
 from structlog.testing import capture_logs
 
 from epp.framework import ConfigurationError, ManualClock
-from epp.policies import PolicyFiles
+from epp.routing.policies import PolicyFiles
 
 GRACE_SECONDS = 300.0
 CURRENT, LEGACY = "llm-d.ai/v1alpha2", "inference.networking.x-k8s.io/v1alpha2"

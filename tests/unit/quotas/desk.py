@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quotas with a clock, plain sources, and endpoints whose hardware a test says."""
 
+from epp.admission.quotas import Quotas
+from epp.admission.quotas.reservation import QuotaObserver
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost, Performance
 from epp.framework.clock import Clock
+from epp.framework.guard import Guard, PluginObserver
 from epp.framework.quotas import Quota, QuotaSource, SingleLimits, TotalLimits
 from epp.framework.request import Request, RequestBody
 from epp.framework.response import Usage
 from epp.framework.testing import candidates
-from epp.quotas import Quotas
-from epp.quotas.reservation import QuotaObserver
-from epp.scheduling import Guard, PluginObserver
 
 GIB = 2**30
 MIDNIGHT = 20_000 * 86_400.0

@@ -3,8 +3,8 @@
 
 from desk import Desk, Listed, quota, tag
 
-from epp.quotas import Blocked
-from epp.quotas.accounts import MOST_RESTING
+from epp.admission.quotas import Blocked
+from epp.admission.quotas.accounts import MOST_RESTING
 
 
 class Everyone(Listed):

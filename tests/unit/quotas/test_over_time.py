@@ -6,8 +6,8 @@ from desk import MIDNIGHT, Desk, quota, tag, usage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.quotas import Blocked, Reservation
-from epp.quotas.shared_time import SharedTimes
+from epp.admission.quotas import Blocked, Reservation
+from epp.admission.quotas.shared_time import SharedTimes
 
 MINUTE = "total.max.tokensPerMinute"
 SECONDS = "total.max.deviceSecondsPerDay"

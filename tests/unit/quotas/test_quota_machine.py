@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from epp.admission.quotas import Blocked
+from epp.admission.quotas.quotas import NOMINATION_SECONDS
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.errors import OverQuotaError
 from epp.framework.testing import candidates
-from epp.quotas import Blocked
-from epp.quotas.quotas import NOMINATION_SECONDS
 
 SHARERS = 4
 ENDPOINTS = [

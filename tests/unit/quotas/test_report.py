@@ -4,9 +4,9 @@
 import pytest
 from desk import Desk, quota, tag
 
+from epp.admission.quotas import Blocked, Reservation
+from epp.admission.quotas.allowances import MOST_SET
 from epp.framework.errors import ConfigurationError
-from epp.quotas import Blocked, Reservation
-from epp.quotas.allowances import MOST_SET
 
 WORKERS = "total.max.workers.limit"
 

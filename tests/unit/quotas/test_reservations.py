@@ -6,7 +6,7 @@ from itertools import permutations
 import pytest
 from desk import GIB, Desk, tag, usage
 
-from epp.quotas import Reservation
+from epp.admission.quotas import Reservation
 
 VERBS = {
     "commit": lambda each, _desk: each.commit(),

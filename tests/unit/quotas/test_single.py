@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 from desk import GIB, Desk, quota, tag, usage
 
+from epp.admission.quotas import Blocked
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.errors import OverQuotaError
-from epp.quotas import Blocked
 
 
 def refusal(desk, request, pool=None):

@@ -6,7 +6,7 @@ import asyncio
 import pytest
 from desk import Desk, Failing, Listed, quota, tag, usage
 
-from epp.quotas import Blocked, Reservation
+from epp.admission.quotas import Blocked, Reservation
 
 
 async def test_tf_10_two_hundred_requests_on_a_quota_of_fifty_leave_exactly_fifty():

@@ -8,9 +8,9 @@ from desk import GIB, Desk, quota, tag
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.quotas import Blocked, Reservation
-from epp.quotas.reservation import Amounts
-from epp.quotas.victims import fewest
+from epp.admission.quotas import Blocked, Reservation
+from epp.admission.quotas.reservation import Amounts
+from epp.admission.quotas.victims import fewest
 
 
 def any_of_them(_reservation):

@@ -19,10 +19,11 @@ from epp.framework.errors import (
     UnavailableError,
     UnmetConstraintError,
 )
+from epp.framework.guard import Guard, SchedulingObserver
 from epp.framework.result import FilterTrace
 from epp.framework.testing import candidates
-from epp.scheduling import Guard, OnStale, Profile, ProfileFilter, SchedulingObserver, Staleness
-from epp.scheduling.narrowing import Narrowing
+from epp.routing.scheduling import OnStale, Profile, ProfileFilter, Staleness
+from epp.routing.scheduling.narrowing import Narrowing
 
 
 class Keeps(Filter[FilterParameters]):

@@ -23,9 +23,10 @@ from epp.framework import (
     Scorer,
 )
 from epp.framework.errors import BadRequestError, PluginFailedError, SaturatedError
+from epp.framework.guard import SchedulingObserver
 from epp.framework.plugin import OnError
 from epp.framework.testing import candidates
-from epp.scheduling import Profile, ProfileFilter, Scheduler, SchedulingObserver, WeightedScorer
+from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
 
 
 class Keeps(Filter[FilterParameters]):

@@ -23,10 +23,11 @@ from epp.framework import (
     Scorer,
 )
 from epp.framework.errors import InternalError, NoEndpointsError, PluginFailedError, SaturatedError
+from epp.framework.guard import Guard, SchedulingObserver
 from epp.framework.plugin import Role
 from epp.framework.result import ProfileAttempt
 from epp.framework.testing import candidates
-from epp.scheduling import Guard, Profile, ProfileFilter, Scheduler, SchedulingObserver, WeightedScorer
+from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
 
 
 class Fixed(Scorer):

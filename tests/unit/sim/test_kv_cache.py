@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from epp.sim.kv_cache import KVCache
+from epp.lab.sim.kv_cache import KVCache
 
 A, B, C, D = (bytes([number]) * 16 for number in range(4))
 

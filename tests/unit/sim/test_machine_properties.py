@@ -4,7 +4,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from epp.sim import Machine, Occupation, OccupationError, SimProfile, SimRequest
+from epp.lab.sim import Machine, Occupation, OccupationError, SimProfile, SimRequest
 
 PROFILE = SimProfile(
     prefill_tokens_per_second=100,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from epp.sim import Machine, Occupation, SimProfile, SimRequest
+from epp.lab.sim import Machine, Occupation, SimProfile, SimRequest
 
 RECORDED = Path(__file__).parents[2] / "data" / "vllm-0.32" / "metrics-busy-lora.txt"
 PROFILE = SimProfile(

@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from waiting import until
 
-from epp.sim import SimProfile, running
+from epp.lab.sim import SimProfile, running
 
 RECORDED = Path(__file__).parents[2] / "data" / "vllm-0.32" / "chat-stream.txt"
 MODEL = "tiny"

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from config_files import replace
 
+from epp.admission.tenant_quotas.plugin import TenantQuotas, TenantQuotasParameters
 from epp.framework.clock import ManualClock
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.errors import ConfigurationError
@@ -14,7 +15,6 @@ from epp.framework.parameters import mistakes_in
 from epp.framework.quotas import Quota, SingleLimits, TotalLimits
 from epp.framework.registry import Registry
 from epp.kube.needs import needs_of_picker
-from epp.tenant_quotas.plugin import TenantQuotas, TenantQuotasParameters
 
 GIB = 2**30
 KIND = ObjectKind("tensor-fusion.ai", "GPUResourceQuota")

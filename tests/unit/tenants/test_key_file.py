@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from epp.admission.tenants.api_keys import read_key_file
+from epp.admission.tenants.plugin import Tenants
 from epp.framework import ManualClock, Request
 from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
 from epp.framework.request import Headers
 from epp.framework.tenants import TENANT
-from epp.tenants.api_keys import read_key_file
-from epp.tenants.plugin import Tenants
 
 ANY = Path("keys.yaml")
 DEADLINE_SECONDS = 60.0

@@ -5,10 +5,10 @@ import hashlib
 
 import pytest
 
+from epp.admission.tenants.plugin import Tenants
 from epp.framework import ManualClock
 from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
-from epp.tenants.plugin import Tenants
 
 DIGEST = f"sha256:{hashlib.sha256(b'key').hexdigest()}"
 

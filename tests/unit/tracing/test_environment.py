@@ -11,7 +11,7 @@ from epp.cli.options import Switch
 from epp.cli.picker_flags import Serve
 from epp.cli.tracing import read_tracing
 from epp.framework import ConfigurationError
-from epp.tracing import TracingError, read_environment
+from epp.telemetry.tracing import TracingError, read_environment
 
 CHART = {
     "OTEL_SERVICE_NAME": "llm-d-router/epp",

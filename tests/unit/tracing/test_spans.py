@@ -13,17 +13,17 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from opentelemetry.trace import StatusCode
 
 from epp.config import Builder, assemble, load_text
-from epp.datastore import Datastore
-from epp.director import Cause, Director, Routing
 from epp.framework import Endpoint, Headers, RequestError, SystemClock
+from epp.framework.guard import SchedulingObserver
 from epp.framework.registry import Registry
-from epp.scheduling import SchedulingObserver
-from epp.tracing.counts import SpanCounts
-from epp.tracing.environment import TracingSettings
-from epp.tracing.exporting import Collected, ExportThread
-from epp.tracing.spans import SpanMaker
-from epp.tracing.trace import Trace, Unsampled
-from epp.tracing.tracer import GatewayTracer, TracedScheduling
+from epp.routing.datastore import Datastore
+from epp.routing.director import Cause, Director, Routing
+from epp.telemetry.tracing.counts import SpanCounts
+from epp.telemetry.tracing.environment import TracingSettings
+from epp.telemetry.tracing.exporting import Collected, ExportThread
+from epp.telemetry.tracing.spans import SpanMaker
+from epp.telemetry.tracing.trace import Trace, Unsampled
+from epp.telemetry.tracing.tracer import GatewayTracer, TracedScheduling
 
 HEADERS = Headers([(":path", "/v1/completions"), (":method", "POST"), ("x-request-id", "r1")])
 BODY = b'{"model": "m", "prompt": "%s"}' % (b"word " * 500)

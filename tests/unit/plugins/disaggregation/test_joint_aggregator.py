@@ -34,7 +34,7 @@ from epp.plugins.disaggregation.parameters import StageDeciders
 from epp.plugins.disaggregation.profile_handlers import DisaggParameters, DisaggProfileHandler
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, RandomPicker
-from epp.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
+from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
 
 
 class BySlot(Scorer):

@@ -32,7 +32,7 @@ from epp.plugins.disaggregation.legs import leg_headers
 from epp.plugins.disaggregation.profile_handlers import DisaggProfileHandler, PDProfileHandler
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, PickerParameters
-from epp.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
+from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
 
 ROLES = ("decode", "prefill", "encode")
 DECODE, PREFILL = "e0", "e1"

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.datastore import Datastore
 from epp.framework import Candidates, Endpoint, Headers, ManualClock, Request, Response
 from epp.framework.parameters import ParameterError, read_parameters
 from epp.framework.plugin import Stability
@@ -16,6 +15,7 @@ from epp.framework.snapshot import REFUSES
 from epp.plugins.disaggregation.rollout_parameters import RolloutScreenerParameters
 from epp.plugins.disaggregation.rollout_screener import DisaggregatedSetRolloutScreener
 from epp.plugins.disaggregation.rollout_shares import shares
+from epp.routing.datastore import Datastore
 
 SET, REVISION, ROLE = (f"disaggregatedset.x-k8s.io/{name}" for name in ("name", "revision", "role"))
 SLICE = "disaggregatedset.x-k8s.io/slice"

@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from epp.datastore import Datastore
 from epp.framework import (
     Candidates,
     ConfigurationError,
@@ -32,6 +31,7 @@ from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT_TOKENS, RUNNING
 from epp.framework.testing import candidates
 from epp.plugins.endpoint_rates.producer import EndpointRatesProducer
+from epp.routing.datastore import Datastore
 
 H100 = AcceleratorTag(model="h100", vendor="nvidia", count=2, performance=Performance(fp16=989), bandwidth_gbps=3350)
 T4 = AcceleratorTag(model="t4", vendor="nvidia", count=1, performance=Performance(fp16=65), bandwidth_gbps=320)

@@ -3,7 +3,6 @@
 
 import pytest
 
-from epp.director import ParserTable
 from epp.framework import Headers, Parser, RequestBody
 from epp.framework.errors import NoParserError
 from epp.plugins.parsers.anthropic import AnthropicParser
@@ -11,6 +10,7 @@ from epp.plugins.parsers.openai import OpenAIParser
 from epp.plugins.parsers.passthrough import PassthroughParser
 from epp.plugins.parsers.sglanghttp import SGLangHTTPParser
 from epp.plugins.parsers.vllmhttp import VLLMHTTPParser
+from epp.routing.director import ParserTable
 
 
 class Echo(Parser):

@@ -10,7 +10,7 @@ from epp.framework.registry import Registry
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, PickerParameters
 from epp.plugins.profile_handlers import DataParallelProfileHandler
-from epp.scheduling import Profile, ProfileFilter, Scheduler
+from epp.routing.scheduling import Profile, ProfileFilter, Scheduler
 
 
 def handler(**parameters):

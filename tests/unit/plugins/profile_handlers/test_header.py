@@ -9,7 +9,7 @@ from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.plugins.pickers import MaxScorePicker
 from epp.plugins.profile_handlers import HeaderProfileHandler
-from epp.scheduling import Profile, Scheduler
+from epp.routing.scheduling import Profile, Scheduler
 
 PROFILES = ("decode", "prefill")
 

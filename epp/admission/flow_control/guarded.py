@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies of flow control behind a guard: one that raises or returns nonsense is counted, and done without."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from epp.admission.flow_control.eviction import EvictionSettings
+from epp.admission.flow_control.settings import BandSettings, FlowControlSettings
+from epp.framework import Parameters
+from epp.framework.arrays import Floats, ResultError
+from epp.framework.candidates import Candidates
+from epp.framework.flow_control import (
+    EvictionFilter,
+    EvictionOrder,
+    FairnessPolicy,
+    FlowOrder,
+    OrderingPolicy,
+    Queued,
+    SaturationDetector,
+    UnderWay,
+    UsageLimitPolicy,
+)
+from epp.framework.flow_orders import HeadOrder
+from epp.framework.flow_results import as_bool, as_ceilings, as_fullness, as_number, as_numbers
+from epp.framework.guard import Failure, Guard
+from epp.framework.request import Request
+
+
+def guarded_eviction(settings: EvictionSettings, guard: Guard) -> EvictionSettings:
+    """Return the same settings with policies that never raise."""
+    return replace(
+        settings,
+        filter=GuardedEvictionFilter(settings.filter, guard),
+        order=GuardedEvictionOrder(settings.order, guard),
+    )
+
+
+class GuardedEvictionFilter(EvictionFilter[Parameters]):
+    """A filter; a request for which it fails is spared."""
+
+    def __init__(self, policy: EvictionFilter[Any], guard: Guard) -> None:
+        super().__init__(name=policy.name, clock=policy.clock)
+        self.after_first_token = policy.after_first_token
+        self._policy = policy
+        self._guard = guard
+
+    def evictable(self, request: Request) -> bool:
+        """Return what the filter says; false where it fails."""
+        found = self._guard.call(EvictionFilter.role, self._policy, _evictable, self._policy, request)
+        return not isinstance(found, Failure) and found
+
+
+class GuardedEvictionOrder(EvictionOrder[Parameters]):
+    """An order; a request without a usable key is placed by its priority, and the last dispatched first."""
+
+    def __init__(self, policy: EvictionOrder[Any], guard: Guard) -> None:
+        super().__init__(name=policy.name, clock=policy.clock)
+        self._policy = policy
+        self._guard = guard
+
+    def key(self, under_way: UnderWay) -> tuple[float, ...]:
+        """Return that of the order."""
+        found = self._guard.call(EvictionOrder.role, self._policy, _eviction_key, self._policy, under_way)
+        return (under_way.request.priority, -under_way.dispatched_at) if isinstance(found, Failure) else found
+
+
+def _evictable(policy: EvictionFilter[Any], request: Request) -> bool:
+    return as_bool(policy.evictable(request))
+
+
+def _eviction_key(policy: EvictionOrder[Any], under_way: UnderWay) -> tuple[float, ...]:
+    return as_numbers(policy.key(under_way))
+
+
+_MOST_CEILING = 1.0
+_ARRIVAL = 0.0
+"""The key of all requests where only their arrival counts."""
+_ORDERED = 64
+"""Flows that are put into the order of arrival each time that the next flow is asked for: there may be 100,000."""
+
+
+def guarded(settings: FlowControlSettings, guard: Guard) -> FlowControlSettings:
+    """Return the same settings with policies that never raise."""
+    bands: Mapping[int, BandSettings] = {
+        priority: _guarded_band(band, guard) for priority, band in settings.bands.items()
+    }
+    return replace(
+        settings,
+        detector=GuardedDetector(settings.detector, guard),
+        usage_limits=GuardedUsageLimits(settings.usage_limits, guard),
+        default_band=_guarded_band(settings.default_band, guard),
+        negative_band=_guarded_band(settings.negative_band, guard),
+        bands=MappingProxyType(dict(bands)),
+        eviction=None if settings.eviction is None else guarded_eviction(settings.eviction, guard),
+    )
+
+
+def _guarded_band(band: BandSettings, guard: Guard) -> BandSettings:
+    return replace(band, ordering=GuardedOrdering(band.ordering, guard), fairness=GuardedFairness(band.fairness, guard))
+
+
+class GuardedDetector(SaturationDetector[Parameters]):
+    """A detector; where it fails, there is room everywhere."""
+
+    def __init__(self, detector: SaturationDetector[Any], guard: Guard) -> None:
+        super().__init__(name=detector.name, clock=detector.clock)
+        self._detector = detector
+        self._guard = guard
+
+    @property
+    def oldest_metrics_seconds(self) -> float:
+        """That of the detector."""
+        return self._detector.oldest_metrics_seconds
+
+    def fullness(self, candidates: Candidates) -> Floats:
+        """Return that of the detector; 0 where it fails."""
+        found = self._guard.call(SaturationDetector.role, self._detector, _fullness, self._detector, candidates)
+        return np.zeros(len(candidates)) if isinstance(found, Failure) else found
+
+    def saturation(self, candidates: Candidates) -> float:
+        """Return that of the detector; 0 where it fails."""
+        found = self._guard.call(SaturationDetector.role, self._detector, _saturation, self._detector, candidates)
+        return 0.0 if isinstance(found, Failure) else found
+
+
+class GuardedUsageLimits(UsageLimitPolicy[Parameters]):
+    """Usage limits; where they fail, an endpoint may be used until it is full."""
+
+    def __init__(self, policy: UsageLimitPolicy[Any], guard: Guard) -> None:
+        super().__init__(name=policy.name, clock=policy.clock)
+        self.reads_saturation = policy.reads_saturation
+        self._policy = policy
+        self._guard = guard
+
+    def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
+        """Return those of the policy; 1 where it fails."""
+        found = self._guard.call(UsageLimitPolicy.role, self._policy, _ceilings, self._policy, priorities, saturation)
+        return [_MOST_CEILING] * len(priorities) if isinstance(found, Failure) else found
+
+
+class GuardedOrdering(OrderingPolicy[Parameters]):
+    """An order of requests; one without a usable key is placed by the time at which it began to wait."""
+
+    def __init__(self, policy: OrderingPolicy[Any], guard: Guard) -> None:
+        super().__init__(name=policy.name, clock=policy.clock)
+        self.in_order_of_arrival = policy.in_order_of_arrival
+        self._policy = policy
+        self._guard = guard
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both guard the same policy."""
+        return isinstance(other, GuardedOrdering) and other._policy is self._policy
+
+    def __hash__(self) -> int:
+        return hash(self._policy)
+
+    def key(self, queued: Queued) -> float:
+        """Return that of the policy, or else when the request began to wait."""
+        found = self._guard.call(OrderingPolicy.role, self._policy, _key, self._policy, queued)
+        return queued.enqueued_at if isinstance(found, Failure) else found
+
+
+class GuardedFairness(FairnessPolicy[Parameters]):
+    """Fairness between flows; a band falls back to the order of arrival if the policy fails."""
+
+    def __init__(self, policy: FairnessPolicy[Any], guard: Guard) -> None:
+        super().__init__(name=policy.name, clock=policy.clock)
+        self.in_order_of_arrival = policy.in_order_of_arrival
+        self._policy = policy
+        self._guard = guard
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both guard the same policy."""
+        return isinstance(other, GuardedFairness) and other._policy is self._policy
+
+    def __hash__(self) -> int:
+        return hash(self._policy)
+
+    def order(self) -> FlowOrder:
+        """Return one of the policy that falls back to the order of arrival."""
+        found = self._guard.call(FairnessPolicy.role, self._policy, _order, self._policy)
+        return HeadOrder() if isinstance(found, Failure) else _GuardedOrder(found, self._policy, self._guard)
+
+
+class _GuardedOrder(FlowOrder):
+    """The order of a policy, until it fails."""
+
+    def __init__(self, order: FlowOrder, policy: FairnessPolicy[Any], guard: Guard) -> None:
+        self._order = order
+        self._policy = policy
+        self._guard = guard
+        self._heads: dict[str, tuple[float, Queued]] = {}
+        """Key and first request of each flow, for a fallback order to start from."""
+        self._has_failed = False
+        self._left: deque[str] = deque()
+        """Flows that are not in the order of arrival yet, once the policy has failed."""
+
+    def head(self, flow: str, key: float, queued: Queued) -> None:
+        self._heads[flow] = key, queued
+        if self._has_failed:
+            self._order.head(flow, _ARRIVAL, queued)
+        else:
+            self._judge(self._guard.call(FairnessPolicy.role, self._policy, self._order.head, flow, key, queued))
+
+    def empty(self, flow: str) -> None:
+        self._heads.pop(flow, None)
+        if self._has_failed:
+            self._order.empty(flow)
+        else:
+            self._judge(self._guard.call(FairnessPolicy.role, self._policy, self._order.empty, flow))
+
+    def first(self) -> str:
+        if not self._has_failed:
+            found = self._guard.call(FairnessPolicy.role, self._policy, self._first)
+            if not isinstance(found, Failure):
+                return found
+            self._fall_back()
+        self._order_some()
+        return self._order.first()
+
+    def dispatched(self, flow: str) -> None:
+        if self._has_failed:
+            self._order.dispatched(flow)
+        else:
+            self._judge(self._guard.call(FairnessPolicy.role, self._policy, self._order.dispatched, flow))
+
+    def _first(self) -> str:
+        flow = self._order.first()
+        if flow not in self._heads:
+            raise ResultError("chose a flow in which nothing waits")
+        return flow
+
+    def _judge(self, outcome: Failure | None) -> None:
+        if isinstance(outcome, Failure):
+            self._fall_back()
+
+    def _fall_back(self) -> None:
+        self._has_failed = True
+        self._order = HeadOrder()
+        self._left = deque(self._heads)
+
+    def _order_some(self) -> None:
+        """Put some flows into the order of arrival, those first that have been there longest."""
+        ordered = 0
+        while self._left and ordered < _ORDERED:
+            flow = self._left.popleft()
+            if flow in self._heads:
+                self._order.head(flow, _ARRIVAL, self._heads[flow][1])
+                ordered += 1
+
+
+def _fullness(detector: SaturationDetector[Any], candidates: Candidates) -> Floats:
+    return as_fullness(detector.fullness(candidates), len(candidates))
+
+
+def _saturation(detector: SaturationDetector[Any], candidates: Candidates) -> float:
+    return as_number(detector.saturation(candidates))
+
+
+def _ceilings(policy: UsageLimitPolicy[Any], priorities: Sequence[int], saturation: float) -> Sequence[float]:
+    return as_ceilings(policy.ceilings(priorities, saturation), len(priorities))
+
+
+def _key(policy: OrderingPolicy[Any], queued: Queued) -> float:
+    return as_number(policy.key(queued))
+
+
+def _order(policy: FairnessPolicy[Any]) -> FlowOrder:
+    order = policy.order()
+    if not isinstance(order, FlowOrder):
+        raise ResultError(f"returned {type(order).__name__} instead of a FlowOrder")
+    return order

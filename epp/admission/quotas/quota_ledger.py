@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Charges requests to their tenants' accounts and refunds them."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from copy import copy
+from itertools import islice
+from typing import NamedTuple
+
+from epp.admission.quotas.account import Account
+from epp.admission.quotas.accounts import Accounts
+from epp.admission.quotas.alerts import Alerts
+from epp.admission.quotas.allowances import Allowance, LimitKey
+from epp.admission.quotas.days import Calendar
+from epp.admission.quotas.hardware import Share, devices, dollars_per_second, sum_of_memory, sum_of_tflops
+from epp.admission.quotas.reservation import NOTHING, Amounts, Need, Place, QuotaObserver, Reservation, Spent
+from epp.admission.quotas.shared_time import SharedTimes
+from epp.admission.quotas.shortfall import blocked
+from epp.framework.accelerators.tag import AcceleratorTag
+from epp.framework.clock import Clock
+from epp.framework.quotas import Blocked, Quota
+from epp.framework.request import Request
+from epp.framework.response import Usage
+from epp.framework.snapshot import ACCELERATOR, Snapshot
+
+_MOST_SWEPT = 50
+"""Requests under way whose time is charged in one sweep; accounts at rest and in alert that are looked at.
+
+All three take a few milliseconds, as where most alerts end at midnight."""
+_ALERT_WEIGHT = 1e-3
+"""How much an account matters that has nothing but an alert."""
+
+
+class QuotaLedger:
+    """Of all tenants; it keeps the reservations that it gives out."""
+
+    def __init__(self, clock: Clock, observer: QuotaObserver) -> None:
+        self._clock = clock
+        self._observer = observer
+        self.calendar = Calendar(clock)
+        self.alerts = Alerts(observer)
+        self.accounts = Accounts(self._weigh, self.alerts.forget)
+        self.on_release: Callable[[str], None] | None = None
+        """Is told a tenant of whom something came back."""
+        self._times = SharedTimes()
+        self._unsettled: OrderedDict[Reservation, None] = OrderedDict()
+        """Those whose time is charged to a day, the one that was charged last at the end."""
+        self.requests = 0
+        """Requests under way, those of tenants without a quota too."""
+
+    @property
+    def endpoints(self) -> int:
+        """Number of endpoints whose time is shared now."""
+        return len(self._times)
+
+    def account_of(self, tenant: str, quota: Quota) -> Account | None:
+        """Return the account of a tenant, if there is one, under the quota that it has now."""
+        account = self.accounts.get(tenant)
+        if account is not None and account.quota is not quota:
+            account.quota = quota
+        return account
+
+    def twin(self) -> "QuotaLedger":
+        """Return books that say the same of all accounts, with which nothing can be charged or given back."""
+        return _Twin(self, self._clock)
+
+    def held(self, account: Account, request: Request, now: float) -> Amounts:
+        """Return what is held for requests of higher priority of the tenant."""
+        nominations = account.nominations
+        if not len(nominations):
+            return NOTHING
+        nominations.forget_before(now)
+        return nominations.held_against(request)
+
+    def assume(
+        self, request: Request, allowance: Allowance | None, snapshot: Snapshot, slots: tuple[int, ...]
+    ) -> Reservation | Blocked:
+        """Charge a request that goes to these slots, the target first, if it fits; all in one step."""
+        now = self._clock.now()
+        tags = snapshot.records(ACCELERATOR).values
+        if allowance is None:
+            places = [self._place(snapshot, slot, Share(tags[slot]), now) for slot in slots]
+            return self._begin(Reservation(self, request, places, now))
+        quota, sharers = allowance
+        account, shares, need, refusal = self._asked(request, allowance, [tags[slot] for slot in slots], now)
+        if refusal is not None:
+            return refusal
+        places = [self._place(snapshot, slot, share, now) for slot, share in zip(slots, shares, strict=True)]
+        reservation = self._begin(Reservation(self, request, places, now))
+        reservation.requests_per_endpoint = sharers
+        account.nominations.forget(request)
+        account.charge(reservation, need, now)
+        self.accounts.busy(account)
+        if quota.total.device_seconds_per_day > 0 or quota.total.dollars_per_day > 0:
+            self._unsettled[reservation] = None
+        _note_uncounted(account, reservation)
+        self.alerts.look(account, now, self.calendar.today())
+        self._observer.charged(reservation)
+        return reservation
+
+    def refusal(
+        self, request: Request, allowance: Allowance | None, snapshot: Snapshot, slots: Sequence[int]
+    ) -> Blocked | None:
+        """Return what would keep a request from being assumed; None for nothing."""
+        if allowance is None:
+            return None
+        tags = snapshot.records(ACCELERATOR).values
+        return self._asked(request, allowance, [tags[slot] for slot in slots], self._clock.now()).refusal
+
+    def answered(self, reservation: Reservation) -> None:
+        """Give back what the legs before the answer took."""
+        if len(reservation.places) > 1:
+            self._leave(reservation, reservation.places[1:])
+            self._recharge(reservation)
+
+    def moved(self, reservation: Reservation, snapshot: Snapshot, slot: int) -> None:
+        """Charge another endpoint than the target, even where that goes beyond a limit: the request is there."""
+        now = self._clock.now()
+        tag = snapshot.records(ACCELERATOR).values[slot]
+        sharers = reservation.requests_per_endpoint
+        place = self._place(snapshot, slot, Share.of(tag, sharers) if sharers else Share(tag), now)
+        self._leave(reservation, reservation.places[:1])
+        reservation.places.insert(0, place)
+        self._recharge(reservation)
+
+    def released(self, reservation: Reservation, usage: Usage | None, *, unserved: bool) -> None:
+        """Give everything back, once."""
+        self.requests -= 1
+        self._unsettled.pop(reservation, None)
+        self._leave(reservation, list(reservation.places))
+        account = self._account(reservation)
+        if account is None:
+            return
+        now = self._clock.now()
+        account.give_back(reservation, usage, now, unserved=unserved)
+        if account.counts_over_time:
+            self.alerts.look(account, now, self.calendar.today())
+        if not account.requests:
+            self.accounts.rest(account)
+        self._observer.released(reservation)
+        self.came_back(reservation.tenant)
+
+    def limits_changed(self, account: Account) -> None:
+        """Look at the limits of an account again."""
+        if account.requests:
+            self.alerts.look(account, self._clock.now(), self.calendar.today())
+
+    def came_back(self, tenant: str) -> None:
+        """Tell that something came back."""
+        if self.on_release is not None:
+            self.on_release(tenant)
+
+    def sweep(self) -> None:
+        """Charge the time of some long requests, end alerts, drop idle accounts."""
+        now, today = self._clock.now(), self.calendar.today()
+        for reservation in list(islice(self._unsettled, _MOST_SWEPT)):
+            self._unsettled.move_to_end(reservation)
+            account = self._account(reservation)
+            if account is not None:
+                for place in reservation.places:
+                    spent = place.spend(now)
+                    reservation.spent.add(spent)
+                    account.spend(reservation, spent, today)
+                self.alerts.look(account, now, today)
+        self.alerts.sweep(now, today, _MOST_SWEPT)
+        self.accounts.tidy(_MOST_SWEPT)
+
+    def _asked(self, request: Request, allowance: Allowance, tags: Sequence[AcceleratorTag], now: float) -> "_Asked":
+        quota, sharers = allowance
+        account = self.account_of(request.fairness_id, quota) or Account(request.fairness_id, quota)
+        shares = [Share.of(tag, sharers) for tag in tags]
+        need = account.need(request, sum_of_memory(shares), sum_of_tflops(shares))
+        refusal = blocked(account, need, self.held(account, request, now), now, self.calendar)
+        return _Asked(account, shares, need, refusal)
+
+    def _begin(self, reservation: Reservation) -> Reservation:
+        self.requests += 1
+        return reservation
+
+    def _account(self, reservation: Reservation) -> Account | None:
+        return self.accounts.get(reservation.tenant) if reservation.is_limited else None
+
+    def _place(self, snapshot: Snapshot, slot: int, share: Share, now: float) -> Place:
+        endpoint = snapshot.endpoints.values[slot]
+        name = "" if endpoint is None else endpoint.id
+        return Place(self._times.of(name), share, now, name)
+
+    def _leave(self, reservation: Reservation, places: list[Place]) -> None:
+        """Take a request from endpoints, and charge what it has had of them."""
+        now, spent = self._clock.now(), Spent()
+        for place in places:
+            reservation.places.remove(place)
+            spent.add(place.leave(now))
+        reservation.spent.add(spent)
+        account = self._account(reservation)
+        if account is not None:
+            account.spend(reservation, spent, self.calendar.today())
+
+    def _recharge(self, reservation: Reservation) -> None:
+        account = self._account(reservation)
+        if account is None:
+            return
+        shares = [place.share for place in reservation.places]
+        memory, tflops = sum_of_memory(shares), sum_of_tflops(shares)
+        account.recharge(reservation, reservation.amounts._replace(accelerator_bytes=memory, tflops=tflops))
+        self.came_back(reservation.tenant)
+
+    def _weigh(self, account: Account) -> float:
+        now = self._clock.now()
+        account.nominations.forget_before(now)
+        if len(account.nominations):
+            return 1.0
+        return max(account.weight(now, self.calendar.today()), _ALERT_WEIGHT if account.alerts else 0.0)
+
+
+class _Asked(NamedTuple):
+    """What a request would take of an account, and why it may not."""
+
+    account: Account
+    shares: list[Share]
+    need: Need
+    refusal: Blocked | None
+
+
+class _Twin(QuotaLedger):
+    """Books of dry runs: each account that is asked for is a twin."""
+
+    def __init__(self, books: QuotaLedger, clock: Clock) -> None:
+        super().__init__(clock, QuotaObserver())
+        self._books = books
+        self.calendar = copy(books.calendar)
+
+    def account_of(self, tenant: str, quota: Quota) -> Account | None:
+        account = self._books.accounts.get(tenant)
+        return None if account is None else account.twin(quota)
+
+
+def _note_uncounted(account: Account, reservation: Reservation) -> None:
+    """Count a request for which a limit cannot be held, as nothing is known of its endpoint."""
+    single, total = account.quota.single, account.quota.total
+    share = reservation.places[0].share
+    if not share.accelerator_bytes and total.accelerator_bytes > 0:
+        account.note_uncounted(LimitKey.TOTAL_ACCELERATOR_BYTES)
+    if not share.tflops and total.tflops > 0:
+        account.note_uncounted(LimitKey.TOTAL_TFLOPS)
+    if total.device_seconds_per_day > 0 and not devices(share.tag):
+        account.note_uncounted(LimitKey.TOTAL_DEVICE_SECONDS)
+    if (total.dollars_per_day > 0 or single.dollars > 0) and not dollars_per_second(share.tag):
+        account.note_uncounted(LimitKey.TOTAL_DOLLARS)

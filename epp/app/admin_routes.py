@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of the admin port, on a running configuration."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from epp.admin import (
+    LoopCalls,
+    PoolView,
+    Route,
+    SimulatedPicker,
+    allocation_routes,
+    config_routes,
+    decision_routes,
+    endpoint_routes,
+    page_routes,
+    placement_routes,
+    quota_routes,
+    simulation_routes,
+)
+from epp.app.running import RunningConfig
+from epp.config import Assembly, ConfigState
+from epp.explain.recorder import Recorder
+from epp.framework import Clock
+
+
+def admin_routes(
+    running: RunningConfig,
+    *,
+    pool_name: str,
+    clock: Clock,
+    config: Callable[[], ConfigState],
+    recorder: Recorder | None,
+    picks: Callable[[], Mapping[str, int]],
+    build: Callable[[str], Assembly],
+) -> Sequence[Route]:
+    """Return the routes for the event loop that runs now.
+
+    `config` tells which configuration is in effect, `picks` how often each endpoint was picked. `build` makes another
+    configuration of its text, in a thread.
+    """
+    loop = LoopCalls(asyncio.get_running_loop())
+    tried = SimulatedPicker(
+        pool=pool_name,
+        director=lambda: running.director,
+        assembly=lambda: running.assembly,
+        generation=lambda: config().generation,
+        snapshot=running.store.snapshot,
+        now=clock.now,
+        utc=clock.utc,
+        build=build,
+    )
+    pool = PoolView(
+        name=pool_name,
+        snapshot=running.store.snapshot,
+        now=clock.now,
+        states=lambda: running.endpoint_states,
+        picks=picks,
+    )
+    return (
+        *page_routes(),
+        *quota_routes(loop, lambda: running.director.quotas, lambda: running.tenants),
+        *(() if recorder is None else decision_routes(loop, recorder)),
+        *simulation_routes(loop, tried),
+        *placement_routes(loop, tried),
+        *endpoint_routes(loop, pool),
+        *allocation_routes(loop, pool, running.director),
+        *config_routes(loop, lambda: running.assembly, config),
+    )

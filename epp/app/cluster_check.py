@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pool and objects that a picker would find in a cluster, its missing rights, and the roles that grant them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from epp.app.object_check import check_objects
+from epp.app.pool_check import PoolReport, check_pool
+from epp.framework.cluster import ObjectReader
+from epp.kube.access import KubeApi
+from epp.kube.access_check import Access, AccessState, check_access, user_of
+from epp.kube.needs import Importance, Need, binding, needs_of_hub, needs_of_metrics, needs_of_picker, role
+from epp.pool.discovery import PodTarget, PoolName
+
+_ROLE_NAME = "endpoint-picker"
+
+
+class ClusterReport(msgspec.Struct, frozen=True):
+    """The result."""
+
+    server: str
+    user: str
+    """Empty where the API server does not tell."""
+    namespace: str
+    would_be_ready: bool
+    summary: str
+    """Whether the picker would become ready and serve, in one sentence."""
+    access: tuple[Access, ...]
+    pool: PoolReport | None = None
+    """None where no pool was named."""
+    errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    roles: tuple[Mapping[str, Any], ...] = ()
+    """The Role and its binding, where something is forbidden that it grants: all that the picker needs."""
+    hardware_roles: tuple[Mapping[str, Any], ...] = ()
+    """The same for objects that bear on hardware: a Role and a ClusterRole."""
+    hub_roles: tuple[Mapping[str, Any], ...] = ()
+    """The same for objects of a hub, which bear on clusters."""
+    metrics_roles: tuple[Mapping[str, Any], ...] = ()
+    """The same for reviews of those who read metrics."""
+
+
+async def check_cluster(
+    api: KubeApi,
+    source: PoolName | PodTarget | None,
+    namespace: str,
+    *,
+    pool_group: str,
+    lease: str | None = None,
+    readers: Iterable[ObjectReader[Any]] = (),
+) -> ClusterReport:
+    """Return the report; `lease` is that of leader election, None without; `readers` are asked about objects.
+
+    Raises ConfigurationError where there is no access at all, and ApiUnreachableError.
+    """
+    user = await user_of(api)
+    group = None if isinstance(source, PodTarget) else pool_group
+    needs = (*needs_of_picker(namespace, pool_group=group, lease=lease), *needs_of_metrics(), *needs_of_hub(namespace))
+    found = await check_access(api, needs)
+    pool = None if source is None else await check_pool(api, source, namespace)
+    of_objects = await check_objects(api, readers, namespace)
+    required = _problems(found, Importance.REQUIRED)
+    names = (_ROLE_NAME, source.name) if isinstance(source, PoolName) else (_ROLE_NAME,)
+    ready, summary = _outcome(found, pool, namespace)
+    return ClusterReport(
+        server=api.server,
+        user=user,
+        namespace=namespace,
+        would_be_ready=ready,
+        summary=summary,
+        access=found,
+        pool=pool,
+        errors=(*required, *(() if pool is None else pool.errors)),
+        warnings=(*_problems(found, Importance.RECOMMENDED), *(() if pool is None else pool.warnings), *of_objects),
+        notes=tuple(_notes(found)),
+        roles=tuple(_roles((each for each in found if _is_own(each.need)), user, namespace, *names)),
+        hardware_roles=tuple(
+            _roles((each for each in found if each.need.is_of_hardware), user, namespace, *names, "hardware")
+        ),
+        hub_roles=tuple(_roles((each for each in found if each.need.is_of_hub), user, namespace, *names, "hub")),
+        metrics_roles=tuple(
+            _roles((each for each in found if each.need.is_of_metrics), user, namespace, *names, "metrics")
+        ),
+    )
+
+
+def _is_own(need: Need) -> bool:
+    return not (need.is_of_hardware or need.is_of_hub or need.is_of_metrics)
+
+
+def _problems(found: Iterable[Access], importance: Importance) -> list[str]:
+    problems = [_problem(each) for each in found if each.need.importance is importance]
+    return [problem for problem in problems if problem]
+
+
+def _problem(access: Access) -> str:
+    """Return what is wrong, where it matters, and the remedy."""
+    need = access.need
+    place = f"in namespace {need.namespace}" if need.namespace else "in the cluster"
+    match access.state:
+        case AccessState.FORBIDDEN:
+            verbs = " and ".join(verb for verb in access.missing if verb not in need.dispensable)
+            return f"{_title(need)}: {verbs} forbidden {place} ({need.purpose}): apply the Role below"
+        case AccessState.FAILED:
+            return f"{_title(need)}: not readable {place} ({need.purpose}): {access.reason}"
+        case AccessState.ABSENT if need.importance is Importance.REQUIRED:
+            remedy = "name the API server of a cluster with pods (--kubeconfig)"
+            if need.resource.kind == "InferencePool":
+                version = need.resource.api_version(need.resource.versions[0])
+                remedy = f"install the CustomResourceDefinition of InferencePool in {version}, or correct --pool-group"
+            return f"{_title(need)}: not installed ({need.purpose}): {remedy}"
+        case _:
+            return ""
+
+
+def _notes(found: Iterable[Access]) -> list[str]:
+    notes = []
+    optional = [each for each in found if each.need.importance is Importance.OPTIONAL]
+    if forbidden := sum(each.state is AccessState.FORBIDDEN for each in optional):
+        kinds = "1 kind is" if forbidden == 1 else f"{forbidden} kinds are"
+        notes.append(f"{kinds} forbidden that the picker does without; the roles below allow them")
+    notes += [
+        f"{_title(each.need)}: not readable: {each.reason}" for each in optional if each.state is AccessState.FAILED
+    ]
+    if untried := [f"{verb} {_title(each.need)}" for each in found for verb in each.untried]:
+        notes.append(f"not tried, as the API server does not tell what is allowed: {', '.join(untried)}")
+    return notes
+
+
+def _outcome(found: Iterable[Access], pool: PoolReport | None, namespace: str) -> tuple[bool, str]:
+    """Return whether the picker would become ready, and the sentence on it."""
+    required = [each for each in found if each.need.importance is Importance.REQUIRED]
+    if lacking := [_title(each.need) for each in required if _prevents_start(each)]:
+        return False, f"The picker would not become ready: it cannot use {', '.join(lacking)}."
+    if unwatched := [_title(each.need) for each in required if each.state is AccessState.FORBIDDEN]:
+        return True, f"The picker would become ready, and see no change of {', '.join(unwatched)}."
+    if pool is None:
+        return True, f"The picker of an InferencePool in namespace {namespace} would become ready."
+    if not pool.found:
+        return True, "The picker would become ready without endpoints, and answer 503 until the InferencePool is there."
+    if not pool.endpoints:
+        return True, "The picker would become ready without endpoints, and answer 503 until a pod is ready."
+    return True, f"The picker would become ready, with {pool.endpoints} endpoint{'s' if pool.endpoints > 1 else ''}."
+
+
+def _prevents_start(access: Access) -> bool:
+    """Whether the picker waits for this before it is ready: a list, or the lease of a leader."""
+    if access.state is AccessState.FORBIDDEN and access.need.is_read:
+        return "list" in access.missing
+    return access.state is not AccessState.ALLOWED
+
+
+def _roles(found: Iterable[Access], user: str, namespace: str, *names: str) -> Iterable[Mapping[str, Any]]:
+    """Yield a Role and a ClusterRole, each with its binding, where something of it is forbidden.
+
+    Each has all rights of its scope, not only those that are forbidden now, so that a later one can replace it.
+    """
+    access = tuple(found)
+    for space, name in ((namespace, "-".join(names)), ("", "-".join((namespace, *names)))):
+        ours = [each for each in access if each.need.namespace == space]
+        if any(each.state is AccessState.FORBIDDEN for each in ours):
+            wanted = [each.need for each in ours if each.need.importance is Importance.REQUIRED or _is_there(each)]
+            granting = role(name, wanted, namespace=space)
+            yield granting
+            if user:
+                yield binding(granting, name, user, namespace=space)
+
+
+def _is_there(access: Access) -> bool:
+    return access.state is not AccessState.ABSENT
+
+
+def _title(need: Need) -> str:
+    return f"{need.resource.title} {need.name}" if need.name else need.resource.title

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Kubernetes side of a picker: pool, watches, leadership and events."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from epp.framework.clock import Clock
+from epp.framework.inputs import InputState
+from epp.kube.access import KubeApi
+from epp.kube.cluster import Cluster
+from epp.kube.election import LeaderElection
+from epp.kube.event_writer import EventWriter, Subject
+from epp.kube.events import CONFIGURATION, ENDPOINTS, OBJECTS, POOL, Topic, message_of
+from epp.kube.lease import LeaseSettings
+from epp.kube.objects.decode import decode_object
+from epp.kube.readers import ClusterReaders, SharedObjects
+from epp.kube.resources import ACCELERATORS, CLUSTERS, OME_SERVICES, PODS, POOL_GROUP, pools
+from epp.kube.watched import Watched, WatchState
+from epp.pool.discovery import PodDiscovery, PodTarget, PoolName
+from epp.routing.director import Director
+from epp.routing.policies import PoolIdentity
+from epp.routing.policies.cluster import ClusterPolicies
+from epp.runtime.supervisor import Supervisor, TaskObserver
+
+_INDISPENSABLE = frozenset({PODS.kind, "InferencePool"})
+"""Kinds without which the picker does not start; other kinds may be forbidden or absent."""
+_UNKNOWN = frozenset({WatchState.STARTING, WatchState.STALE})
+"""States in which it is not known whether there are objects of a kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesSettings:
+    """A pool in a Kubernetes cluster."""
+
+    namespace: str
+    source: PoolName | PodTarget
+    """The InferencePool, or the pods themselves."""
+    replica: str
+    """Name of this replica, which no other has."""
+    kubeconfig: Path | None = None
+    """None for KUBECONFIG, the service account of the pod, or `~/.kube/config`."""
+    lease: LeaseSettings | None = None
+    """The lease whose holder is ready; None for a replica that is ready whatever the others are."""
+
+
+class Kubernetes:
+    """The part of a picker that reads a cluster."""
+
+    name = "kubernetes"
+    """Source of the objects, beside the names of plugins."""
+
+    def __init__(self, settings: KubernetesSettings, clock: Clock, *, observer: TaskObserver) -> None:
+        """Find the API server; raises ConfigurationError where there is no access."""
+        self._settings = settings
+        self._clock = clock
+        self._supervisor = Supervisor(observer=observer)
+        api = KubeApi(settings.kubeconfig)
+        self.cluster = Cluster(api, clock=clock, supervisor=self._supervisor)
+        self.election: LeaderElection | None = None
+        if settings.lease is not None:
+            self.election = LeaderElection(api, settings.lease, settings.replica, clock=clock)
+        self._electing: asyncio.Task[None] | None = None
+        self._policies: ClusterPolicies | None = None
+        self._pool = PoolIdentity(namespace=settings.namespace)
+        if isinstance(settings.source, PoolName):
+            self._pool = PoolIdentity(settings.source.name, settings.source.group, settings.namespace)
+        self.discovery = PodDiscovery(self.cluster, settings.namespace, settings.source)
+        self.readers = ClusterReaders(
+            self.cluster,
+            settings.namespace,
+            supervisor=self._supervisor,
+            shared=[
+                SharedObjects(PODS, decode_object, self.discovery.pods),
+                SharedObjects(pools(POOL_GROUP), decode_object, self.discovery.pool),  # no pool but this picker's
+            ],
+        )
+        """The plugins that read objects of the cluster."""
+
+    @property
+    def watches(self) -> Sequence[Watched[Any]]:
+        """All watches; may be read in any thread."""
+        return self.cluster.watches
+
+    @property
+    def awaited(self) -> str:
+        """What the start of the picker waits for, and why; empty where all was read."""
+        titles: dict[str, list[str]] = {}
+        for watch in self.watches:
+            awaited = watch.resource.kind in _INDISPENSABLE and not watch.resource.everywhere
+            if not watch.lists and (awaited or watch.state in _UNKNOWN):
+                reason = f"{watch.state}{': ' if watch.reason else ''}{watch.reason}"
+                titles.setdefault(reason, []).append(watch.title)
+        return "; ".join(f"{', '.join(each)}: {reason}" for reason, each in titles.items())
+
+    @property
+    def inputs(self) -> InputState:
+        """Objects whose newest version is not in effect, without those that the plugins that read them report."""
+        own = (watch for watch in self.watches if watch.resource not in (*ACCELERATORS, *OME_SERVICES, *CLUSTERS))
+        rules = () if self._policies is None else self._policies.problems
+        return InputState((*(problem for watch in own for problem in watch.problems), *rules))
+
+    @property
+    def health(self) -> dict[str, object]:
+        """Whether this replica leads, if there is an election; the API server and the watches: for `/healthz`."""
+        election = self.election
+        return {
+            **({} if election is None else {"leader": election.is_leader}),
+            "kubernetes": {
+                "server": self.cluster.api.server,
+                **({} if election is None else {"election": _election_health(election)}),
+                "watches": [
+                    {
+                        "resource": watch.title,
+                        "state": str(watch.state),
+                        "objects": len(watch.objects),
+                        "stale_seconds": round(watch.stale_seconds, 1),
+                        **({"reason": watch.reason} if watch.reason else {}),
+                    }
+                    for watch in self.watches
+                ],
+                "failing_tasks": dict(self._supervisor.failing),
+            },
+        }
+
+    async def start(self, director: Director) -> None:
+        """Apply the policies of the pool, now and whenever they change."""
+        policies = ClusterPolicies(self.cluster, self._pool, self._pool.namespace, director.use_policies)
+        await policies.start()
+        self._policies = policies
+        self._supervisor.start("policies", policies.follow)
+
+    def write_events(self, config_problem: Callable[[], str]) -> None:
+        """Write events on the InferencePool from now on; there are none without one.
+
+        `config_problem` tells why the configuration file is not in effect. With leader election the leader writes, else
+        every replica, to the same events.
+        """
+        source = self._settings.source
+        if not isinstance(source, PoolName):
+            return
+        writer = EventWriter(
+            self.cluster.api,
+            self._settings.replica,
+            clock=self._clock,
+            subject=lambda: self._subject(source),
+            problems=lambda: self._problems(config_problem()),
+            may_write=lambda: self.election is None or self.election.is_leader,
+        )
+        self._supervisor.start("events", writer.run)
+
+    def contend(self, on_change: Callable[[bool], None]) -> None:
+        """Take part in the election of a leader from now on; `on_change` is told whether this replica leads."""
+        if self.election is not None:
+            self._electing = self._supervisor.start("leader election", partial(self.election.run, on_change))
+
+    def resign(self) -> asyncio.Task[None] | None:
+        """Lead no more; return the release of the lease, which is under way, or None where no lease was contended."""
+        if self.election is None or self._electing is None:
+            return None
+        self.election.step_down()
+        electing, self._electing = self._electing, None
+        electing.cancel()
+        return asyncio.create_task(_release_after(electing, self.election))
+
+    async def stop(self) -> None:
+        """End all tasks and close all connections."""
+        await self._supervisor.stop()
+        await self.cluster.close()
+
+    def _subject(self, source: PoolName) -> Subject:
+        resource, found = pools(source.group), self.discovery.found_pool
+        uid = "" if found is None else found.metadata.uid
+        version = resource.api_version(resource.versions[0])
+        return Subject(version, resource.kind, source.name, source.namespace, uid)
+
+    def _problems(self, config_problem: str) -> Mapping[Topic, str]:
+        lost = self.discovery.found_pool is None
+        policies = self._policies
+        warnings = () if policies is None else policies.warnings
+        rules = () if policies is None else [each for each in policies.problems if each.kept]  # warnings tell of others
+        problems = [*(problem for watch in self.watches for problem in watch.problems), *rules]
+        refused = [f"{problem.object}: {problem.reason}" for problem in problems]
+        return {
+            CONFIGURATION: message_of(config_problem.splitlines()),
+            POOL: "there is no such pool, so it has no endpoints" if lost else "",
+            ENDPOINTS: message_of([self.discovery.shortage]),
+            OBJECTS: message_of([*refused, *warnings]),
+        }
+
+
+async def _release_after(electing: asyncio.Task[None], election: LeaderElection) -> None:
+    await asyncio.gather(electing, return_exceptions=True)
+    await election.release()
+
+
+def _election_health(election: LeaderElection) -> dict[str, object]:
+    return {
+        "lease": election.settings.name,
+        "identity": election.identity,
+        "holder": election.holder or None,
+        "since": election.since or None,
+        **({"reason": election.problem} if election.problem else {}),
+    }

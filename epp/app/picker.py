@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A picker: servers, a running configuration, and the file that it follows."""
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy.ma  # noqa: F401  np.median imports it at its first call, for which requests would wait
+import structlog
+
+from epp.admin import (
+    AdminPort,
+    ClusterAccess,
+    LoopCalls,
+    PluginStates,
+    Route,
+    TokenAccess,
+)
+from epp.app import health
+from epp.app.admin_routes import admin_routes
+from epp.app.kubernetes import Kubernetes
+from epp.app.running import RunningConfig
+from epp.app.servers import Servers
+from epp.app.settings import PickerSettings
+from epp.app.trial import on_trial
+from epp.app.trimming import give_back_memory
+from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
+from epp.explain.recorder import Recorder, Setup, recorder_of
+from epp.explain.series import DecisionMetrics
+from epp.explain.shadows import Shadows
+from epp.extproc.budgets import Claim
+from epp.extproc.exchange import ExchangeSettings
+from epp.extproc.modes import GatewayTraits
+from epp.extproc.session import Session
+from epp.framework import SystemClock
+from epp.framework.cluster import ObjectReader
+from epp.framework.errors import ConfigurationError
+from epp.framework.guard import SchedulingObserver
+from epp.framework.inputs import HasInputs
+from epp.framework.plugin import Plugin
+from epp.framework.registry import Registry
+from epp.framework.shadows import Shadowing
+from epp.kube.access import KubeApi
+from epp.kube.reviews import TokenReviews
+from epp.routing.datastore import Datastore
+from epp.routing.director import Director, DirectorObserver
+from epp.runtime.supervisor import Supervisor
+from epp.telemetry.accelerator_names import UnknownAccelerators
+from epp.telemetry.budgets import BudgetMetrics
+from epp.telemetry.build_info import show_build
+from epp.telemetry.cluster_scores import cluster_scores
+from epp.telemetry.connection_series import ConnectionSeries, StreamSeries
+from epp.telemetry.inflight_series import InflightSeries
+from epp.telemetry.inputs import InputMetrics
+from epp.telemetry.leadership import LeaderMetrics
+from epp.telemetry.metrics import Metrics
+from epp.telemetry.page import OperatorPage
+from epp.telemetry.page_tls import PageTls
+from epp.telemetry.plugin_metrics import PluginMetrics
+from epp.telemetry.watches import WatchMetrics
+
+_NAMES_SHOWN = 10
+
+_log = structlog.get_logger()
+
+
+class Picker:
+    """Start it, wait for something else, stop it."""
+
+    def __init__(self, settings: PickerSettings) -> None:
+        """Build everything that the configuration names; raises ConfigurationError."""
+        self._settings = settings
+        self._exchange = ExchangeSettings(
+            emit_scores=settings.emit_endpoint_scores,
+            plain_errors=settings.plain_errors,
+            max_body_bytes=settings.max_body_bytes,
+            decision_headers=settings.decision_headers,
+            response_usage=settings.response_usage,
+            ignored_headers=settings.ignored_headers,
+            tracer=None if settings.tracing is None else settings.tracing.tracer,
+        )
+        self._clock = SystemClock()
+        self._registry = Registry(modules=settings.plugin_modules)
+        self.metrics = Metrics(settings.pool_name, self._clock, legacy=settings.legacy_metrics)
+        show_build(self.metrics.families, settings.server.transport.value)
+        self.metrics.count_lost_log_lines(settings.lost_log_lines)
+        self._scheduling: SchedulingObserver = self.metrics
+        if settings.tracing is not None:
+            self.metrics.registry.register(settings.tracing.counts)
+            self._scheduling = settings.tracing.beside(self.metrics)
+        loaded = settings.config or default_config()
+        self._kubernetes: Kubernetes | None = None
+        discovery = settings.discovery
+        if settings.kubernetes is not None:
+            self._kubernetes = kubernetes = Kubernetes(settings.kubernetes, self._clock, observer=self.metrics)
+            self.metrics.registry.register(WatchMetrics(lambda: kubernetes.watches))
+            if (election := kubernetes.election) is not None:
+                lease = election.settings.name
+                self.metrics.registry.register(LeaderMetrics(lease, is_leader=lambda: election.is_leader))
+            discovery = kubernetes.discovery
+        self.recorder = self._recorder()
+        self._shadows = Shadows(self.metrics.registry, self.recorder)
+        self._running = RunningConfig(
+            self._build(loaded, {}),
+            self._clock,
+            self.metrics,
+            discovery=discovery,
+            readers=None if self._kubernetes is None else self._kubernetes.readers,
+            poll_seconds=settings.refresh_metrics_seconds,
+            gauge_seconds=settings.refresh_prometheus_seconds,
+            reservation_seconds=settings.reservation_seconds,
+            outliers=settings.outliers,
+            use_subset=settings.use_subset,
+            observers=tuple(self._request_observers()),
+            trust=settings.endpoint_trust,
+            terminal=settings.terminal,
+            page_limits=settings.page_limits,
+        )
+        self._use_shadows(self._running.assembly)
+        if settings.policies is not None:
+            self.director.use_policies(settings.policies.policies)
+        self.metrics.registry.register(InputMetrics(self._input_owners))
+        self.metrics.registry.register(
+            PluginMetrics(lambda: self._running.assembly.plugins, legacy=settings.legacy_metrics)
+        )
+        self.metrics.registry.register(InflightSeries(self.store, lambda: self._running.assembly.plugins))
+        self.metrics.registry.register(UnknownAccelerators(lambda: self._running.assembly.plugins))
+        self._follower: ConfigFollower | None = None
+        if settings.watch_config is not None:
+            self._follower = ConfigFollower(
+                settings.watch_config,
+                loaded,
+                build=self._build_next,
+                watch=settings.watches_config,
+                observer=self.metrics,
+                clock=self._clock,
+            )
+        self._supervisor = Supervisor(observer=self.metrics)
+        self._is_started = False
+        self._is_stopping = False
+        self._own_api: KubeApi | None = None
+        self._cluster_access: ClusterAccess | None = None
+        self._servers = self._make_servers()
+        self.metrics.registry.register(BudgetMetrics(lambda: self._servers.extproc.budgets))
+        self.metrics.count_protocol_errors(lambda: self._servers.extproc.protocol_errors)
+
+    def _recorder(self) -> Recorder | None:
+        """Return what records decisions; None where nobody could read them."""
+        if self._settings.decisions is None:
+            return None
+        setup = Setup(
+            profiles=lambda: self._running.assembly.pipeline.scheduler.profiles,
+            generation=lambda: self.config.generation,
+            snapshot=lambda: self._running.store.latest,
+        )
+        recorder = recorder_of(self._settings.decisions, self._clock, setup)
+        self.metrics.registry.register(DecisionMetrics(recorder))
+        return recorder
+
+    def _make_servers(self) -> Servers:
+        settings = self._settings
+        connections = ConnectionSeries(self.metrics.registry)
+        if settings.metrics_endpoint_auth:
+            self._cluster_access = ClusterAccess(TokenReviews(self._reviewing_api(), self._clock))
+        token = settings.metrics_token_file
+        page = OperatorPage(
+            self.metrics.registry,
+            self._health,
+            settings.metrics_limits,
+            scores=self._cluster_scores,
+            explanations=self._explanations,
+            access=self._cluster_access if token is None else TokenAccess(token),
+            counts=connections.of("metrics"),
+            tls=None if settings.metrics_tls is None else PageTls(settings.metrics_tls),
+            debug=self._plugin_states,
+        )
+        tracer = self._exchange.tracer
+        return Servers(
+            self._session,
+            page,
+            settings.server if tracer is None else replace(settings.server, metadata_names=tracer.fields),
+            metrics_address=settings.metrics_address,
+            admin=None
+            if settings.admin is None
+            else AdminPort(settings.admin, settings.admin_limits, connections.of("admin")),
+            admin_routes=self._admin_routes,
+            streams=StreamSeries(self.metrics.families) if settings.stream_metrics else None,
+        )
+
+    @property
+    def store(self) -> Datastore:
+        """The endpoints of the pool."""
+        return self._running.store
+
+    @property
+    def pool_text(self) -> str:
+        """The endpoints by the names that they were given; of many, the first and the number of the others."""
+        names = [endpoint.name for endpoint in self.store.endpoints]
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        return f"{', '.join(names[:_NAMES_SHOWN])}{more}" or "no endpoints yet"
+
+    @property
+    def director(self) -> Director:
+        """Routes requests to the pool."""
+        return self._running.director
+
+    @property
+    def port(self) -> int:
+        """The port of the ext_proc server; 0 for a unix socket."""
+        return self._servers.extproc.port
+
+    @property
+    def metrics_port(self) -> int:
+        """The port of the operator page; 0 where there is none."""
+        return self._servers.metrics_port
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Where each server that is open listens, by its name."""
+        return self._servers.addresses
+
+    @property
+    def open_streams(self) -> int:
+        """ext_proc streams that are open now."""
+        return self._servers.extproc.open_streams
+
+    @property
+    def metadata_namespaces(self) -> frozenset[str]:
+        """Namespaces of dynamic metadata that a gateway has to accept from this configuration."""
+        return self._running.assembly.pipeline.metadata_namespaces
+
+    @property
+    def has_tls_endpoints(self) -> bool:
+        """Whether an endpoint speaks HTTPS, in the pool or left out of it for now."""
+        return self._running.has_tls_endpoints
+
+    @property
+    def tls_addresses(self) -> Sequence[str]:
+        """The IP addresses of endpoints that speak HTTPS and have no host name."""
+        return sorted({endpoint.address for endpoint in self.store.endpoints if endpoint.tls and not endpoint.host})
+
+    def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
+        """Use no endpoints that speak HTTPS and join from now on, except those with a host name or these addresses."""
+        self._running.limit_tls(by_name=by_name, addresses=addresses)
+
+    @property
+    def plugins(self) -> Mapping[str, Plugin[Any]]:
+        """The plugins of the configuration in effect, by name."""
+        return self._running.assembly.instances.by_name
+
+    @property
+    def config(self) -> ConfigState:
+        """Which configuration is in effect."""
+        return ConfigState() if self._follower is None else self._follower.state
+
+    async def start(self) -> None:
+        """Listen, fill the pool, collect metrics, then become ready; raises ConfigurationError.
+
+        With leader election, it stands by instead, and is ready while it leads.
+        """
+        for warning in self._running.assembly.warnings:
+            _log.warning("configuration", warning=str(warning))
+        if self._cluster_access is not None:
+            self._cluster_access.start()
+        try:
+            await self._servers.open()
+            if self._kubernetes is not None:
+                await self._kubernetes.start(self.director)
+            await self._running.start()
+        except BaseException:
+            await self.stop(drain_seconds=0)
+            raise
+        await self._start_tasks()
+        self._settings.before_ready()
+        self._is_started = True
+        if self._kubernetes is not None:
+            self._kubernetes.write_events(lambda: self.config.refused)
+        if self._kubernetes is None or self._kubernetes.election is None:
+            self._set_ready(ready=True)
+            return
+        self._servers.stand_by()
+        _log.info("standing by", endpoints=len(self.store.endpoints), **self._servers.addresses)
+        self._kubernetes.contend(lambda leads: self._set_ready(ready=leads))
+
+    def _request_observers(self) -> Iterator[DirectorObserver]:
+        """Yield what is told of requests, beside the metrics."""
+        if self.recorder is not None:
+            yield self.recorder
+        yield self._shadows
+        yield from self._settings.observers
+        if self._settings.tracing is not None:
+            yield self._settings.tracing.tracer
+
+    async def _start_tasks(self) -> None:
+        """Begin what runs beside requests."""
+        if self._follower is not None:
+            self._supervisor.start("configuration", self._follow_config)
+        if self._settings.policies is not None:
+            self._supervisor.start("policies", partial(self._settings.policies.follow, self.director.use_policies))
+        self._supervisor.start("event loop lag", partial(self.metrics.loop_lag.follow, self._settings.stall_seconds))
+        if self.recorder is not None:
+            self._supervisor.start("decision records", self.recorder.run)
+        self._supervisor.start("shadow profiles", self._shadows.run)
+        self._supervisor.start("memory", partial(give_back_memory, self._servers.extproc.budgets.gathered))
+
+    async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
+        """Drain, refuse what still waits for room, then close open streams and release resources.
+
+        The drain ends after its seconds (by default those of the settings), or when `enough` is set. A lease is
+        released as it begins, so that another replica is ready while this one drains.
+        """
+        self._is_stopping = True
+        most_seconds = self._settings.drain_seconds if drain_seconds is None else drain_seconds
+        releasing = None if self._kubernetes is None else self._kubernetes.resign()
+        self._servers.set_ready(ready=False)
+        if most_seconds > 0:
+            _log.info("draining", most_seconds=most_seconds)
+            await self._servers.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
+        await self.refuse_waiting()
+        await self._servers.close_streams()
+        if releasing is not None:
+            await releasing
+        await self._supervisor.stop()
+        await self._running.stop()
+        if self.recorder is not None:
+            await self.recorder.close()
+        if self._kubernetes is not None:
+            await self._kubernetes.stop()
+        if self._own_api is not None:
+            await self._own_api.close()
+        await self._servers.close_pages()
+        if self._settings.tracing is not None:
+            await asyncio.to_thread(self._settings.tracing.close)
+
+    async def refuse_waiting(self) -> None:
+        """Refuse all that waits for room, now and from now on; wait a moment for gateways to have read that."""
+        await self._servers.answered(self.director.refuse_waiting())
+
+    def _set_ready(self, *, ready: bool) -> None:
+        if ready:
+            self._running.take_over(self._settings.inherited_seconds)
+        self._servers.set_ready(ready=ready)
+        if ready:
+            inherited = self._running.inherited
+            more = {"inherited_requests": inherited} if inherited else {}
+            _log.info("ready", endpoints=len(self.store.endpoints), **more, **self._servers.addresses)
+
+    async def _follow_config(self) -> None:
+        """Switch to each new version of the configuration file."""
+        assert self._follower is not None  # noqa: S101  started only then
+        async for assembly in self._follower.versions():
+            try:
+                await self._running.switch(assembly)
+            except Exception as error:  # noqa: BLE001  whatever a source of endpoints raises as it starts
+                self._follower.reject(error)
+            else:
+                self._use_shadows(assembly)
+                self._follower.accept(assembly)
+
+    def _use_shadows(self, assembly: Assembly) -> None:
+        plugins = assembly.pipeline.of(Shadowing)
+        self._shadows.use(assembly.pipeline.shadows, plugins[0].limits if plugins else None)
+
+    def _build_next(self, loaded: LoadedConfig) -> Assembly:
+        """Make the plugins of a new configuration; those that the present one has too are kept, state and all."""
+        assembly = self._build(loaded, self.plugins)
+        self._running.discovery_of(assembly)
+        return assembly
+
+    def _build(self, loaded: LoadedConfig, previous: Mapping[str, Plugin[Any]]) -> Assembly:
+        builder = Builder(self._registry, self._clock, experimental=self._settings.experimental, previous=previous)
+        assembly = assemble(loaded, builder, observer=self._scheduling)
+        for plugin in assembly.plugins:
+            if isinstance(plugin, ObjectReader) and plugin is not previous.get(plugin.name):
+                paths = self._settings.object_paths
+                plugin.read_files(paths or (self._settings.any_pool_object_paths if plugin.is_for_any_pool else ()))
+        return assembly
+
+    def _health(self) -> dict[str, object]:
+        config = self.config
+        states = self._running.endpoint_states
+        ready = self._servers.ready and (not states or any(state.used for state in states))
+        return {
+            "ready": ready,
+            **({} if ready else {"reason": self._unready_reason()}),
+            "pool": self._settings.pool_name,
+            **health.of_endpoints(states),
+            "config": {"generation": config.generation, "refused": config.refused or None},
+            "inherited_requests": self._running.inherited,
+            **health.of_waiting(self.director.line, self._clock.now()),
+            **health.of_budgets(self._servers.extproc.budgets),
+            **health.of_quotas(self.metrics.quota_alerts),
+            **health.of_decision_file(None if self.recorder is None else self.recorder.file),
+            **health.of_shadows(self._shadows.problems),
+            "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
+            **({} if self._kubernetes is None else self._kubernetes.health),
+            "lost_log_lines": self._settings.lost_log_lines(),
+            **({} if self._settings.tracing is None else {"tracing": self._settings.tracing.counts.as_fields}),
+            **health.of_inputs(self._input_owners()),
+        }
+
+    def _reviewing_api(self) -> KubeApi:
+        """Return the API server that knows tokens: that of the pool, or the one around; raises ConfigurationError."""
+        if self._kubernetes is not None:
+            return self._kubernetes.cluster.api
+        try:
+            self._own_api = api = KubeApi()
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"--metrics-endpoint-auth: {error}",
+                remedy="run in a cluster or with a kubeconfig, or say with --metrics-token-file who may read the page",
+            ) from error
+        return api
+
+    def _cluster_scores(self, local: str) -> Mapping[str, object]:
+        """Return the room for requests in each cluster; called in any thread."""
+        snapshot = self._running.store.latest
+        return cluster_scores(snapshot, self._settings.pool_name, self._clock.utc(), local=local)
+
+    def _explanations(self) -> Mapping[str, object]:
+        """Return how placements chose, by name; called in any thread."""
+        return {name: each for plugin in self._running.assembly.plugins for name, each in plugin.explanations.items()}
+
+    def _admin_routes(self) -> Sequence[Route]:
+        """Return the routes of the admin port, for the event loop that runs now."""
+        return admin_routes(
+            self._running,
+            pool_name=self._settings.pool_name,
+            clock=self._clock,
+            config=lambda: self.config,
+            recorder=self.recorder,
+            picks=lambda: self.metrics.picks,
+            build=self._on_trial,
+        )
+
+    def _on_trial(self, text: str) -> Assembly:
+        """Return what another configuration would be; called in a thread."""
+        settings = self._settings
+        builder = Builder(self._registry, self._clock, experimental=settings.experimental, previous=self.plugins)
+        return on_trial(text, builder, self._running.assembly, settings.object_paths)
+
+    def _plugin_states(self) -> PluginStates:
+        """Return the page with the state of plugins, for the event loop that runs now."""
+        return PluginStates(LoopCalls(asyncio.get_running_loop()), lambda: self.plugins, lambda: self.store.latest)
+
+    def _input_owners(self) -> Sequence[HasInputs]:
+        """Return the plugins, and what else reads files or objects."""
+        others = (self._settings.policies, self._kubernetes, self._settings.discovery)
+        return (*self._running.assembly.plugins, *(each for each in others if each is not None))
+
+    def _unready_reason(self) -> str:
+        """Return why `/healthz` is not ready, in one sentence."""
+        if self._servers.ready:
+            return "no endpoint can be reached"
+        if self._is_started:
+            return "draining" if self._is_stopping else "standing by: another replica leads"
+        awaited = self._running.awaited or ("" if self._kubernetes is None else self._kubernetes.awaited)
+        return f"starting: {awaited}" if awaited else "starting"
+
+    def _session(self, traits: GatewayTraits, claim: Claim, metadata: Mapping[str, str]) -> Session:
+        return Session(self.director, self._exchange, traits, claim, metadata)

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pool in a cluster as a picker would see it, read once."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from epp.kube.access import KubeApi
+from epp.kube.errors import ApiError
+from epp.kube.listing import ABSENT, list_objects
+from epp.kube.object_set import Decode, Item
+from epp.kube.objects.base import Object, Part, convert
+from epp.kube.objects.core import Pod
+from epp.kube.objects.decode import decode_object
+from epp.kube.objects.inference import InferencePool, read_inference_pool
+from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, PODS, REWRITES, Resource, pools
+from epp.pool.discovery import PodTarget, PoolName
+from epp.pool.discovery.pods import endpoints_of
+from epp.routing.policies import PoolIdentity
+from epp.routing.policies.build import build_policies
+from epp.runtime.host_port import is_ip
+
+T = TypeVar("T")
+
+_FORBIDDEN = 403
+_MOST_LISTED = 10
+"""Problems of one kind that are told one by one."""
+_SERVICES = "/api/v1/namespaces/{namespace}/services/{name}"
+
+
+class PodCounts(msgspec.Struct, frozen=True):
+    """Pods with the labels of a pool; each is counted once, the first that applies after `matching`."""
+
+    matching: int = 0
+    ended: int = 0
+    terminating: int = 0
+    without_address: int = 0
+    not_ready: int = 0
+    without_port: int = 0
+    """Ready, but their annotation of active ports names none of the pool."""
+    ready: int = 0
+    """Those that get requests."""
+
+
+class PoolReport(msgspec.Struct, frozen=True):
+    """What there is of a pool, and what is wrong with it."""
+
+    name: str = ""
+    """Empty for pods without an InferencePool."""
+    found: bool = True
+    """Whether the InferencePool is there and can be decoded."""
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    ports: tuple[int, ...] = ()
+    protocol: str = ""
+    pods: PodCounts | None = None
+    """None where they cannot be listed."""
+    endpoints: int = 0
+    objectives: int = 0
+    rewrites: int = 0
+    other_pools: int = 0
+    """Objectives and rewrites in the namespace that are for other pools."""
+    errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class _Port(Part, frozen=True, kw_only=True):
+    number: int = 0
+
+
+class _PickerReference(Part, frozen=True, kw_only=True):
+    group: str = ""
+    kind: str = "Service"
+    name: str = ""
+    port: _Port | None = None
+
+
+class _PoolSpec(Part, frozen=True, kw_only=True):
+    endpoint_picker_ref: _PickerReference = _PickerReference()
+
+
+class _Referring(Part, frozen=True, kw_only=True):
+    spec: _PoolSpec = _PoolSpec()
+
+
+class _ServicePort(Part, frozen=True, kw_only=True):
+    port: int = 0
+
+
+class _ServiceSpec(Part, frozen=True, kw_only=True):
+    ports: tuple[_ServicePort, ...] = ()
+
+
+class _Service(Part, frozen=True, kw_only=True):
+    spec: _ServiceSpec = _ServiceSpec()
+
+
+class _FoundPool(NamedTuple):
+    pool: InferencePool
+    picker: _PickerReference
+
+
+async def check_pool(api: KubeApi, source: PoolName | PodTarget, namespace: str) -> PoolReport:
+    """Return the report; kinds that cannot be listed are left out. Raises ApiUnreachableError."""
+    if isinstance(source, PodTarget):
+        report = PoolReport(labels=source.labels, ports=source.ports)
+        return await _with_policies(
+            api, await _with_pods(api, report, source, namespace), PoolIdentity(namespace=namespace), namespace
+        )
+    try:
+        there = await list_objects(api, pools(source.group), _read_pool, namespace=namespace)
+    except ApiError as error:
+        return PoolReport(name=source.name, found=False, errors=tuple(_unlisted("InferencePools", error)))
+    item = next((each for each in there if each.id == f"{namespace}/{source.name}"), None)
+    if item is None or item.object is None:
+        return PoolReport(name=source.name, found=False, errors=(_missing(source, item, there),))
+    pool, picker = item.object
+    target = PodTarget(pool.spec.selector.match_labels, tuple(port.number for port in pool.spec.target_ports))
+    report = PoolReport(
+        name=source.name,
+        labels=target.labels,
+        ports=target.ports,
+        protocol=pool.spec.app_protocol,
+        warnings=tuple(await _service_problems(api, picker, namespace)),
+    )
+    report = await _with_pods(api, report, target, namespace)
+    return await _with_policies(api, report, PoolIdentity(source.name, source.group, namespace), namespace)
+
+
+def _missing(source: PoolName, item: Item[_FoundPool] | None, there: Iterable[Item[_FoundPool]]) -> str:
+    if item is not None:
+        return f"InferencePool {item.id}: {item.problem}"
+    names = sorted(each.id.partition("/")[2] for each in there)
+    shown = ", ".join(names[:_MOST_LISTED]) + (", ..." if len(names) > _MOST_LISTED else "")
+    others = f"it has {shown}" if names else "it has none"
+    return (
+        f"there is no InferencePool {source.name!r} in namespace {source.namespace} ({source.group}; {others}): create "
+        "it, or correct --pool-name, --pool-namespace or --pool-group"
+    )
+
+
+async def _with_pods(api: KubeApi, report: PoolReport, target: PodTarget, namespace: str) -> PoolReport:
+    try:
+        items = await list_objects(api, PODS, _kind(Pod), namespace=namespace, selector=target.selector)
+    except ApiError as error:
+        return msgspec.structs.replace(report, warnings=(*report.warnings, *_unlisted("pods", error)))
+    pods = [item.object for item in items if item.object is not None]
+    found: dict[str, int] = {}
+    endpoints = 0
+    for pod in pods:
+        served = len(endpoints_of(pod, target.ports))
+        state = _state(pod, served)
+        found[state] = found.get(state, 0) + 1
+        endpoints += served
+    counts = PodCounts(matching=len(pods), **found)
+    warnings = [*report.warnings, *_problems("Pod", items)]
+    labels = ", ".join(f"{name}={value}" for name, value in sorted(target.labels.items()))
+    if not items:
+        warnings.append(f"no pod of namespace {namespace} has the labels {labels}: requests get 503 until one does")
+    elif not endpoints:
+        warnings.append(f"of {len(items)} pods with the labels {labels} none is ready: requests get 503 until one is")
+    return msgspec.structs.replace(report, pods=counts, endpoints=endpoints, warnings=tuple(warnings))
+
+
+def _state(pod: Pod, served: int) -> str:
+    """Return the field of PodCounts in which a pod is counted."""
+    if served:
+        return "ready"
+    if pod.ended:
+        return "ended"
+    if pod.metadata.is_terminating:
+        return "terminating"
+    if not is_ip(pod.status.pod_ip):
+        return "without_address"
+    return "without_port" if pod.ready else "not_ready"
+
+
+async def _with_policies(api: KubeApi, report: PoolReport, pool: PoolIdentity, namespace: str) -> PoolReport:
+    objects: list[Object] = []
+    warnings = list(report.warnings)
+    for current, former in ((OBJECTIVES, LEGACY_OBJECTIVES), (REWRITES, LEGACY_REWRITES)):
+        items = await _policies(api, current, former, namespace)
+        objects += [item.object for item in items if item.object is not None]
+        warnings += _problems(current.kind, items)
+    built = build_policies(objects, pool)
+    return msgspec.structs.replace(
+        report,
+        objectives=built.objectives,
+        rewrites=built.rewrites,
+        other_pools=built.other_pools,
+        warnings=(*warnings, *built.warnings),
+    )
+
+
+async def _policies(api: KubeApi, current: Resource, former: Resource, namespace: str) -> tuple[Item[Object], ...]:
+    """Return the objects of the current group, or of the former one where that is not installed."""
+    for resource in (current, former):
+        try:
+            return await list_objects(api, resource, decode_object, namespace=namespace)
+        except ApiError as error:
+            if error.status not in ABSENT:
+                break
+    return ()
+
+
+def _unlisted(title: str, error: ApiError) -> Iterator[str]:
+    """Yield why objects cannot be listed; not that they are forbidden or not installed, which is told of their kind."""
+    if error.status != _FORBIDDEN and error.status not in ABSENT:
+        yield f"{title} could not be listed: {error}"
+
+
+def _problems(kind: str, items: Iterable[Item[T]]) -> Iterator[str]:
+    problems = [f"{kind} {item.id} is not in effect: {item.problem}" for item in items if item.problem]
+    yield from problems[:_MOST_LISTED]
+    if len(problems) > _MOST_LISTED:
+        yield f"{len(problems) - _MOST_LISTED} more objects of kind {kind} are not in effect"
+
+
+async def _service_problems(api: KubeApi, picker: _PickerReference, namespace: str) -> list[str]:
+    """Return what is wrong with the Service that gateways are told to ask; nothing where it may not be read."""
+    if picker.kind != "Service" or picker.group or not picker.name:
+        return []
+    try:
+        answer = await api.request("GET", _SERVICES.format(namespace=namespace, name=picker.name))
+        service = convert(msgspec.json.decode(answer), _Service)
+    except ApiError as error:
+        if error.status not in ABSENT:
+            return []
+        return [f"endpointPickerRef: there is no Service {picker.name!r}, so gateways find no picker: create it"]
+    except ValueError:
+        return []
+    ports = [each.port for each in service.spec.ports]
+    if picker.port is None or picker.port.number in ports:
+        return []
+    shown = ", ".join(map(str, ports)) or "none"
+    wrong = f"Service {picker.name} has no port {picker.port.number}, but {shown}"
+    return [f"endpointPickerRef: {wrong}: write the port of ext_proc"]
+
+
+def _read_pool(document: Mapping[str, object]) -> _FoundPool:
+    pool = read_inference_pool(document)
+    try:
+        return _FoundPool(pool, convert(document, _Referring).spec.endpoint_picker_ref)
+    except ValueError:  # for gateways only
+        return _FoundPool(pool, _PickerReference())
+
+
+def _kind(kind: type[T]) -> Decode[T]:
+    def decode(document: Mapping[str, object]) -> T | None:
+        found = decode_object(document)
+        return found if isinstance(found, kind) else None
+
+    return decode

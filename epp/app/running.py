@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pool under one configuration, which can be started, switched to the next one, and stopped."""
+
+import asyncio
+import io
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import structlog
+
+from epp.app.first_reports import FirstReports
+from epp.app.source_pool import SourcePool
+from epp.app.sweeping import sweep_outliers, sweep_quotas, sweep_reservations
+from epp.config import Assembly
+from epp.framework.clock import Clock
+from epp.framework.cluster import ObjectNotifications, ObjectReader
+from epp.framework.datalayer import AffectedEndpoints, Discovery, Feed, Follower, FollowingTagger, Tagger, TrustsMetrics
+from epp.framework.endpoint import EndpointTrust
+from epp.framework.errors import ConfigurationError
+from epp.framework.quotas import QuotaSource
+from epp.framework.snapshot import INHERITED
+from epp.kube.readers import ClusterReaders
+from epp.pool.collectors import Collector, PageLimits, Tagging
+from epp.pool.collectors.turns import in_turns
+from epp.routing.datastore import Datastore
+from epp.routing.director import Director, DirectorObserver, Observers
+from epp.routing.director.reservations import RESERVATION_SECONDS
+from epp.routing.outliers import OutlierSettings
+from epp.runtime.supervisor import Supervisor
+from epp.telemetry.endpoints import EndpointReport, EndpointState
+from epp.telemetry.metrics import Metrics
+from epp.telemetry.pool_series import GAUGE_DERIVATIONS
+from epp.telemetry.prices import PriceWatch
+
+_FAILING_SHOWN = 20
+_TAGGING_SECONDS = 1.0
+"""Time in which endpoints are tagged after the start, as a rule."""
+
+_log = structlog.get_logger()
+
+
+class RunningConfig:
+    """Owns the datastore, the director and every background task of one pool."""
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        discovery: Discovery[Any] | None = None,
+        readers: ClusterReaders | None = None,
+        poll_seconds: float = 0.05,
+        gauge_seconds: float = 5.0,
+        reservation_seconds: float = RESERVATION_SECONDS,
+        outliers: OutlierSettings | None = None,
+        use_subset: bool = True,
+        observers: tuple[DirectorObserver, ...] = (),
+        trust: EndpointTrust | None = None,
+        terminal: io.TextIOBase | None = None,
+        page_limits: PageLimits | None = None,
+    ) -> None:
+        """Prepare; `discovery` takes precedence over that of the assembly. Raises ConfigurationError for none.
+
+        `readers` has access to the cluster of the pool; without it, plugins that read its objects get none.
+        """
+        self._clock = clock
+        self._metrics = metrics
+        self._gauge_seconds = gauge_seconds
+        self._given_discovery = discovery
+        self._readers = readers
+        self._discovery = self.discovery_of(assembly)
+        self.assembly = assembly
+        self.store = Datastore(clock)
+        self._source_pool = SourcePool(self.store, clock)
+        observer = Observers(metrics, *observers) if observers else metrics
+        self.director = Director(
+            self.store,
+            assembly.pipeline,
+            clock,
+            observer=observer,
+            use_subset=use_subset,
+            reservation_seconds=reservation_seconds,
+            outliers=outliers,
+        )
+        self.director.close()
+        self._supervisor = Supervisor(observer=metrics)
+        self._tagging = Tagging(self.store, assembly.taggers, observer=metrics)
+        self._collector = Collector(
+            self.store,
+            assembly.feeds,
+            clock=clock,
+            interval_seconds=poll_seconds,
+            observer=metrics,
+            supervisor=self._supervisor,
+            trust=trust,
+            limits=page_limits,
+        )
+        self._collector.trust_for(_trusted_seconds(assembly))
+        self.director.outliers.ask_with(self._collector.ask)
+        self._collector.call_on_connection_end(self.director.outliers.suspect)
+        self._first_reports = FirstReports(self._collector)
+        self._report = EndpointReport(
+            self._collector.conditions, lambda: self._discovery.unresolved, terminal, outliers=self.director.outliers
+        )
+        self._following: tuple[asyncio.Task[None], ...] = ()
+        self._tagger_tasks: dict[FollowingTagger[Any], asyncio.Task[None]] = {}
+        self._follower_tasks: dict[Follower[Any], asyncio.Task[None]] = {}
+
+    @property
+    def failing_tasks(self) -> Mapping[str, str]:
+        """Errors of background tasks that are being restarted, by task; at most 20."""
+        return dict(list(self._supervisor.failing.items())[:_FAILING_SHOWN])
+
+    @property
+    def endpoint_states(self) -> Sequence[EndpointState]:
+        """The states of all endpoints; may be read in any thread."""
+        return self._report.states
+
+    @property
+    def awaited(self) -> str:
+        """What the start waits for, in words; may be read in any thread."""
+        return self._first_reports.awaited
+
+    @property
+    def inherited(self) -> int:
+        """Requests in flight that this picker found when it took over; may be read in any thread."""
+        return int(self.store.latest.column(INHERITED).sum())
+
+    @property
+    def has_tls_endpoints(self) -> bool:
+        """Whether an endpoint speaks HTTPS, in the pool or left out of it for now."""
+        in_pool = any(endpoint.tls for endpoint in self.store.endpoints)
+        return in_pool or any(one.tls for one in self._discovery.unresolved)
+
+    @property
+    def tenants(self) -> Iterator[str]:
+        """The tenants whose quotas are under their names in the configuration, or in objects; may be many."""
+        for source in self.assembly.instances.of(QuotaSource):
+            yield from source.named_quotas
+
+    def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
+        """Use no endpoints that speak HTTPS and join from now on, except those with a host name or these addresses."""
+        self._collector.limit_tls(by_name=by_name, addresses=addresses)
+
+    def discovery_of(self, assembly: Assembly) -> Discovery[Any]:
+        """Return the source of endpoints under a configuration; raises ConfigurationError where there is none."""
+        discovery = self._given_discovery or assembly.discovery
+        if discovery is None:
+            raise ConfigurationError(
+                "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery"
+            )
+        return discovery
+
+    async def start(self) -> None:
+        """Fill the pool and start the background tasks; raises ConfigurationError."""
+        await self._discovery.start(self._source_pool)
+        await self._connect_readers(self.assembly)
+        await self._collector.start()
+        await self._source_pool.open()
+        self._supervisor.start("tagging", self._tagging.follow)
+        self._follow_discovery()
+        self._sync_tagger_tasks()
+        self._sync_follower_tasks()
+        self._supervisor.start("pool gauges", self._refresh_gauges)
+        self._supervisor.start("endpoint report", self._report.follow)
+        self._supervisor.start("prices", self._watch_prices)
+        self._supervisor.start("reservations", partial(sweep_reservations, self.director.reservations, self.store))
+        self._supervisor.start("quotas", partial(sweep_quotas, self.director.quotas))
+        self._supervisor.start("outliers", partial(sweep_outliers, self.director.outliers))
+        await self._first_reports.wait()
+        self.director.open()
+
+    def take_over(self, seconds: float) -> None:
+        """Count what endpoints have under way as sent from here, for so long: by the picker before this one."""
+        self.store.inherit(seconds)
+        self.store.snapshot()  # for readers of the latest
+
+    async def switch(self, assembly: Assembly) -> None:
+        """Put another configuration into effect; raises ConfigurationError, with nothing changed, where it cannot."""
+        discovery = self.discovery_of(assembly)
+        self._collector.checked(assembly.feeds)
+        try:
+            await self._connect_readers(assembly)
+            if discovery is not self._discovery:
+                source_pool = SourcePool(self.store, self._clock)
+                await discovery.start(source_pool)
+                tagged = await self._tagging.tags_of(lambda: source_pool.withheld, assembly.taggers)
+                await self._tagging.replace_with_pool(
+                    assembly.taggers, source_pool.withheld, tagged, assembly.derivations
+                )
+                # until `use` in the same turn as the change: the filters before know nothing of the new pool
+                source_pool.opened()
+                self._source_pool.close()
+                self._discovery, self._source_pool = discovery, source_pool
+                self._follow_discovery()
+            else:
+                await self._tagging.change_over(assembly.taggers, assembly.derivations)
+            self.director.use(assembly.pipeline)
+            before, self.assembly = self.assembly, assembly
+        finally:
+            self._disconnect_readers()
+        self._sync_tagger_tasks()
+        self._sync_follower_tasks()
+        await asyncio.sleep(0)  # requests between two long steps
+        self._collector.trust_for(_trusted_seconds(assembly))
+        await self._collector.replace(assembly.feeds)
+        await _close(feed for feed in before.feeds if all(feed.source is not kept.source for kept in assembly.feeds))
+
+    async def stop(self) -> None:
+        """End every background task and close all connections to endpoints."""
+        await self._collector.stop()
+        await self._supervisor.stop()
+        await _close(self.assembly.feeds)
+
+    async def _refresh_gauges(self) -> None:
+        while True:
+            snapshot = self.store.snapshot()  # while a large pool changes, there are others meanwhile
+            await in_turns(snapshot.derive_ahead(GAUGE_DERIVATIONS))
+            self._metrics.refresh_pool(snapshot, self.director.flow)
+            self._metrics.refresh_quotas(self.director.quotas, self.tenants)
+            await asyncio.sleep(self._gauge_seconds)
+
+    async def _watch_prices(self) -> None:
+        """Say which endpoints lack a price, once they are tagged, and after changes."""
+        watch = PriceWatch()
+        await asyncio.sleep(_TAGGING_SECONDS)
+        while True:
+            snapshot = self.store.snapshot()
+            await in_turns(snapshot.derive_ahead(GAUGE_DERIVATIONS))
+            watch.look(snapshot, self.assembly.plugins)
+            await asyncio.sleep(self._gauge_seconds)
+
+    async def _connect_readers(self, assembly: Assembly) -> None:
+        """Let plugins read objects of the cluster, besides those that do: what tags endpoints then knows them."""
+        if self._readers is not None:
+            await self._readers.connect(assembly.readings, self._retag)
+            return
+        for plugin in assembly.plugins:
+            if isinstance(plugin, ObjectNotifications):
+                _log.warning(
+                    "plugin has no effect: the endpoints are not the pods of a cluster, which it would read objects of",
+                    plugin=plugin.name,
+                    remedy="start with --pool-name or --endpoint-selector, or remove it from the configuration",
+                )
+
+    def _disconnect_readers(self) -> None:
+        """Let only the plugins of the configuration in effect read objects."""
+        if self._readers is not None:
+            self._readers.keep(self.assembly.readings)
+
+    def _retag(self, reader: ObjectReader[Any], concerns: AffectedEndpoints) -> None:
+        if isinstance(reader, Tagger):
+            self._tagging.retag(reader, concerns)
+
+    def _follow_discovery(self) -> None:
+        for task in self._following:
+            task.cancel()
+        self._following = (
+            self._supervisor.start("discovery", partial(self._discovery.follow, self._source_pool)),
+            self._supervisor.start("discovery", self._source_pool.follow, name="endpoints that join"),
+        )
+
+    def _sync_follower_tasks(self) -> None:
+        """Run one task for each plugin in use that follows files of its own, and no others."""
+        wanted = set(self.assembly.instances.of(Follower))
+        for follower in self._follower_tasks.keys() - wanted:
+            self._follower_tasks.pop(follower).cancel()
+        for follower in wanted - self._follower_tasks.keys():
+            task = self._supervisor.start("follower", follower.follow_files, name=f"files of {follower.name}")
+            self._follower_tasks[follower] = task
+
+    def _sync_tagger_tasks(self) -> None:
+        """Run one task for each tagger in use that follows a source, and no others."""
+        wanted = {tagger for tagger in self.assembly.taggers if isinstance(tagger, FollowingTagger)}
+        for tagger in self._tagger_tasks.keys() - wanted:
+            self._tagger_tasks.pop(tagger).cancel()
+        for tagger in wanted - self._tagger_tasks.keys():
+            follow = partial(tagger.follow, partial(self._tagging.retag, tagger))
+            self._tagger_tasks[tagger] = self._supervisor.start("tagger", follow, name=f"tagger {tagger.name}")
+
+
+def _trusted_seconds(assembly: Assembly) -> float:
+    """Return the least age from which a plugin or a profile does not trust metrics; infinite where all do."""
+    plugins = (plugin.oldest_metrics_seconds for plugin in assembly.plugins if isinstance(plugin, TrustsMetrics))
+    profiles = (profile.trusted_seconds for profile in assembly.pipeline.scheduler.profiles.values())
+    return min((*plugins, *profiles), default=math.inf)
+
+
+async def _close(feeds: Iterable[Feed]) -> None:
+    for feed in feeds:
+        await feed.source.close()

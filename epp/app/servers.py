@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The servers of a picker: ext_proc with health, the operator page, and the admin port."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from epp.admin import AdminPort, Route
+from epp.extproc.carrying import SessionMaker
+from epp.extproc.open_streams import StreamObserver
+from epp.extproc.server import ExtProcServer
+from epp.extproc.settings import ServerSettings
+from epp.framework.errors import ConfigurationError
+from epp.runtime.host_port import HostPort, shown_listening
+from epp.runtime.listening import refusal
+from epp.telemetry.page import OperatorPage
+
+_ANSWER_SECONDS = 2.0
+_LOOK_SECONDS = 0.01
+
+
+class Servers:
+    """Opened, made ready, drained and closed as one."""
+
+    def __init__(
+        self,
+        sessions: SessionMaker,
+        page: OperatorPage,
+        settings: ServerSettings,
+        *,
+        metrics_address: tuple[str, int] | None,
+        admin: AdminPort | None = None,
+        admin_routes: Callable[[], Sequence[Route]] = tuple,
+        streams: StreamObserver | None = None,
+    ) -> None:
+        """Prepare; `admin_routes` is called on the event loop of what the routes show and change."""
+        self.extproc = ExtProcServer(sessions, settings, streams)
+        self._page = page
+        self._metrics_address = metrics_address
+        self._admin = admin
+        self._admin_routes = admin_routes
+        self._ready = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether new requests are served."""
+        return self._ready
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Where each server that is open listens."""
+        addresses = {**self.extproc.addresses}
+        if self._metrics_address is not None and self._page.port:
+            addresses["metrics"] = shown_listening(self._metrics_address[0], self._page.port)
+        if self._admin is not None and self._admin.port:
+            addresses["admin"] = shown_listening(self._admin.settings.host, self._admin.port)
+        return addresses
+
+    @property
+    def metrics_port(self) -> int:
+        """The port of the operator page; 0 where there is none."""
+        return self._page.port
+
+    async def open(self) -> None:
+        """Listen, without being ready; raises ConfigurationError."""
+        await self.extproc.start()
+        if self._metrics_address is not None:
+            host, port = self._metrics_address
+            try:
+                self._page.open(host, port)
+            except OSError as error:
+                raise ConfigurationError(f"the metrics page {refusal(HostPort(host, port), error)}") from error
+        if self._admin is not None:
+            address = HostPort(self._admin.settings.host, self._admin.settings.port)
+            try:
+                self._admin.open(self._admin_routes())
+            except OSError as error:
+                raise ConfigurationError(f"the admin port {refusal(address, error)}") from error
+
+    def set_ready(self, *, ready: bool) -> None:
+        """Report to gateways whether new requests are served; open streams go on either way."""
+        self._ready = ready
+        self.extproc.set_ready(ready=ready)
+
+    def stand_by(self) -> None:
+        """Report that another replica serves, and that this one could."""
+        self._ready = False
+        self.extproc.stand_by()
+
+    async def drain(self, most_seconds: float, quiet_seconds: float, enough: asyncio.Event) -> None:
+        """Report not ready, and serve until streams have ceased, the time is up, or `enough` is set."""
+        self._ready = False
+        await self.extproc.drain(most_seconds, quiet_seconds, enough)
+
+    async def answered(self, streams: int) -> None:
+        """Wait until so many of the open streams have ended, but not long: they are refused, and the gateway reads."""
+        if not streams:
+            return
+        left = self.extproc.open_streams - streams
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                while self.extproc.open_streams > left:  # noqa: ASYNC110  once, as the process ends
+                    await asyncio.sleep(_LOOK_SECONDS)
+
+    async def close_streams(self) -> None:
+        """Stop serving requests; open streams are cut."""
+        self._ready = False
+        await self.extproc.stop()
+
+    async def close_pages(self) -> None:
+        """Stop answering operators."""
+        await asyncio.to_thread(self._page.close)
+        if self._admin is not None:
+            await asyncio.to_thread(self._admin.close)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of a picker: the command line, beside the configuration file."""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epp.admin import ADMIN_LIMITS, AdminSettings
+from epp.app.kubernetes import KubernetesSettings
+from epp.config import LoadedConfig
+from epp.explain.settings import DecisionSettings
+from epp.extproc.client_headers import IgnoredHeaders
+from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES
+from epp.extproc.modes import ResponseUsage
+from epp.extproc.settings import ServerSettings
+from epp.framework.datalayer import Discovery
+from epp.framework.endpoint import EndpointTrust
+from epp.pool.collectors import PageLimits
+from epp.routing.director import DirectorObserver
+from epp.routing.director.reservations import RESERVATION_SECONDS
+from epp.routing.outliers import OutlierSettings
+from epp.routing.policies import PolicyFiles
+from epp.telemetry.http_thread import HttpLimits
+from epp.telemetry.page_tls import PageTlsSettings
+
+if TYPE_CHECKING:  # the SDK is imported where requests are traced
+    from epp.telemetry.tracing.tracing import Tracing
+
+DEFAULT_POOL_NAME = "default"
+
+
+def _none() -> int:
+    return 0
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickerSettings:
+    """One picker process."""
+
+    server: ServerSettings
+    config: LoadedConfig | None = None
+    """None for the sample that runs without a configuration."""
+    watch_config: Path | None = None
+    """The file that `config` was read from, to apply new versions of it; None to ignore them."""
+    watches_config: bool = True
+    """Whether new versions are applied as they appear, or only at SIGHUP."""
+    experimental: bool = False
+    """Whether plugins of stability Alpha may be used."""
+    plugin_modules: tuple[str, ...] = ()
+    """Python modules whose classes a configuration may name as `module:Class`."""
+    discovery: Discovery[Any] | None = None
+    """Source of endpoints; takes precedence over that of the configuration."""
+    object_paths: tuple[str, ...] = ()
+    """Files of cluster objects that plugins read in place of those of a cluster."""
+    any_pool_object_paths: tuple[str, ...] = ()
+    """Those for plugins whose objects bear on no endpoint, where the pool is not in files."""
+    kubernetes: KubernetesSettings | None = None
+    """The pool in a Kubernetes cluster; None where the endpoints come from elsewhere."""
+    endpoint_trust: EndpointTrust | None = None
+    """How the gateway beside this picker verifies the certificates of HTTPS endpoints, and so how they are polled.
+
+    None for a gateway that runs elsewhere: the parameters of each data source apply.
+    """
+    policies: PolicyFiles | None = None
+    """Source of objectives and model rewrites; None for none."""
+    terminal: io.TextIOBase | None = None
+    """Where a table shows the state of the endpoints; None for log lines."""
+    pool_name: str = DEFAULT_POOL_NAME
+    """Label of the pool's metrics."""
+    legacy_metrics: bool = True
+    """Whether metrics are shown under older names of llm-d-router too."""
+    stream_metrics: bool = False
+    """Whether ext_proc streams have metrics."""
+    metrics_address: tuple[str, int] | None = None
+    """IP address and port of the metrics page; None for no page, `::` for all addresses, port 0 for any free one."""
+    metrics_limits: HttpLimits = field(default_factory=HttpLimits)
+    """Connections of the metrics page, and their times."""
+    metrics_tls: PageTlsSettings | None = None
+    """Certificates of the metrics page; None for plaintext."""
+    metrics_endpoint_auth: bool = False
+    """Whether the cluster is asked who may read the metrics page."""
+    """Whether profiles may be taken at the metrics page, by clients on this machine or with the token."""
+    metrics_token_file: Path | None = None
+    """File with the token that clients of the metrics page have to send; None for none."""
+    admin: AdminSettings | None = None
+    """The admin port; None for none."""
+    admin_limits: HttpLimits = ADMIN_LIMITS
+    """The same for the admin port."""
+    decisions: DecisionSettings | None = None
+    """Which decisions are recorded; None for none."""
+    refresh_metrics_seconds: float = 0.05
+    """Time between two polls of an endpoint."""
+    page_limits: PageLimits = field(default_factory=PageLimits)
+    """How much is read of a page of an endpoint."""
+    refresh_prometheus_seconds: float = 5.0
+    """Time between two updates of the pool's gauges."""
+    reservation_seconds: float = RESERVATION_SECONDS
+    """Time for an answer, after which a request counts for its endpoint no more; infinite for no limit."""
+    outliers: OutlierSettings = field(default_factory=OutlierSettings)
+    """When endpoints at which requests fail are ejected."""
+    inherited_seconds: float = 600.0
+    """Time in which requests that endpoints have under way at the start count as in flight; 0 for none."""
+    emit_endpoint_scores: bool = False
+    use_subset: bool = True
+    plain_errors: bool = False
+    """Whether refusals are bare sentences, instead of the JSON of the API that was called."""
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    """The largest request body taken."""
+    drain_seconds: float = 30.0
+    """Longest time for which the picker still serves after a request to stop."""
+    drain_quiet_seconds: float = 2.0
+    """Idle period required before shutdown: the time in which a gateway sees that the picker is not ready."""
+    stall_seconds: float = 0.1
+    """Delay of the event loop from which it is logged; 0 for never."""
+    observers: tuple[DirectorObserver, ...] = ()
+    """Told of every request, beside the metrics: log lines, say."""
+    decision_headers: bool = False
+    """Whether responses tell the endpoint that served, and why."""
+    tracing: "Tracing | None" = None
+    """Traces requests, and is closed with the picker; None where no exporter is set."""
+    response_usage: ResponseUsage = ResponseUsage.AUTO
+    """Whether tokens are counted in responses, for metrics and log lines."""
+    ignored_headers: IgnoredHeaders | None = None
+    """Headers of clients that do not count; None where all do."""
+    lost_log_lines: Callable[[], int] = _none
+    """Number of log lines that could not be written."""
+    before_ready: Callable[[], None] = _nothing
+    """Called once, when the pool is filled and before the picker is ready: what would hold requests up later."""

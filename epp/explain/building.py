@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the record of a decision from what its scheduling has left: afterwards, and without any effect."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+from msgspec.structs import replace
+
+from epp.admission.flow_control import QUEUEING_OUTCOME
+from epp.explain.record import (
+    VERSION,
+    Asked,
+    DecisionRecord,
+    Ending,
+    Failure,
+    Pick,
+    ProfileRun,
+    Seen,
+    ShadowRun,
+    Timings,
+)
+from epp.explain.runs import MOST_LISTED, before_filters, number, profile_run
+from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
+from epp.framework.candidates import Candidates
+from epp.framework.endpoint import Endpoint
+from epp.framework.errors import InternalError, RequestError
+from epp.framework.headers import OBJECTIVE
+from epp.framework.printable import printable, shown_path
+from epp.framework.request import Request
+from epp.framework.result import FailedScheduling, ProfileAttempt, ProfileResult, SchedulingResult
+from epp.framework.snapshot import METRICS_AT, Snapshot
+from epp.framework.tenants import TENANT
+from epp.routing.director import Decision
+from epp.routing.scheduling import Profile
+
+MOST_NAME = 128
+"""Characters of a name that a client has chosen."""
+_MOST_TEXT = 300
+_NO_TIMINGS = Timings()
+
+
+def record_of(
+    request: Request,
+    outcome: SchedulingResult | RequestError,
+    profiles: Mapping[str, Profile],
+    *,
+    id: str,  # noqa: A002  the field's name
+    kind: Literal["routed", "refused", "simulated"],
+    at: float,
+    snapshot: Snapshot | None = None,
+    recorded_for: str = "",
+    config_generation: int = 0,
+    timings: Timings = _NO_TIMINGS,
+    ending: Ending | None = None,
+    served: Endpoint | None = None,
+    shadows: tuple[ShadowRun, ...] = (),
+) -> DecisionRecord:
+    """Return the record of a request that was routed, or refused with an error.
+
+    `profiles` are those that ran, whose plugins are asked for reasons; `at` is the time of the decision, in seconds
+    since 1970; `snapshot` stands in for that of an error which came before any profile ran, where it is known. `served`
+    is the endpoint that served in the end, perhaps a fallback. Time in a queue is filled in.
+    """
+    pick, failure = None, None
+    if isinstance(outcome, RequestError):
+        runs, failure = _runs_of_error(request, outcome, profiles), failure_of(outcome)
+        why = printable(_detail(outcome) or outcome.message, _MOST_TEXT)
+    else:
+        runs, pick = _runs(request, outcome, profiles), _pick(request, outcome)
+        why = Decision(request, outcome).why(served)
+    candidates = _considered(outcome)
+    if candidates is not None:
+        snapshot = candidates.snapshot
+    return DecisionRecord(
+        version=VERSION,
+        id=id,
+        kind=kind,
+        request_id=printable(request.id, MOST_NAME),
+        at=datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        recorded_for=recorded_for,
+        config_generation=config_generation,
+        asked=_asked(request),
+        seen=None if snapshot is None else _seen(request, snapshot, candidates),
+        profiles=runs,
+        pick=pick,
+        failure=failure,
+        ending=ending,
+        timings=_with_queue(request, timings),
+        shadows=shadows,
+        why=why,
+    )
+
+
+def failure_of(error: RequestError) -> Failure:
+    """Return an error as records have it."""
+    return Failure(
+        type=type(error).__name__,
+        code=error.code,
+        status=error.status,
+        reason=error.reason or "",
+        message=printable(error.message, _MOST_TEXT),
+        detail=printable(_detail(error), _MOST_TEXT),
+    )
+
+
+def _detail(error: RequestError) -> str:
+    return error.detail or (str(error) if isinstance(error, InternalError) else "")
+
+
+def _asked(request: Request) -> Asked:
+    addresses = () if request.subset is None else tuple(sorted(request.subset.addresses))
+    tenant = request.get(TENANT)
+    return Asked(
+        path=shown_path(request.path),
+        model=printable(request.body.model, MOST_NAME),
+        target_model=printable(request.model, MOST_NAME) if request.rewrites_model else "",
+        rewrite=printable(request.rewritten_by, MOST_NAME),
+        objective=printable(request.objective or request.headers.first_of(*OBJECTIVE) or "", MOST_NAME),
+        priority=request.priority,
+        fairness_id=printable(request.fairness_id, MOST_NAME),
+        tenant="" if tenant is None else printable(tenant.name, MOST_NAME),
+        size_bytes=request.size_bytes,
+        streaming=request.body.streaming,
+        subset=tuple(printable(address) for address in addresses[:MOST_LISTED]),
+        subset_more=max(len(addresses) - MOST_LISTED, 0),
+        seed=f"{request.seed:016x}",
+    )
+
+
+def _seen(request: Request, snapshot: Snapshot, considered: Candidates | None) -> Seen:
+    available = snapshot.available
+    eligible = len(available)
+    if request.subset is not None:
+        eligible = int(np.count_nonzero(request.subset.mask(snapshot, available)))
+    return Seen(
+        generation=snapshot.generation,
+        age_seconds=0.0 if considered is None else _age(snapshot, considered.now),
+        endpoints=len(snapshot.slots),
+        available=len(available),
+        eligible=eligible,
+        screened=0 if considered is None else len(considered),
+    )
+
+
+def _age(snapshot: Snapshot, now: float) -> float:
+    """Return the seconds since the last report of any endpoint; 0 where there is none."""
+    reported = snapshot.column(METRICS_AT)[snapshot.slots]
+    known = reported[np.isfinite(reported)]
+    age = number(now - known.max()) if len(known) else None
+    return 0.0 if age is None else max(age, 0.0)
+
+
+def _considered(outcome: SchedulingResult | RequestError) -> Candidates | None:
+    """Return the candidates that profiles had, before any filter; None where none ran."""
+    if isinstance(outcome, SchedulingResult):
+        return before_filters(outcome.primary)
+    runs = {} if outcome.scheduling is None else outcome.scheduling.profiles
+    run = next(iter(runs.values()), None)
+    return None if run is None else before_filters(run)
+
+
+def _runs(request: Request, result: SchedulingResult, profiles: Mapping[str, Profile]) -> tuple[ProfileRun, ...]:
+    primary = result.primary.profile
+    found = []
+    for name, run in result.profiles.items():
+        error = result.errors.get(name)
+        whole: ProfileResult | ProfileAttempt | None = run if run is not None or error is None else error.attempt
+        found.append(_run(request, name, whole, error, profiles, primary=name == primary))
+    return tuple(found)
+
+
+def _runs_of_error(request: Request, error: RequestError, profiles: Mapping[str, Profile]) -> tuple[ProfileRun, ...]:
+    trace = error.scheduling or FailedScheduling({}, {})
+    return tuple(
+        _run(
+            request,
+            name,
+            run,
+            trace.errors.get(name, error) if isinstance(run, ProfileAttempt) else None,
+            profiles,
+        )
+        for name, run in trace.profiles.items()
+    )
+
+
+def _run(
+    request: Request,
+    name: str,
+    run: ProfileResult | ProfileAttempt | None,
+    error: RequestError | None,
+    profiles: Mapping[str, Profile],
+    *,
+    primary: bool = False,
+) -> ProfileRun:
+    failure = None if error is None else failure_of(error)
+    if run is None:
+        return ProfileRun(name=name, failure=failure)
+    return profile_run(request, name, run, profiles.get(name), primary=primary, failure=failure)
+
+
+def _pick(request: Request, result: SchedulingResult) -> Pick:
+    destination, primary = result.destination, result.primary
+    targets = [target.name for target in islice(destination.targets, MOST_LISTED)]
+    decision = Decision(request, result)
+    asked = request.get(ACCELERATOR_SELECTION)
+    cost, share = decision.cost_per_hour, decision.cached_share
+    return Pick(
+        endpoint=targets[0],
+        address=destination.addresses[0],
+        fallbacks=tuple(targets[1:]),
+        addresses=tuple(islice(destination.addresses, MOST_LISTED)),
+        headers=tuple(sorted(destination.headers)),
+        aggregator=result.aggregator,
+        accelerator=decision.accelerator,
+        accelerator_model=decision.tag.model,
+        policy="" if asked is None else asked.of(primary.profile).policy,
+        cost_per_hour=None if cost is None else number(cost),
+        cached_share=None if share is None else number(share),
+    )
+
+
+def _with_queue(request: Request, timings: Timings) -> Timings:
+    stay = request.get(QUEUEING_OUTCOME)
+    if stay is None or not stay.waited:
+        return timings
+    return replace(timings, queue=round(stay.seconds, 6), queue_outcome=stay.outcome.value)

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two configurations compared by the decisions that they take on the same recorded requests."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+
+import msgspec
+import numpy as np
+
+from epp.config import Assembly
+from epp.explain.record import CandidateScore, DecisionRecord
+from epp.explain.replay import Fleet, Replay, Taken, asked_anew, same_plugins
+
+_MOST_MOVES = 20
+_DIGITS = 6
+_NO_CLASS = "unknown"
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A part of a comparison."""
+
+
+class Side(_Part, frozen=True, kw_only=True):
+    """What one configuration does with the requests."""
+
+    routed: int
+    refused: Mapping[str, int]
+    """Requests that it refuses, by error."""
+    classes: Mapping[str, int]
+    """Picks by accelerator class, or else model."""
+    cost_per_hour: float | None
+    """Mean price of the endpoints picked, in dollars; None where none is known."""
+    priced: int
+    """Picks whose endpoint has a price."""
+    waiting: float | None
+    """Mean of the requests in the queue of the endpoint picked, as it had reported."""
+    running: float | None
+    kv_usage: float | None
+    in_flight: float | None
+    """Mean of this picker's own requests there."""
+    load_unknown: int
+    """Picks of endpoints whose load the record does not have."""
+    busiest: str
+    """The endpoint with most picks."""
+    busiest_share: float
+    """Its share of them, 0 to 1."""
+
+
+class Shift(_Part, frozen=True, kw_only=True):
+    """Requests that go elsewhere."""
+
+    before: str
+    """Accelerator class, or else model."""
+    after: str
+    count: int
+
+
+class Comparison(_Part, frozen=True, kw_only=True):
+    """Both configurations."""
+
+    decisions: int
+    replayed: int
+    skipped: Mapping[str, int]
+    """Records that cannot be taken again, by reason."""
+    reproduced: int
+    """Decisions that the first configuration takes as they were recorded."""
+    differing: int
+    """Decisions that the second one takes otherwise than the first one."""
+    cut: int
+    """Records that list some of the endpoints only, among which both choose."""
+    config: Side
+    against: Side
+    moves: Sequence[Shift]
+    """Of the requests that go elsewhere, from class to class; those of most requests first."""
+    recalled: Sequence[str]
+    """Plugins of the second configuration that say what they said then."""
+    asked_anew: Mapping[str, Sequence[str]]
+    """Its plugins that are asked again, with the data that they read and no record has."""
+
+
+class _Sums:
+    def __init__(self) -> None:
+        self.refused: Counter[str] = Counter()
+        self.picks: Counter[str] = Counter()
+        self.classes: Counter[str] = Counter()
+        self.values: dict[str, list[float]] = {name: [] for name in ("waiting", "running", "kv_usage", "in_flight")}
+        self.costs: list[float] = []
+        self.load_unknown = 0
+
+    def add(self, taken: Taken, fleet: Fleet, known: Mapping[str, CandidateScore]) -> None:
+        if not taken.endpoint:
+            self.refused[taken.error] += 1
+            return
+        self.picks[taken.endpoint] += 1
+        self.classes[class_of(fleet, taken)] += 1
+        cost = fleet.tags[taken.slot].cost_per_hour()
+        if cost is not None and isfinite(cost):
+            self.costs.append(cost)
+        load = known.get(taken.endpoint)
+        if load is None:
+            self.load_unknown += 1
+            return
+        for name, values in self.values.items():
+            value = getattr(load, name)
+            if value is not None:
+                values.append(float(value))
+
+    def side(self) -> Side:
+        routed = sum(self.picks.values())
+        ((busiest, most),) = self.picks.most_common(1) or [("", 0)]
+        return Side(
+            routed=routed,
+            refused=dict(self.refused.most_common()),
+            classes=dict(self.classes.most_common()),
+            cost_per_hour=_mean(self.costs),
+            priced=len(self.costs),
+            load_unknown=self.load_unknown,
+            busiest=busiest,
+            busiest_share=round(most / routed, _DIGITS) if routed else 0.0,
+            **{name: _mean(values) for name, values in self.values.items()},
+        )
+
+
+def compare(records: Sequence[DecisionRecord], config: Assembly, against: Assembly) -> Comparison:
+    """Return what the second configuration does otherwise than the first one, under which these were recorded.
+
+    Each decision is taken by itself, on the endpoints as they were then: that one goes elsewhere changes nothing for
+    those after it.
+    """
+    usable, skipped = _usable(records)
+    fleet = Fleet.of(usable)
+    one, other = Replay(config, config, fleet), Replay(against, config, fleet)
+    last_picked = np.zeros(len(fleet.slots))
+    sums, moves = (_Sums(), _Sums()), Counter[tuple[str, str]]()
+    reproduced = differing = cut = 0
+    for number, record in enumerate(usable, 1):
+        taken, otherwise = one.take(record, last_picked), other.take(record, last_picked)
+        known = {each.endpoint: each for run in record.profiles for each in run.candidates}
+        for each, result in zip(sums, (taken, otherwise), strict=True):
+            each.add(result, fleet, known)
+        picked = "" if record.pick is None else record.pick.endpoint
+        reproduced += taken.endpoint == picked
+        cut += _is_cut(record)
+        if taken.endpoint != otherwise.endpoint:
+            differing += 1
+            moves[_place(fleet, taken), _place(fleet, otherwise)] += 1
+        if picked in fleet.slots:
+            last_picked[fleet.slots[picked]] = number
+    again = asked_anew(against, config)
+    return Comparison(
+        decisions=len(records),
+        replayed=len(usable),
+        skipped=skipped,
+        reproduced=reproduced,
+        differing=differing,
+        cut=cut,
+        config=sums[0].side(),
+        against=sums[1].side(),
+        moves=[Shift(before=a, after=b, count=count) for (a, b), count in moves.most_common(_MOST_MOVES)],
+        recalled=_recalled(against, config),
+        asked_anew=again,
+    )
+
+
+def class_of(fleet: Fleet, taken: Taken) -> str:
+    """Return the accelerator class of the endpoint that was picked, or else its model."""
+    tag = fleet.tags[taken.slot]
+    return tag.primary_class or tag.model or _NO_CLASS
+
+
+def _usable(records: Iterable[DecisionRecord]) -> tuple[list[DecisionRecord], Mapping[str, int]]:
+    """Return the records that can be taken again, the oldest first, and the number of the others by reason."""
+    usable, skipped = [], Counter[str]()
+    for record in records:
+        if record.kind == "simulated":
+            skipped["simulated, not of a client"] += 1
+        elif not any(run.candidates or run.filters for run in record.profiles):
+            skipped["refused before any endpoint was looked at"] += 1
+        else:
+            usable.append(record)
+    return sorted(usable, key=lambda record: record.at), dict(skipped.most_common())
+
+
+def _is_cut(record: DecisionRecord) -> bool:
+    return any(
+        run.candidates_more or any(step.kept_more or step.dropped_more for step in run.filters)
+        for run in record.profiles
+    )
+
+
+def _place(fleet: Fleet, taken: Taken) -> str:
+    return class_of(fleet, taken) if taken.endpoint else f"refused: {taken.error}"
+
+
+def _recalled(against: Assembly, config: Assembly) -> Sequence[str]:
+    same = same_plugins(against, config)
+    named = (
+        plugin.name
+        for profile in against.pipeline.scheduler.profiles.values()
+        for plugin in (*(each.filter for each in profile.filters), *(each.scorer for each in profile.scorers))
+    )
+    return list(dict.fromkeys(name for name in named if name in same))
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return round(sum(values) / len(values), _DIGITS) if values else None

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records decisions of failed requests, of a sample, and of requests that ask for it.
+
+A request that is recorded costs a few references as it is routed. Its record is made afterwards, in a share of the
+event loop's time; where that is not enough, records are lost and counted.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from epp.explain.building import MOST_NAME
+from epp.explain.file import DecisionFile
+from epp.explain.record import ShadowRun, Timings
+from epp.explain.recording import RECORDING, Recording
+from epp.explain.ring import Kept, Ring
+from epp.explain.settings import DecisionSettings
+from epp.framework.clock import Clock
+from epp.framework.errors import RequestError
+from epp.framework.headers import DECISION_RECORD, REQUEST_ID
+from epp.framework.printable import printable
+from epp.framework.request import Headers, Request, RequestBody
+from epp.framework.result import SchedulingResult
+from epp.framework.snapshot import Snapshot
+from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
+from epp.routing.director.reading import path_of
+from epp.routing.scheduling import Profile
+
+SAMPLED, ASKED, FAILED = "sampled", "asked", "failed"
+SHARE = 0.1
+"""Share of the event loop's time in which records are made."""
+_MOST_WAITING = 256
+"""Decisions that wait for their record: each holds a snapshot."""
+_MOST_OPEN = 2048
+"""Recorded requests whose response has not ended."""
+_FAILURES_PER_SECOND = 10.0
+_MOST_FAILURES = 50.0
+"""Failures that are recorded at once after a while without any."""
+_SERVER_ERROR = 500
+_NATURAL = Cause.NATURAL  # an enumeration takes longer to look up, and to hash, than all the rest
+_FAILED_BY = frozenset({Cause.ERROR, Cause.SERVER_LOST, Cause.EVICTED})
+_TRUE = frozenset({"true", "1"})
+_SEEDS = 2**64
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What decides now."""
+
+    profiles: Callable[[], Mapping[str, Profile]]
+    """Those of the configuration, by name."""
+    generation: Callable[[], int]
+    """Number of the configuration."""
+    snapshot: Callable[[], Snapshot]
+    """The pool."""
+
+
+class Recorder(DirectorObserver):
+    """Records requests that fail, and refusals; `run` makes the records."""
+
+    def __init__(self, settings: DecisionSettings, clock: Clock, setup: Setup) -> None:
+        """Prepare; raises ConfigurationError for a file that cannot be written."""
+        self.ring = Ring(settings.buffer, settings.buffer_bytes)
+        self.file = None if settings.file is None else DecisionFile(settings.file)
+        self.recorded: Counter[str] = Counter({SAMPLED: 0, ASKED: 0, FAILED: 0})
+        """Decisions, by what they were recorded for."""
+        self.lost: Counter[str] = Counter({"busy": 0, "rate": 0, "error": 0})
+        """Decisions that were to be recorded: too many at a time, too many failures in a second, or a fault."""
+        self._settings = settings
+        self._clock = clock
+        self._setup = setup
+        self._threshold = int(settings.sample_rate * _SEEDS)
+        self._prefix = secrets.token_hex(3)
+        self._number = 0
+        self._open = 0
+        self._allowance = _MOST_FAILURES
+        self._allowed_at = clock.now()
+        self._waiting: deque[Recording] = deque()
+        self._unwritten: dict[Recording, bytes] = {}
+        """Complete records that wait for shadow profiles; bounded by the configuration."""
+        self._wanted = asyncio.Event()
+
+    def next_id(self) -> str:
+        """Return an id for a record: of a simulation, too."""
+        self._number += 1
+        return f"{self._prefix}-{self._number}"
+
+    def completed(self, routing: Routing, cause: Cause) -> None:
+        """Record a routed request that failed."""
+        if routing.status < _SERVER_ERROR and (cause is _NATURAL or cause not in _FAILED_BY):
+            return
+        if self._allow():
+            profiles = routing.pipeline.scheduler.profiles
+            recording = self._recording(routing.request, routing.result, profiles, FAILED, Timings())
+            recording.complete(routing, cause, self._clock.now())
+            self._want(recording)
+
+    def refused(self, refusal: Refusal) -> None:
+        """Record a request that is not routed."""
+        request = refusal.request
+        wanted_for = FAILED if request is None else self._wanted_for(request) or FAILED
+        if len(self._waiting) >= _MOST_WAITING:
+            self.lost["busy"] += 1
+        elif wanted_for is not FAILED or self._allow():
+            seconds = refusal.seconds
+            if request is None:
+                request = _unread(refusal.headers, refusal.model)
+            elif not seconds:
+                seconds = self._clock.now() - request.received_at
+            timings = Timings(total=round(seconds, 6))
+            snapshot = self._setup.snapshot() if refusal.error.scheduling is None else None
+            profiles = self._setup.profiles()
+            self._want(self._recording(request, refusal.error, profiles, wanted_for, timings, snapshot=snapshot))
+
+    def expect_shadows(self, request: Request) -> None:
+        """Leave the record of a request out of the file until `add_shadows`, if there is one."""
+        recording = request.get(RECORDING)
+        if recording is not None:
+            recording.awaits_shadows = True
+
+    def add_shadows(self, request: Request, runs: Sequence[ShadowRun]) -> None:
+        """Add what other profiles would have done to the record of a request, if there is one."""
+        recording = request.get(RECORDING)
+        if recording is not None:
+            recording.awaits_shadows = False
+            recording.add_shadows(tuple(runs))
+            self._want(recording)
+
+    async def run(self) -> None:
+        """Make records as long as there are some to make, in a share of the loop's time."""
+        while True:
+            await self._wanted.wait()
+            started = time.perf_counter()
+            self._make_next()
+            await asyncio.sleep((time.perf_counter() - started) * (1 / SHARE - 1))
+
+    async def close(self) -> None:
+        """Make the records that wait, and write them, without shadows that have not come."""
+        while self._waiting:
+            self._make_next()
+        if self.file is not None:
+            for data in self._unwritten.values():
+                self.file.write(data)
+            self._unwritten.clear()
+            await asyncio.to_thread(self.file.close)
+
+    def _wanted_for(self, request: Request) -> str:
+        """Return why a request is recorded that does not fail; empty where it is not."""
+        if self._settings.asked_by_header and request.headers.get(DECISION_RECORD, "").lower() in _TRUE:
+            return ASKED
+        return SAMPLED if request.seed < self._threshold else ""
+
+    def _allow(self) -> bool:
+        """Return whether one more failure may be recorded now."""
+        now = self._clock.now()
+        gained = (now - self._allowed_at) * _FAILURES_PER_SECOND
+        self._allowance, self._allowed_at = min(self._allowance + gained, _MOST_FAILURES), now
+        if self._allowance < 1:
+            self.lost["rate"] += 1
+            return False
+        if len(self._waiting) >= _MOST_WAITING:
+            self.lost["busy"] += 1
+            return False
+        self._allowance -= 1
+        return True
+
+    def _recording(
+        self,
+        request: Request,
+        outcome: SchedulingResult | RequestError,
+        profiles: Mapping[str, Profile],
+        recorded_for: str,
+        timings: Timings,
+        *,
+        snapshot: Snapshot | None = None,
+    ) -> Recording:
+        return Recording(
+            self.next_id(),
+            request,
+            outcome,
+            profiles,
+            at=self._clock.utc(),
+            recorded_for=recorded_for,
+            config_generation=self._setup.generation(),
+            timings=timings,
+            snapshot=snapshot,
+        )
+
+    def _want(self, recording: Recording) -> None:
+        if not (recording.is_queued or recording.is_lost):
+            recording.is_queued = True
+            self._waiting.append(recording)
+            self._wanted.set()
+
+    def _make_next(self) -> None:
+        recording = self._waiting.popleft()
+        if not self._waiting:
+            self._wanted.clear()
+        recording.is_queued = False
+        is_new = not recording.is_made
+        try:
+            data = recording.made()
+        except Exception as error:  # noqa: BLE001  a record must not stop the others
+            recording.lose()
+            self._unwritten.pop(recording, None)
+            self.lost["error"] += 1
+            if self.lost["error"] == 1:
+                _log.exception("decision not recorded", error=f"{type(error).__name__}: {error}")
+            return
+        if is_new:
+            self.recorded[recording.for_] += 1
+            self.ring.add(Kept(recording.id, printable(recording.request_id, MOST_NAME), recording.at, data))
+        else:
+            self.ring.update(recording.id, data)
+        if self.file is None or not recording.is_complete or recording.is_written:
+            return
+        if recording.awaits_shadows:
+            self._unwritten[recording] = data
+        else:
+            self._unwritten.pop(recording, None)
+            recording.is_written = True
+            self.file.write(data)
+
+
+class SamplingRecorder(Recorder):
+    """Also records a sample of all requests, and requests that ask for it."""
+
+    def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
+        """Begin the record of a request."""
+        wanted_for = self._wanted_for(request)
+        if not wanted_for:
+            return
+        if len(self._waiting) >= _MOST_WAITING or self._open >= _MOST_OPEN:
+            self.lost["busy"] += 1
+            return
+        timings = Timings(scheduling=round(scheduling_seconds, 6))
+        recording = self._recording(request, result, self._setup.profiles(), wanted_for, timings)
+        request.put(RECORDING, recording)
+        self._open += 1
+        self._want(recording)
+
+    def completed(self, routing: Routing, cause: Cause) -> None:
+        """Complete the record of a request."""
+        recording = routing.request.get(RECORDING)
+        if recording is None:
+            super().completed(routing, cause)
+            return
+        self._open -= 1
+        recording.complete(routing, cause, self._clock.now())
+        self._want(recording)
+
+
+def recorder_of(settings: DecisionSettings, clock: Clock, setup: Setup) -> Recorder:
+    """Return a recorder that costs a request as little as the settings allow; raises ConfigurationError."""
+    kind = SamplingRecorder if settings.records_routed else Recorder
+    return kind(settings, clock, setup)
+
+
+def _unread(headers: Headers, model: str) -> Request:
+    """Return a request that was refused before its body was read."""
+    return Request(headers.get(REQUEST_ID, ""), RequestBody(model=model), headers, path_of(headers))

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded decisions, taken again by a configuration: on the endpoints that the record lists, as they were then."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from epp.config import Assembly
+from epp.explain.record import DecisionRecord, ProfileRun
+from epp.explain.replay_plugins import Recalled, RecordedFilter, RecordedScorer
+from epp.framework.accelerators.tag import AcceleratorTag, Cost
+from epp.framework.arrays import Floats, Mask, read_only
+from epp.framework.candidates import Candidates
+from epp.framework.endpoint import Endpoint
+from epp.framework.errors import RequestError
+from epp.framework.guard import Guard, SchedulingObserver
+from epp.framework.headers import OBJECTIVE, PATHS
+from epp.framework.plugin import Plugin
+from epp.framework.records import Records
+from epp.framework.request import (
+    AGENT_IDENTITY,
+    BYTES_PER_TOKEN,
+    PREFIX_MATCH,
+    PROMPT_TOKENS,
+    SESSION_ID,
+    DataKey,
+    Headers,
+    Request,
+    RequestBody,
+)
+from epp.framework.result import SchedulingResult
+from epp.framework.roles import Producer
+from epp.framework.snapshot import (
+    ACCELERATOR,
+    CORE_COLUMNS,
+    IN_FLIGHT,
+    INHERITED,
+    KV_USAGE,
+    LAST_PICKED,
+    METRICS_AT,
+    RUNNING,
+    WAITING,
+    Snapshot,
+)
+from epp.framework.tenants import TENANT, Tenant
+from epp.routing.scheduling import Profile, Scheduler
+
+_KNOWN = (WAITING, RUNNING, KV_USAGE, IN_FLIGHT)
+RECORDED = frozenset(
+    datum.name for datum in (*_KNOWN, LAST_PICKED, METRICS_AT, ACCELERATOR, TENANT, PROMPT_TOKENS, INHERITED)
+)
+"""Names of the data that records have, or that is nearly so: tokens by the size of the body."""
+_OF_PROMPTS = frozenset(key.name for key in (PREFIX_MATCH, SESSION_ID, AGENT_IDENTITY))
+"""Names of what producers make of prompts and headers, which records do not have."""
+_PORT = 1
+_FIRST_ADDRESS = 0x0A000001
+"""10.0.0.1: an address of its own for each endpoint, where the record has only a name."""
+
+
+@dataclass(slots=True)
+class Fleet:
+    """The endpoints of all records, each with a slot of its own."""
+
+    slots: dict[str, int] = field(default_factory=dict)
+    endpoints: list[Endpoint] = field(default_factory=list)
+    tags: list[AcceleratorTag] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, records: Iterable[DecisionRecord]) -> "Fleet":
+        """Return the endpoints of these records, in the order of the pool as far as it shows, with their hardware."""
+        fleet, records = cls(), list(records)
+        for name in _in_order(records):
+            fleet._slot(name)
+        for record in records:
+            for run in record.profiles:
+                fleet._add(run)
+            if record.pick is not None and record.pick.accelerator_model and record.pick.endpoint in fleet.slots:
+                fleet._name_model(fleet.slots[record.pick.endpoint], record.pick.accelerator_model)
+        return fleet
+
+    def _add(self, run: ProfileRun) -> None:
+        for name in endpoints_of(run):
+            self._slot(name)
+        for candidate in run.candidates:
+            slot = self._slot(candidate.endpoint)
+            if not self.tags[slot].classes and (candidate.accelerator or candidate.cost_per_hour is not None):
+                names = (candidate.accelerator,) if candidate.accelerator else ()
+                cost = Cost(per_hour=candidate.cost_per_hour)
+                self.tags[slot] = AcceleratorTag(classes=names, count=1, cost=cost).located()
+
+    def _name_model(self, slot: int, model: str) -> None:
+        tag = self.tags[slot]
+        if not tag.model:
+            self.tags[slot] = AcceleratorTag(classes=tag.classes, model=model, count=1, cost=tag.cost).located()
+
+    def _slot(self, name: str) -> int:
+        slot = self.slots.get(name)
+        if slot is None:
+            slot = self.slots[name] = len(self.slots)
+            number = _FIRST_ADDRESS + slot
+            address = ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))
+            self.endpoints.append(Endpoint(name, address, _PORT))
+            self.tags.append(AcceleratorTag())
+        return slot
+
+
+def endpoints_of(run: ProfileRun) -> Collection[str]:
+    """Return the endpoints with enough data in a run: scored ones and dropped ones.
+
+    In a run without scores, also the endpoints that filters kept.
+    """
+    dropped = {drop.endpoint: None for step in run.filters for drop in step.dropped}
+    if run.candidates:
+        return {each.endpoint: None for each in run.candidates} | dropped
+    return {name: None for step in run.filters for name in step.kept} | dropped
+
+
+def _in_order(records: Iterable[DecisionRecord]) -> Iterable[str]:
+    """Return endpoints in the order of the pool, by which pickers number them: filters list them in that order.
+
+    Nothing where that changed.
+    """
+    before: dict[str, set[str]] = {}
+    for record in records:
+        for run in record.profiles:
+            for step in run.filters:
+                for names in (step.kept, [drop.endpoint for drop in step.dropped]):
+                    for former, name in pairwise(names):
+                        before.setdefault(name, set()).add(former)
+    try:
+        return tuple(TopologicalSorter(before).static_order())
+    except CycleError:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A decision as a configuration takes it."""
+
+    endpoint: str = ""
+    """Empty for a request that is refused."""
+    slot: int = -1
+    error: str = ""
+
+
+class Replay:
+    """One configuration, which takes recorded decisions again.
+
+    What a plugin said then counts again where the configuration under which it was recorded has the same plugin, with
+    the same parameters: also what it had learned then. All others are asked again, and know what the record has: load,
+    accelerators and their price.
+    """
+
+    def __init__(self, assembly: Assembly, recorded_by: Assembly, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._assembly = assembly
+        self._recalled = Recalled()
+        same = same_plugins(assembly, recorded_by)
+        scheduler = assembly.pipeline.scheduler
+        self._profiles = {
+            name: _with_recorded(profile, self._recalled, same) for name, profile in scheduler.profiles.items()
+        }
+        observer = SchedulingObserver()
+        self._guard = Guard(observer)
+        self._scheduler = Scheduler(self._profiles, scheduler.profile_picker, scheduler.aggregator, observer=observer)
+        self._records = _records(fleet)
+
+    def take(self, record: DecisionRecord, last_picked: Floats) -> Taken:
+        """Return what becomes of a recorded request."""
+        snapshot = self._snapshot(record, last_picked)
+        self._recalled.use(record, self._fleet.slots)
+        request = _request(record)
+        candidates = Candidates(snapshot, snapshot.available)
+        try:
+            for producer in self._assembly.pipeline.of(Producer):
+                self._guard.call(Producer.role, producer, producer.produce, request, candidates)
+            result: SchedulingResult = self._scheduler.schedule(request, candidates)
+        except RequestError as error:
+            return Taken(error=type(error).__name__.removesuffix("Error"))
+        return Taken(result.targets[0].name, result.primary.slot)
+
+    def _snapshot(self, record: DecisionRecord, last_picked: Floats) -> Snapshot:
+        slots, count = self._fleet.slots, len(self._fleet.slots)
+        columns = {column.name: np.full(count, column.unknown) for column in CORE_COLUMNS}
+        there: Mask = np.zeros(count, dtype=np.bool_)
+        for run in record.profiles:
+            there[[slots[name] for name in endpoints_of(run)]] = True
+            for each in run.candidates:
+                slot = slots[each.endpoint]
+                values = (each.waiting, each.running, each.kv_usage, each.in_flight)
+                for column, value in zip(_KNOWN, values, strict=True):
+                    if value is not None:
+                        columns[column.name][slot] = value
+        columns[LAST_PICKED.name] = last_picked.copy()
+        available = read_only(there.nonzero()[0])
+        return Snapshot(
+            slots=available,
+            available=available,
+            endpoints=self._records[0],
+            columns=MappingProxyType({name: read_only(values) for name, values in columns.items()}),
+            attributes=self._records[1],
+            dry_run=True,
+        )
+
+
+def same_plugins(one: Assembly, other: Assembly) -> frozenset[str]:
+    """Return the names of plugins that both have, of the same type, with the same parameters, and fed by the same."""
+    others = other.instances.by_name
+    return frozenset(
+        name
+        for name, plugin in one.instances.by_name.items()
+        if name in others and _are_same(plugin, others[name]) and _are_fed_the_same(plugin, one, other)
+    )
+
+
+def _are_fed_the_same(plugin: Plugin[Any], one: Assembly, other: Assembly) -> bool:
+    names = {datum.name for datum in (*plugin.reads, *plugin.may_read) if isinstance(datum, DataKey)}
+    here, there = _writers(one, names), _writers(other, names)
+    return here.keys() == there.keys() and all(_are_same(each, there[name]) for name, each in here.items())
+
+
+def asked_anew(assembly: Assembly, recorded_by: Assembly) -> Mapping[str, tuple[str, ...]]:
+    """Return the filters and scorers of a configuration that are asked again, with the data that no record has."""
+    same = same_plugins(assembly, recorded_by)
+    return {
+        plugin.name: tuple(dict.fromkeys(_lacking(plugin, assembly, frozenset())))
+        for profile in assembly.pipeline.scheduler.profiles.values()
+        for plugin in _members(profile)
+        if plugin.name not in same
+    }
+
+
+def _lacking(plugin: Plugin[Any], assembly: Assembly, asked: frozenset[str]) -> Iterator[str]:
+    """Yield the data that a plugin reads, and no record has, nor any producer can make of what records have."""
+    for datum in (*plugin.reads, *plugin.may_read):
+        name = datum.name
+        if name in RECORDED:
+            continue
+        writers = _writers(assembly, {name}) if isinstance(datum, DataKey) and name not in _OF_PROMPTS else {}
+        if not writers or name in asked:
+            yield name
+        for writer in writers.values():
+            if name not in asked:
+                yield from _lacking(writer, assembly, asked | {name})
+
+
+def _members(profile: Profile) -> Iterator[Plugin[Any]]:
+    yield from (member.filter for member in profile.filters)
+    yield from (member.scorer for member in profile.scorers)
+
+
+def _are_same(one: Plugin[Any], other: Plugin[Any]) -> bool:
+    return type(one) is type(other) and bool(one.parameters == other.parameters)
+
+
+def _writers(assembly: Assembly, names: Collection[str]) -> Mapping[str, Plugin[Any]]:
+    """Return the plugins that write data of requests, by name."""
+    return {
+        plugin.name: plugin
+        for plugin in assembly.plugins
+        for datum in plugin.writes
+        if isinstance(datum, DataKey) and datum.name in names
+    }
+
+
+def _with_recorded(profile: Profile, recalled: Recalled, same: frozenset[str]) -> Profile:
+    return replace(
+        profile,
+        filters=tuple(
+            replace(member, filter=RecordedFilter(member.filter, recalled)) if member.filter.name in same else member
+            for member in profile.filters
+        ),
+        scorers=tuple(
+            replace(member, scorer=RecordedScorer(member.scorer, recalled)) if member.scorer.name in same else member
+            for member in profile.scorers
+        ),
+    )
+
+
+def _records(fleet: Fleet) -> tuple[Records[Endpoint | None], Mapping[str, Records[Any]]]:
+    endpoints: tuple[Endpoint | None, ...] = tuple(fleet.endpoints)
+    return Records(endpoints), MappingProxyType({ACCELERATOR.name: Records(tuple(fleet.tags))})
+
+
+def _request(record: DecisionRecord) -> Request:
+    asked = record.asked
+    fields = [(PATHS[0], asked.path)]
+    if asked.objective:
+        fields.append((OBJECTIVE[0], asked.objective))
+    body = RequestBody(model=asked.model, prompt_tokens=asked.size_bytes // BYTES_PER_TOKEN, streaming=asked.streaming)
+    request = Request(
+        record.request_id,
+        body,
+        Headers(fields),
+        path=asked.path,
+        size_bytes=asked.size_bytes,
+        fairness_id=asked.fairness_id,
+        seed=int(asked.seed, 16) if asked.seed else 0,
+        target_model=asked.target_model,
+        rewritten_by=asked.rewrite,
+        priority=asked.priority,
+        objective=asked.objective,
+        dry_run=True,
+    )
+    if asked.tenant:
+        request.put(TENANT, Tenant(name=asked.tenant))
+    return request

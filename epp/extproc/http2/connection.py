@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One HTTP/2 connection of a gRPC server, without I/O: bytes in, bytes in `out`."""
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from struct import Struct
+from typing import Final
+
+from epp.extproc.http2.calls import Calls
+from epp.extproc.http2.capacity import BufferedBytes
+from epp.extproc.http2.control import Control
+from epp.extproc.http2.endings import Endings
+from epp.extproc.http2.frames import DATA, HEAD, HEAD_BYTES, MESSAGE_HEAD, PREFACE, goaway_frame, rst_stream_frame
+from epp.extproc.http2.inbox import PREFIX_BYTES
+from epp.extproc.http2.incoming import Incoming
+from epp.extproc.http2.limits import Budget, Limits
+from epp.extproc.http2.liveness import Liveness
+from epp.extproc.http2.pace import MOST_IN_A_TURN
+from epp.extproc.http2.rate_limited_log import RateLimitedLog
+from epp.extproc.http2.receiving import Receiving
+from epp.extproc.http2.sending import Sending
+from epp.extproc.http2.service import Host, Methods
+from epp.extproc.http2.status import ErrorCode, GoawayError, ResetError, Status
+from epp.extproc.http2.streams import Fate, Stream, StreamTable
+
+_FAST_BYTES: Final = HEAD_BYTES + PREFIX_BYTES
+_LENGTH: Final = Struct(">BH")
+_VIEW_BYTES: Final = 8192
+"""DATA from this size on is copied once, as its message is put together."""
+_NO_LIMIT: Final = 2**62
+_ID_MASK: Final = 0x7FFF_FFFF
+
+_FEW_FRAMES: Final = 4
+"""In each turn at least so many are handled."""
+_ENDED_AT_ONCE: Final = MOST_IN_A_TURN
+
+
+def _never() -> bool:
+    return False
+
+
+class Connection:
+    """`start` once, then `receive` what comes, `check` the time, and `lose` it at the end."""
+
+    def __init__(
+        self,
+        methods: Methods,
+        limits: Limits,
+        host: Host,
+        peer: str,
+        now: float,
+        *,
+        complaints: RateLimitedLog | None = None,
+        held: BufferedBytes | None = None,
+    ) -> None:
+        """Prepare; `held` has an account for each stream."""
+        self._complaints = complaints or RateLimitedLog()
+        self._limits = limits
+        self._host = host
+        self._peer = peer
+        self._now = now
+        self._table = StreamTable(Budget(limits.strays, "frames on closed streams"))
+        self._streams = self._table.open
+        self._sending = Sending(limits.max_sent_message_bytes)
+        self._receiving = Receiving(self._sending, limits)
+        self._endings = Endings(
+            limits,
+            sending=self._sending,
+            receiving=self._receiving,
+            table=self._table,
+            host=host,
+            peer=peer,
+        )
+        self._calls = Calls(
+            methods,
+            self._endings,
+            sending=self._sending,
+            receiving=self._receiving,
+            table=self._table,
+            host=host,
+            peer=peer,
+            limits=limits,
+        )
+        self._control = Control(self._sending, self._receiving, self._table, limits)
+        self._liveness = Liveness(self._control, self._table, limits, now)
+        self._incoming = Incoming(
+            self._table,
+            sending=self._sending,
+            receiving=self._receiving,
+            calls=self._calls,
+            endings=self._endings,
+            control=self._control,
+            limits=limits,
+            held=BufferedBytes("bytes", _NO_LIMIT) if held is None else held,
+        )
+        self._faults = Budget(limits.strays, "streams that break a rule")
+        self._preface = PREFACE
+        self._rest = b""
+        self._has_turn = True
+        self._plain = False  # whether a DATA frame may come: after SETTINGS, outside of a header block
+        self.closed = False
+        """Whether the transport is to be closed once everything is written."""
+
+    @property
+    def open_streams(self) -> int:
+        """Streams that are not closed in both directions."""
+        return len(self._streams)
+
+    @property
+    def has_served(self) -> bool:
+        """Whether a stream was ever opened."""
+        return self._table.last_id > 0
+
+    @property
+    def out(self) -> list[bytes | memoryview]:
+        """What to write, in order; to be cleared by the writer."""
+        return self._sending.out
+
+    def start(self) -> None:
+        """Send our SETTINGS."""
+        self._control.greet(self._now)
+
+    def receive(self, data: bytes, now: float, is_over: Callable[[], bool] = _never) -> bytes:
+        """Take bytes of the peer, however they are cut; return those left for another turn, if this `is_over`."""
+        self._now = now
+        later = b""
+        if self.closed:
+            return later
+        try:
+            if self._preface:
+                data = self._check_preface(data)
+            if self._rest:
+                data = self._complete_first(data)
+            self._has_turn = True
+            done = self._frames(data, is_over)
+            if not self._has_turn:
+                later = data[done:]
+            elif done < len(data):
+                self._rest = data[done:]
+        except GoawayError as fault:
+            self.fail(fault.code, str(fault))
+        if not self._streams and self.finished:
+            self.lose()
+            later = b""
+        return later
+
+    def settled(self, stream_id: int, error: Exception | None) -> None:
+        """Go on with the stream whose answer is settled, or given up."""
+        self._calls.settled(stream_id, error)
+
+    def go_away(self) -> None:
+        """Ask the peer to open no more streams, and end once there is none."""
+        self._control.go_away()
+
+    def cut(self) -> None:
+        """End all calls with UNAVAILABLE, then the connection."""
+        if self.closed:
+            return
+        self._control.last_call()
+        for stream in list(self._streams.values()):
+            if stream.outbox:
+                self._endings.reset(stream, ErrorCode.CANCEL)
+            else:
+                self._endings.finish(stream, Status.UNAVAILABLE, "the server shuts down")
+        self.lose()
+
+    def fail(self, code: ErrorCode, problem: str) -> None:
+        """End the connection with GOAWAY."""
+        if self.closed:
+            return
+        if code is not ErrorCode.NO_ERROR:
+            self._complaints.warn("gRPC connection ended", self._now, code=code.name, problem=problem, peer=self._peer)
+        self.lose()
+        refusing_above = self._control.refusing_above  # once said, it may not rise
+        last_id = self._table.last_id if refusing_above is None else refusing_above
+        self._sending.out.append(goaway_frame(last_id, code, problem))
+
+    def lose(self) -> None:
+        """Close all calls, of very many some in later turns: the connection has ended."""
+        self.closed = True
+        self._rest = b""
+        for stream in list(islice(self._streams.values(), _ENDED_AT_ONCE)):
+            self._endings.drop(stream, Fate.RESET)
+        if self._streams:
+            self._host.after(0, self.lose)
+
+    def check(self, now: float) -> float:
+        """Act on what is overdue; return the seconds until the next check."""
+        overdue = self._liveness.overdue(now, heard_at=self._now)
+        if overdue is not None:
+            self.fail(overdue.code, str(overdue))
+        return max(self._liveness.next_due(heard_at=self._now) - now, 0.0)
+
+    def sweep(self, now: float) -> bool:
+        """End the calls of which nothing has moved for too long; return whether more are left than end at once."""
+        return self._calls.sweep(now, most=_ENDED_AT_ONCE)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do, as one side has said GOAWAY and no stream is open."""
+        control = self._control
+        return (control.refusing_above is not None or control.peer_going_away) and not self._streams
+
+    def _frames(self, data: bytes, is_over: Callable[[], bool] = _never) -> int:
+        """Handle all frames that are whole, or those of this turn; return the place after them."""
+        streams = self._streams
+        receiving = self._receiving
+        unpack = MESSAGE_HEAD.unpack_from
+        most = self._limits.max_frame_bytes
+        most_fast = min(most, self._limits.max_message_bytes + PREFIX_BYTES)
+        at, end, now = 0, len(data), self._now
+        viewed: dict[int, int] = {}  # stream -> bytes of this read that were given to it as they are
+        count = 0
+        while end - at >= HEAD_BYTES:
+            count += 1
+            if count > _FEW_FRAMES and is_over():
+                self._has_turn = False
+                break
+            if end - at >= _FAST_BYTES:
+                high, low, kind, flags, stream_id, compressed, size = unpack(data, at)
+                length = low | high << 16
+                stop = at + HEAD_BYTES + length
+                if (
+                    kind == DATA
+                    and not flags
+                    and stop <= end
+                    and size == length - PREFIX_BYTES
+                    and not compressed
+                    and (stream := streams.get(stream_id)) is not None
+                    and stream.ready
+                    and self._plain
+                    and length <= stream.receive_window
+                    and length <= receiving.window
+                    and length <= most_fast
+                ):  # a whole message for a stream that waits for it
+                    stream.heard_at = now
+                    stream.receive_window -= length
+                    receiving.window -= length
+                    self._calls.deliver(stream, data[at + _FAST_BYTES : stop])
+                    if stream.receive_window < receiving.stream_low or receiving.window < receiving.low:
+                        self._give_back(stream)
+                    at = stop
+                    continue
+            else:
+                high, low, kind, flags, stream_id = HEAD.unpack_from(data, at)
+                length = low | high << 16
+                stop = at + HEAD_BYTES + length
+            if length > most:
+                raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+            if stop > end:
+                break
+            if kind == DATA and length >= _VIEW_BYTES:
+                payload: bytes | memoryview = memoryview(data)[at + HEAD_BYTES : stop]
+                viewed[stream_id] = viewed.get(stream_id, 0) + length
+            else:
+                payload = data[at + HEAD_BYTES : stop]
+            self._frame(kind, flags, stream_id & _ID_MASK, payload)
+            at = stop
+        if viewed and 2 * sum(viewed.values()) < end:
+            self._let_go(viewed)
+        return at
+
+    def _let_go(self, viewed: Iterable[int]) -> None:
+        """Copy what streams wait for: it is little of a read, and would keep all of it."""
+        for stream_id in viewed:
+            stream = self._streams.get(stream_id & _ID_MASK)
+            if stream is not None:
+                stream.inbox.own()
+
+    def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes | memoryview) -> None:
+        if not self._streams and self.finished:  # what follows in the same read is not read, as in a later one
+            self.lose()
+            return
+        try:
+            self._incoming.frame(kind, flags, stream_id, payload, self._now)
+        except ResetError as fault:
+            self._faults.spend(self._now)
+            stream = self._streams.get(fault.stream_id)
+            if stream is not None:
+                self._endings.reset(stream, fault.code)
+            else:
+                self._sending.out.append(rst_stream_frame(fault.stream_id, fault.code))
+                if self._table.fate(fault.stream_id) is not Fate.IDLE:
+                    self._table.note(fault.stream_id, Fate.ABANDONED)
+        self._plain = self._incoming.takes_data
+
+    def _give_back(self, stream: Stream) -> None:
+        if stream.id in self._streams:
+            self._receiving.account(stream)
+        else:
+            self._receiving.give_back()
+
+    def _complete_first(self, data: bytes) -> bytes:
+        """Handle the frame that began in an earlier read, if it is whole now; return what follows it."""
+        rest = self._rest
+        if len(rest) < HEAD_BYTES:
+            missing = HEAD_BYTES - len(rest)
+            rest, data = rest + data[:missing], data[missing:]
+            if len(rest) < HEAD_BYTES:
+                self._rest = rest
+                return data
+        high, low = _LENGTH.unpack_from(rest)
+        missing = HEAD_BYTES + (low | high << 16) - len(rest)
+        self._rest = rest + data[:missing]
+        if missing <= len(data):
+            whole, self._rest = self._rest, b""
+            self._frames(whole)
+        elif (low | high << 16) > self._limits.max_frame_bytes:
+            raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, "a frame that is too large")
+        return data[missing:]
+
+    def _check_preface(self, data: bytes) -> bytes:
+        """Return what follows the preface."""
+        preface = self._preface
+        size = min(len(preface), len(data))
+        if data[:size] != preface[:size]:
+            raise GoawayError(ErrorCode.PROTOCOL_ERROR, "no HTTP/2 preface")
+        self._preface = preface[size:]
+        return data[size:]

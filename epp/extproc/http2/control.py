@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conversation about the connection itself: SETTINGS, PING and GOAWAY."""
+
+from struct import Struct
+from typing import Final
+
+from epp.extproc.http2.frames import (
+    ACK,
+    DEFAULT_WINDOW,
+    MAX_MAX_FRAME,
+    MAX_STREAM_ID,
+    MAX_WINDOW,
+    MIN_MAX_FRAME,
+    PING,
+    SETTINGS,
+    Setting,
+    frame,
+    goaway_frame,
+    settings_frame,
+    window_update_frame,
+)
+from epp.extproc.http2.limits import Budget, Limits
+from epp.extproc.http2.receiving import Receiving
+from epp.extproc.http2.sending import LARGEST_FRAME, Sending
+from epp.extproc.http2.status import ErrorCode, GoawayError
+from epp.extproc.http2.streams import Stream, StreamTable
+
+_SETTING: Final = Struct(">HL")
+_PING_BYTES: Final = 8
+_KEEPALIVE: Final = b"epp-live"
+_DRAIN: Final = b"epp-last"
+
+
+class Control:
+    """Answers SETTINGS and PING, and says GOAWAY; expects acknowledgements of its own."""
+
+    def __init__(self, sending: Sending, receiving: Receiving, table: StreamTable, limits: Limits) -> None:
+        self._sending = sending
+        self._receiving = receiving
+        self._table = table
+        self._limits = limits
+        self._pings = Budget(limits.pings, "PING frames")
+        self._settings = Budget(limits.settings, "SETTINGS frames")
+        self._windows = (0, 0)  # at the last PING; data changes them
+        self.settings_seen = False
+        self.settings_due: float | None = None
+        """When the acknowledgement of our SETTINGS must have come; None once it has."""
+        self.going_away = False
+        """Whether the peer was told to open no more streams; those already on their way are served."""
+        self.refusing_above: int | None = None
+        """The last stream that is served; None for no limit."""
+        self.peer_going_away = False
+        self.ping_due: float | None = None
+        """When the answer to a keepalive PING must have come."""
+
+    def greet(self, now: float) -> None:
+        """Send our SETTINGS."""
+        limits = self._limits
+        values = {
+            Setting.MAX_CONCURRENT_STREAMS: limits.max_streams,
+            Setting.INITIAL_WINDOW_SIZE: limits.stream_window,
+            Setting.MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
+        }
+        if limits.max_frame_bytes != MIN_MAX_FRAME:
+            values[Setting.MAX_FRAME_SIZE] = limits.max_frame_bytes
+        self._sending.out.append(settings_frame(values))
+        self._sending.out.append(window_update_frame(0, limits.connection_window - DEFAULT_WINDOW))
+        self.settings_due = now + limits.settings_seconds
+
+    def on_settings(self, flags: int, stream_id: int, payload: bytes, now: float) -> list[Stream]:
+        """Apply the peer's SETTINGS; return the streams whose outbox they have emptied."""
+        if stream_id:
+            raise GoawayError(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
+        if flags & ACK:
+            if payload:
+                raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS with a payload")
+            self.settings_due = None
+            return []
+        if len(payload) % _SETTING.size:
+            raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong length")
+        self._settings.spend(now)
+        self.settings_seen = True
+        values: dict[int, int] = {}
+        for key, value in _SETTING.iter_unpack(payload):
+            _check(key, value)
+            values[key] = value  # of several the last one counts
+        self._sending.out.append(frame(SETTINGS, ACK, 0))
+        return self._apply(values)
+
+    def on_ping(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        """Answer a PING, or take the answer to one of ours."""
+        if stream_id:
+            raise GoawayError(ErrorCode.PROTOCOL_ERROR, "PING on a stream")
+        if len(payload) != _PING_BYTES:
+            raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, "PING of a wrong length")
+        if not flags & ACK:
+            windows = self._sending.window, self._receiving.window
+            if windows == self._windows:
+                self._pings.spend(now)
+            self._windows = windows
+            self._sending.out.append(frame(PING, ACK, 0, payload))
+        elif payload == _DRAIN and self.going_away:
+            self.last_call()
+
+    def on_goaway(self, stream_id: int, payload: bytes) -> None:
+        """Note that the peer opens no more streams."""
+        if stream_id:
+            raise GoawayError(ErrorCode.PROTOCOL_ERROR, "GOAWAY on a stream")
+        if len(payload) < _PING_BYTES:
+            raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY of a wrong length")
+        self.peer_going_away = True
+
+    def ask_alive(self, now: float) -> None:
+        """Send a keepalive PING."""
+        self._sending.out.append(frame(PING, 0, 0, _KEEPALIVE))
+        self.ping_due = now + self._limits.keepalive_timeout_seconds
+
+    def go_away(self) -> None:
+        """Ask the peer to open no more streams; with the answer to a PING, all that it opened before have come."""
+        if not self.going_away:
+            self.going_away = True
+            self._sending.out.append(goaway_frame(MAX_STREAM_ID, ErrorCode.NO_ERROR))
+            self._sending.out.append(frame(PING, 0, 0, _DRAIN))
+
+    def last_call(self) -> None:
+        """Say which stream is the last to be served."""
+        if self.refusing_above is None:
+            self.going_away = True
+            self.refusing_above = self._table.last_id
+            self._sending.out.append(goaway_frame(self._table.last_id, ErrorCode.NO_ERROR))
+
+    def _apply(self, values: dict[int, int]) -> list[Stream]:
+        sending = self._sending
+        if Setting.HEADER_TABLE_SIZE in values:
+            sending.drop_table()
+        sending.max_frame = min(values.get(Setting.MAX_FRAME_SIZE, sending.max_frame), LARGEST_FRAME)
+        if Setting.INITIAL_WINDOW_SIZE not in values:
+            return []
+        return sending.set_initial_window(values[Setting.INITIAL_WINDOW_SIZE], list(self._table.open.values()))
+
+
+def _check(key: int, value: int) -> None:
+    match key:
+        case Setting.ENABLE_PUSH if value > 1:
+            raise GoawayError(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
+        case Setting.INITIAL_WINDOW_SIZE if value > MAX_WINDOW:
+            raise GoawayError(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
+        case Setting.MAX_FRAME_SIZE if not MIN_MAX_FRAME <= value <= MAX_MAX_FRAME:
+            raise GoawayError(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of its range")

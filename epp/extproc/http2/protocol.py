@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries a connection on asyncio: one read, all its frames, all replies, one write."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, cast
+
+from epp.extproc.http2.capacity import BufferedBytes
+from epp.extproc.http2.connection import Connection
+from epp.extproc.http2.fair_scheduler import FairScheduler
+from epp.extproc.http2.limits import Limits
+from epp.extproc.http2.pace import MOST_IN_A_TURN, Pace
+from epp.extproc.http2.peers import peer_of
+from epp.extproc.http2.rate_limited_log import RateLimitedLog
+from epp.extproc.http2.service import Cancellable, Methods, PendingAnswer
+from epp.extproc.http2.tls import speaks_http2
+
+_LINGER_SECONDS = 1.0
+_MOST_LATER_BYTES = 65_536
+"""What may wait for the next turn before nothing more is read."""
+FEW_PIECES = 16
+MANY_BYTES = 524_288
+"""After so many, the rest is for the next turn: the system copies them, and loopback delivers them, at once."""
+
+
+class Registry(Protocol):
+    """Keeps track of the connections of a server."""
+
+    @property
+    def complaints(self) -> RateLimitedLog:
+        """Takes warnings about clients."""
+
+    @property
+    def held(self) -> BufferedBytes:
+        """Counts what the connections hold."""
+
+    @property
+    def pace(self) -> Pace:
+        """Spreads the ends of calls over turns of the event loop."""
+
+    @property
+    def turns(self) -> FairScheduler:
+        """Shares turns of the event loop out among connections."""
+
+    def connection_opened(self, protocol: "GrpcProtocol") -> bool:
+        """Take note of a connection; return False where there are too many."""
+
+    def connection_closed(self, protocol: "GrpcProtocol") -> None:
+        """Forget a connection."""
+
+
+class GrpcProtocol(asyncio.Protocol):
+    """The server's side of one transport."""
+
+    def __init__(self, methods: Methods, limits: Limits, registry: Registry, loop: asyncio.AbstractEventLoop) -> None:
+        self._methods = methods
+        self._limits = limits
+        self._registry = registry
+        self._loop = loop
+        self._time = loop.time
+        self._transport: asyncio.Transport | None = None
+        self._connection: Connection | None = None
+        self._held: dict[int, asyncio.Task[None]] = {}
+        self._checking: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+        self._flushing = False
+        self._closing = False
+        self._is_counted = False
+        self._is_ending = False
+        self._is_paused = False
+        self._later = b""  # what came and has to wait for another turn of the loop
+        self._awaits_turn = False
+        self._read_at = 0.0
+        self._turn_ends = 0.0  # 0 before a read has asked
+        self._unwritten = registry.held.account()
+
+    # what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet the client."""
+        if not speaks_http2(transport.get_extra_info("ssl_object")):
+            problem = "TLS connection refused: the client must offer the protocol h2 (ALPN)"
+            self._registry.complaints.warn(problem, self._time(), peer=peer_of(transport))
+            transport.close()
+            self._loop.call_later(_LINGER_SECONDS, cast("asyncio.Transport", transport).abort)
+            return
+        if not self._registry.connection_opened(self):
+            cast("asyncio.Transport", transport).abort()
+            return
+        self._is_counted = True
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
+        self._connection = Connection(
+            self._methods,
+            self._limits,
+            self,
+            peer_of(transport),
+            self._time(),
+            complaints=self._registry.complaints,
+            held=self._registry.held,
+        )
+        self._connection.start()
+        self._check()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle one read, as far as this turn allows."""
+        if self._later:
+            self._later += data
+        elif self._registry.turns.must_wait(len(data), self._time()):
+            self._later = data
+            self._come_again()
+        else:
+            self._take(data)
+        if len(self._later) > _MOST_LATER_BYTES and self._transport is not None:
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """Close, once what came is handled: HTTP/2 knows no connection that is open on one side."""
+        transport = self._transport
+        self._is_ending = bool(self._later and transport is not None and transport.get_extra_info("ssl_object") is None)
+        return self._is_ending  # over TLS it closes in any case
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Close all calls."""
+        del exc  # what a broken connection says matters to no call
+        for timer in (self._checking, self._stalled):
+            if timer is not None:
+                timer.cancel()
+        self._checking = self._stalled = None
+        self._transport = None
+        self._later = b""
+        self._unwritten.close()
+        if self._is_counted:
+            self._registry.connection_closed(self)
+        if self._connection is not None:
+            self._registry.pace.do(self._lose, MOST_IN_A_TURN)
+
+    def pause_writing(self) -> None:
+        """Read no more while the client reads nothing."""
+        self._is_paused = True
+        if self._transport is not None:
+            self._unwritten.on_give_way = self.abort
+            self._count_unwritten()
+            if not self._closing:
+                self._transport.pause_reading()
+            self._expect_progress()
+
+    def resume_writing(self) -> None:
+        """Read on, unless all that is left to do is to write the rest: for that the client keeps its time."""
+        self._is_paused = False
+        self._count_unwritten()
+        if self._closing:
+            return
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+        if self._later:
+            self._come_again()
+        elif self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # what the connection calls
+
+    def hold(self, stream_id: int, waiting: PendingAnswer) -> Cancellable:
+        """Settle an answer in a task."""
+        task = self._loop.create_task(self._settle(waiting))
+        self._held[id(task)] = task
+        task.add_done_callback(lambda done: self._settled(stream_id, done))
+        return _Holding(task, self._registry.pace)
+
+    def after(self, seconds: float, act: Callable[[], None]) -> Cancellable:
+        """Call `act` later; after no time, in a turn in which no other calls end."""
+        if not seconds:
+            return self._loop.call_later(0, self._registry.pace.do, partial(self._act, act), MOST_IN_A_TURN)
+        return self._loop.call_later(seconds, self._act, act)
+
+    def flush(self) -> None:
+        """Write at the end of this turn of the loop."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    # what the server calls
+
+    def go_away(self) -> None:
+        """Ask the client to open no more streams, and close when there are none."""
+        if self._connection is not None:
+            self._connection.go_away()
+            self._write()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no stream."""
+        return self._connection is not None and not self._connection.open_streams
+
+    @property
+    def has_served(self) -> bool:
+        """Whether it ever had a stream."""
+        return self._connection is not None and self._connection.has_served
+
+    def sweep(self, now: float) -> bool:
+        """End the calls of which nothing has moved for too long; return whether more are left than end at once."""
+        if self._connection is None:
+            return False
+        has_more = self._connection.sweep(now)
+        self._write()
+        return has_more
+
+    def make_room(self) -> None:
+        """Close at once, for another connection."""
+        if self._connection is not None:
+            self._connection.lose()
+        self.abort()
+
+    def cut(self) -> None:
+        """End all calls, then the connection."""
+        if self._connection is not None:
+            self._connection.cut()
+            self._write()
+
+    def abort(self) -> None:
+        """Close without writing what is left."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _lose(self) -> None:
+        if self._connection is not None:
+            self._connection.lose()
+            self._connection.out.clear()
+        self._forget_if_settled()
+
+    def _take(self, data: bytes) -> None:
+        """Handle what came; what this turn has no time for is left."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._turn_ends, self._read_at = 0.0, self._time()
+        self._later = connection.receive(data, self._read_at, self._is_turn_over)
+        if connection.out or connection.closed:
+            self._write()
+        if self._later:
+            self._come_again()
+
+    def _come_again(self) -> None:
+        if not self._awaits_turn:
+            self._awaits_turn = True
+            self._registry.turns.wait(self._resume)
+
+    def _resume(self) -> None:
+        """Handle what was left, then read on."""
+        self._awaits_turn = False
+        if self._is_paused or not self._later:
+            return
+        data, self._later = self._later, b""
+        try:
+            self._take(data)
+        except BaseException:  # as event loops do where a read raises: else nothing would ever be read again
+            self.abort()
+            raise
+        self._read_on()
+        if self._is_ending and not self._later and self._transport is not None:
+            self._transport.close()
+
+    def _read_on(self) -> None:
+        transport = self._transport
+        if not (self._later or self._is_paused or self._closing or transport is None or transport.is_closing()):
+            transport.resume_reading()
+
+    def _is_turn_over(self) -> bool:
+        """Whether it is others' turn; a read of few frames does not ask, and needs no end of a turn."""
+        if not self._turn_ends:
+            self._turn_ends = self._registry.turns.ends(self._read_at)
+        return self._time() >= self._turn_ends
+
+    def _write(self) -> None:
+        connection, transport = self._connection, self._transport
+        if connection is None or transport is None:
+            return
+        out = connection.out
+        if self._closing:  # the last bytes are written: what still comes is not answered
+            out.clear()
+        if out:
+            transport.write(some_of(out))
+            if self._is_paused:
+                self._count_unwritten()
+            if out:
+                self.flush()
+                return
+        if connection.finished:
+            connection.lose()
+        if connection.closed and not self._closing:
+            self._closing = True
+            self._close(transport)
+
+    def _count_unwritten(self) -> None:
+        """Have on the account what waits as the client does not read."""
+        waiting = self._transport.get_write_buffer_size() if self._is_paused and self._transport is not None else 0
+        self._unwritten.put(waiting - self._unwritten.size)
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        """Close once all is written, and not before the client has had time to read why."""
+        self._expect_progress()
+        if transport.is_closing() or not transport.can_write_eof():
+            transport.close()
+            return
+        try:
+            transport.write_eof()  # closing with bytes unread would reset the connection, and GOAWAY with it
+        except OSError:  # the client has closed
+            transport.close()
+        else:
+            transport.resume_reading()
+            self._loop.call_later(_LINGER_SECONDS, transport.close)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._write()
+
+    def _act(self, act: Callable[[], None]) -> None:
+        act()
+        self._write()
+        self._forget_if_settled()
+
+    def _expect_progress(self) -> None:
+        if self._stalled is None:
+            self._stalled = self._loop.call_later(self._limits.write_stall_seconds, self.abort)
+
+    def _check(self) -> None:
+        connection = self._connection
+        if connection is None or self._transport is None:
+            return
+        seconds = connection.check(self._time())
+        self._write()
+        if not connection.closed:
+            self._checking = self._loop.call_later(seconds, self._check)
+
+    async def _settle(self, waiting: PendingAnswer) -> None:
+        await waiting.settle()
+
+    def _settled(self, stream_id: int, task: asyncio.Task[None]) -> None:
+        del self._held[id(task)]
+        connection = self._connection
+        if connection is None:
+            return
+        error = None if task.cancelled() else task.exception()
+        connection.settled(stream_id, error if isinstance(error, Exception) else None)
+        self._write()
+        self._forget_if_settled()
+
+    def _forget_if_settled(self) -> None:
+        """Break the cycle with a lost connection, whose tables may be large, in place of the garbage collector."""
+        connection = self._connection
+        if self._transport is None and not self._held and connection is not None and not connection.open_streams:
+            self._connection = None
+
+
+class _Holding:
+    """A task that is given up when there is time for that."""
+
+    __slots__ = ("_pace", "_task")
+
+    def __init__(self, task: asyncio.Task[None], pace: Pace) -> None:
+        self._task = task
+        self._pace = pace
+
+    def cancel(self) -> None:
+        self._pace.do(self._task.cancel)
+
+
+def some_of(out: list[bytes | memoryview]) -> bytes:
+    """Take what is to be written in this turn; a piece has no more than `LARGEST_FRAME`."""
+    if len(out) > FEW_PIECES:
+        size = 0
+        for count, piece in enumerate(out, 1):
+            size += len(piece)
+            if size >= MANY_BYTES:
+                some = b"".join(out[:count])
+                del out[:count]
+                return some
+    some = b"".join(out)
+    out.clear()
+    return some

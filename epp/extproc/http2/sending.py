@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outgoing frames, within the windows and the frame size that the peer allows."""
+
+from collections import OrderedDict
+from struct import Struct
+from typing import Final
+
+from epp.extproc.http2.frames import (
+    DATA,
+    DEFAULT_WINDOW,
+    END_HEADERS,
+    END_STREAM,
+    HEAD,
+    HEADERS,
+    MAX_WINDOW,
+    MESSAGE_HEAD,
+    MIN_MAX_FRAME,
+    frame,
+)
+from epp.extproc.http2.inbox import PREFIX_BYTES
+from epp.extproc.http2.status import HEADERS_BLOCK, OK_TRAILERS, ErrorCode, GoawayError, ResetError, RpcError, Status
+from epp.extproc.http2.streams import Stream
+
+_PREFIX: Final = Struct(">BL")
+LARGEST_FRAME: Final = 65_536
+"""Of those that are sent; a peer may allow 16 MiB, which is too much to be written at once."""
+_EMPTY_TABLE: Final = b"\x20"
+"""HPACK: the encoder's dynamic table has no room from now on."""
+
+
+class Sending:
+    """Appends frames to `out`; what windows do not allow waits in the streams' outboxes."""
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self._max_message_bytes = max_message_bytes
+        self.out: list[bytes | memoryview] = []
+        """What to write, in order."""
+        self.window = DEFAULT_WINDOW
+        self.initial_window = DEFAULT_WINDOW
+        self.max_frame = MIN_MAX_FRAME
+        # Those that the connection's window keeps from sending, in order; the first of a dict may be slow to find.
+        self._short: OrderedDict[Stream, None] = OrderedDict()
+        self._table_update = b""
+
+    def message(self, stream: Stream, message: bytes) -> None:
+        """Send a gRPC message, after the response headers if it is the first; raises RpcError for one too large."""
+        out = self.out
+        length = len(message)
+        if length > self._max_message_bytes:
+            raise RpcError(
+                Status.RESOURCE_EXHAUSTED, f"an answer of {length} bytes: at most {self._max_message_bytes} may be sent"
+            )
+        if not stream.headers_sent:
+            stream.headers_sent = True
+            out.append(self.headers(stream.id, HEADERS_BLOCK))
+        size = length + PREFIX_BYTES
+        if size <= self.max_frame and size <= self.window and size <= stream.send_window and not stream.outbox:
+            self.window -= size
+            stream.send_window -= size
+            out.append(MESSAGE_HEAD.pack(size >> 16, size & 0xFFFF, DATA, 0, stream.id, 0, length))
+            out.append(message)
+        else:
+            first = self.max_frame - PREFIX_BYTES  # the rest of a large message is not copied
+            stream.unsent += length + PREFIX_BYTES
+            stream.outbox.append(memoryview(_PREFIX.pack(0, length) + message[:first]))
+            if length > first:
+                stream.outbox.append(memoryview(message)[first:])
+            self.push(stream)
+
+    def data(self, stream: Stream, content: bytes) -> None:
+        """Send bytes in as many frames as it takes, as windows allow."""
+        stream.unsent += len(content)
+        stream.outbox.append(memoryview(content))
+        self.push(stream)
+
+    def push(self, stream: Stream) -> None:
+        """Send what the windows allow of the outbox."""
+        outbox = stream.outbox
+        while outbox:
+            chunk = outbox[0]
+            size = min(len(chunk), self.max_frame, self.window, stream.send_window)
+            if size <= 0:
+                break
+            self.window -= size
+            stream.send_window -= size
+            stream.unsent -= size
+            self.out.append(HEAD.pack(size >> 16, size & 0xFFFF, DATA, 0, stream.id))
+            self.out.append(chunk[:size])
+            if size == len(chunk):
+                del outbox[0]
+            else:
+                outbox[0] = chunk[size:]
+        if outbox and stream.send_window > 0:
+            self._short[stream] = None
+        else:
+            self._short.pop(stream, None)
+        stream.count()
+
+    def headers(self, stream_id: int, block: bytes, flags: int = 0) -> bytes:
+        """Return a HEADERS frame."""
+        if self._table_update:
+            block, self._table_update = self._table_update + block, b""
+        return frame(HEADERS, flags | END_HEADERS, stream_id, block)
+
+    def ok_trailers(self, stream_id: int) -> bytes:
+        """Return the frame that ends a call with OK."""
+        return self.headers(stream_id, OK_TRAILERS, END_STREAM)
+
+    def forget(self, stream: Stream) -> None:
+        """Drop what waits of a closed stream."""
+        stream.outbox.clear()
+        stream.unsent = 0
+        self._short.pop(stream, None)
+
+    def connection_update(self, increment: int) -> list[Stream]:
+        """Widen the window of the connection; return the streams whose outbox that has emptied."""
+        if increment == 0:
+            raise GoawayError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
+        if self.window + increment > MAX_WINDOW:
+            raise GoawayError(ErrorCode.FLOW_CONTROL_ERROR, "the window of the connection is too large")
+        self.window += increment
+        emptied = []
+        while self._short and self.window > 0:
+            stream = next(iter(self._short))
+            self.push(stream)  # which ends its place in the row, or the window
+            if not stream.outbox:
+                emptied.append(stream)
+        return emptied
+
+    def stream_update(self, stream: Stream, increment: int) -> bool:
+        """Widen the window of a stream; return whether that has emptied its outbox."""
+        if increment == 0:
+            raise ResetError(stream.id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
+        if stream.send_window + increment > MAX_WINDOW:
+            raise ResetError(stream.id, ErrorCode.FLOW_CONTROL_ERROR, "the window of a stream is too large")
+        stream.send_window += increment
+        if not stream.outbox:
+            return False
+        self.push(stream)
+        return not stream.outbox
+
+    def set_initial_window(self, size: int, streams: list[Stream]) -> list[Stream]:
+        """Change the window of all streams; return those whose outbox that has emptied."""
+        change = size - self.initial_window
+        self.initial_window = size
+        for stream in streams:
+            stream.send_window += change
+            if stream.send_window > MAX_WINDOW:
+                raise GoawayError(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS make the window of a stream too large")
+        emptied = []
+        for stream in streams if change > 0 else ():
+            if stream.outbox:
+                self.push(stream)
+                if not stream.outbox:
+                    emptied.append(stream)
+        return emptied
+
+    def drop_table(self) -> None:
+        """Tell the peer, which has set the size of its decoding table, that we use none of it."""
+        self._table_update = _EMPTY_TABLE

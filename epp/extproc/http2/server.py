@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Listens, and keeps the connections of one server."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+
+from epp.extproc.http2.capacity import BufferedBytes, Capacity
+from epp.extproc.http2.fair_scheduler import FairScheduler
+from epp.extproc.http2.limits import Limits
+from epp.extproc.http2.pace import Pace
+from epp.extproc.http2.protocol import GrpcProtocol
+from epp.extproc.http2.rate_limited_log import RateLimitedLog
+from epp.extproc.http2.service import Methods
+from epp.extproc.http2.tls import TlsListener
+
+_BACKLOG = 1024
+_MOST_CONNECTIONS = 4096
+_MOST_HELD_BYTES = 64 * 1024 * 1024
+_SWEEPS = 4
+"""How often streams are looked at within the time that they may be still."""
+_MOST_SWEEP_SECONDS = 10.0
+
+Contexts = Callable[[], Awaitable[ssl.SSLContext]]
+"""Returns the TLS context for one new connection."""
+
+
+class GrpcServer:
+    """`start` on a bound socket; `stop` with or without time for open calls."""
+
+    def __init__(
+        self,
+        methods: Methods,
+        limits: Limits,
+        tls: Contexts | None = None,
+        *,
+        connections: Capacity | None = None,
+        held: BufferedBytes | None = None,
+    ) -> None:
+        """Prepare; `connections` has room for each of them, and `held` counts what they hold."""
+        self._room = connections or Capacity("connections", _MOST_CONNECTIONS)
+        self.held = held or BufferedBytes("bytes", _MOST_HELD_BYTES)
+        """Counts what the connections hold."""
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._methods = methods
+        self._limits = limits
+        self._tls = tls
+        self._listener: asyncio.AbstractServer | TlsListener | None = None
+        self._connections: dict[GrpcProtocol, None] = {}
+        self.complaints = RateLimitedLog()
+        """Takes warnings about clients."""
+        self.pace = Pace()
+        """Spreads the ends of calls over turns of the event loop."""
+        self.turns = FairScheduler()
+        """Shares them out among connections on which much comes."""
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def start(self, sock: socket.socket) -> None:
+        """Accept connections on this socket."""
+        loop = asyncio.get_running_loop()
+        self._sweep(loop)
+        limits = self._limits
+
+        def protocol() -> asyncio.Protocol:
+            return GrpcProtocol(self._methods, limits, self, loop)
+
+        if self._tls is not None:
+            sock.listen(_BACKLOG)
+            self._listener = TlsListener(
+                sock, self._tls, protocol, limits, complaints=self.complaints, turns=self.turns
+            )
+        elif sock.family == socket.AF_UNIX:
+            self._listener = await loop.create_unix_server(protocol, sock=sock, backlog=_BACKLOG)
+        else:
+            self._listener = await loop.create_server(protocol, sock=sock, backlog=_BACKLOG)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Accept no more; give open calls this time, then cut them."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        if isinstance(self._listener, TlsListener):
+            await self._listener.close()
+        elif self._listener is not None:
+            self._listener.close()
+        if grace_seconds > 0 and self._connections:
+            for connection in list(self._connections):
+                connection.go_away()
+            await self._emptied(grace_seconds)
+        for connection in list(self._connections):
+            connection.cut()
+        await self._emptied(1.0)
+        for connection in list(self._connections):
+            connection.abort()
+        await self._emptied(1.0)
+
+    def connection_opened(self, protocol: GrpcProtocol) -> bool:
+        """Take note of a connection; return False where there are too many, and all of them have streams."""
+        if not self._room.take():
+            idle = self._spare()
+            if idle is None:
+                return False
+            self.connection_closed(idle)
+            idle.make_room()
+            self._room.used += 1
+        self._connections[protocol] = None
+        self._empty.clear()
+        return True
+
+    def _spare(self) -> GrpcProtocol | None:
+        """Return the oldest connection that never had a stream, or else the oldest that has none now."""
+        spare: GrpcProtocol | None = None
+        for each in self._connections:
+            if each.is_idle:
+                if not each.has_served:
+                    return each
+                spare = spare or each
+        return spare
+
+    def connection_closed(self, protocol: GrpcProtocol) -> None:
+        """Forget a connection."""
+        if protocol in self._connections:
+            del self._connections[protocol]
+            self._room.give_back()
+        if not self._connections:
+            self._empty.set()
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        has_more = False
+        for connection in list(self._connections):
+            has_more |= connection.sweep(now)
+        if has_more:
+            self._sweeping = loop.call_later(0, self._sweep, loop)
+            return
+        seconds = min(self._limits.stall_seconds, self._limits.write_stall_seconds) / _SWEEPS
+        self._sweeping = loop.call_later(min(seconds, _MOST_SWEEP_SECONDS), self._sweep, loop)
+
+    async def _emptied(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()

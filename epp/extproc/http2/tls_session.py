@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS between a transport and a protocol, a few records at a time.
+
+Event loops decrypt in one turn all that has come. A record that renews the keys of TLS 1.3 has 27 bytes and is more
+work than most: those of one read would take a second.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, cast
+
+from epp.extproc.http2.fair_scheduler import FairScheduler
+from epp.extproc.http2.limits import Budget, Limits
+from epp.extproc.http2.peers import peer_of
+from epp.extproc.http2.rate_limited_log import RateLimitedLog
+from epp.extproc.http2.tls_transport import TlsTransport
+
+_HEAD_BYTES: Final = 5
+
+
+class TlsRecords:
+    """Follows the records, which may be encrypted: their heads are not."""
+
+    __slots__ = ("_head", "_left", "ended")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._left = 0  # bytes of the record that is coming
+        self.ended = 0
+        """How many records have ended in what was taken last."""
+
+    def take(self, data: bytes, at: int, most: int) -> int:
+        """Go on from this place in `data`, to the end of so many records at `most`; return the place behind them."""
+        end, self.ended = len(data), 0
+        while at < end and self.ended < most:
+            if not self._left:
+                head = self._head + data[at : at + _HEAD_BYTES - len(self._head)]
+                at += len(head) - len(self._head)
+                if len(head) < _HEAD_BYTES:
+                    self._head = head
+                    return at
+                self._head = b""
+                self._left = head[3] << 8 | head[4]
+            step = min(self._left, end - at)
+            self._left -= step
+            at += step
+            if not self._left:
+                self.ended += 1
+        return at
+
+
+_READ_BYTES: Final = 65_536
+FEW_RECORDS: Final = 16
+"""In each turn at least so many are decrypted."""
+_MOST_LATER_BYTES: Final = 65_536
+"""What may wait for the next turn before nothing more is read."""
+_LINGER_SECONDS: Final = 1.0
+
+
+class TlsSession(asyncio.Protocol):
+    """Shakes hands; from then on a protocol has a transport of its own on top of this one."""
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        protocol: Callable[[], asyncio.Protocol],
+        limits: Limits,
+        *,
+        complaints: RateLimitedLog,
+        turns: FairScheduler,
+    ) -> None:
+        """Prepare; `turns` are shared by all connections."""
+        self._loop = asyncio.get_running_loop()
+        self._protocol = protocol
+        self._complaints = complaints
+        self._turns = turns
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._records = TlsRecords()
+        self._empty = Budget(limits.empty_records, "TLS records without data")
+        self._raw: asyncio.Transport | None = None
+        self._upper: asyncio.Protocol | None = None
+        self._later = b""  # what came and has to wait for another turn of the loop
+        self._awaits_turn = False
+        self._is_paused = False
+        self._is_ending = False
+        self.is_closing = False
+        """Whether nothing more is read or written."""
+        self.settled: asyncio.Future[None] = self._loop.create_future()
+        """Done with the handshake, or with the end of the connection before that."""
+        self._patience = self._loop.call_later(limits.handshake_seconds, self.abort)
+
+    # what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the client to begin."""
+        self._raw = cast("asyncio.Transport", transport)
+        if self.is_closing:
+            self._raw.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Decrypt one read, as far as this turn allows."""
+        if self.is_closing:
+            return
+        if self._later or self._is_paused:
+            self._later += data
+        elif self._turns.must_wait(len(data), self._loop.time()):
+            self._later = data
+            self._come_again()
+        else:
+            self._take(data)
+        if len(self._later) > _MOST_LATER_BYTES and self._raw is not None:
+            self._raw.pause_reading()
+
+    def eof_received(self) -> bool:
+        """Close, once what came is handled: TLS is not open on one side only."""
+        if self.is_closing or not self._later:
+            self._tell_end()
+            return False
+        self._is_ending = True
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the protocol."""
+        self._raw = None
+        self._later = b""
+        self.is_closing = True
+        self._patience.cancel()
+        self._settle()
+        upper, self._upper = self._upper, None
+        if upper is not None:
+            upper.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Tell the protocol."""
+        if self._upper is not None:
+            self._upper.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Tell the protocol."""
+        if self._upper is not None:
+            self._upper.resume_writing()
+
+    # what the transport on top calls
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt and send."""
+        if self.is_closing:
+            return
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self._tls.write(left) :]
+        except ssl.SSLError:
+            self.abort()
+        else:
+            self._send()
+
+    def pause(self) -> None:
+        """Read nothing for now."""
+        self._is_paused = True
+        if self._raw is not None:
+            self._raw.pause_reading()
+
+    def resume(self) -> None:
+        """Read on, what waits here first."""
+        self._is_paused = False
+        if self._later:
+            self._come_again()
+        else:
+            self._read_on()
+
+    def close(self) -> None:
+        """Say that this is the end, and close once all is written and the client has had time to read it."""
+        if self.is_closing:
+            return
+        self.is_closing = True
+        self._later = b""
+        with suppress(ssl.SSLError):  # the client has not said so yet
+            self._tls.unwrap()
+        self._send()
+        raw = self._raw
+        if raw is None or raw.is_closing():
+            return
+        if self._is_ending:  # the client has closed its side
+            raw.close()
+            return
+        try:
+            raw.write_eof()  # closing with bytes unread would reset the connection, and what was said last with it
+        except OSError:
+            raw.close()
+        else:
+            raw.resume_reading()
+            self._loop.call_later(_LINGER_SECONDS, raw.close)
+
+    def abort(self) -> None:
+        """Close without another word."""
+        self.is_closing = True
+        if self._raw is not None:
+            self._raw.abort()
+
+    def _take(self, data: bytes) -> None:
+        """Pass on what came, some records at a time, until it is others' turn."""
+        at = 0
+        ends: float | None = None
+        while at < len(data) and not self.is_closing:
+            if at:
+                now = self._loop.time()
+                if ends is None:
+                    ends = self._turns.ends(now)
+                if self._is_paused or now >= ends:
+                    self._later = data[at:]
+                    self._come_again()
+                    return
+            stop = self._records.take(data, at, FEW_RECORDS)
+            self._incoming.write(data[at:stop])
+            self._pass_on()
+            at = stop
+        if self._is_ending:
+            self._tell_end()
+            self.close()
+
+    def _pass_on(self) -> None:
+        try:
+            content, has_ended = self._decrypted()
+        except ssl.SSLError:  # of the client's making
+            self._send()  # the alert that says so
+            self._drop()
+            return
+        self._send()
+        upper = self._upper
+        if upper is not None and content:
+            upper.data_received(content)
+        elif upper is not None:
+            self._count_empty()
+        if has_ended:
+            self._tell_end()
+            self.close()
+
+    def _decrypted(self) -> tuple[bytes, bool]:
+        """Return the data in what came, and whether the client has said that there is no more."""
+        pieces: list[bytes] = []
+        try:
+            if self._upper is None:
+                self._shake_hands()
+            while piece := self._tls.read(_READ_BYTES):
+                pieces.append(piece)
+                if not self._incoming.pending and not self._tls.pending():
+                    break
+            else:
+                return b"".join(pieces), True
+        except ssl.SSLWantReadError:
+            pass
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces), False
+
+    def _shake_hands(self) -> None:
+        """Go on with the handshake; raises ssl.SSLWantReadError before it is complete."""
+        self._tls.do_handshake()
+        self._patience.cancel()
+        self._send()
+        self._settle()
+        if self._raw is not None:
+            self._upper = self._protocol()
+            self._upper.connection_made(TlsTransport(self, self._raw, self._tls))
+
+    def _count_empty(self) -> None:
+        """Count the records that had no data; end the connection where there are too many."""
+        now = self._loop.time()
+        if all(self._empty.allows(now) for _ in range(self._records.ended)):
+            return
+        peer = "" if self._raw is None else peer_of(self._raw)
+        problem = "too many TLS records without data, such as new keys"
+        self._complaints.warn("gRPC connection ended", now, problem=problem, peer=peer)
+        self.abort()
+
+    def _come_again(self) -> None:
+        if not self._awaits_turn:
+            self._awaits_turn = True
+            self._turns.wait(self._resume)
+
+    def _resume(self) -> None:
+        self._awaits_turn = False
+        if self._is_paused or self.is_closing:
+            return
+        data, self._later = self._later, b""
+        try:
+            self._take(data)
+        except BaseException:  # as event loops do where a read raises: else nothing would ever be read again
+            self.abort()
+            raise
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not (self._later or self._is_paused or self.is_closing) and self._raw is not None:
+            self._raw.resume_reading()
+
+    def _send(self) -> None:
+        if self._outgoing.pending and self._raw is not None:
+            self._raw.write(self._outgoing.read())
+
+    def _tell_end(self) -> None:
+        if self._upper is not None and not self.is_closing:
+            self._upper.eof_received()
+
+    def _drop(self) -> None:
+        self.is_closing = True
+        if self._raw is not None:
+            self._raw.close()
+
+    def _settle(self) -> None:
+        if not self.settled.done():
+            self.settled.set_result(None)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts from InstaSlice: the slices of an endpoint and their state."""
+
+from collections.abc import Iterator, Sequence
+
+from epp.framework.accelerators.tag import (
+    SLOTS_FREE,
+    SLOTS_TOTAL,
+    AcceleratorKind,
+    AttributeValue,
+    Device,
+    Partition,
+    Routability,
+)
+from epp.hardware.facts import Facts, Rank
+from epp.hardware.facts.merge import DrainOrIgnore, PassOrDrain
+from epp.hardware.facts.surroundings import Surroundings
+from epp.hardware.inventory import Inventory
+from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, parse_mig_profile, partition_of
+from epp.hardware.mig.slices import SliceClaim, SliceNode
+from epp.hardware.mig.vetting import vetted_claim
+from epp.hardware.resources import SLICER_DOMAINS, ResourceRequest
+from epp.hardware.slice_annotation import annotated_claims
+from epp.hardware.validation import gpus_of_node
+
+SLICE = "epp/slice"
+"""Attribute: `unknown` if a pod requests a slice and has no claim."""
+_SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Routability.UNKNOWN)
+
+
+def instaslice_facts(
+    around: Surroundings,
+    inventory: Inventory,
+    requested: Sequence[ResourceRequest],
+    *,
+    on_missing_claim: PassOrDrain = "Pass",
+    on_node_not_ready: DrainOrIgnore = "Drain",
+) -> Iterator[Facts]:
+    """Yield facts of rank SLICE_CLAIM; none for an endpoint without slices and requests for them."""
+    claims = _claims(around, inventory) or _annotated(around, inventory)
+    node_name = around.node_name or next((claim.node for claim in claims if not claim.tentative), "")
+    node = inventory.slice_nodes.get(node_name)
+    wants = [each for each in requested if each.profile and (node is not None or each.name.startswith(SLICER_DOMAINS))]
+    if not claims and not wants:
+        return
+    if claims:
+        yield _of_claims(claims, node, pod_ready=around.pod is None or around.pod.ready)
+        if not any(claim.sound or claim.tentative for claim in claims):
+            yield Facts(source="InstaSlice", rank=Rank.SELF, partition=UNKNOWN_SLICE)
+    else:
+        yield Facts(
+            source="InstaSlice",
+            rank=Rank.SLICE_CLAIM,
+            state=Routability.DRAINING if on_missing_claim == "Drain" else Routability.UNKNOWN,
+            reason=f"the pod requests {wants[0].name} and has no claim for it",
+            attributes={SLICE: "unknown"},
+        )
+    if node is not None:
+        yield _of_node(node, inventory.slice_claims_by_node.get(node.name, ()), on_node_not_ready)
+
+
+def _claims(around: Surroundings, inventory: Inventory) -> tuple[SliceClaim, ...]:
+    """Return the claims of the pod on its node; staged ones only if there are no others."""
+    found = [
+        claim
+        for claim in inventory.all_by_pod(inventory.slice_claims_by_pod, around.pod_keys)
+        if not around.node_name or claim.node in {"", around.node_name}
+    ]
+    return tuple(claim for claim in found if not claim.tentative) or tuple(found)
+
+
+def _annotated(around: Surroundings, inventory: Inventory) -> tuple[SliceClaim, ...]:
+    """Return the claims in the annotation of the device plugin; none if it is invalid."""
+    if around.pod is None:
+        return ()
+    try:
+        claims = annotated_claims(around.pod, around.node_name)
+    except ValueError:  # reported with the other doubts of the pod
+        return ()
+    slicer = inventory.slice_nodes.get(around.node_name)
+    gpus = gpus_of_node(around.node, slicer)
+    return tuple(vetted_claim(claim, slicer, gpus)[0] for claim in claims)
+
+
+def _of_claims(claims: Sequence[SliceClaim], node: SliceNode | None, *, pod_ready: bool) -> Facts:
+    """Return the facts of the claims; one without a profile only counts where none has one, but its state does."""
+    worst = min(claims, key=lambda claim: _SEVERITY.index(claim.routability(pod_ready=pod_ready)))
+    state = worst.routability(pod_ready=pod_ready)
+    reason = None if state is Routability.ROUTABLE else f"{worst.source} is {worst.state}"
+    if worst.tentative:
+        return Facts(source="InstaSlice", rank=Rank.SLICE_CLAIM, state=state, reason=reason)
+    claims = [claim for claim in claims if claim.sound] or claims
+    profiles = [parse_mig_profile(claim.profile) for claim in claims]
+    sizes = [profile.memory_bytes for profile in profiles if profile is not None]
+    gpu = None if node is None else node.gpu(claims[0].gpu_uuid)
+    names = sorted({claim.profile for claim in claims})
+    return Facts(
+        source="InstaSlice",
+        rank=Rank.SLICE_CLAIM,
+        kind=AcceleratorKind.GPU,
+        vendor="nvidia",
+        product=gpu.gpu_name if gpu is not None and gpu.gpu_name else None,
+        devices=tuple(_device(claim) for claim in claims),
+        count=len(claims),
+        memory_bytes=sum(sizes) // len(sizes) if len(sizes) == len(claims) else None,
+        partition=joined([_partition(claim, node) for claim in claims]) if claims[0].sound else None,
+        state=state,
+        reason=reason,
+        node=worst.node or None,
+        attributes={"inference.redhat.com/profiles": ",".join(names)} if len(names) > 1 else {},
+    )
+
+
+def _partition(claim: SliceClaim, node: SliceNode | None) -> Partition:
+    profile = parse_mig_profile(claim.profile)
+    if profile is None:
+        return UNKNOWN_SLICE
+    gpu = None if node is None else node.gpu(claim.gpu_uuid)
+    layout = None if gpu is None else mig_gpu(gpu.gpu_name, gpu.memory_bytes)
+    return partition_of(profile, layout, start=claim.start, parent_id=claim.gpu_uuid)
+
+
+def _device(claim: SliceClaim) -> Device:
+    place = "" if claim.start is None else f"/{claim.start}"
+    return Device(
+        id=f"{claim.gpu_uuid}/{claim.profile}{place}" if claim.gpu_uuid else claim.source,
+        node=claim.node,
+        parent_id=claim.gpu_uuid,
+    )
+
+
+def _of_node(node: SliceNode, claims: Sequence[SliceClaim], on_not_ready: DrainOrIgnore) -> Facts:
+    """Return the facts of the node, which apply to every slice on it."""
+    total = sum(_slots_of(node, gpu.gpu_uuid) for gpu in node.gpus)
+    taken = sum(claim.size or 0 for claim in claims if claim.occupies)
+    attributes: dict[str, AttributeValue] = {}
+    if total:
+        attributes = {SLOTS_TOTAL: total, SLOTS_FREE: max(total - taken, 0)}
+    drains = node.ready is False and on_not_ready == "Drain"
+    return Facts(
+        source=node.source,
+        rank=Rank.SLICE_CLAIM,
+        state=Routability.DRAINING if drains else None,
+        reason=f"node {node.name} is not ready: {node.reason or 'no reason given'}" if drains else None,
+        attributes=attributes,
+    )
+
+
+def _slots_of(node: SliceNode, gpu_uuid: str) -> int:
+    """Return the number of memory slots of a GPU; 8 for an unknown model."""
+    gpu = node.gpu(gpu_uuid)
+    layout = None if gpu is None else mig_gpu(gpu.gpu_name, gpu.memory_bytes)
+    return 8 if layout is None else layout.memory_slots

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts from TensorFusion: the GPUs of an endpoint, its share of them, and their state."""
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+import msgspec
+
+from epp.framework.accelerators.sites import CLIQUE
+from epp.framework.accelerators.tag import (
+    ISOLATION_MODE,
+    PARTITION_TEMPLATE,
+    PHASE,
+    USED_BY,
+    AcceleratorKind,
+    AttributeValue,
+    Device,
+    DeviceLink,
+    Partition,
+    Routability,
+    Sharing,
+)
+from epp.hardware.catalogue import Catalogue, Product
+from epp.hardware.facts import Facts, Rank
+from epp.hardware.facts.merge import PassOrDrain
+from epp.hardware.facts.surroundings import Surroundings
+from epp.hardware.facts.tensor_fusion_amounts import physical_capacity, usage_attributes
+from epp.hardware.inventory import Inventory, gpu_users
+from epp.hardware.mig import UNKNOWN_SLICE, is_unknown_slice, joined, mig_gpu, parse_mig_profile, partition_of
+from epp.hardware.validation import template_fault
+from epp.kube.objects.base import quantity_of
+from epp.kube.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu
+
+DOMAIN = "tensor-fusion.ai"
+"""Domain of the attributes, and the default domain of annotations."""
+_LEAVING = frozenset({"Destroying", "Migrating"})
+_OURS = frozenset({"", "tensor-fusion"})
+
+
+def tensor_fusion_gpus(around: Surroundings, inventory: Inventory, annotation_domain: str = DOMAIN) -> tuple[Gpu, ...]:
+    """Return the GPUs of the endpoint: in the annotation of its pod, running it, or with a partition for it."""
+    annotations = {} if around.pod is None else around.pod.metadata.annotations
+    wanted = [name.strip() for name in annotations.get(f"{annotation_domain}/gpu-ids", "").split(",")]
+    named = [inventory.gpus[name] for name in wanted if name in inventory.gpus]
+    named += [inventory.gpus_by_uuid[name][0] for name in wanted if name in inventory.gpus_by_uuid]
+    used = inventory.all_by_pod(inventory.gpus_by_pod, around.pod_keys)
+    return tuple({gpu.id: gpu for gpu in (*named, *used)}.values())
+
+
+def tensor_fusion_facts(
+    around: Surroundings,
+    gpus: Sequence[Gpu],
+    inventory: Inventory,
+    catalogue: Catalogue,
+    *,
+    annotation_domain: str = DOMAIN,
+    on_pending: PassOrDrain = "Drain",
+) -> Iterator[Facts]:
+    """Yield facts of rank ALLOCATOR; none for an endpoint without such GPUs."""
+    if not gpus:
+        return
+    first = gpus[0].status
+    memory = [int(size) for gpu in gpus if (size := physical_capacity(gpu, "vram", inventory))]
+    text = first.gpu_model or first.model
+    product = catalogue.find(text, memory[0] if memory else None) if text else None
+    shares = [_partition(gpu, inventory, product, around, annotation_domain) for gpu in gpus]
+    parts = [part for part in shares if part is not None]
+    part = joined(parts) if len(parts) == len(gpus) else None
+    unknown = part is not None and is_unknown_slice(part)
+    tflops = physical_capacity(gpus[0], "tflops", inventory)
+    state, reason = _state(gpus, on_pending)
+    yield Facts(
+        source=f"GPU/{gpus[0].name}",
+        rank=Rank.ALLOCATOR,
+        kind=AcceleratorKind.GPU if product is None else product.kind,
+        vendor=first.vendor.lower() or "nvidia",
+        family=None if product is None else product.family or None,
+        model=None if product is None else product.model,
+        product=text or None,
+        devices=tuple(_device(gpu, around.node_labels.get(CLIQUE, "")) for gpu in gpus),
+        count=len(gpus),
+        memory_bytes=int(min(memory) * (1.0 if part is None else part.memory_fraction))
+        if len(memory) == len(gpus) and not unknown
+        else None,
+        fp16=float(tflops) if tflops and not unknown else None,
+        partition=part,
+        state=state,
+        reason=reason,
+        node=gpus[0].node or None,
+        attributes=_attributes(gpus, around, annotation_domain) | usage_attributes(gpus, inventory),
+    )
+
+
+def _device(gpu: Gpu, clique: str) -> Device:
+    numa = gpu.status.numa_node
+    return Device(
+        id=gpu.status.uuid or gpu.name,
+        node=gpu.node,
+        index=gpu.status.index,
+        numa=None if numa is None or numa < 0 else numa,
+        clique=clique,
+        links=tuple(_links(gpu)),
+    )
+
+
+def _links(gpu: Gpu) -> Iterator[DeviceLink]:
+    """Yield the connections of a GPU."""
+    for each in gpu.status.topology.peers:
+        yield DeviceLink(peer=each.peer, tier=each.tier, bandwidth_mbps=float(each.bandwidth or 0))
+    for link in gpu.status.nv_link.peers:
+        yield DeviceLink(peer=link.peer, bandwidth_mbps=float(link.bandwidth or 0))
+
+
+def _state(gpus: Sequence[Gpu], on_pending: PassOrDrain) -> tuple[Routability, str | None]:
+    """Return the worst state of the GPUs."""
+    worst: tuple[Routability, str | None] = (Routability.ROUTABLE, None)
+    for gpu in gpus:
+        phase, user = gpu.status.phase, gpu.status.used_by
+        if user not in _OURS:
+            return Routability.BLOCKED, f"GPU {gpu.name} is used by {user}"
+        if phase == "Running" or (phase == "Pending" and on_pending == "Pass"):
+            continue
+        state = Routability.DRAINING if phase in _LEAVING else Routability.BLOCKED
+        if worst[0] is not Routability.BLOCKED:
+            worst = state, f"GPU {gpu.name} is {phase or 'without a phase'}, not Running"
+    return worst
+
+
+def _partition(
+    gpu: Gpu, inventory: Inventory, product: Product | None, around: Surroundings, annotation_domain: str
+) -> Partition | None:
+    """Return the share of the GPU that the endpoint has; None for the whole GPU, or if unknown."""
+    template = _template(gpu, around)
+    if template is not None:
+        return _from_template(gpu, product, template)
+    if gpu.status.isolation_mode == "shared":
+        pods = {pod.uid or pod.id for pod in gpu_users(gpu)}
+        share = 1 / max(len(pods), 1)
+        return Partition(
+            kind=Sharing.TIME_SLICING, compute_fraction=share, memory_fraction=share, sharers=max(len(pods), 1)
+        )
+    amount = _share(gpu, around) or _annotated_share(around, annotation_domain)
+    compute = _fraction(amount.tflops, physical_capacity(gpu, "tflops", inventory))
+    memory = _fraction(amount.vram, physical_capacity(gpu, "vram", inventory))
+    if compute is None and amount.compute is not None:
+        compute = min(float(amount.compute) / 100, 1.0)
+    if compute is None and memory is None:
+        return None
+    return Partition(
+        kind=Sharing.VGPU,
+        compute_fraction=1.0 if compute is None else compute,
+        memory_fraction=1.0 if memory is None else memory,
+        parent_id=gpu.status.uuid or gpu.name,
+    )
+
+
+def _template(gpu: Gpu, around: Surroundings) -> AllocatedPartition | None:
+    uid = "" if around.pod is None else around.pod.metadata.uid
+    for key, part in gpu.status.allocated_partitions.items():
+        if uid and uid == (part.pod_uid or key):
+            return part
+        if not uid and f"{part.namespace}/{part.pod_name}" == around.pod_id:
+            return part
+    return None
+
+
+def _from_template(gpu: Gpu, product: Product | None, template: AllocatedPartition) -> Partition:
+    profile = parse_mig_profile(template.template_id)
+    if profile is not None and template_fault(gpu, template.template_id):
+        return UNKNOWN_SLICE
+    parent = gpu.status.uuid or gpu.name
+    start = template.allocated_slot_start
+    if profile is None:
+        unknown = Partition(kind=Sharing.VGPU, profile=template.template_id)
+        partition = unknown if product is None else product.partitions.get(template.template_id, unknown)
+        return msgspec.structs.replace(partition, parent_id=parent, start=start)
+    vram = gpu.status.capacity.vram
+    layout = mig_gpu(gpu.status.gpu_model or gpu.status.model, None if vram is None else int(vram))
+    return partition_of(profile, layout, start=start, parent_id=parent)
+
+
+def _share(gpu: Gpu, around: Surroundings) -> Amount | None:
+    """Return the limits of the pod on this GPU, else its requests; None if it does not run there."""
+    for app in gpu.status.running_apps:
+        for pod in app.pods:
+            if pod.keys & set(around.pod_keys):
+                return _amount(pod)
+    return None
+
+
+def _amount(pod: AppPod) -> Amount:
+    limits, requests = pod.limits, pod.requests
+    return Amount(
+        tflops=limits.tflops or requests.tflops,
+        compute=limits.compute or requests.compute,
+        vram=limits.vram or requests.vram,
+    )
+
+
+def _annotated_share(around: Surroundings, domain: str) -> Amount:
+    """Return the amounts in the annotations of the pod, without invalid ones."""
+    annotations = {} if around.pod is None else around.pod.metadata.annotations
+
+    def amount(resource: str) -> Fraction | None:
+        for bound in ("limit", "request"):
+            text = annotations.get(f"{domain}/{resource}-{bound}")
+            try:
+                found = quantity_of(text) if text else None
+            except ValueError:
+                continue
+            if found is not None and found > 0:
+                return found
+        return None
+
+    return Amount(tflops=amount("tflops"), compute=amount("compute-percent"), vram=amount("vram"))
+
+
+def _fraction(part: Fraction | None, whole: Fraction | None) -> float | None:
+    return None if not part or not whole else min(float(part / whole), 1.0)
+
+
+def _attributes(gpus: Sequence[Gpu], around: Surroundings, domain: str) -> dict[str, AttributeValue]:
+    """Return the attributes that filters and scorers read."""
+    first = gpus[0]
+    annotations = {} if around.pod is None else around.pod.metadata.annotations
+    templates = {part.template_id for gpu in gpus if (part := _template(gpu, around)) is not None}
+    texts = {
+        PHASE: ",".join(sorted({gpu.status.phase for gpu in gpus})),
+        USED_BY: first.status.used_by,
+        ISOLATION_MODE: first.status.isolation_mode,
+        PARTITION_TEMPLATE: ",".join(sorted(templates)),
+        f"{DOMAIN}/gpupool": first.metadata.labels.get(f"{domain}/gpupool", ""),
+        f"{DOMAIN}/qos": annotations.get(f"{domain}/qos", ""),
+    }
+    return {name: text for name, text in texts.items() if text}

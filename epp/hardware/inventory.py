@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All cluster objects in effect at one moment, with indexes for tagging."""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from epp.framework.accelerators.device_expressions import DeviceExpression
+from epp.framework.inputs import IgnoredValue
+from epp.hardware.classes.faults import device_expression, doubts_of
+from epp.hardware.dra.pools import DevicePool, PoolName, device_pools
+from epp.hardware.index import difference, reindexed
+from epp.hardware.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
+from epp.hardware.mig.vetting import vetted_claims
+from epp.hardware.placement_templates import placement_faults
+from epp.hardware.selection.objectives import ignored_values
+from epp.hardware.validation import Validation, gpus_of_node, may_have_slices
+from epp.kube.objects.by_kind import ObjectsByKind
+from epp.kube.objects.core import Node, Pod, PodReference
+from epp.kube.objects.costs import UnitCost, UnitCosts, VariantAutoscaling
+from epp.kube.objects.decode import KNOWN_GROUPS
+from epp.kube.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from epp.kube.objects.files.last_good import FileObjects
+from epp.kube.objects.gpu_pools import GpuPool, SchedulingConfigTemplate
+from epp.kube.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
+from epp.kube.objects.ocm import OCM
+from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
+from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
+
+HOSTNAME = "kubernetes.io/hostname"
+_NOTHING: frozenset[str] = frozenset()
+
+_T = TypeVar("_T")
+_K = TypeVar("_K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """All objects in effect; immutable, its mappings included."""
+
+    pods: Mapping[str, Pod] = field(default_factory=dict)
+    """By `namespace/name`."""
+    pods_by_uid: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
+    """One pod for each, unless a file has it under another name."""
+    pods_by_ip: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
+    """Without ended pods; several pods have one address on the network of their host."""
+    pods_by_node: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
+    """Without ended pods."""
+    pods_by_claim: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
+    """By `namespace/name` of the ResourceClaims that they name."""
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    nodes_by_hostname: Mapping[str, Node] = field(default_factory=dict)
+    """By the label `kubernetes.io/hostname`, which may differ from the name of the node."""
+    classes: Mapping[str, AcceleratorClass] = field(default_factory=dict)
+    expressions: Mapping[str, DeviceExpression] = field(default_factory=dict)
+    """CEL device selectors by class name, without selectors that cannot be evaluated."""
+    flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
+    instaslices: Mapping[str, Instaslice] = field(default_factory=dict)
+    allocation_claims: Mapping[str, AllocationClaim] = field(default_factory=dict)
+    node_accelerators: Mapping[str, NodeAccelerator] = field(default_factory=dict)
+    slice_claims_by_pod: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
+    """By PodReference.keys, as all `..._by_pod`."""
+    slice_claims_by_node: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
+    slice_nodes: Mapping[str, SliceNode] = field(default_factory=dict)
+    resource_claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
+    """By `namespace/name`."""
+    resource_claims_by_pod: Mapping[str, tuple[ResourceClaim, ...]] = field(default_factory=dict)
+    claims_by_device: Mapping[str, tuple[ResourceClaim, ...]] = field(default_factory=dict)
+    """By `driver/pool/device`, without admin access."""
+    claims_by_pool: Mapping[PoolName, tuple[ResourceClaim, ...]] = field(default_factory=dict)
+    resource_slices: Mapping[str, ResourceSlice] = field(default_factory=dict)
+    pools: Mapping[PoolName, DevicePool] = field(default_factory=dict)
+    device_classes: Mapping[str, DeviceClass] = field(default_factory=dict)
+    taint_rules: tuple[DeviceTaintRule, ...] = ()
+    gpus: Mapping[str, Gpu] = field(default_factory=dict)
+    """GPUs of TensorFusion, by name."""
+    gpus_by_pod: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
+    """By the pods that run there or have a partition."""
+    gpus_by_uuid: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
+    gpus_by_node: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
+    gpu_nodes: Mapping[str, GpuNode] = field(default_factory=dict)
+    gpu_pools: Mapping[str, GpuPool] = field(default_factory=dict)
+    scheduling_templates: Mapping[str, SchedulingConfigTemplate] = field(default_factory=dict)
+    gpu_quotas: Mapping[str, GpuResourceQuota] = field(default_factory=dict)
+    """By `namespace/name`."""
+    unit_costs: Mapping[str, UnitCost] = field(default_factory=dict)
+    """By name of the accelerator."""
+    variants: tuple[VariantAutoscaling, ...] = ()
+    pods_with_slices: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
+    """By node: those that request slices, or that have parts of GPUs by their annotations."""
+    doubts: Validation = field(default_factory=Validation)
+    """Values that are impossible beside those of other objects."""
+    ignored: tuple[IgnoredValue, ...] = ()
+    """All impossible values; the objects are used without them."""
+    remarks: tuple[str, ...] = ()
+    """Further sentences on objects in effect."""
+    problems: tuple[str, ...] = ()
+    """All sentences on objects, those not in effect included."""
+    elsewhere: tuple[str, ...] = ()
+    """Sentences on objects that another plugin reads and reports, if it is configured."""
+    skipped: int = 0
+    """Number of files and objects whose newest version is not in effect."""
+
+    @classmethod
+    def build(cls, files: Iterable[FileObjects], previous: "Inventory | None" = None) -> "Inventory":
+        """Return the inventory of the files; of two objects with one name, the later one counts.
+
+        Indexes are those of `previous`, the inventory before, as far as their objects are the same; device pools that
+        are incomplete now are kept from it.
+        """
+        files, before = tuple(files), previous or cls()
+        found = ObjectsByKind(files)
+        pods, nodes, gpus = found.of(Pod), found.of(Node), found.of(Gpu)
+        templates, gpu_pools = found.of(SchedulingConfigTemplate), found.of(GpuPool)
+        quotas = found.of(GpuResourceQuota)
+        classes, flavors = found.of(AcceleratorClass), found.of(ResourceFlavor)
+        instaslices, allocation_claims = found.of(Instaslice), found.of(AllocationClaim)
+        node_accelerators = found.of(NodeAccelerator)
+        slices, resource_claims = found.of(ResourceSlice), found.of(ResourceClaim)
+        of_pods, of_gpus = difference(before.pods, pods), difference(before.gpus, gpus)
+        of_claims = difference(before.resource_claims, resource_claims)
+        claims_by_pool = reindexed(before.claims_by_pool, of_claims, _pools_of)
+        pools = before.pools
+        if difference(before.resource_slices, slices) or claims_by_pool.keys() != before.claims_by_pool.keys():
+            pools = device_pools(slices.values(), before.pools, frozenset(claims_by_pool))
+        by_pod, by_node = before.slice_claims_by_pod, before.slice_claims_by_node
+        slicers, doubts = before.slice_nodes, before.doubts.claims
+        same = (
+            not difference(before.instaslices, instaslices),
+            not difference(before.allocation_claims, allocation_claims),
+            not difference(before.node_accelerators, node_accelerators),
+            not difference(before.nodes, nodes) or not (instaslices or allocation_claims),
+        )
+        if not (same[0] and same[2]):
+            slicers = slice_nodes(instaslices.values(), node_accelerators.values())
+        if not all(same):
+            claims, doubts = vetted_claims(
+                slice_claims(instaslices.values(), allocation_claims.values()),
+                slicers,
+                lambda name: gpus_of_node(nodes.get(name), None),
+            )
+            by_pod = _grouped(claims, lambda claim: claim.pod.keys)
+            by_node = _grouped(claims, lambda claim: {claim.node} - {""})
+        pods_with_slices = reindexed(
+            before.pods_with_slices, of_pods, lambda pod: {pod.spec.node_name} if may_have_slices(pod) else _NOTHING
+        )
+        all_doubts = before.doubts.after(
+            nodes=nodes,
+            pods=pods_with_slices,
+            slicers=slicers,
+            slices=slices,
+            gpus=gpus,
+            claims=doubts,
+            classes=classes,
+        )
+        of_others = (*all_doubts, *placement_faults(templates, gpu_pools.values()))
+        ignored = (
+            *found.ignored,
+            *(IgnoredValue(found.file_of(*each[:2]), *each) for each in of_others),
+        )
+        remarks = (
+            *found.problems,
+            *(note for file in files for note in file.notes),
+            *_pool_problems(pools.values()),
+            *_class_problems(classes.values(), flavors),
+            *all_doubts.remarks,
+            *found.unused(KNOWN_GROUPS - {OCM}),
+        )
+        problems = [*(str(each) for file in files for each in file.problems), *remarks, *map(str, ignored)]
+        return cls(
+            pods=pods,
+            pods_by_uid=reindexed(before.pods_by_uid, of_pods, lambda pod: {pod.metadata.uid} - {""}),
+            pods_by_ip=reindexed(before.pods_by_ip, of_pods, lambda pod: _NOTHING if pod.ended else pod.addresses),
+            pods_by_node=reindexed(
+                before.pods_by_node, of_pods, lambda pod: _NOTHING if pod.ended else {pod.spec.node_name} - {""}
+            ),
+            pods_by_claim=reindexed(before.pods_by_claim, of_pods, lambda pod: frozenset(pod.claims)),
+            nodes=nodes,
+            nodes_by_hostname={
+                name: node for node in reversed(nodes.values()) if (name := node.metadata.labels.get(HOSTNAME, ""))
+            },
+            classes=classes,
+            expressions=_expressions(classes.values()),
+            flavors=flavors,
+            instaslices=instaslices,
+            allocation_claims=allocation_claims,
+            slice_claims_by_pod=by_pod,
+            slice_claims_by_node=by_node,
+            node_accelerators=node_accelerators,
+            slice_nodes=slicers,
+            resource_claims=resource_claims,
+            resource_claims_by_pod=reindexed(before.resource_claims_by_pod, of_claims, _users_of),
+            claims_by_device=reindexed(before.claims_by_device, of_claims, _devices_of),
+            claims_by_pool=claims_by_pool,
+            resource_slices=slices,
+            pools=pools,
+            device_classes=found.of(DeviceClass),
+            taint_rules=tuple(found.of(DeviceTaintRule).values()),
+            gpus=gpus,
+            gpus_by_pod=reindexed(
+                before.gpus_by_pod, of_gpus, lambda gpu: {key for pod in gpu_users(gpu) for key in pod.keys}
+            ),
+            gpus_by_uuid=reindexed(before.gpus_by_uuid, of_gpus, lambda gpu: {gpu.status.uuid} - {""}),
+            gpus_by_node=reindexed(before.gpus_by_node, of_gpus, lambda gpu: {gpu.node} - {""}),
+            gpu_nodes=found.of(GpuNode),
+            gpu_pools=gpu_pools,
+            scheduling_templates=templates,
+            gpu_quotas=quotas,
+            unit_costs={name: cost for each in found.of(UnitCosts).values() for name, cost in each.costs.items()},
+            variants=tuple(found.of(VariantAutoscaling).values()),
+            pods_with_slices=pods_with_slices,
+            doubts=all_doubts,
+            ignored=ignored,
+            remarks=remarks,
+            problems=tuple(problems),
+            elsewhere=tuple(map(str, ignored_values(files))),
+            skipped=sum(len(file.problems) for file in files),
+        )
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether any object has a price."""
+        costs = (each.spec.cost for each in self.classes.values())
+        of_class = any(
+            (c.per_hour, c.spot_per_hour, c.per_million_tokens) != (None, None, None) or c.tier for c in costs
+        )
+        of_node = any(each.spec.cost_per_hour is not None for each in self.gpu_nodes.values())
+        return (
+            of_class or of_node or bool(self.unit_costs) or any(each.spec.price is not None for each in self.variants)
+        )
+
+    def device_users(self, device: str) -> frozenset[str]:
+        """Return the UIDs of the pods that use a device, `driver/pool/device`."""
+        return frozenset(user.uid for claim in self.claims_by_device.get(device, ()) for user in claim.reserved_for)
+
+    def all_by_pod(self, index: Mapping[str, tuple[_T, ...]], keys: Iterable[str]) -> tuple[_T, ...]:
+        """Return the entries of an index by pod under any of the keys, without duplicates."""
+        found = [item for key in keys for item in index.get(key, ())]
+        return tuple({id(item): item for item in found}.values())
+
+
+def _users_of(claim: ResourceClaim) -> set[str]:
+    return {key for user in claim.reserved_for for key in user.keys}
+
+
+def _devices_of(claim: ResourceClaim) -> set[str]:
+    return {result.id for result in claim.results if not result.admin_access}
+
+
+def _pools_of(claim: ResourceClaim) -> set[PoolName]:
+    return {PoolName(each.driver, each.pool) for each in claim.results}
+
+
+def _grouped(items: Iterable[_T], keys: Callable[[_T], Iterable[_K]]) -> dict[_K, tuple[_T, ...]]:
+    """Return the items by each of their keys."""
+    groups: defaultdict[_K, list[_T]] = defaultdict(list)
+    for item in items:
+        for key in keys(item):
+            groups[key].append(item)
+    return {key: tuple(members) for key, members in groups.items()}
+
+
+def gpu_users(gpu: Gpu) -> Iterator[PodReference]:
+    """Yield the pods that use the GPU; a pod that runs there and has a partition appears twice."""
+    for app in gpu.status.running_apps:
+        yield from app.pods
+    for uid, part in gpu.status.allocated_partitions.items():
+        yield PodReference(namespace=part.namespace, name=part.pod_name, uid=part.pod_uid or uid)
+
+
+def _pool_problems(pools: Iterable[DevicePool]) -> Iterator[str]:
+    for pool in pools:
+        if pool.stale:
+            used = "the last complete one is used" if pool.complete else "it is used as it is, none is complete"
+            yield f"device pool {pool.name.driver}/{pool.name.pool}: its newest generation is incomplete; {used}"
+
+
+def _expressions(classes: Iterable[AcceleratorClass]) -> dict[str, DeviceExpression]:
+    """Return the valid CEL device selectors of the classes."""
+    found: dict[str, DeviceExpression] = {}
+    for each in classes:
+        with contextlib.suppress(ValueError):  # reported by `doubts_of`
+            if (expression := device_expression(each)) is not None:
+                found[each.id] = expression
+    return found
+
+
+def _class_problems(classes: Iterable[AcceleratorClass], flavors: Mapping[str, ResourceFlavor]) -> Iterator[str]:
+    for each in classes:
+        discovery = each.spec.discovery
+        found = list(doubts_of(each))
+        flavor = each.spec.integration.kueue_resource_flavor
+        no_selector = not discovery.node_selector and discovery.affinity.node_affinity.required is None
+        if flavor and flavor not in flavors and no_selector:
+            found.append(f"there is no ResourceFlavor {flavor} to select its nodes by: add it, or write a nodeSelector")
+        yield from (f"AcceleratorClass {each.id}: {text}" for text in found)

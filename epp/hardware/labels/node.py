@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts on the accelerators of a node, from its labels of all vendors and clouds."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from epp.framework.accelerators.tag import Partition
+from epp.hardware.catalogue import CATALOGUE, Catalogue
+from epp.hardware.catalogue.instance_types import InstanceType, find_instance_type
+from epp.hardware.facts import Facts
+from epp.hardware.labels.amd import read_amd
+from epp.hardware.labels.clouds import read_clouds
+from epp.hardware.labels.gke import read_gke_gpu, read_gke_tpu
+from epp.hardware.labels.intel import read_intel
+from epp.hardware.labels.npus import read_ascend, read_gaudi
+from epp.hardware.labels.nvidia import read_nvidia
+from epp.hardware.labels.reading import (
+    INSTANCE_TYPE_LABELS,
+    Reading,
+    common_facts,
+    read_pci,
+)
+
+_READERS = (read_nvidia, read_gke_gpu, read_gke_tpu, read_amd, read_intel, read_gaudi, read_ascend)
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts on the accelerators of one node."""
+
+    facts: tuple[Facts, ...] = ()
+    """For each endpoint on the node: of rank LABELS, then of rank CATALOGUE; without `count` and `devices`.
+
+    With MIG strategy mixed they describe a whole GPU; memory and partition of a slice come from the request of the pod.
+    """
+    count: int | None = None
+    """Devices of the node: slices with MIG strategy single, GPUs (not replicas) if they are shared."""
+    slice_chips: int | None = None
+    """Chips of the whole TPU slice that the node is a part of."""
+    mig: Mapping[str, int] = msgspec.field(default_factory=dict)
+    """Number of slices by canonical name of the MIG profile."""
+    warnings: tuple[str, ...] = ()
+    """Sentences on labels that are not readable or that no vendor sets."""
+
+
+def facts_from_labels(
+    labels: Mapping[str, str],
+    *,
+    instance_types: Mapping[str, InstanceType] | None = None,
+    catalogue: Catalogue = CATALOGUE,
+) -> NodeFacts:
+    """Return the facts for each endpoint on the node, and the counts of the node.
+
+    Facts of labels and facts of the catalogue on the product that they name are separate, each with its provenance.
+    The machine type counts only if no label names a product in the catalogue; `instance_types` take precedence over the
+    built-in table.
+    """
+    readings = [reading for read in _READERS if (reading := read(labels, catalogue)) is not None]
+    readings.extend(read_clouds(labels, catalogue))
+    pci = read_pci(labels)
+    vendors = {each.facts.vendor for each in readings}
+    if pci is not None and (not readings or (pci.lookup and pci.facts.vendor in vendors)):
+        readings.append(pci)
+    facts = [reading.facts for reading in readings]
+    if (common := common_facts(labels)) is not None:
+        facts.append(common)
+    partition = next((fact.partition for fact in facts if fact.partition is not None), None)
+    looked_up, count = _look_up(labels, readings, partition, instance_types, catalogue)
+    counts = [reading.count for reading in readings if reading.count is not None]
+    return NodeFacts(
+        facts=(*facts, *looked_up),
+        count=next(iter(counts), count),
+        slice_chips=next((reading.slice_chips for reading in readings if reading.slice_chips), None),
+        mig={name: number for reading in reversed(readings) for name, number in reading.mig.items()},
+        warnings=tuple(warning for reading in readings for warning in reading.warnings),
+    )
+
+
+def _look_up(
+    labels: Mapping[str, str],
+    readings: list[Reading],
+    partition: Partition | None,
+    instance_types: Mapping[str, InstanceType] | None,
+    catalogue: Catalogue,
+) -> tuple[list[Facts], int | None]:
+    """Return the facts of the catalogue on the product, and the count of the machine type.
+
+    Of several products that a label may mean, such as H100, the machine type tells which one it is.
+    """
+    name = next((labels[key] for key in INSTANCE_TYPE_LABELS if labels.get(key)), "")
+    machine = find_instance_type(name, instance_types)
+    product = catalogue.find(machine.product) if machine else None
+    for reading in readings:
+        meant = catalogue.meant(reading.lookup, reading.device_memory_bytes) if reading.lookup else ()
+        if len(meant) > 1 and product in meant:
+            break
+        if meant:
+            return [meant[0].facts(partition=partition)], None
+    if machine is None or product is None:
+        return [], None
+    if any(reading.facts.vendor != product.vendor for reading in readings):
+        return [], None
+    facts = product.facts(f"instance-type/{name}", partition or machine.partition)
+    if partition is None:
+        return [msgspec.structs.replace(facts, partition=machine.partition)], machine.count
+    # the count of a machine type is that of GPUs, not of slices
+    return [facts], None

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Common parts of the label readers, and labels that no single vendor owns: spot, topology, PCI."""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from epp.framework.accelerators.tag import AcceleratorKind, AttributeValue
+from epp.hardware.facts import Facts, Rank
+
+MOST_DEVICES = 65_536
+"""Devices, or endpoints that share one, on a node."""
+INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+
+_SPOT: Mapping[str, Mapping[str, bool]] = {
+    "karpenter.sh/capacity-type": {"spot": True, "on-demand": False, "reserved": False},
+    "cloud.google.com/gke-spot": {"true": True, "false": False},
+    "cloud.google.com/gke-preemptible": {"true": True, "false": False},
+    "eks.amazonaws.com/capacitytype": {"spot": True, "on_demand": False, "capacity_block": False},
+    "kubernetes.azure.com/scalesetpriority": {"spot": True, "regular": False},
+}
+_PCI = re.compile(
+    r"feature\.node\.kubernetes\.io/pci-(?P<device_class>[0-9a-f]{4})_(?P<vendor>[0-9a-f]{4})"
+    r"(_(?P<device>[0-9a-f]{4}))?(_[0-9a-f]{4})*\.present"
+)
+# device class and vendor; without display controllers of AMD and Intel, which mostly serve the console
+_PCI_VENDORS: Mapping[tuple[str, str], tuple[str, AcceleratorKind]] = {
+    ("0300", "10de"): ("nvidia", AcceleratorKind.GPU),
+    ("0302", "10de"): ("nvidia", AcceleratorKind.GPU),
+    ("0380", "1002"): ("amd", AcceleratorKind.GPU),
+    ("1200", "1002"): ("amd", AcceleratorKind.GPU),
+    ("0380", "8086"): ("intel", AcceleratorKind.XPU),
+    ("1200", "1da3"): ("intel", AcceleratorKind.NPU),
+    ("1200", "17cb"): ("qualcomm", AcceleratorKind.NPU),
+    ("1200", "19e5"): ("huawei", AcceleratorKind.NPU),
+}
+PCI_DEVICES: Mapping[tuple[str, str], str] = {
+    ("1002", "7408"): "mi250x",
+    ("1002", "740c"): "mi250",
+    ("1002", "740f"): "mi210",
+    ("1002", "738c"): "mi100",
+    ("1002", "74a0"): "mi300a",
+    ("1002", "74a1"): "mi300x",
+    ("1002", "74a2"): "mi308x",
+    ("1002", "74a5"): "mi325x",
+    ("1002", "75a0"): "mi350x",
+    ("1002", "75a3"): "mi355x",
+    ("8086", "0bd5"): "max-1550",
+    ("8086", "0bda"): "max-1100",
+    ("8086", "56c0"): "flex-170",
+    ("8086", "56c1"): "flex-140",
+    ("8086", "e211"): "arc-pro-b60",
+    ("8086", "e212"): "arc-pro-b50",
+    ("1da3", "1000"): "gaudi1",
+    ("1da3", "1010"): "gaudi1",
+    ("1da3", "1020"): "gaudi2",
+    ("1da3", "1060"): "gaudi3",
+}
+"""Models by PCI vendor and device."""
+_ATTRIBUTES = (
+    "nvidia.com/",
+    "amd.com/",
+    "gpu.intel.com/",
+    "cloud.google.com/gke-accelerator",
+    "cloud.google.com/gke-gpu",
+    "cloud.google.com/gke-max-shared-clients-per-gpu",
+    "cloud.google.com/gke-tpu",
+    "habana.ai/",
+    "karpenter.k8s.aws/instance-accelerator",
+    "karpenter.k8s.aws/instance-gpu",
+    "topology.kubernetes.io/",
+)
+_NO_ATTRIBUTES = ("nvidia.com/gpu.deploy.", "nvidia.com/gfd.timestamp")
+_COUNT = re.compile(r"[0-9]{1,18}")
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+TRUTHS: Mapping[str, bool] = {"true": True, "false": False}
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts from the labels of one vendor or cloud."""
+
+    facts: Facts
+    """Of rank LABELS."""
+    lookup: str = ""
+    """Name to look up in the catalogue; empty for none."""
+    device_memory_bytes: int | None = None
+    """Memory of a whole device, to distinguish the sizes of a model."""
+    count: int | None = None
+    slice_chips: int | None = None
+    mig: Mapping[str, int] = msgspec.field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+class LabelReader:
+    """Labels of one node, read as texts, numbers and booleans; collects warnings on invalid numbers."""
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        self.labels = labels
+        self.warnings: list[str] = []
+
+    def text(self, key: str) -> str:
+        """Return the value; empty without the label."""
+        return self.labels.get(key, "").strip()
+
+    def number(self, key: str, most: int = MOST_DEVICES) -> int | None:
+        """Return the value as a number from 0 to `most`; None without the label, or for another value."""
+        text = self.text(key)
+        if not text:
+            return None
+        if not _COUNT.fullmatch(text):
+            self.warnings.append(f"label {key}: {text!r} is not a whole number: ignored")
+            return None
+        if int(text) > most:
+            self.warnings.append(f"label {key}: {text!r} is more than {most}: ignored")
+            return None
+        return int(text)
+
+    def truth(self, key: str) -> bool | None:
+        """Return the value as a boolean, in any case; None for anything else."""
+        return TRUTHS.get(self.text(key).lower())
+
+
+def spot_from_labels(labels: Mapping[str, str]) -> bool | None:
+    """Return whether the node is a spot instance; None without such labels.
+
+    Labels of Karpenter, GKE, EKS and AKS, in any case. If they contradict each other, the node counts as spot.
+    """
+    spots = [
+        spot
+        for key, value in labels.items()
+        if (spot := _SPOT.get(key.lower(), {}).get(value.strip().lower())) is not None
+    ]
+    return any(spots) if spots else None
+
+
+def common_facts(labels: Mapping[str, str]) -> Facts | None:
+    """Return spot, and the labels of accelerators and topology as attributes; None without such labels."""
+    spot = spot_from_labels(labels)
+    attributes = {
+        key: typed(value)
+        for key, value in labels.items()
+        if key.startswith(_ATTRIBUTES) and not key.startswith(_NO_ATTRIBUTES)
+    }
+    if spot is None and not attributes:
+        return None
+    return Facts(source="labels", rank=Rank.LABELS, spot=spot, attributes=attributes)
+
+
+def typed(value: str) -> AttributeValue:
+    """Return the value as a whole number or a boolean if it is one, else as text."""
+    if _INTEGER.fullmatch(value):
+        return int(value)
+    return TRUTHS.get(value, value)
+
+
+def read_pci(labels: Mapping[str, str]) -> Reading | None:
+    """Return the vendor, and the model if its device id is there, from PCI labels of node feature discovery."""
+    for key in sorted(labels):
+        match = _PCI.fullmatch(key)
+        if match and labels[key].lower() == "true":
+            found = _PCI_VENDORS.get((match["device_class"], match["vendor"]))
+            if found:
+                vendor, kind = found
+                model = PCI_DEVICES.get((match["vendor"], match["device"] or ""), "")
+                return Reading(facts=Facts(source="labels", rank=Rank.LABELS, vendor=vendor, kind=kind), lookup=model)
+    return None
+
+
+def with_label_aliases(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels with aliases that selectors use although no vendor sets them.
+
+    `nvidia.com/gpu.compute` (`9.0`) from `.major` and `.minor`, `amd.com/gpu.product` from `.product-name`; labels of
+    `ome.io/` also as `ome.ai/`, and vice versa. Existing labels take precedence.
+    """
+    named: dict[str, str] = {}
+    major, minor = (labels.get(f"nvidia.com/gpu.compute.{part}") for part in ("major", "minor"))
+    if major and minor:
+        named["nvidia.com/gpu.compute"] = f"{major}.{minor}"
+    if product := labels.get("amd.com/gpu.product-name"):
+        named["amd.com/gpu.product"] = product
+    for key, value in labels.items():
+        for prefix, other in (("ome.io/", "ome.ai/"), ("ome.ai/", "ome.io/")):
+            if key.startswith(prefix):
+                named[other + key.removeprefix(prefix)] = value
+    return {**named, **labels}

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports on a cluster: slices that still fit on each GPU, and devices of each class."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import floor
+from typing import NamedTuple
+
+import msgspec
+
+from epp.hardware.classes.matching import Evidence, matching_classes
+from epp.hardware.classes.pci import pci_of
+from epp.hardware.index import difference
+from epp.hardware.inventory import Inventory
+from epp.hardware.labels import facts_from_labels, with_label_aliases
+from epp.hardware.mig import mig_gpu
+from epp.hardware.mig.layouts import Placed, more_that_fit
+from epp.hardware.resources import resource_key, resource_requests
+from epp.kube.objects.core import Node, Pod
+
+Fit = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""Number of slices that still fit, if all are of one profile: by node, UUID of the GPU, profile."""
+
+
+class ClassTotal(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices of a class in the cluster."""
+
+    nodes: tuple[str, ...] = ()
+    total: int = 0
+    """Number of devices, or slices, on these nodes."""
+    available: int = 0
+    """Of these, the number that no pod requests."""
+
+
+def fit_report(inventory: Inventory) -> Fit:
+    """Return the slices that still fit on nodes that InstaSlice manages, without GPUs of unknown models.
+
+    Staged slices do not occupy any slots.
+    """
+    report: dict[str, dict[str, Mapping[str, int]]] = {}
+    for name, node in sorted(inventory.slice_nodes.items()):
+        claims = [claim for claim in inventory.slice_claims_by_node.get(name, ()) if claim.occupies]
+        found: dict[str, Mapping[str, int]] = {}
+        for gpu in node.gpus:
+            layout = mig_gpu(gpu.gpu_name, gpu.memory_bytes)
+            if layout is not None:
+                placed = [
+                    Placed(claim.profile, claim.start, claim.size)
+                    for claim in claims
+                    if claim.gpu_uuid == gpu.gpu_uuid and claim.start is not None
+                ]
+                found[gpu.gpu_uuid] = more_that_fit(layout, placed)
+        report[name] = found
+    return report
+
+
+def class_totals(inventory: Inventory) -> Mapping[str, ClassTotal]:
+    """Return the allocatable devices of each class, and the devices that no pod requests."""
+    return ClassTotals().of(inventory)
+
+
+class ClassTotals:
+    """Devices of each class, brought up to date at the cost of the nodes that changed."""
+
+    def __init__(self) -> None:
+        self._inventory: Inventory | None = None
+        self._totals: Mapping[str, ClassTotal] = {}
+        self._nodes: dict[str, _NodeDevices] = {}
+
+    def of(self, inventory: Inventory) -> Mapping[str, ClassTotal]:
+        """Return the totals of an inventory."""
+        if inventory is not self._inventory:
+            before = self._inventory or Inventory()
+            classes_differ = bool(
+                difference(before.classes, inventory.classes) or difference(before.flavors, inventory.flavors)
+            )
+            known = {} if classes_differ else self._nodes
+            self._nodes = dict(_devices_by_node(inventory, known)) if inventory.classes else {}
+            self._totals = _added(inventory, self._nodes)
+            self._inventory = inventory
+        return self._totals
+
+
+class _NodeDevices(NamedTuple):
+    """Devices of a node by class: given and requested; and what they were counted by."""
+
+    node: Node
+    pods: tuple[Pod, ...]
+    by_class: Mapping[str, tuple[int, int]]
+
+
+def _devices_by_node(inventory: Inventory, known: Mapping[str, _NodeDevices]) -> Iterator[tuple[str, _NodeDevices]]:
+    for name, node in sorted(inventory.nodes.items()):
+        pods = inventory.pods_by_node.get(name, ())
+        before = known.get(name)
+        if before is not None and before.node is node and before.pods is pods:
+            yield name, before
+        else:
+            yield name, _NodeDevices(node, pods, _devices_of(node, pods, inventory))
+
+
+def _devices_of(node: Node, pods: tuple[Pod, ...], inventory: Inventory) -> Mapping[str, tuple[int, int]]:
+    """Return the devices by class; for a node without allocatable resources, by the counts in its labels."""
+    amounts: dict[str, int] = {}
+    for resource, amount in node.status.allocatable.items():
+        amounts[resource_key(resource)] = amounts.get(resource_key(resource), 0) + floor(amount)
+    labels, count = node.metadata.labels, 0
+    if not amounts:
+        node_facts = facts_from_labels(labels)
+        amounts = {f"mig/{profile}": number for profile, number in node_facts.mig.items()}
+        count = node_facts.count or 0
+    evidence = Evidence(
+        labels=with_label_aliases(labels),
+        node=node.name,
+        resources=frozenset(key for key, amount in amounts.items() if amount) or None,
+        pci=pci_of(labels),
+    )
+    found: dict[str, tuple[int, int]] = {}
+    for each in matching_classes(inventory.classes.values(), evidence, inventory.flavors):
+        keys = {resource_key(resource.name) for resource in each.spec.resources} or {"nvidia.com/gpu"}
+        given = sum(amounts.get(key, 0) for key in keys) or count
+        found[each.name] = given, min(given, _requested(pods, keys))
+    return found
+
+
+def _added(inventory: Inventory, nodes: Mapping[str, _NodeDevices]) -> Mapping[str, ClassTotal]:
+    names: dict[str, list[str]] = {name: [] for name in inventory.classes}
+    totals, used = dict.fromkeys(inventory.classes, 0), dict.fromkeys(inventory.classes, 0)
+    for node, devices in nodes.items():
+        for name, (given, requested) in devices.by_class.items():
+            names[name].append(node)
+            totals[name] += given
+            used[name] += requested
+    return {
+        name: ClassTotal(nodes=tuple(names[name]), total=totals[name], available=totals[name] - used[name])
+        for name in inventory.classes
+    }
+
+
+def _requested(pods: Iterable[Pod], keys: set[str]) -> int:
+    """Return the number of devices of these resources that the pods request."""
+    return sum(
+        requested.count
+        for pod in pods
+        for requested in resource_requests(pod, keys)
+        if resource_key(requested.name) in keys
+    )

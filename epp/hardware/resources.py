@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extended resources of accelerators: their names, and the number that a pod requests."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from math import ceil
+
+import msgspec
+
+from epp.framework.accelerators.tag import AcceleratorKind
+from epp.hardware.mig import parse_mig_profile
+from epp.hardware.mig.vetting import NodeGpus
+from epp.hardware.resource_names import is_no_accelerator, maker_of
+from epp.kube.objects.core import Container, Pod
+from epp.kube.objects.limits import UNKNOWN_AMOUNT
+
+SLICER_DOMAINS = ("mig.das.com/", "instaslice.redhat.com/mig-")
+"""Prefixes of the resources for which InstaSlice creates slices."""
+_SAME_AS = {"nvidia.com/gpu.shared": "nvidia.com/gpu"}
+
+
+class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource request of a pod for accelerators."""
+
+    name: str
+    count: int
+    """0 if unknown."""
+    profile: str = ""
+    """Canonical name of the MIG profile; empty for a device that is none, or for a profile that no GPU there has."""
+    is_slice: bool = False
+    vendor: str = ""
+    kind: AcceleratorKind = AcceleratorKind.UNKNOWN
+    known: bool = True
+    """Whether a vendor or an object is known for the resource; without, it may be any device."""
+
+
+def resource_key(name: str) -> str:
+    """Return the same key for all spellings: `mig/3g.20gb` for slices, `nvidia.com/gpu` also for shared GPUs."""
+    profile = profile_of(name)
+    return f"mig/{profile}" if profile else _SAME_AS.get(name, name)
+
+
+def profile_of(name: str) -> str:
+    """Return the canonical MIG profile of a resource; empty for a resource of another kind."""
+    if not name.startswith((*SLICER_DOMAINS, "nvidia.com/mig-")):
+        return ""
+    profile = parse_mig_profile(name)
+    return "" if profile is None else profile.name
+
+
+def resource_requests(pod: Pod, more: Iterable[str] = ()) -> tuple[ResourceRequest, ...]:
+    """Return the accelerators that the pod requests, by name; `more` are further resources that count as accelerators.
+
+    The number is the sum over containers and sidecars, or the maximum over init containers if that is larger. Extended
+    resources of which nothing is known are returned only if there are no others: they may be accelerators.
+    """
+    known, total = frozenset(more), extended_resources(pod)
+    counted = [name for name in sorted(total) if name in known or profile_of(name) or not is_no_accelerator(name)]
+    found = [_request(name, total[name], known) for name in counted]
+    return tuple([each for each in found if each.known] or found)
+
+
+def extended_resources(pod: Pod) -> Mapping[str, int]:
+    """Return the number that the pod requests of each extended resource, accelerators or not."""
+    total = Counter[str]()
+    unknown = _unknown_amounts(pod)
+    for container in (*pod.spec.containers, *filter(_is_sidecar, pod.spec.init_containers)):
+        total.update(_amounts(container))
+    for container in pod.spec.init_containers:
+        total |= Counter() if _is_sidecar(container) else _amounts(container)
+    return {**dict.fromkeys(unknown, 0), **total}
+
+
+def possible(requested: Iterable[ResourceRequest], gpus: NodeGpus) -> tuple[ResourceRequest, ...]:
+    """Return the requests, those for slices without profiles that the GPUs cannot have."""
+    return tuple(
+        msgspec.structs.replace(each, profile="") if each.profile and gpus.fault_of(each.profile) else each
+        for each in requested
+    )
+
+
+def _unknown_amounts(pod: Pod) -> frozenset[str]:
+    """Return the resources that the pod requests an impossible amount of."""
+    return frozenset(
+        name
+        for container in (*pod.spec.containers, *pod.spec.init_containers)
+        for amounts in (container.resources.limits, container.resources.requests)
+        for name, amount in amounts.items()
+        if amount == UNKNOWN_AMOUNT
+    )
+
+
+def _is_sidecar(container: Container) -> bool:
+    return container.restart_policy == "Always"
+
+
+def _amounts(container: Container) -> Counter[str]:
+    amounts = Counter[str]()
+    for resources in (container.resources.limits, container.resources.requests):
+        amounts |= Counter({name: ceil(amount) for name, amount in resources.items() if _is_given(name, amount)})
+    return amounts
+
+
+def _is_given(name: str, amount: Fraction) -> bool:
+    return "/" in name and amount > 0 and amount != UNKNOWN_AMOUNT
+
+
+def _request(name: str, count: int, more: frozenset[str]) -> ResourceRequest:
+    profile = profile_of(name)
+    if profile:
+        return ResourceRequest(
+            name=name, count=count, profile=profile, is_slice=True, vendor="nvidia", kind=AcceleratorKind.GPU
+        )
+    maker = maker_of(name)
+    if maker is None:
+        return ResourceRequest(name=name, count=count, known=name in more)
+    return ResourceRequest(name=name, count=count, vendor=maker.vendor, kind=maker.kind)

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Determines the accelerators that may serve a request, from layers of configuration and request headers."""
+
+import re
+from collections.abc import Sequence
+from fnmatch import translate
+from math import inf
+from typing import Literal, NamedTuple
+
+import msgspec
+import structlog
+
+from epp.framework import ACCELERATOR_SELECTION, Admitter, Candidates, DataKey, Endpoint, Name, Producer, Request
+from epp.framework.accelerators.requirements import SelectionParameters
+from epp.framework.accelerators.selection import (
+    ANY,
+    Refusal,
+    Selection,
+    Selections,
+    Tightened,
+    combined,
+    tightened,
+)
+from epp.framework.errors import BadRequestError
+from epp.framework.headers import ACCELERATOR_PREFIX, OBJECTIVE
+from epp.framework.printable import printable
+from epp.hardware.selection.headers import header_of, read_wishes
+from epp.hardware.selection.object_follower import ObjectFollower, ObjectParameters
+from epp.hardware.selection.objectives import Objectives
+from epp.kube.objects.ome_services import SERVICE_LABEL
+
+_log = structlog.get_logger()
+
+_MOST_PROBLEMS = 5
+"""Of one request, told to its client."""
+_TOLD_SECONDS = 10.0
+"""Time between two log lines on headers that are ignored: clients can make many."""
+_MOST_LAYERS = 1024
+"""Combinations of layers that are remembered."""
+
+
+class SelectionLayer(SelectionParameters, frozen=True):
+    """One layer of bounds and preferences: the parameters of `accelerator-filter` without `onUnknown` and `cel`."""
+
+    def __post_init__(self) -> None:
+        """Refuse the parameter of filters."""
+        super().__post_init__()
+        if self.fallback_on_empty:
+            raise ValueError("fallbackOnEmpty is for filters: set it on accelerator-filter")
+
+
+class AcceleratorSelectionParameters(ObjectParameters, frozen=True):
+    """Layers of bounds and preferences, lowest first; those of objects are between `models` and `components`."""
+
+    defaults: SelectionLayer = SelectionLayer()
+    """Bounds and preferences of all requests, as in `accelerator-filter`."""
+    models: dict[str, SelectionLayer] = msgspec.field(default_factory=dict)
+    """Bounds and preferences by model, or by a pattern such as `llama-*`. An exact name precedes patterns; the first
+    matching pattern precedes the others."""
+    components: dict[str, SelectionLayer] = msgspec.field(default_factory=dict)
+    """Bounds and preferences by scheduling profile, such as `prefill` and `decode`."""
+    engine_profile: Name = "prefill"
+    """Profile that the engine of an InferenceService bounds if the service has a decoder; otherwise all profiles."""
+    decoder_profile: Name = "decode"
+    """Profile that the decoder of an InferenceService bounds."""
+    allow_request_overrides: bool = False
+    """Accept headers `x-epp-accelerator-*`, within the bounds of the layers."""
+    request_overrides: Literal["strict", "lenient"] = "strict"
+    """How to treat malformed headers and those beyond the bounds: `strict` refuses the request with status 400,
+    `lenient` ignores the header."""
+
+
+class _Layers(msgspec.Struct, frozen=True):
+    """Selections of requests for one model, or for all others."""
+
+    default: Selection
+    by_profile: dict[str, Selection]
+
+
+class _Key(NamedTuple):
+    """What the layers of a request depend on; clients cannot make up values of it."""
+
+    pattern: str
+    services: tuple[str, ...]
+    objective: str
+
+
+class AcceleratorSelectionProducer(
+    ObjectFollower[AcceleratorSelectionParameters],
+    Producer[AcceleratorSelectionParameters],
+    Admitter[AcceleratorSelectionParameters],
+):
+    """Publishes bounds and preferences for accelerators, one selection for each profile.
+
+    The layers are `defaults`, `models`, objects, `components` with the overrides of an InferenceService's engine and
+    decoder, and the request's headers, lowest first. A list or name in a higher layer replaces that of the lower one;
+    exclusions are united; of minimums and caps the stricter one counts. Headers can only tighten: lists are intersected
+    with those of the layers.
+
+    The layers of objects are the annotation `ome.io/cost-threshold` of the InferencePool (US dollars an hour for an
+    endpoint), the `acceleratorRequirements` of the ServingRuntime or ClusterServingRuntime, the `acceleratorSelector`
+    of the InferenceService and its annotations, and the annotations of the InferenceObjective that the request names:
+    `ome.io/accelerator-class`, `ome.io/cost-threshold` and `ome.io/selection-strategy`. A request is for the
+    InferenceService whose base model or name it asks for, or else for the only one whose pods (by the label
+    `ome.io/inferenceservice`) are endpoints. `accelerator-filter` drops the endpoints beyond the bounds. The
+    `acceleratorConfig` of a runtime tells OME how to start servers: classes and parallelism in it are checked, and it
+    bounds no request.
+
+    The headers are `x-epp-accelerator-` and `class`, `exclude-class`, `vendor`, `family`, `model`, `kind`, `resource`,
+    `features`, `min-memory`, `max-memory`, `min-total-memory`, `min-compute-capability`, `max-cost-per-hour`,
+    `max-cost-per-million-tokens`, `mig-profile`, `exclude-mig-profile`, `min-compute-slices`, `whole-device`,
+    `policy`, `precisions` or `preference`, with comma-separated lists. The picker removes
+    them from the request. All instances have one output: configure one producer of this type.
+    """
+
+    plugin_type = "accelerator-selection-producer"
+    writes = (ACCELERATOR_SELECTION,)
+
+    def setup(self) -> None:
+        """Read the objects in files for the first time, and combine the configured layers."""
+        super().setup()
+        self._problems_key: DataKey[tuple[str, ...]] = DataKey("accelerator-override-problems", producer=self.name)
+        defaults = self.parameters.defaults.selection()
+        self._configured = {"": defaults} | {
+            model: combined(defaults, layer.selection()) for model, layer in self.parameters.models.items()
+        }
+        self._next_told_at = -inf
+        self._patterns = [(re.compile(translate(model)), model) for model in self.parameters.models]
+        self._used: tuple[Objectives, dict[_Key, _Layers]] = (self.objectives, {})
+        """Layers that requests used, and the objects that they are from."""
+
+    @property
+    def accelerator_names(self) -> Sequence[str]:
+        """Classes and models in the configuration and in objects."""
+        components = [layer.selection() for layer in self.parameters.components.values()]
+        named = (
+            name
+            for selection in (*self._configured.values(), *components)
+            for name in (*selection.classes, *sorted(selection.excluded_classes), *selection.models)
+        )
+        return tuple(dict.fromkeys((*named, *self.objectives.classes)))
+
+    @property
+    def without_prices(self) -> str:
+        """What it does without prices; empty where it needs none."""
+        components = [layer.selection() for layer in self.parameters.components.values()]
+        selections = [*self._configured.values(), *components]
+        if any(selection.caps_cost for selection in selections):
+            return "filters drop all endpoints where these bounds cap the price, unless onUnknown keeps them"
+        by_price = any(selection.policy == "cheapest" for selection in selections)
+        return "the policy Cheapest is no preference" if by_price else ""
+
+    def produce(self, request: Request, candidates: Candidates) -> None:
+        """Publish the selections of the request."""
+        layers = self._layers(request, candidates)
+        asked = any(name.startswith(ACCELERATOR_PREFIX) for name in request.headers)
+        if not (asked and self.parameters.allow_request_overrides):
+            request.put(ACCELERATOR_SELECTION, Selections(layers.default, layers.by_profile))
+            return
+        wish, problems = read_wishes(request.headers)
+        default = tightened(layers.default, wish)
+        profiles = {profile: tightened(selection, wish) for profile, selection in layers.by_profile.items()}
+        problems += _refusals({"": default, **profiles})
+        if problems:
+            request.put(self._problems_key, problems)
+            self._tell_ignored(request, problems)
+        by_profile = {profile: found.selection for profile, found in profiles.items()}
+        request.put(ACCELERATOR_SELECTION, Selections(default.selection, by_profile, problems))
+
+    def admit(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002  as admitters are called
+        """Refuse a request with headers that cannot be granted, if that is how these are treated."""
+        problems = request.get(self._problems_key)
+        if problems and self.parameters.request_overrides == "strict":
+            raise BadRequestError("; ".join(problems[:_MOST_PROBLEMS]))
+
+    def _tell_ignored(self, request: Request, problems: Sequence[str]) -> None:
+        """Log headers that are ignored, one request in ten seconds."""
+        now = self.clock.now()
+        if self.parameters.request_overrides == "strict" or request.dry_run or now < self._next_told_at:
+            return
+        self._next_told_at = now + _TOLD_SECONDS
+        _log.warning(
+            "headers of a request are ignored: requestOverrides is lenient",
+            plugin=self.name,
+            request_id=printable(request.id),
+            problems=list(problems[:_MOST_PROBLEMS]),
+        )
+
+    def _layers(self, request: Request, candidates: Candidates) -> _Layers:
+        objects, known = self._used
+        if objects is not self.objectives:
+            objects, known = self._used = (self.objectives, {})
+        services: tuple[str, ...] = ()
+        if objects.services:
+            labels = candidates.snapshot.endpoints.derive(_service_labels)
+            services = objects.services_of((request.model, request.body.model), labels)
+        objective = request.objective or request.headers.first_of(*OBJECTIVE) or ""
+        key = _Key(self._pattern(request.model), services, objective if objective in objects.by_objective else "")
+        found = known.get(key)
+        if found is None:
+            if len(known) >= _MOST_LAYERS:  # clients name models and objectives
+                known.clear()
+            found = known[key] = self._build(key, objects)
+        return found
+
+    def _pattern(self, model: str) -> str:
+        """Return the entry of `models` for a model; empty for none."""
+        if model in self.parameters.models:
+            return model
+        return next((name for pattern, name in self._patterns if pattern.match(model)), "")
+
+    def _build(self, key: _Key, objects: Objectives) -> _Layers:
+        general = combined(self._configured[key.pattern], objects.pool)
+        services = [objects.services[name] for name in key.services]
+        for service in services:
+            general = combined(general, service.general)
+        if key.objective:
+            general = combined(general, objects.by_objective[key.objective])
+        overrides = {profile: layer.selection() for profile, layer in self.parameters.components.items()}
+        for service in services:
+            for profile, override in (
+                (self.parameters.engine_profile, service.prefill),
+                (self.parameters.decoder_profile, service.decode),
+            ):
+                if override != ANY:
+                    overrides[profile] = combined(overrides.get(profile, ANY), override)
+        return _Layers(general, {profile: combined(general, override) for profile, override in overrides.items()})
+
+
+def _service_labels(endpoints: tuple[Endpoint | None, ...]) -> frozenset[str]:
+    """Return the services whose pods are endpoints; that some are of no service counts as an empty name."""
+    return frozenset(each.labels.get(SERVICE_LABEL, "") for each in endpoints if each is not None)
+
+
+def _refusals(profiles: dict[str, Tightened]) -> tuple[str, ...]:
+    """Return an error for each value that the bounds of a profile do not allow."""
+    sentences = {_sentence(profile, refusal): None for profile, found in profiles.items() for refusal in found.refused}
+    return tuple(sentences)
+
+
+def _sentence(profile: str, refusal: Refusal) -> str:
+    where = f" in profile {profile!r}" if profile else ""
+    return (
+        f"header {header_of(refusal.field)!r} asks for {printable(', '.join(refusal.wished))}, "
+        f"which is not allowed{where}{': use ' if refusal.allowed else ''}{', '.join(refusal.allowed)}"
+    )

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The accelerator tagger: tags every endpoint with its hardware, from cluster objects, labels and declarations."""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+import structlog
+
+from epp.framework.accelerators.placement import PLACEMENT
+from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
+from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, KnowsAccelerators, Report, every_endpoint
+from epp.framework.durations import parse_duration
+from epp.framework.endpoint import Endpoint
+from epp.framework.inputs import InputState
+from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
+from epp.hardware.affected_endpoints import concerns_of
+from epp.hardware.classes.faults import object_faults
+from epp.hardware.facts import Merged
+from epp.hardware.files.tables import Tables
+from epp.hardware.inventory import Inventory
+from epp.hardware.mig.possible import profile_fault
+from epp.hardware.quotas import QUOTA_METRICS, quota_samples
+from epp.hardware.reports import ClassTotals
+from epp.hardware.tag_builder import TagBuilder, TaggerOptions
+from epp.kube.objects.decode import ALL_KINDS, CLUSTER_KINDS, SCORER_KINDS, decode_object
+from epp.kube.objects.followed import Change, FollowedObjects
+from epp.kube.objects.inference import INFERENCE_KINDS
+from epp.runtime.watch import changes
+
+_KINDS = (
+    ObjectKind("", "Pod"),
+    ObjectKind("", "Node"),
+    ObjectKind("ome.io", "AcceleratorClass"),
+    ObjectKind("inference.redhat.com", "Instaslice"),
+    ObjectKind("inference.redhat.com", "NodeAccelerator"),
+    ObjectKind("inference.redhat.com", "AllocationClaim"),
+    ObjectKind("tensor-fusion.ai", "GPU"),
+    ObjectKind("tensor-fusion.ai", "GPUNode"),
+    ObjectKind("tensor-fusion.ai", "GPUPool"),
+    ObjectKind("tensor-fusion.ai", "SchedulingConfigTemplate"),
+    ObjectKind("tensor-fusion.ai", "GPUResourceQuota"),
+    ObjectKind("resource.k8s.io", "ResourceSlice"),
+    ObjectKind("resource.k8s.io", "ResourceClaim"),
+    ObjectKind("resource.k8s.io", "DeviceClass"),
+    ObjectKind("resource.k8s.io", "DeviceTaintRule"),
+    ObjectKind("kueue.x-k8s.io", "ResourceFlavor"),
+    ObjectKind("llmd.ai", "VariantAutoscaling"),
+)
+_MAX_WARNINGS = 100
+"""Warnings on endpoints, or on objects, that are logged for one version of the objects; large pools could flood the
+log."""
+_WARN_AGAIN_SECONDS = 600.0
+"""Time after which a warning on an endpoint is repeated, in a cluster whose objects change all the time."""
+
+_MOST_CLASSES = 256
+"""Classes with metrics of their devices: a cluster may have any number."""
+_DEVICES = PluginMetric(
+    "accelerator_class_devices",
+    "Devices of the nodes of an AcceleratorClass.",
+    ("accelerator",),
+)
+_AVAILABLE = PluginMetric(
+    "accelerator_class_available_devices", "Devices of an AcceleratorClass that no pod requests.", ("accelerator",)
+)
+
+_log = structlog.get_logger()
+
+
+class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
+    """Sources of objects, and trust in them."""
+
+    read_cluster: bool = True
+    """Read these objects from the Kubernetes cluster of the pool as well, where there is one: those that are installed,
+    and that the picker may list and watch. Of two objects with one name, the one in a file counts."""
+
+    paths: tuple[str, ...] = ()
+    """Files, or directories of files (.yaml, .yml, .json), with objects of a cluster: AcceleratorClass, Node, Pod,
+    Instaslice, NodeAccelerator, AllocationClaim, GPU, GPUNode, GPUPool, SchedulingConfigTemplate, GPUResourceQuota,
+    ResourceSlice, ResourceClaim, DeviceClass, DeviceTaintRule, ResourceFlavor, VariantAutoscaling and cost ConfigMaps.
+    A file can have several documents."""
+    watch_files: bool = True
+    """Apply new versions of all files as soon as they are written, all at once."""
+    missing_file_grace_period: str = "5m"
+    """Time for which the objects of a missing or empty file stay in effect: `0s` removes them at once. The default is
+    the time after which Kubernetes evicts the pods of an unreachable node."""
+    gpu_catalogue: str = ""
+    """File with a GPU catalogue in the format of TensorFusion: a list of `{model, fullModelName, vendor, costPerHour,
+    fp16TFlops, partitionTemplates}`, which sets prices, TFLOPS and partitions of products, and adds products."""
+    prices: str = ""
+    """File with prices in US dollars an hour, on demand and spot, in YAML, JSON or CSV: a list `prices` of
+    `{accelerator, class, instanceType, region, per, devices, perHour, spotPerHour}`. See docs/files-and-prices.md."""
+    unknown_classes: Literal["lenient", "strict"] = "lenient"
+    """How to treat a configuration in which a plugin names an AcceleratorClass, or a model, that does not exist:
+    `lenient` warns, and the other names count; `strict` refuses it. The classes of a cluster are not known yet when a
+    configuration is loaded, so that `strict` is for classes in files and products of the catalogue."""
+    defaults: AcceleratorDeclaration | None = None
+    """Accelerator of endpoints that have no known hardware."""
+
+    def __post_init__(self) -> None:
+        """Check the duration; raises ValueError."""
+        try:
+            parse_duration(self.missing_file_grace_period)
+        except ValueError as error:
+            raise ValueError(f"missingFileGracePeriod: {error}") from None
+        declared = [(f"overrides[{index}].accelerator", each.accelerator) for index, each in enumerate(self.overrides)]
+        for place, each in (*declared, ("defaults", self.defaults)):
+            if each is not None and each.profile and (fault := profile_fault(each.profile, each.accelerator_class)):
+                raise ValueError(f"{place}.profile {fault}")
+
+
+class _Next(NamedTuple):
+    """Objects and tables, and the inventory of the objects."""
+
+    change: Change
+    inventory: Inventory
+    tables: Tables
+
+
+class AcceleratorTagger(
+    FollowingTagger[AcceleratorTaggerParameters],
+    KnowsAccelerators[AcceleratorTaggerParameters],
+    ObjectReader[AcceleratorTaggerParameters],
+):
+    """Merges the facts of all sources on an endpoint's hardware into its accelerator tag, field by field.
+
+    Precedence: `overrides` and the endpoint list's own `accelerator`; the class named by a trusted pod; claims (DRA,
+    then InstaSlice, then TensorFusion); the matching AcceleratorClass; labels of the node; resource requests of the
+    pod; built-in tables of products and machine types. Labels of an endpoint without a known pod count as labels of its
+    node.
+
+    An invalid version of a file or of an object changes nothing: the previous version stays in effect, and the log,
+    `/healthz` and `llm_d_epp_input_problems` have the reason. Without a previous version, the object is skipped. The
+    objects of a missing file are kept for `missingFileGracePeriod`.
+
+    An object with an impossible value, such as a MIG profile that the GPU cannot have or a negative price, is used
+    without it: the log, `/healthz` and `llm_d_epp_input_values_ignored` have field, value and remedy.
+
+    An object that changes in the cluster takes effect at once, for the endpoints that it concerns. A kind that is not
+    installed, or that the picker may not read, is done without until it is, or may.
+    """
+
+    plugin_type = "accelerator-data-source"
+    writes = (ACCELERATOR, NODE_LABELS, PLACEMENT)
+    decode = staticmethod(decode_object)
+    metrics = (_DEVICES, _AVAILABLE, *QUOTA_METRICS)
+
+    def setup(self) -> None:
+        """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
+        self.inventory = Inventory()
+        """Inventory of the objects in effect."""
+        self._objects = FollowedObjects(
+            self.parameters.paths,
+            owner=self.name,
+            grace_period=self.parameters.missing_file_grace_period,
+            kinds=ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS - SCORER_KINDS,
+            judge=object_faults,
+        )
+        self._totals = ClassTotals()
+        self._changing = asyncio.Lock()
+        """Files and cluster change the objects one after the other."""
+        self._tables = Tables.first(self.parameters.gpu_catalogue, self.parameters.prices)
+        self._builder = self._new_builder()
+        self._endpoint_problems: set[str] = set()
+        self._warned_since = self.clock.now()
+        self._read_first()
+
+    def read_files(self, paths: Sequence[str]) -> None:
+        """Read these files after those of the parameters."""
+        if paths:
+            self._objects.read_also(paths, "--objects")
+            self._read_first()
+
+    def _read_first(self) -> None:
+        if (found := self._read()) is not None:
+            self._apply(found)
+        else:
+            self._objects.tell(self.problems)
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether its files and parameters have any price."""
+        own = (self.parameters.defaults, *(override.accelerator for override in self.parameters.overrides))
+        declared = any(each is not None and each.cost_per_hour is not None for each in own)
+        return declared or self._tables.has_prices or self.inventory.has_prices
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """Problems of objects and tables, those not in effect included."""
+        return (*self.inventory.problems, *self._tables.problems)
+
+    @property
+    def inputs(self) -> InputState:
+        """Files and objects whose newest versions are not in effect, and values that objects are used without.
+
+        Those of the cluster are under its name.
+        """
+        parts = (self._objects.inputs, self._tables.inputs)
+        return InputState(
+            tuple(problem for part in parts for problem in part.problems),
+            {file: count for part in parts for file, count in part.rejected.items()},
+            ignored=self.inventory.ignored,
+            remarks=(*self.inventory.remarks, *self._tables.remarks),
+        )
+
+    @property
+    def kinds(self) -> Sequence[ObjectKind]:
+        """All kinds that bear on hardware."""
+        return _KINDS if self.parameters.read_cluster else ()
+
+    def can_read(self, kind: ObjectKind) -> bool:
+        """Return whether it is one of these kinds."""
+        return kind._replace(version="") in _KINDS
+
+    @property
+    def refuses_unknown(self) -> bool:  # type: ignore[override]  # by its parameter
+        """Whether unknown classes in a configuration are errors."""
+        return self.parameters.unknown_classes == "strict"
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """Devices of each class, and those that no pod requests; limits and use of the quotas, of 100 at most."""
+        totals = self._totals.of(self.inventory)
+        shown = [(name, totals[name]) for name in list(totals)[:_MOST_CLASSES]]
+        of_classes = [
+            sample
+            for name, total in shown
+            for sample in (Sample(_DEVICES, total.total, (name,)), Sample(_AVAILABLE, total.available, (name,)))
+        ]
+        return [*of_classes, *quota_samples(self.inventory.gpu_quotas.values())]
+
+    def tag(self, endpoint: Endpoint) -> Report:
+        """Return the tag; log each problem of endpoints once for each version of the objects."""
+        merged = self.merged(endpoint)
+        for problem in (*merged.conflicts, *merged.warnings):
+            if problem not in self._endpoint_problems and len(self._endpoint_problems) < _MAX_WARNINGS:
+                self._endpoint_problems.add(problem)
+                _log.warning("endpoint accelerator problem", plugin=self.name, endpoint=endpoint.id, problem=problem)
+        return self._report(endpoint, merged)
+
+    def tag_made_up(self, endpoint: Endpoint) -> Report:
+        """Return the same; problems are not logged."""
+        return self._report(endpoint, self.merged(endpoint))
+
+    def _report(self, endpoint: Endpoint, merged: Merged) -> Report:
+        around = self._builder.surroundings(endpoint)
+        return Report(
+            attributes={
+                ACCELERATOR: merged.tag.located(),
+                NODE_LABELS: self._builder.node_labels(around),
+                PLACEMENT: self._builder.placement(around),
+            },
+            uid="" if around.pod is None else around.pod.metadata.uid,
+            boot_id=around.boot_id,
+        )
+
+    def merged(self, endpoint: Endpoint) -> Merged:
+        """Return the tag, and the problems of its sources."""
+        merged = self._builder.build(endpoint)
+        defaults = self.parameters.defaults
+        if merged.tag.kind is not AcceleratorKind.UNKNOWN or defaults is None or endpoint.accelerator is not None:
+            return merged
+        assumed = self._builder.build(dataclasses.replace(endpoint, accelerator=defaults))
+        provenance = {
+            field: "defaults" if source == "endpoint list" else source
+            for field, source in assumed.tag.provenance.items()
+        }
+        return msgspec.structs.replace(assumed, tag=msgspec.structs.replace(assumed.tag, provenance=provenance))
+
+    def knows(self, name: str) -> bool:
+        """Return whether there is an AcceleratorClass, or a product of the catalogue, with this name."""
+        classes = {known.lower() for known in self.inventory.classes}
+        return name.lower() in classes or self._tables.catalogue.find(name) is not None
+
+    @property
+    def placement_templates(self) -> Collection[str]:
+        """Names of the SchedulingConfigTemplates."""
+        return self.inventory.scheduling_templates.keys()
+
+    async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
+        """Apply new versions of the files until cancelled."""
+        files = (*self._objects.paths, *self._tables.paths)
+        if not (files and self.parameters.watch_files):
+            return
+        async for _ in changes(*files):
+            if await self.look():
+                changed(every_endpoint)
+
+    async def look(self) -> bool:
+        """Read the files; return whether any of them, or its objects in effect, changed."""
+        async with self._changing:
+            found = await asyncio.to_thread(self._read)
+            if found is None:
+                return False
+            self._endpoint_problems.clear()
+            self._apply(found)
+        _log.info("accelerator objects updated", plugin=self.name, problems=len(self.problems))
+        return True
+
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
+        """Take objects of the cluster; return the endpoints on whose hardware they bear."""
+        async with self._changing:
+            before, inventory = self._objects.cluster, self.inventory
+            self._apply(await asyncio.to_thread(self._with_cluster, kinds))
+        if self.clock.now() - self._warned_since > _WARN_AGAIN_SECONDS:
+            self._endpoint_problems.clear()
+            self._warned_since = self.clock.now()
+        return concerns_of(kinds, before, self._objects.cluster, (inventory, self.inventory))
+
+    def _read(self) -> _Next | None:
+        """Return the objects in the files; None if nothing changed. Runs in a thread, so it changes no state."""
+        now = self.clock.now()
+        change, tables = self._objects.read(now), self._tables.after(now)
+        if change is None and tables is self._tables:
+            return None
+        return self._built(self._objects.present if change is None else change, tables)
+
+    def _with_cluster(self, kinds: Sequence[ObjectsOfKind]) -> _Next:
+        """Return the objects after a change in the cluster. Runs in a thread, so it changes no state."""
+        return self._built(self._objects.take(kinds), self._tables)
+
+    def _built(self, change: Change, tables: Tables) -> _Next:
+        return _Next(change, Inventory.build(change.files, self.inventory), tables)
+
+    def _apply(self, found: _Next) -> None:
+        change, self.inventory, self._tables = found
+        self._builder = self._new_builder()
+        self._objects.apply(change)
+        self._objects.tell(self.problems)
+
+    def _new_builder(self) -> TagBuilder:
+        return TagBuilder(self.inventory, self.parameters, self._tables.catalogue, self._tables.prices)

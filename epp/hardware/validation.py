@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values that one object cannot have beside others: MIG profiles of other GPUs, names and UUIDs that occur twice."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import is_
+from typing import NamedTuple, cast
+
+import msgspec
+
+from epp.hardware.labels import facts_from_labels
+from epp.hardware.labels.gpus import gpus_by_labels
+from epp.hardware.mig.possible import profile_fault
+from epp.hardware.mig.slices import SliceNode
+from epp.hardware.mig.vetting import Doubt, NodeGpus, vetted_claim
+from epp.hardware.resources import profile_of
+from epp.hardware.slice_annotation import ANNOTATION, annotated_claims
+from epp.kube.objects.base import quantity_of
+from epp.kube.objects.core import Container, Node, Pod
+from epp.kube.objects.dra import ResourceSlice, SliceDevice
+from epp.kube.objects.tensor_fusion import Gpu
+
+IGNORED = ": ignored"
+"""End of a warning on a label that has no effect."""
+_SLICED = re.compile(r"mig[-.]")
+_SHARE = re.compile(r".*/(vram|tflops|compute-percent)-(limit|request)")
+"""Annotations with the share of a GPU that a pod has."""
+
+
+class Checked(NamedTuple):
+    """The result of a check, and the objects that it was made of."""
+
+    of: tuple[object, ...]
+    doubts: tuple[Doubt, ...]
+    """With the name of the object of each."""
+
+
+class Validation(msgspec.Struct, frozen=True):
+    """Impossible values by kind of their objects."""
+
+    kinds: Mapping[str, Mapping[str, Checked]] = {}
+    claims: tuple[Doubt, ...] = ()
+    """Of slices, by the source of each."""
+    remarks: tuple[str, ...] = ()
+    """Sentences on names and UUIDs that several objects have."""
+    named: tuple[tuple[str, ...], tuple[ResourceSlice, ...], tuple[SliceNode, ...], tuple[Gpu, ...]] = ((), (), (), ())
+    """The objects of the remarks."""
+
+    def after(
+        self,
+        *,
+        nodes: Mapping[str, Node],
+        pods: Mapping[str, tuple[Pod, ...]],
+        slicers: Mapping[str, SliceNode],
+        slices: Mapping[str, ResourceSlice],
+        gpus: Mapping[str, Gpu],
+        claims: tuple[Doubt, ...],
+        classes: Iterable[str],
+    ) -> "Validation":
+        """Return those of these objects, pods by node; what did not change is not checked again."""
+        of: Mapping[str, tuple[Mapping[str, tuple[object, ...]], Callable[..., Iterable[Doubt]]]] = {
+            "Node": ({name: (node,) for name, node in nodes.items()}, _doubts_of_node),
+            "Pod": (
+                {name: (*members, nodes.get(name), slicers.get(name)) for name, members in pods.items()},
+                _doubts_of_pods,
+            ),
+            "ResourceSlice": ({name: (each,) for name, each in slices.items()}, _doubts_of_slice),
+            "GPU": ({name: (gpu,) for name, gpu in gpus.items()}, _doubts_of_gpu),
+        }
+        kinds = {kind: _checked(self.kinds.get(kind, {}), *what) for kind, what in of.items()}
+        named = (tuple(classes), tuple(slices.values()), tuple(slicers.values()), tuple(gpus.values()))
+        remarks = self.remarks if named == self.named else tuple(_remarks_on(*named))
+        return Validation(kinds, claims, remarks, named)
+
+    def __iter__(self) -> Iterator[tuple[str, str, str]]:
+        """Yield kind and name of the object, and field, value and remedy."""
+        for kind, objects in self.kinds.items():
+            for found in objects.values():
+                for name, doubt in found.doubts:
+                    yield kind, name, doubt
+        for source, doubt in self.claims:
+            kind, _, name = source.partition("/")
+            yield kind, name, doubt
+
+
+def gpus_of_node(node: Node | None, slicer: SliceNode | None) -> NodeGpus:
+    """Return the GPUs of a node: from InstaSlice, otherwise from its labels."""
+    named = () if slicer is None else tuple((gpu.gpu_name, gpu.memory_bytes) for gpu in slicer.gpus if gpu.gpu_name)
+    if not named and node is not None:
+        named = gpus_by_labels(node.metadata.labels).products
+    return NodeGpus(named, frozenset() if slicer is None else slicer.profiles)
+
+
+def may_have_slices(pod: Pod) -> bool:
+    """Return whether the pod requests slices or parts of GPUs, or has annotations of some."""
+    annotations = pod.metadata.annotations
+    return (
+        ANNOTATION in annotations
+        or any(map(_SHARE.fullmatch, annotations))
+        or any(
+            _SLICED.search(name)
+            for container in (*pod.spec.containers, *pod.spec.init_containers)
+            for amounts in (container.resources.limits, container.resources.requests)
+            for name in amounts
+        )
+    )
+
+
+def _doubts_of_node(node: Node) -> Iterator[Doubt]:
+    """Yield the labels that have no effect."""
+    for warning in facts_from_labels(node.metadata.labels).warnings:
+        if warning.endswith(IGNORED):
+            yield node.name, warning.removesuffix(IGNORED)
+
+
+def _doubts_of_pods(*of: object) -> Iterator[Doubt]:
+    """Yield the impossible slices and shares of the pods of a node; the node and its slicer come last."""
+    *pods, node, slicer = of
+    for pod in cast("list[Pod]", pods):
+        for doubt in _doubts_of_pod(pod, cast("Node | None", node), cast("SliceNode | None", slicer)):
+            yield pod.id, doubt
+
+
+def _doubts_of_pod(pod: Pod, node: Node | None, slicer: SliceNode | None) -> Iterator[str]:
+    """Yield the slices that the GPUs of the node cannot have: in requests, and in the annotation."""
+    gpus = gpus_of_node(node, slicer)
+    for place, container in _containers(pod):
+        for part, amounts in (("limits", container.resources.limits), ("requests", container.resources.requests)):
+            for name in amounts:
+                if (profile := profile_of(name)) and (fault := gpus.fault_of(profile)):
+                    yield f"{place}.resources.{part}[{name}] {fault}"
+    yield from _doubts_of_shares(pod.metadata.annotations)
+    try:
+        claims = annotated_claims(pod, pod.spec.node_name)
+    except ValueError as error:
+        yield f"metadata.annotations[{ANNOTATION}]: {error}"
+        return
+    for claim in claims:
+        for _, doubt in vetted_claim(claim, slicer, gpus)[1]:
+            yield f"metadata.annotations[{ANNOTATION}]: {doubt}"
+
+
+def _doubts_of_shares(annotations: Mapping[str, str]) -> Iterator[str]:
+    for key, text in annotations.items():
+        if _SHARE.fullmatch(key):
+            try:
+                is_possible = quantity_of(text) > 0
+            except ValueError:
+                is_possible = False
+            if not is_possible:
+                yield f"metadata.annotations[{key}] is {text!r:.60}: write a quantity above 0, such as 20Gi or 50"
+
+
+def _doubts_of_slice(each: ResourceSlice) -> Iterator[Doubt]:
+    """Yield the MIG devices that their GPU cannot have."""
+    for index, device in enumerate(each.devices):
+        if fault := mig_fault(device, each.driver):
+            yield each.id, f"spec.devices[{index}].attributes[profile] {fault}"
+
+
+def mig_fault(device: SliceDevice, driver: str) -> str:
+    """Return why the MIG device cannot have its profile; empty if it can, or for another device."""
+    kind, profile, product = (device.attributes.get(f"{driver}/{name}") for name in ("type", "profile", "productName"))
+    if kind != "mig" or not isinstance(profile, str):
+        return ""
+    return profile_fault(profile, product if isinstance(product, str) else "")
+
+
+def _doubts_of_gpu(gpu: Gpu) -> Iterator[Doubt]:
+    """Yield the partitions that the GPU cannot have."""
+    for uid, part in gpu.status.allocated_partitions.items():
+        if fault := template_fault(gpu, part.template_id):
+            yield gpu.id, f"status.allocatedPartitions[{uid}].templateId {fault}"
+
+
+def template_fault(gpu: Gpu, template: str) -> str:
+    """Return why the GPU cannot have a partition of the template, if that is a MIG profile; otherwise empty."""
+    if profile_fault(template):  # the name of a template that is no MIG profile
+        return ""
+    memory = gpu.status.capacity.vram
+    product = gpu.status.gpu_model or gpu.status.model
+    return profile_fault(template, product, None if memory is None else int(memory))
+
+
+def _checked(
+    before: Mapping[str, Checked], objects: Mapping[str, tuple[object, ...]], check: Callable[..., Iterable[Doubt]]
+) -> dict[str, Checked]:
+    """Return the results of the check by name; those of `before` where they were made of the same objects."""
+    found: dict[str, Checked] = {}
+    for name, of in objects.items():
+        known = before.get(name)
+        if known is None or len(known.of) != len(of) or not all(map(is_, known.of, of)):
+            known = Checked(of, tuple(check(*of)))
+        found[name] = known
+    return found
+
+
+def _remarks_on(
+    classes: Iterable[str], slices: Iterable[ResourceSlice], slicers: Iterable[SliceNode], gpus: Iterable[Gpu]
+) -> Iterator[str]:
+    """Yield a sentence for each name or UUID that several objects have."""
+    remedy = "give each its own name"
+    yield from _twice(
+        ((name.lower(), name) for name in classes), f"AcceleratorClasses {{places}} differ in case alone: {remedy}"
+    )
+    devices = (
+        (f"{each.driver}/{each.pool}/{device.name} of generation {each.generation}", f"ResourceSlice {each.name}")
+        for each in slices
+        for device in each.devices
+    )
+    yield from _twice(devices, f"device {{name}} is in {{places}}: the last one counts; {remedy}")
+    uuids = ((gpu.gpu_uuid, f"{node.source}") for node in slicers for gpu in node.gpus)
+    yield from _twice(uuids, "GPU {name} is in {places}: the first one of a node counts; correct the UUID of one")
+    used = ((gpu.status.uuid, f"GPU {gpu.name}") for gpu in gpus if gpu.status.uuid)
+    yield from _twice(used, "{places} have the UUID {name}: an endpoint with it gets the first one; correct the other")
+
+
+def _twice(names: Iterable[tuple[str, str]], sentence: str) -> Iterator[str]:
+    """Yield the sentence, with `{name}` and `{places}`, for each name that several places have."""
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for name, place in names:
+        places[name].append(place)
+    for name, found in places.items():
+        if len(found) > 1:
+            yield sentence.format(name=name, places=" and ".join(found))
+
+
+def _containers(pod: Pod) -> Iterator[tuple[str, Container]]:
+    groups: Sequence[tuple[str, tuple[Container, ...]]] = (
+        ("containers", pod.spec.containers),
+        ("initContainers", pod.spec.init_containers),
+    )
+    for name, containers in groups:
+        for index, container in enumerate(containers):
+            yield f"spec.{name}[{index}]", container

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Base of cluster objects: metadata, conditions, quantities, and conversion from plain data."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from epp.framework.quantities import exact_quantity
+from epp.kube.objects.field_errors import explain
+
+T = TypeVar("T")
+
+_QUANTITY_CHARACTERS = 64
+_QUANTITY_REMEDY = "write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be"
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of all parts of an object; fields that are not declared are ignored."""
+
+
+class OwnerReference(Part, frozen=True, kw_only=True):
+    """Controller that created the object."""
+
+    kind: str = ""
+    name: str = ""
+
+
+class Metadata(Part, frozen=True, kw_only=True):
+    """Name, labels and what the API server adds.
+
+    Fields of the type Any have any value: a wrong one is no reason to do without the object.
+    """
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
+    owner_references: tuple[OwnerReference, ...] = ()
+    creation_timestamp: Any = None
+    deletion_timestamp: Any = None
+
+    @property
+    def created(self) -> datetime | None:
+        """Time of creation; None if it is unknown, as for an object that was written by hand."""
+        if not isinstance(self.creation_timestamp, str):
+            return None
+        try:
+            time = datetime.fromisoformat(self.creation_timestamp)
+        except ValueError:
+            return None
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+    @property
+    def is_terminating(self) -> bool:
+        """Whether the object is being deleted."""
+        return bool(self.deletion_timestamp)
+
+
+class Condition(Part, frozen=True, kw_only=True):
+    """One condition of a status."""
+
+    type: str
+    status: str = ""
+    reason: str = ""
+
+
+class Object(Part, frozen=True, kw_only=True):
+    """An object of the cluster."""
+
+    metadata: Metadata
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.metadata.name
+
+    @property
+    def id(self) -> str:
+        """`namespace/name`; the name alone without a namespace."""
+        space = self.metadata.namespace
+        return f"{space}/{self.metadata.name}" if space else self.metadata.name
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Field, value and remedy of each impossible value that decoding left out; a field of kinds that have some."""
+        return ()
+
+    def contradiction(self) -> tuple[str, Self] | None:
+        """Return a value that cannot be true beside the others, as field, value and remedy, and the object without it.
+
+        None where all values go together.
+        """
+        return None
+
+
+class ClusterObject(Object, frozen=True, kw_only=True):
+    """An object of cluster scope: a namespace in its metadata is ignored."""
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+        return self.metadata.name
+
+
+def condition_of(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
+    """Return the condition of that type."""
+    return next((condition for condition in conditions if condition.type == kind), None)
+
+
+def convert(data: object, cls: type[T], place: str = "") -> T:
+    """Return the struct; null means absent, as in the cluster's API.
+
+    Raises ValueError that names the field, as a path that begins with `place`, its value, and what to write instead.
+    """
+    plain = without_nulls(data)
+    try:
+        return _converted(plain, cls)
+    except msgspec.ValidationError as error:
+        raise ValueError(explain(error, plain, lambda part: _converted(part, cls), place)) from error
+
+
+def _converted(data: object, cls: type[T]) -> T:
+    return msgspec.convert(data, cls, dec_hook=_quantity)
+
+
+def without_nulls(value: Any) -> Any:
+    """Return the data without the entries whose value is null."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, (list, tuple)):
+        return [without_nulls(inner) for inner in value if inner is not None]
+    return value
+
+
+def quantity_of(text: str | float) -> Fraction:
+    """Return the value of a quantity; raises ValueError, also for one of more than 64 characters."""
+    if isinstance(text, str) and len(text) > _QUANTITY_CHARACTERS:
+        raise ValueError(f"{text[:_QUANTITY_CHARACTERS]!r}... is too long for a quantity")
+    return exact_quantity(text)
+
+
+def _quantity(cls: type, value: object) -> object:
+    """Convert a quantity, quoted or not, to a Fraction; raises ValueError with the remedy."""
+    if cls is Fraction and isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        text = str(value)
+        try:
+            return quantity_of(text)
+        except ValueError:
+            if _is_quantity(text.removesuffix("B")):
+                raise ValueError(f"write {text.removesuffix('B')}, without the B") from None
+    raise ValueError(_QUANTITY_REMEDY)
+
+
+def _is_quantity(text: str) -> bool:
+    try:
+        quantity_of(text)
+    except ValueError:
+        return False
+    return True

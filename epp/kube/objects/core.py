@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes and pods."""
+
+from collections.abc import Mapping
+from typing import Any, Self, TypeAlias
+
+import msgspec
+
+from epp.kube.objects.base import ClusterObject, Condition, Object, Part, condition_of
+from epp.kube.objects.limits import AllocatableAmount, RequestedAmount
+
+Requests: TypeAlias = Mapping[str, RequestedAmount]
+
+
+class MatchExpression(Part, frozen=True, kw_only=True):
+    """A test of one label."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class NodeSelectorTerm(Part, frozen=True, kw_only=True):
+    """Tests that must all hold; an empty term holds nowhere."""
+
+    match_expressions: tuple[MatchExpression, ...] = ()
+    match_fields: tuple[MatchExpression, ...] = ()
+
+
+class NodeSelector(Part, frozen=True, kw_only=True):
+    """Terms of which one must hold."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class Taint(Part, frozen=True, kw_only=True):
+    """A taint of a node or a device."""
+
+    key: str
+    value: str = ""
+    effect: str = ""
+
+
+class NodeInfo(Part, frozen=True, kw_only=True):
+    """System information, as reported by the kubelet."""
+
+    boot_id: str = msgspec.field(default="", name="bootID")
+
+
+class NodeSpec(Part, frozen=True, kw_only=True):
+    """Spec of a node."""
+
+    unschedulable: bool = False
+
+
+class NodeStatus(Part, frozen=True, kw_only=True):
+    """Status of a node."""
+
+    node_info: NodeInfo = NodeInfo()
+    allocatable: Mapping[str, AllocatableAmount] = msgspec.field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
+
+
+class Node(ClusterObject, frozen=True, kw_only=True):
+    """A node."""
+
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def schedulable(self) -> bool:
+        """Whether it takes new pods: it is not cordoned, and ready as far as is known."""
+        ready = condition_of(self.status.conditions, "Ready")
+        return not self.spec.unschedulable and (ready is None or ready.status == "True")
+
+
+class ContainerResources(Part, frozen=True, kw_only=True):
+    """Resources of a container."""
+
+    limits: Requests = msgspec.field(default_factory=dict)
+    requests: Requests = msgspec.field(default_factory=dict)
+
+
+class Container(Part, frozen=True, kw_only=True):
+    """A container of a pod.
+
+    Fields of the type Any have any value: a wrong one is no reason to do without the pod.
+    """
+
+    name: str
+    resources: ContainerResources = ContainerResources()
+    restart_policy: str = ""
+    """`Always` for an init container that keeps running: a sidecar."""
+    ports: Any = ()
+    command: Any = ()
+    args: Any = ()
+
+
+class PodClaim(Part, frozen=True, kw_only=True):
+    """A ResourceClaim in the spec of a pod."""
+
+    name: str
+    resource_claim_name: str = ""
+
+
+class PodSpec(Part, frozen=True, kw_only=True):
+    """Spec of a pod."""
+
+    node_name: str = ""
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    resources: ContainerResources = ContainerResources()
+    """Of the pod as a whole, in place of the sum of its containers."""
+    overhead: Requests = msgspec.field(default_factory=dict)
+    resource_claims: tuple[PodClaim, ...] = ()
+
+
+class PodIP(Part, frozen=True, kw_only=True):
+    """One of a pod's addresses."""
+
+    ip: str
+
+
+class ClaimStatus(Part, frozen=True, kw_only=True):
+    """Name of the ResourceClaim for a claim in the spec."""
+
+    name: str
+    resource_claim_name: str = ""
+
+
+class ExtendedResourceClaimStatus(Part, frozen=True, kw_only=True):
+    """Name of the ResourceClaim behind the extended resources of the containers."""
+
+    resource_claim_name: str = ""
+
+
+class ResourceHealth(Part, frozen=True, kw_only=True):
+    """Health of one device that a container has."""
+
+    resource_id: str = msgspec.field(default="", name="resourceID")
+    """`driver/pool/device`, or the device plugin's own id."""
+    health: str = ""
+    """Healthy, Unhealthy or Unknown."""
+
+
+class ResourceStatus(Part, frozen=True, kw_only=True):
+    """Devices of a container, for one of its resources."""
+
+    resources: tuple[ResourceHealth, ...] = ()
+
+
+class ContainerStatus(Part, frozen=True, kw_only=True):
+    """Status of a container."""
+
+    allocated_resources_status: tuple[ResourceStatus, ...] = ()
+
+
+class PodStatus(Part, frozen=True, kw_only=True):
+    """Status of a pod."""
+
+    phase: str = ""
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    pod_ips: tuple[PodIP, ...] = msgspec.field(default=(), name="podIPs")
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    resource_claim_statuses: tuple[ClaimStatus, ...] = ()
+    extended_resource_claim_status: ExtendedResourceClaimStatus = ExtendedResourceClaimStatus()
+
+
+class Pod(Object, frozen=True, kw_only=True):
+    """A pod."""
+
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    def contradiction(self) -> tuple[str, Self] | None:
+        """Return a container with the name of a later one, which counts in its place."""
+        for field, containers in (("containers", self.spec.containers), ("init_containers", self.spec.init_containers)):
+            last = {each.name: index for index, each in enumerate(containers)}
+            if len(last) == len(containers):
+                continue
+            first = next(index for index, each in enumerate(containers) if last[each.name] != index)
+            name = containers[first].name
+            place = f"spec.{'containers' if field == 'containers' else 'initContainers'}"
+            sentence = f"{place}[{first}] is called {name!r}, as {place}[{last[name]}] is: give each its own name"
+            kept = tuple(each for index, each in enumerate(containers) if index != first)
+            return sentence, msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, **{field: kept}))
+        return None
+
+    @property
+    def ready(self) -> bool:
+        """Whether its condition Ready is True."""
+        condition = condition_of(self.status.conditions, "Ready")
+        return condition is not None and condition.status == "True"
+
+    @property
+    def ended(self) -> bool:
+        """Whether its phase is Succeeded or Failed."""
+        return self.status.phase in {"Succeeded", "Failed"}
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """Its ResourceClaims, as `namespace/name`: those in its status or spec, and that for extended resources."""
+        names = [
+            *(status.resource_claim_name for status in self.status.resource_claim_statuses),
+            *(claim.resource_claim_name for claim in self.spec.resource_claims),
+            self.status.extended_resource_claim_status.resource_claim_name,
+        ]
+        return tuple(f"{self.metadata.namespace}/{name}" for name in names if name)
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """Its IP addresses."""
+        return frozenset(ip for ip in (self.status.pod_ip, *(each.ip for each in self.status.pod_ips)) if ip)
+
+
+class PodReference(Part, frozen=True, kw_only=True):
+    """A reference to a pod."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+    @property
+    def id(self) -> str:
+        """`namespace/name`; empty without a name."""
+        return f"{self.namespace}/{self.name}" if self.name else ""
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Index keys: the UID, or the id without one; and always `name:` followed by the id."""
+        return frozenset({self.uid or self.id, f"name:{self.id}"} if self.id else {self.uid}) - {""}

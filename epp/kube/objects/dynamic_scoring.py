@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DynamicScorer and DynamicScoringConfig of Open Cluster Management: outside scorers, and scores that do not count."""
+
+import math
+import re
+from typing import Literal
+
+from epp.kube.objects.base import Metadata, Object, Part, convert
+
+DYNAMIC_SCORING = "dynamic-scoring.open-cluster-management.io"
+
+_HOST = re.compile(r"https?://[^\s/@?#]+(/[^\s?#@]*)?")
+_URL = re.compile(_HOST.pattern + r"(\?[^\s#@]*)?")
+_PATH = re.compile(r"/[^\s?#]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_MOST_SECONDS = 30 * 86_400.0
+_MOST_MASKS = 10_000
+
+
+class SecretReference(Part, frozen=True, kw_only=True):
+    """An entry of a Secret."""
+
+    name: str
+    key: str
+
+
+class Auth(Part, frozen=True, kw_only=True):
+    """The bearer token to send."""
+
+    token_secret_ref: SecretReference
+
+
+class SourceParams(Part, frozen=True, kw_only=True):
+    """What to ask Prometheus for."""
+
+    query: str = ""
+    """PromQL, several queries joined with `;`."""
+    range: float = 60.0
+    """Seconds up to now."""
+    step: float = 15.0
+    """Seconds between two samples."""
+
+
+class Source(Part, frozen=True, kw_only=True):
+    """Source of the data that is scored."""
+
+    type: Literal["Prometheus", "None", ""] = ""
+    host: str = ""
+    path: str = "/api/v1/query_range"
+    params: SourceParams = SourceParams()
+    auth: Auth | None = None
+
+
+class ScoringParams(Part, frozen=True, kw_only=True):
+    """The score's name, and how often it is asked for."""
+
+    name: str = ""
+    interval: float = 30.0
+    """Seconds."""
+
+
+class Scoring(Part, frozen=True, kw_only=True):
+    """The service that scores."""
+
+    host: str = ""
+    path: str = "/scoring"
+    params: ScoringParams = ScoringParams()
+    auth: Auth | None = None
+
+
+class ScorerConfig(Part, frozen=True, kw_only=True):
+    """Source and service, as an object or the service itself gives them."""
+
+    source: Source = Source()
+    scoring: Scoring = Scoring()
+
+
+class ScorerSpec(ScorerConfig, frozen=True, kw_only=True):
+    """What is asked, and how its answers are read."""
+
+    config_url: str = ""
+    config_sync_mode: Literal["Full", "None", ""] = ""
+    score_dimension_format: str = ""
+
+
+class DynamicScorer(Object, frozen=True, kw_only=True):
+    """An outside scorer."""
+
+    metadata: Metadata
+    spec: ScorerSpec = ScorerSpec()
+
+    @property
+    def score_name(self) -> str:
+        """Name of its score."""
+        return self.spec.scoring.params.name or self.name
+
+
+class Mask(Part, frozen=True, kw_only=True):
+    """A score that does not count in a cluster."""
+
+    cluster_name: str
+    score_name: str
+
+
+class MaskSpec(Part, frozen=True, kw_only=True):
+    """Masks."""
+
+    masks: tuple[Mask, ...] = ()
+
+
+class DynamicScoringConfig(Object, frozen=True, kw_only=True):
+    """Scores that do not count."""
+
+    spec: MaskSpec = MaskSpec()
+
+
+def read_dynamic_scorer(document: object) -> DynamicScorer:
+    """Return the object; raises ValueError."""
+    found = convert(_with_config_url(document), DynamicScorer)
+    check_config(found.spec, "spec.")
+    if found.spec.config_sync_mode == "Full" and not is_url(found.spec.config_url):
+        raise ValueError(f"spec.configURL is {found.spec.config_url!r:.80}: write a URL, or configSyncMode: None")
+    if found.spec.config_sync_mode != "Full" and not found.spec.scoring.host:
+        raise ValueError("spec.scoring.host is missing: write the URL of the scorer")
+    return found
+
+
+def read_dynamic_scoring_config(document: object) -> DynamicScoringConfig:
+    """Return the object; raises ValueError."""
+    found = convert(document, DynamicScoringConfig)
+    if len(found.spec.masks) > _MOST_MASKS:
+        raise ValueError(f"spec.masks has {len(found.spec.masks)} entries: write at most {_MOST_MASKS}")
+    return found
+
+
+def is_url(text: str) -> bool:
+    """Return whether this is an HTTP URL without credentials."""
+    return _URL.fullmatch(text) is not None
+
+
+def check_config(config: ScorerConfig, place: str = "") -> None:
+    """Check addresses and numbers; raises ValueError with field, value and remedy."""
+    for field, host, path in (
+        ("source", config.source.host, config.source.path),
+        ("scoring", config.scoring.host, config.scoring.path),
+    ):
+        if host and not _HOST.fullmatch(host):
+            raise ValueError(f"{place}{field}.host is {host!r:.80}: write http:// or https:// with host and port")
+        if not _PATH.fullmatch(path):
+            raise ValueError(f"{place}{field}.path is {path!r:.80}: write a path that begins with a slash")
+    for field, seconds in (
+        ("source.params.range", config.source.params.range),
+        ("source.params.step", config.source.params.step),
+        ("scoring.params.interval", config.scoring.params.interval),
+    ):
+        if not (math.isfinite(seconds) and 1 <= seconds <= _MOST_SECONDS):
+            raise ValueError(f"{place}{field} is {seconds:g}: write seconds, 1 to {_MOST_SECONDS:g}")
+    for field, auth in (("source", config.source.auth), ("scoring", config.scoring.auth)):
+        secret = None if auth is None else auth.token_secret_ref
+        if secret is not None and not (_NAME.fullmatch(secret.name) and _NAME.fullmatch(secret.key)):
+            raise ValueError(f"{place}{field}.auth.tokenSecretRef: write name and key of an entry of a Secret")
+
+
+def _with_config_url(document: object) -> object:
+    """Return the object with `configUrl` for `configURL`."""
+    if not isinstance(document, dict) or not isinstance(document.get("spec"), dict):
+        return document
+    spec = dict(document["spec"])
+    if "configURL" in spec:
+        spec["configUrl"] = spec.pop("configURL")
+    return {**document, "spec": spec}

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""InferencePool, InferenceObjective and InferenceModelRewrite."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from epp.kube.objects.base import Metadata, Object, Part, convert
+
+_OBJECTIVE, _REWRITE = "InferenceObjective", "InferenceModelRewrite"
+GROUP = "llm-d.ai"
+LEGACY_GROUP = "inference.networking.x-k8s.io"
+"""Group of objectives and rewrites in clusters that do not have them in the current one."""
+POOL_GROUP = "inference.networking.k8s.io"
+POLICY_KINDS = frozenset((group, kind) for group in (GROUP, LEGACY_GROUP) for kind in (_OBJECTIVE, _REWRITE))
+"""Group and kind of the objects that are policies."""
+INFERENCE_KINDS = POLICY_KINDS | {(POOL_GROUP, "InferencePool")}
+
+_MOST_PORTS = 8
+_HIGHEST_PORT = 65535
+_MOST_PRIORITY = 2**31 - 1
+_MOST_WEIGHT = 1_000_000
+_PROTOCOLS = ("http", "kubernetes.io/h2c")
+_EXACT = "Exact"
+
+
+class LabelSelector(Part, frozen=True, kw_only=True):
+    """Labels that a pod must have, all of them."""
+
+    match_labels: Mapping[str, str]
+
+
+class TargetPort(Part, frozen=True, kw_only=True):
+    """A port of each pod."""
+
+    number: int
+
+
+class PoolSpec(Part, frozen=True, kw_only=True):
+    """Pods of a pool, and their ports."""
+
+    selector: LabelSelector
+    target_ports: tuple[TargetPort, ...]
+    """1 to 8, distinct."""
+    app_protocol: str = "http"
+    """`http`, or `kubernetes.io/h2c` for HTTP/2 without TLS."""
+
+
+class InferencePool(Object, frozen=True, kw_only=True):
+    """A pool of model servers."""
+
+    spec: PoolSpec
+
+
+class PoolReference(Part, frozen=True, kw_only=True):
+    """A reference to a pool in the same namespace."""
+
+    group: str = POOL_GROUP
+    name: str
+
+
+class PoolMember(Object, frozen=True, kw_only=True):
+    """An object that belongs to pools: those it refers to, or every pool of its namespace if it refers to none."""
+
+    api_version: str = ""
+    pools: tuple[PoolReference, ...] = ()
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether it is of the legacy group."""
+        return self.api_version.startswith(f"{LEGACY_GROUP}/")
+
+
+class InferenceObjective(PoolMember, frozen=True, kw_only=True):
+    """A priority for the requests that name the objective."""
+
+    priority: int = 0
+    """Negative for requests that are refused while the pool is saturated."""
+
+
+class WeightedModel(Part, frozen=True, kw_only=True):
+    """A model to ask for, and its share of the requests."""
+
+    model_rewrite: str
+    weight: int | None = None
+    """1 to 1,000,000."""
+
+
+class RewriteRule(Part, frozen=True, kw_only=True):
+    """A rule for requests for one of its models, or for any model if it names none."""
+
+    models: tuple[str, ...] = ()
+    targets: tuple[WeightedModel, ...] = ()
+    """Empty for a rule with a fault."""
+    fault: str = ""
+    """What is wrong with the targets: field, value and remedy; empty if they are valid."""
+
+
+class InferenceModelRewrite(PoolMember, frozen=True, kw_only=True):
+    """Rules that replace the model of a request by another one.
+
+    A rule whose targets are invalid keeps its place, so that no other rule gets the requests that it is for.
+    """
+
+    rules: tuple[RewriteRule, ...] = ()
+
+
+class _ObjectiveSpec(Part, frozen=True, kw_only=True):
+    priority: int = 0
+    pool_ref: PoolReference | None = None
+    pool_refs: tuple[PoolReference, ...] = ()
+    pool_selector: Any = None
+
+
+class _RewriteSpec(Part, frozen=True, kw_only=True):
+    rules: tuple[Any, ...]
+    pool_ref: PoolReference | None = None
+    pool_refs: tuple[PoolReference, ...] = ()
+    pool_selector: Any = None
+
+
+class _Objective(Part, frozen=True, kw_only=True):
+    api_version: str = ""
+    metadata: Metadata
+    spec: _ObjectiveSpec = _ObjectiveSpec()
+
+
+class _Rewrite(Part, frozen=True, kw_only=True):
+    api_version: str = ""
+    metadata: Metadata
+    spec: _RewriteSpec
+
+
+class _ModelMatch(Part, frozen=True, kw_only=True):
+    type: str = _EXACT
+    value: str
+
+
+class _Match(Part, frozen=True, kw_only=True):
+    model: _ModelMatch
+
+
+class _Matches(Part, frozen=True, kw_only=True):
+    matches: tuple[_Match, ...] = ()
+
+
+class _Targets(Part, frozen=True, kw_only=True):
+    targets: tuple[WeightedModel, ...]
+
+
+def read_inference_pool(document: object) -> InferencePool:
+    """Return the object; raises ValueError."""
+    pool = convert(document, InferencePool)
+    numbers = [port.number for port in pool.spec.target_ports]
+    if not 1 <= len(numbers) <= _MOST_PORTS:
+        raise ValueError(f"spec.targetPorts has {len(numbers)} ports: write 1 to {_MOST_PORTS}")
+    for index, number in enumerate(numbers):
+        place = f"spec.targetPorts[{index}].number is {number}"
+        if not 1 <= number <= _HIGHEST_PORT:
+            raise ValueError(f"{place}: write a port, 1 to {_HIGHEST_PORT}")
+        if number in numbers[:index]:
+            raise ValueError(f"{place}, like that of another one: write each port once")
+    if pool.spec.app_protocol not in _PROTOCOLS:
+        raise ValueError(f"spec.appProtocol is {pool.spec.app_protocol!r:.60}: write {' or '.join(_PROTOCOLS)}")
+    return pool
+
+
+def read_inference_objective(document: object) -> InferenceObjective:
+    """Return the object; raises ValueError."""
+    raw = convert(document, _Objective)
+    priority = raw.spec.priority
+    if not -_MOST_PRIORITY - 1 <= priority <= _MOST_PRIORITY:
+        lowest, highest = -_MOST_PRIORITY - 1, _MOST_PRIORITY
+        raise ValueError(f"spec.priority is {priority}: write a whole number from {lowest} to {highest}")
+    return InferenceObjective(
+        api_version=raw.api_version, metadata=raw.metadata, pools=_pools(raw.spec), priority=priority
+    )
+
+
+def read_inference_model_rewrite(document: object) -> InferenceModelRewrite:
+    """Return the object; raises ValueError, also for a rule of which it cannot be told what it is for."""
+    raw = convert(document, _Rewrite)
+    rules = tuple(_rule(rule, f"spec.rules[{index}]") for index, rule in enumerate(raw.spec.rules))
+    return InferenceModelRewrite(
+        api_version=raw.api_version, metadata=raw.metadata, pools=_pools(raw.spec), rules=rules
+    )
+
+
+def rewrite_faults(found: Object) -> Iterable[str]:
+    """Return what is wrong with the rules of a rewrite; nothing for other kinds."""
+    return [rule.fault for rule in found.rules if rule.fault] if isinstance(found, InferenceModelRewrite) else ()
+
+
+def _pools(spec: _ObjectiveSpec | _RewriteSpec) -> tuple[PoolReference, ...]:
+    """Return the references of all fields that can have them; raises ValueError."""
+    references = (*(() if spec.pool_ref is None else (spec.pool_ref,)), *spec.pool_refs)
+    if spec.pool_selector is not None and not references:
+        raise ValueError("spec.poolSelector is not supported: write poolRef with the name of the pool")
+    return references
+
+
+def _rule(data: object, place: str) -> RewriteRule:
+    models = tuple(_models(convert(data, _Matches, place), place))
+    try:
+        return RewriteRule(models=models, targets=_targets(data, place))
+    except ValueError as error:
+        return RewriteRule(models=models, fault=str(error))
+
+
+def _models(rule: _Matches, place: str) -> Iterator[str]:
+    for index, match in enumerate(rule.matches):
+        model = f"{place}.matches[{index}].model"
+        if match.model.type != _EXACT:
+            raise ValueError(f"{model}.type is {match.model.type!r:.60}: write {_EXACT}")
+        if not match.model.value:
+            raise ValueError(f"{model}.value is '': write the name of a model")
+        yield match.model.value
+
+
+def _targets(data: object, place: str) -> tuple[WeightedModel, ...]:
+    targets = convert(data, _Targets, place).targets
+    if not targets:
+        raise ValueError(f"{place}.targets is empty: write a target with modelRewrite")
+    for index, target in enumerate(targets):
+        written = f"{place}.targets[{index}]"
+        if not target.model_rewrite:
+            raise ValueError(f"{written}.modelRewrite is '': write the name of a model")
+        if target.weight is not None and not 1 <= target.weight <= _MOST_WEIGHT:
+            raise ValueError(
+                f"{written}.weight is {target.weight}: write a whole number from 1 to {_MOST_WEIGHT}, or remove the "
+                "target"
+            )
+    return targets

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both generations of InstaSlice: Instaslice; NodeAccelerator and AllocationClaim."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from epp.kube.objects.base import Condition, Metadata, Object, Part, convert
+from epp.kube.objects.core import PodReference
+from epp.kube.objects.limits import DeviceMemory, Size, Start, memory_bytes
+
+T = TypeVar("T")
+
+
+class Placement(Part, frozen=True, kw_only=True):
+    """Memory slots of a GPU."""
+
+    size: Size
+    start: Start
+
+
+class NodeGpu(Part, frozen=True, kw_only=True):
+    """A GPU of a node."""
+
+    gpu_uuid: str
+    gpu_name: str = ""
+    gpu_memory: DeviceMemory = None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Its memory; a number too small for bytes is in GiB."""
+        return memory_bytes(self.gpu_memory)
+
+
+class NodeResources(Part, frozen=True, kw_only=True):
+    """Hardware of a node."""
+
+    node_gpus: tuple[NodeGpu, ...] = ()
+    boot_id: str = ""
+    mig_placement: Any = None
+    """Placements by MIG profile."""
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """The MIG profiles with placements; none where they are not readable."""
+        return tuple(map(str, self.mig_placement)) if isinstance(self.mig_placement, Mapping) else ()
+
+
+class PodAllocationRequest(Part, frozen=True, kw_only=True):
+    """Slice requested for a pod, generation 1."""
+
+    profile: str = ""
+    pod_ref: PodReference = PodReference()
+
+
+class AllocationStatus(Part, frozen=True, kw_only=True):
+    """State of an allocation, according to the controller and to the daemonset."""
+
+    allocation_status_controller: str = ""
+    allocation_status_daemonset: str = ""
+
+
+class PodAllocationResult(Part, frozen=True, kw_only=True):
+    """Slice allocated to a pod, generation 1."""
+
+    allocation_status: AllocationStatus = AllocationStatus()
+    mig_placement: Placement | None = None
+    gpu_uuid: str = msgspec.field(default="", name="gpuUUID")
+    nodename: str = ""
+
+
+class InstasliceSpec(Part, frozen=True, kw_only=True):
+    """Requests by pod UID."""
+
+    pod_allocation_requests: Mapping[str, PodAllocationRequest] = msgspec.field(default_factory=dict)
+
+
+class InstasliceStatus(Part, frozen=True, kw_only=True):
+    """Results by pod UID, and the node."""
+
+    conditions: tuple[Condition, ...] = ()
+    node_resources: NodeResources = NodeResources()
+    pod_allocation_results: Mapping[str, PodAllocationResult] = msgspec.field(default_factory=dict)
+
+
+class Instaslice(Object, frozen=True, kw_only=True):
+    """A node and all slices on it: generation 1."""
+
+    spec: InstasliceSpec = InstasliceSpec()
+    status: InstasliceStatus = InstasliceStatus()
+
+
+class NodeAccelerator(Object, frozen=True, kw_only=True):
+    """A node: generation 2."""
+
+    conditions: tuple[Condition, ...] = ()
+    resources: NodeResources = msgspec.field(default=NodeResources(), name="status.nodeResources")
+
+
+class ClaimSpec(Part, frozen=True, kw_only=True):
+    """Slice of an AllocationClaim; also one entry of the pod annotation `mig.das.com/allocation`."""
+
+    profile: str
+    pod_ref: PodReference = PodReference()
+    mig_placement: Placement | None = None
+    gpu_uuid: str = msgspec.field(default="", name="gpuUUID")
+    nodename: str = ""
+
+
+class AllocationClaim(Object, frozen=True, kw_only=True):
+    """One slice for one container: generation 2."""
+
+    spec: ClaimSpec
+    state: str = ""
+
+
+class _Status(Part, frozen=True, kw_only=True):
+    conditions: tuple[Condition, ...] = ()
+    node_resources: Any = None
+    state: str = ""
+
+
+class _Raw(Part, frozen=True, kw_only=True):
+    """Either kind of generation 2; its API leaves the type of some fields open."""
+
+    metadata: Metadata
+    spec: Any = None
+    status: _Status = _Status()
+
+
+def read_node_accelerator(document: object) -> NodeAccelerator:
+    """Return the object; raises ValueError."""
+    raw = convert(document, _Raw)
+    found = raw.status.node_resources
+    resources = NodeResources() if found is None else _opened(found, NodeResources, "status.nodeResources")
+    return NodeAccelerator(metadata=raw.metadata, conditions=raw.status.conditions, resources=resources)
+
+
+def read_allocation_claim(document: object) -> AllocationClaim:
+    """Return the object; raises ValueError."""
+    raw = convert(document, _Raw)
+    spec = _opened(raw.spec, ClaimSpec, "spec")
+    return AllocationClaim(metadata=raw.metadata, spec=spec, state=raw.status.state)
+
+
+def _opened(value: object, cls: type[T], place: str) -> T:
+    """Convert a field that is either a mapping or JSON text of one; raises ValueError."""
+    if value is None:
+        raise ValueError(f"{place} is missing: add it")
+    if isinstance(value, (str, bytes)):
+        try:
+            value = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            raise ValueError(f"{place} is not JSON: {value!r:.60}: write a mapping, as YAML or as JSON") from None
+    return convert(value, cls, place)

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accelerator requirements of ome.io's InferenceService, ServingRuntime and ClusterServingRuntime."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from epp.framework.accelerators.selection import Selection
+from epp.kube.objects.base import ClusterObject, Metadata, Object, Part, convert
+from epp.kube.objects.inference import InferenceObjective, InferencePool
+from epp.kube.objects.ome_configuration import configuration_faults
+from epp.kube.objects.ome_selection import (
+    THRESHOLD,
+    Layer,
+    class_names,
+    read_annotations,
+    read_requirements,
+    read_selector,
+    unknown_classes,
+)
+
+OME = "ome.io"
+SERVICE_LABEL = "ome.io/inferenceservice"
+"""Label that OME gives each pod of a service: the service's name."""
+SERVICE_KINDS = frozenset((OME, kind) for kind in ("InferenceService", "ServingRuntime", "ClusterServingRuntime"))
+_PER_CLASS = "acceleratorConfig"
+_MOST_FAULTS = 100
+
+
+class InferenceService(Object, frozen=True, kw_only=True):
+    """A model that OME serves."""
+
+    model: str = ""
+    """Name of its base model."""
+    runtime: str = ""
+    """Name of its runtime; empty where OME chooses one."""
+    namespaced_runtime: bool = False
+    """Whether only a ServingRuntime of its namespace is meant, not a ClusterServingRuntime."""
+    service: Layer = Layer()
+    """Bounds of the whole service."""
+    engine: Layer = Layer()
+    decoder: Layer | None = None
+    """None for a service without a decoder: its engine computes prompts and output."""
+
+    @property
+    def places(self) -> Iterator[tuple[str, Layer]]:
+        """Each layer, and its place in the object."""
+        yield "spec.acceleratorSelector or an annotation", self.service
+        yield "spec.engine.acceleratorOverride", self.engine
+        if self.decoder is not None:
+            yield "spec.decoder.acceleratorOverride", self.decoder
+
+
+class Runtime(Object, frozen=True, kw_only=True):
+    """A way to run a model, and the accelerators that it needs."""
+
+    requirements: Layer = Layer()
+    configured_classes: tuple[str, ...] = ()
+    """Classes that its model formats have a configuration for."""
+    configuration_faults: tuple[str, ...] = ()
+    """Values of these configurations that cannot be true or have no effect: field, value and remedy of each."""
+
+
+class ServingRuntime(Runtime, frozen=True, kw_only=True):
+    """A runtime for services in its namespace."""
+
+
+class ClusterServingRuntime(Runtime, ClusterObject, frozen=True, kw_only=True):
+    """A runtime for services of all namespaces."""
+
+
+class _Reference(Part, frozen=True, kw_only=True):
+    name: Any = ""
+    kind: Any = ""
+
+
+class _Component(Part, frozen=True, kw_only=True):
+    accelerator_override: Any = None
+
+
+class _ServiceSpec(Part, frozen=True, kw_only=True):
+    model: _Reference = _Reference()
+    runtime: _Reference = _Reference()
+    accelerator_selector: Any = None
+    engine: _Component = _Component()
+    decoder: _Component | None = None
+
+
+class _Service(Part, frozen=True, kw_only=True):
+    metadata: Metadata
+    spec: _ServiceSpec = _ServiceSpec()
+
+
+class _Format(Part, frozen=True, kw_only=True):
+    accelerator_config: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _RuntimeSpec(Part, frozen=True, kw_only=True):
+    accelerator_requirements: Any = None
+    supported_model_formats: tuple[_Format, ...] = ()
+
+
+class _Runtime(Part, frozen=True, kw_only=True):
+    metadata: Metadata
+    spec: _RuntimeSpec = _RuntimeSpec()
+
+
+def read_inference_service(document: object) -> InferenceService:
+    """Return the object; raises ValueError. Values of accelerators that cannot be used are left out as faults."""
+    raw = convert(document, _Service)
+    spec, place = raw.spec, "acceleratorOverride"
+    decoder = spec.decoder
+    return InferenceService(
+        metadata=raw.metadata,
+        model=_name(spec.model.name),
+        runtime=_name(spec.runtime.name),
+        namespaced_runtime=spec.runtime.kind == "ServingRuntime",
+        service=read_annotations(raw.metadata.annotations).over(
+            read_selector(spec.accelerator_selector, "spec.acceleratorSelector")
+        ),
+        engine=read_selector(spec.engine.accelerator_override, f"spec.engine.{place}"),
+        decoder=None if decoder is None else read_selector(decoder.accelerator_override, f"spec.decoder.{place}"),
+    )
+
+
+def read_serving_runtime(document: object) -> ServingRuntime:
+    """Return the object; raises ValueError."""
+    raw = convert(document, _Runtime)
+    return ServingRuntime(
+        metadata=raw.metadata,
+        requirements=_requirements(raw),
+        configured_classes=_configured(raw),
+        configuration_faults=_configuration_faults(raw),
+    )
+
+
+def read_cluster_serving_runtime(document: object) -> ClusterServingRuntime:
+    """Return the object; raises ValueError."""
+    raw = convert(document, _Runtime)
+    return ClusterServingRuntime(
+        metadata=raw.metadata,
+        requirements=_requirements(raw),
+        configured_classes=_configured(raw),
+        configuration_faults=_configuration_faults(raw),
+    )
+
+
+def selection_faults(found: Object) -> Iterable[str]:
+    """Return the values of an object on accelerators that cannot be used: field, value and remedy of each."""
+    match found:
+        case InferenceService():
+            return [fault for _, layer in found.places for fault in layer.faults]
+        case Runtime():
+            return found.requirements.faults
+        case InferencePool():
+            return read_annotations(found.metadata.annotations, only=(THRESHOLD,)).faults
+        case InferenceObjective():
+            return read_annotations(found.metadata.annotations).faults
+        case _:
+            return ()
+
+
+def class_faults(found: Object, known: frozenset[str]) -> Iterator[str]:
+    """Yield the classes that an object names and that there are not."""
+    match found:
+        case InferenceService():
+            yield from unknown_classes(((place, layer.selection) for place, layer in found.places), known)
+        case Runtime():
+            places = [("spec.acceleratorRequirements", found.requirements.selection)]
+            places += [
+                (f"{_PER_CLASS} of a model format", Selection(classes=(name,))) for name in found.configured_classes
+            ]
+            yield from unknown_classes(places, known)
+        case InferenceObjective():
+            layer = read_annotations(found.metadata.annotations)
+            yield from unknown_classes([("an annotation", layer.selection)], known)
+
+
+def classes_named(found: Object) -> tuple[str, ...]:
+    """Return the accelerator classes that bounds of a service or of a runtime name."""
+    match found:
+        case InferenceService():
+            return tuple(name for _, layer in found.places for name in class_names(layer.selection))
+        case Runtime():
+            return class_names(found.requirements.selection)
+        case _:
+            return ()
+
+
+def _requirements(raw: _Runtime) -> Layer:
+    return read_requirements(raw.spec.accelerator_requirements, "spec.acceleratorRequirements")
+
+
+def _configured(raw: _Runtime) -> tuple[str, ...]:
+    return tuple({name.lower(): None for each in raw.spec.supported_model_formats for name in each.accelerator_config})
+
+
+def _configuration_faults(raw: _Runtime) -> tuple[str, ...]:
+    formats = enumerate(raw.spec.supported_model_formats)
+    found = (
+        fault
+        for index, each in formats
+        for fault in configuration_faults(each.accelerator_config, f"spec.supportedModelFormats[{index}].{_PER_CLASS}")
+    )
+    return tuple(islice(found, _MOST_FAULTS))
+
+
+def _name(value: object) -> str:
+    return value if isinstance(value, str) else ""

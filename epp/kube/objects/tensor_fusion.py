@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU, GPUNode and GPUResourceQuota of tensor-fusion.ai."""
+
+from collections.abc import Mapping
+from typing import Self
+
+import msgspec
+
+from epp.kube.objects.base import ClusterObject, Object, Part
+from epp.kube.objects.core import PodReference
+from epp.kube.objects.limits import (
+    AlertPercent,
+    LargePrice,
+    LinkBandwidth,
+    LinkTier,
+    Memory,
+    Number,
+    Percent,
+    Tflops,
+    shown,
+    shown_size,
+)
+
+_MOST_OF_A_GPU = (("tflops", 1_000_000, shown), ("vram", 2**46, shown_size))
+
+
+class Amount(Part, frozen=True, kw_only=True):
+    """Amounts of compute and memory."""
+
+    tflops: Tflops = None
+    compute: Percent = None
+    """Percent."""
+    vram: Memory = None
+    """Bytes."""
+
+
+class AppPod(PodReference, frozen=True, kw_only=True):
+    """A pod that uses a GPU."""
+
+    requests: Amount = Amount()
+    limits: Amount = Amount()
+
+
+class RunningApp(Part, frozen=True, kw_only=True):
+    """A workload that uses a GPU."""
+
+    name: str = ""
+    namespace: str = ""
+    pods: tuple[AppPod, ...] = ()
+
+
+class AllocatedPartition(Part, frozen=True, kw_only=True):
+    """A partition of a GPU, allocated to a pod."""
+
+    template_id: str = msgspec.field(default="", name="templateId")
+    pod_uid: str = msgspec.field(default="", name="podUid")
+    pod_name: str = ""
+    namespace: str = ""
+    allocated_slot_start: Number = None
+
+
+class LinkedGpu(Part, frozen=True, kw_only=True):
+    """A GPU that another one is connected to, by its topology."""
+
+    peer: str = msgspec.field(default="", name="peerGPUUUID")
+    tier: LinkTier = 3
+    link_type: str = ""
+    bandwidth: LinkBandwidth = None
+    """Megabytes a second."""
+
+
+class GpuTopology(Part, frozen=True, kw_only=True):
+    """Connections of a GPU."""
+
+    peers: tuple[LinkedGpu, ...] = ()
+
+
+class NvLinkPeer(Part, frozen=True, kw_only=True):
+    """A GPU that another one has an NVLink to."""
+
+    peer: str = msgspec.field(default="", name="peerUUID")
+    bandwidth: LinkBandwidth = msgspec.field(default=None, name="bandwidthMBps")
+    """Megabytes a second."""
+
+
+class NvLinks(Part, frozen=True, kw_only=True):
+    """NVLinks of a GPU."""
+
+    peers: tuple[NvLinkPeer, ...] = ()
+
+
+class GpuStatus(Part, frozen=True, kw_only=True):
+    """Status of a GPU."""
+
+    phase: str = ""
+    vendor: str = ""
+    model: str = ""
+    gpu_model: str = ""
+    uuid: str = ""
+    index: Number = None
+    numa_node: int | None = None
+    node_selector: Mapping[str, str] = msgspec.field(default_factory=dict)
+    capacity: Amount = Amount()
+    available: Amount = Amount()
+    used_by: str = ""
+    isolation_mode: str = ""
+    running_apps: tuple[RunningApp, ...] = ()
+    topology: GpuTopology = GpuTopology()
+    nv_link: NvLinks = NvLinks()
+    allocated_partitions: Mapping[str, AllocatedPartition] = msgspec.field(default_factory=dict)
+
+
+class Gpu(ClusterObject, frozen=True, kw_only=True):
+    """A GPU managed by TensorFusion."""
+
+    status: GpuStatus = GpuStatus()
+
+    @property
+    def node(self) -> str:
+        """Name of its node; empty where the object does not have it."""
+        return self.status.node_selector.get("kubernetes.io/hostname", "")
+
+    def contradiction(self) -> tuple[str, Self] | None:
+        """Return an amount that no GPU has, or more available than there is."""
+        capacity, available = self.status.capacity, self.status.available
+        for name, most, written in _MOST_OF_A_GPU:
+            whole, left = getattr(capacity, name), getattr(available, name)
+            if whole is not None and whole > most:
+                sentence = f"status.capacity.{name} is {written(whole)}, more than any GPU has: write that of one GPU"
+                return sentence, self._with(capacity=msgspec.structs.replace(capacity, **{name: None}))
+            if whole is not None and left is not None and left > whole:
+                sentence = (
+                    f"status.available.{name} is {written(left)}, more than the capacity, {written(whole)}: "
+                    "write what is left of it"
+                )
+                return sentence, self._with(available=msgspec.structs.replace(available, **{name: None}))
+        return None
+
+    def _with(self, **fields: Amount) -> Self:
+        return msgspec.structs.replace(self, status=msgspec.structs.replace(self.status, **fields))
+
+
+class GpuNodeSpec(Part, frozen=True, kw_only=True):
+    """Spec of a node with GPUs."""
+
+    cost_per_hour: LargePrice = None
+    """US dollars for the whole node."""
+
+
+class GpuNodeStatus(Part, frozen=True, kw_only=True):
+    """Status of a node with GPUs."""
+
+    total_vram: Memory = msgspec.field(default=None, name="totalVRAM")
+    total_tflops: Tflops = msgspec.field(default=None, name="totalTFlops")
+    virtual_vram: Memory = msgspec.field(default=None, name="virtualVRAM")
+    """What is sold, with memory expanded to host memory and disk."""
+    virtual_tflops: Tflops = msgspec.field(default=None, name="virtualTFlops")
+    """What is sold, by the oversell ratio."""
+
+
+class GpuNode(ClusterObject, frozen=True, kw_only=True):
+    """A node with GPUs managed by TensorFusion."""
+
+    spec: GpuNodeSpec = GpuNodeSpec()
+    status: GpuNodeStatus = GpuNodeStatus()
+
+
+class QuotaTotal(Part, frozen=True, kw_only=True):
+    """Limits of all workloads of a namespace together."""
+
+    requests: Amount = Amount()
+    limits: Amount = Amount()
+    max_workers: Number = None
+    alert_threshold_percent: AlertPercent = 95
+
+
+class QuotaSingle(Part, frozen=True, kw_only=True):
+    """Limits of one workload."""
+
+    max_requests: Amount = Amount()
+    max_limits: Amount = Amount()
+    max_gpu_count: Number = msgspec.field(default=None, name="maxGPUCount")
+
+
+class QuotaSpec(Part, frozen=True, kw_only=True):
+    """Spec of a quota."""
+
+    total: QuotaTotal = QuotaTotal()
+    single: QuotaSingle = QuotaSingle()
+
+
+class QuotaUsed(Part, frozen=True, kw_only=True):
+    """What the workloads of a namespace use."""
+
+    requests: Amount = Amount()
+    limits: Amount = Amount()
+    workers: Number = None
+
+
+class QuotaStatus(Part, frozen=True, kw_only=True):
+    """Status of a quota."""
+
+    used: QuotaUsed = QuotaUsed()
+
+
+class GpuResourceQuota(Object, frozen=True, kw_only=True):
+    """Quota of a namespace."""
+
+    spec: QuotaSpec = QuotaSpec()
+    status: QuotaStatus = QuotaStatus()

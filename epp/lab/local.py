@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A picker and an Envoy in front of it, started and stopped together."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from epp.app import Picker, PickerSettings
+from epp.extproc.settings import message_bytes_for
+from epp.lab.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError, load_types
+from epp.lab.gateway.temporary import temporary_directory
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGateway:
+    """A running picker and Envoy."""
+
+    picker: Picker
+    envoy: EnvoyProcess
+
+    @property
+    def url(self) -> str:
+        """The base URL for clients."""
+        return f"http://{self.envoy.address}"
+
+    async def wait(self, stop: asyncio.Event) -> None:
+        """Wait for `stop`; raises EnvoyDiedError when Envoy exits before."""
+        died = asyncio.ensure_future(self.envoy.wait())
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({died, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if died.done():
+                died.result()
+        finally:
+            died.cancel()
+            stopped.cancel()
+            await asyncio.gather(died, stopped, return_exceptions=True)
+
+    async def drain(self, most_seconds: float, enough: asyncio.Event) -> None:
+        """Accept no more connections, until no request is open, the time is up or `enough` is set."""
+        ends = {asyncio.ensure_future(self.envoy.drain()), asyncio.ensure_future(enough.wait())}
+        try:
+            await asyncio.wait(ends, timeout=most_seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+
+
+@asynccontextmanager
+async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> AsyncIterator[LocalGateway]:
+    """Run both until the block ends; they talk over a unix socket, so that the gateway's port is the only one.
+
+    The picker starts first, and Envoy is started once it has found the picker healthy. For an override-host cluster the
+    EDS file follows the picker's pool; it is a temporary file unless the settings name one. Envoy speaks TLS if an
+    endpoint does at the start, and with the IP addresses known then: an endpoint that joins otherwise is not used.
+    """
+    load_types()  # before there is a picker, whose event loop it would hold up
+    with temporary_directory("epp-") as directory:
+        address = f"unix:{Path(directory) / 'picker.sock'}"
+        message_bytes = message_bytes_for(picker.max_body_bytes)
+        server = replace(
+            picker.server,
+            address=address,
+            secure=False,
+            max_receive_bytes=message_bytes,
+            max_send_bytes=message_bytes,
+        )
+        running = Picker(replace(picker, server=server, endpoint_trust=gateway.endpoint_trust))
+        await running.start()
+        try:
+            envoy_settings = msgspec.structs.replace(
+                with_tls(gateway, running.tls_addresses) if running.has_tls_endpoints else gateway,
+                picker_address=address,
+                metadata_namespaces=tuple(sorted(running.metadata_namespaces)),
+            )
+            running.limit_tls(by_name=envoy_settings.endpoint_tls, addresses=envoy_settings.endpoint_addresses)
+            async with AsyncExitStack() as stack:
+                if envoy_settings.cluster_type is ClusterType.OVERRIDE_HOST:
+                    path = gateway.eds_file or Path(directory) / "endpoints.json"
+                    envoy_settings = msgspec.structs.replace(envoy_settings, eds_file=path)
+                    await stack.enter_async_context(EdsFile(path, running.store))
+                envoy = await stack.enter_async_context(await EnvoyProcess.start(envoy_settings, wait_for_picker=True))
+                try:
+                    yield LocalGateway(running, envoy)
+                finally:
+                    await running.refuse_waiting()  # while Envoy can still tell the clients
+        finally:
+            await running.stop(drain_seconds=0)
+
+
+def with_tls(gateway: GatewaySettings, addresses: Iterable[str]) -> GatewaySettings:
+    """Return the settings for a pool with HTTPS endpoints, of which those without a host name have these addresses.
+
+    Raises SettingsError for a cluster type without TLS.
+    """
+    if gateway.cluster_type is ClusterType.ORIGINAL_DST:
+        raise SettingsError(
+            "cluster_type",
+            f"{ClusterType.ORIGINAL_DST} cannot connect to https endpoints: leave it out, or choose "
+            f"{ClusterType.OVERRIDE_HOST}",
+        )
+    return msgspec.structs.replace(
+        gateway, cluster_type=ClusterType.OVERRIDE_HOST, endpoint_tls=True, endpoint_addresses=tuple(addresses)
+    )

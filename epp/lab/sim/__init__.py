@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated vLLM: the API, the metrics and the timing of a model server, without a model.
+
+Beyond the API of vLLM, every answer has the header `x-sim-server: <name>`, and three paths serve tests:
+
+    POST /sim/occupy    synthetic load, an `Occupation` as JSON, in place of the one before; answers with the new load.
+                        400 for a malformed one, 409 when the machine has no room for it.
+    POST /sim/release   the end of the synthetic load; answers with the new load.
+    GET /sim/requests   the last 1,000 completion requests, as a list of `RequestRecord`, oldest first.
+"""
+
+from epp.lab.sim.machine import Emission, Machine, Occupation, OccupationError, SimRequest
+from epp.lab.sim.profile import PRESETS, SimProfile
+from epp.lab.sim.server import RunningSim, running
+
+__all__ = [
+    "PRESETS",
+    "Emission",
+    "Machine",
+    "Occupation",
+    "OccupationError",
+    "RunningSim",
+    "SimProfile",
+    "SimRequest",
+    "running",
+]

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: from the body of a request to the work for the machine and the words of the answer, or to an API error."""
+
+from typing import TypeVar
+
+import msgspec
+import xxhash
+
+from epp.lab.sim.machine import SimRequest
+from epp.lab.sim.openai_api import ApiError, ChatMessage, ChatRequest, CompletionRequest
+from epp.lab.sim.profile import SimProfile
+from epp.lab.sim.responses import ResponsesRequest
+from epp.lab.sim.tokenizer import answer_tokens, block_hashes, render_chat, tokenize
+
+__all__ = ["Plan", "decode", "make_plan"]
+
+_COMPLETION_MAX_TOKENS = 16  # the API's default for completions
+
+_Body = TypeVar("_Body", bound=ChatRequest | CompletionRequest | ResponsesRequest)
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The model, the work for the machine, and the answer, one text per token."""
+
+    model: str
+    request: SimRequest
+    words: tuple[str, ...]
+    tool: str = ""
+    """The function that is called in place of an answer in words."""
+
+
+def decode(body: bytes, kind: type[_Body]) -> _Body:
+    """Decode a body; `ApiError` 400 with the place of the mistake."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _bad_request(f"The request body is not valid: {error}") from error
+
+
+def make_plan(body: ChatRequest | CompletionRequest, profile: SimProfile, request_id: int) -> Plan:
+    """Determine model, prompt and answer; `ApiError` 404 for an unknown model, 400 for an impossible request."""
+    model = body.model or profile.model
+    if model not in profile.served_models:
+        aliases = ", ".join(profile.served_models)
+        message = f"The model `{model}` does not exist. Valid aliases: {aliases}."
+        raise ApiError(404, "NotFoundError", message, param="model")
+    if body.n not in (None, 1):
+        raise _bad_request(f"n is {body.n}, but this server gives one answer per request: leave n out", param="n")
+    prompt = _chat_prompt(body) if isinstance(body, ChatRequest) else _completion_prompt(body.prompt)
+    if not prompt:
+        raise _bad_request("The prompt is empty: send at least one token", param="prompt")
+    limit = _output_limit(body, profile, len(prompt))
+    output_tokens = limit if body.ignore_eos else min(limit, profile.default_output_tokens)
+    answer = answer_tokens(prompt, output_tokens, model=model, seed=profile.seed)
+    lora_adapter = model if model in profile.lora_adapters else None
+    request = SimRequest(
+        request_id=request_id,
+        prompt_tokens=len(prompt),
+        output_tokens=output_tokens,
+        finish_reason="length" if body.ignore_eos or limit < profile.default_output_tokens else "stop",
+        block_hashes=block_hashes(
+            [*prompt, *answer],
+            block_size=profile.block_size,
+            lora_adapter=lora_adapter,
+            cache_salt=body.cache_salt,
+        ),
+        lora_adapter=lora_adapter,
+    )
+    words = tuple(token.decode() for token in answer)
+    tool = _tool_of(body) if isinstance(body, ChatRequest) else ""
+    return Plan(model, request, _as_arguments(words) if tool else words, tool)
+
+
+class _Function(msgspec.Struct):
+    name: str
+
+
+class _Tool(msgspec.Struct):
+    function: _Function | None = None
+    """Of chats; the Responses API has its name beside the type."""
+    name: str = ""
+
+
+def _tool_of(body: ChatRequest) -> str:
+    """Return the function that has to be called; empty where the answer may be words."""
+    if not body.tools or body.tool_choice in (None, "auto", "none"):
+        return ""
+    try:
+        if isinstance(body.tool_choice, dict):
+            chosen = msgspec.convert(msgspec.json.decode(msgspec.json.encode(body.tool_choice)), _Tool)
+        else:
+            chosen = msgspec.json.decode(body.tools, type=list[_Tool])[0]
+    except (msgspec.DecodeError, msgspec.ValidationError, IndexError) as error:
+        raise _bad_request(f"tools or tool_choice name no function: {error}", param="tool_choice") from error
+    return chosen.name if chosen.function is None else chosen.function.name
+
+
+def _as_arguments(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words as pieces of a JSON object that has them as its text."""
+    pieces = [msgspec.json.encode(word).decode()[1:-1] for word in words]
+    pieces[0] = '{"text": "' + pieces[0]
+    pieces[-1] += '"}'
+    return tuple(pieces)
+
+
+def _output_limit(body: ChatRequest | CompletionRequest, profile: SimProfile, prompt_tokens: int) -> int:
+    room = profile.max_model_len - prompt_tokens
+    if room < 1:
+        raise _bad_request(
+            f"This model's maximum context length is {profile.max_model_len} tokens and the prompt has "
+            f"{prompt_tokens} input tokens: shorten it to leave room for an answer",
+            param="input_tokens",
+        )
+    if isinstance(body, ChatRequest):
+        wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    else:
+        wanted = min(room, _COMPLETION_MAX_TOKENS) if body.max_tokens is None else body.max_tokens
+    if wanted is None:
+        return room
+    if wanted < 1:
+        raise _bad_request(f"max_tokens must be at least 1, got {wanted}", param="max_tokens")
+    if wanted > room:
+        raise _bad_request(
+            f"This model's maximum context length is {profile.max_model_len} tokens: after {prompt_tokens} input "
+            f"tokens there is room for {room} output tokens, but max_tokens is {wanted}",
+            param="max_tokens",
+        )
+    return wanted
+
+
+def _chat_prompt(body: ChatRequest) -> list[bytes]:
+    messages = [(message.role, _text(message)) for message in body.messages]
+    preamble = bytes(body.tools).decode()
+    return render_chat(messages, preamble=preamble) if messages else []
+
+
+def _text(message: ChatMessage) -> str:
+    if message.content is None:
+        return ""
+    if isinstance(message.content, str):
+        return message.content
+    return "".join(_part(part) for part in message.content)
+
+
+def _part(part: dict[str, msgspec.Raw]) -> str:
+    if "text" in part:
+        try:
+            return msgspec.json.decode(part["text"], type=str)
+        except msgspec.DecodeError as error:
+            raise _bad_request(f"A text part of a message has no text: {error}", param="messages") from error
+    # An image or audio: always the same length, and the same tokens for the same content.
+    return f"<{xxhash.xxh3_128_hexdigest(msgspec.json.encode(part))}>"
+
+
+def _completion_prompt(prompt: str | list[str | int | list[int]]) -> list[bytes]:
+    match prompt:
+        case str(text) | [str(text)]:
+            return tokenize(text)
+        case [list(token_ids)]:
+            pass
+        case _:
+            token_ids = [token for token in prompt if isinstance(token, int)]
+            if len(token_ids) < len(prompt):
+                raise _bad_request("prompt has several prompts: send one request for each", param="prompt")
+    return [str(token).encode() for token in token_ids]
+
+
+def _bad_request(message: str, *, param: str | None = None) -> ApiError:
+    return ApiError(400, "BadRequestError", message, param=param)

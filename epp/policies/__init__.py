@@ -1,7 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Policies of a pool from InferenceObjective and InferenceModelRewrite objects."""
-
-from epp.policies.build import BuiltPolicies, PoolIdentity, build_policies
-from epp.policies.files import PolicyFiles
-
-__all__ = ["BuiltPolicies", "PolicyFiles", "PoolIdentity", "build_policies"]

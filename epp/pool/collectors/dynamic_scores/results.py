@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results of an outside scorer: scores with their dimensions."""
+
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from epp.pool.collectors.exposition import Selector
+from epp.pool.collectors.limits import PageLimits
+from epp.pool.collectors.metric_filter import MetricFilter
+
+_MOST_RESULTS = 20_000
+_MOST_COMMAS = 16 * _MOST_RESULTS
+"""Of an answer: what is between its values. The interpreter is held while it is taken apart into results."""
+_MOST_SCORES = 64
+_MOST_CHARACTERS = 253
+_LABELS: Mapping[str, tuple[str, ...]] = {
+    "pod": ("ds_pod", "exported_pod", "pod"),
+    "device": ("ds_device", "device", "UUID"),
+    "node": ("ds_node", "node", "Hostname"),
+    "app": ("ds_app", "app"),
+    "namespace": ("ds_namespace", "exported_namespace", "namespace"),
+    "cluster": ("ds_cluster", "cluster"),
+}
+"""Labels of each dimension, the first one that is there counts: in a page of Prometheus itself, the labels of the
+series have the prefix `exported_`, and `pod` is that of the exporter."""
+_SERIES = Selector("dynamic_score")
+_PIECE_BYTES = 64 * 1024
+_PAGE_LIMITS = PageLimits(family_series=_MOST_RESULTS + 1, series_bytes=4 * 1024 * 1024)
+_LONGEST_SERIES_BYTES = 16 * 1024
+_IN_FORMAT = re.compile(r"\$\{(\w+)\}")
+
+
+class ResultError(Exception):
+    """The answer is not what a scorer answers."""
+
+
+class _Answered(msgspec.Struct):
+    results: list[msgspec.Raw]
+
+
+class Result(NamedTuple):
+    """One score, and what it is for: an empty dimension is any."""
+
+    value: float
+    pod: str = ""
+    device: str = ""
+    node: str = ""
+    app: str = ""
+    namespace: str = ""
+    cluster: str = ""
+
+    @property
+    def level(self) -> str:
+        """Its most specific dimension; `cluster` if it has none."""
+        return next((level for level in ("pod", "device", "node", "app") if getattr(self, level)), "cluster")
+
+
+def dimensions_in(score_format: str) -> frozenset[str]:
+    """Return the dimensions in a `scoreDimensionFormat`; all of them for an empty one."""
+    return frozenset(_IN_FORMAT.findall(score_format)) & _LABELS.keys() or frozenset(_LABELS)
+
+
+def read_results(body: bytes, dimensions: Collection[str]) -> tuple[list[Result], int]:
+    """Return the results, and the number of those left out as no score; raises ResultError.
+
+    Takes a while for very many; in a thread, it never holds the interpreter for long.
+    """
+    if np.count_nonzero(np.frombuffer(body, np.uint8) == ord(",")) > _MOST_COMMAS:
+        raise ResultError(f"the answer has more values than {_MOST_RESULTS} results have")
+    try:
+        results = msgspec.json.decode(body, type=_Answered).results
+    except msgspec.ValidationError:
+        raise ResultError("the answer has no list `results`") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ResultError(f"the answer is not JSON: {error}") from None
+    if len(results) > _MOST_RESULTS:
+        raise ResultError(f"the answer has {len(results)} results, more than {_MOST_RESULTS}")
+    read = [result for each in results if (result := _read(_decoded(each), dimensions)) is not None]
+    return read, len(results) - len(read)
+
+
+def read_page(page: bytes) -> Mapping[str, list[Result]]:
+    """Return the results in the series `dynamic_score` of a metrics page, by score; raises PageError, ResultError.
+
+    Takes a while for very many, as `read_results`; series of more than 16 KiB are left out.
+    """
+    sieve = MetricFilter([_SERIES.name], _PAGE_LIMITS, line_bytes=_LONGEST_SERIES_BYTES)
+    for start in range(0, len(page), _PIECE_BYTES):
+        sieve.feed(page[start : start + _PIECE_BYTES])
+    series = _SERIES.read(sieve.end())
+    if len(series) > _MOST_RESULTS:
+        raise ResultError(f"the page has more than {_MOST_RESULTS} series dynamic_score")
+    found: dict[str, list[Result]] = {}
+    for each in series:
+        if math.isfinite(each.value):
+            name = each.labels.get("ds_score_name", "")
+            if name not in found and len(found) >= _MOST_SCORES:
+                raise ResultError(f"the page has more than {_MOST_SCORES} names of scores")
+            found.setdefault(name, []).append(Result(each.value, **_dimensions(each.labels, _LABELS)))
+    return found
+
+
+def _decoded(each: msgspec.Raw) -> object:
+    try:
+        return msgspec.json.decode(each)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _read(each: Any, dimensions: Collection[str]) -> Result | None:
+    if not isinstance(each, dict):
+        return None
+    score, labels = each.get("score"), each.get("metric", {})
+    if isinstance(score, bool) or not isinstance(score, int | float) or not isinstance(labels, dict):
+        return None
+    try:
+        value = float(score)
+    except OverflowError:
+        return None
+    return Result(value, **_dimensions(labels, dimensions)) if math.isfinite(value) else None
+
+
+def _dimensions(labels: Mapping[str, Any], wanted: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for dimension in wanted:
+        for name in _LABELS[dimension]:
+            value = labels.get(name)
+            if isinstance(value, str) and value and len(value) <= _MOST_CHARACTERS:
+                found[dimension] = value
+                break
+    return found

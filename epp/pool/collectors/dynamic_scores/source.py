@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin that asks outside scorers, and gives endpoints their scores."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.clusters import cluster_of
+from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, every_endpoint
+from epp.framework.durations import parse_duration
+from epp.framework.dynamic_scores import DYNAMIC_SCORES, DynamicScore, DynamicScores
+from epp.framework.endpoint import Endpoint
+from epp.framework.inputs import InputState
+from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.kube.objects.decode import SCORER_KINDS, decode_object
+from epp.kube.objects.dynamic_scoring import DynamicScorer, DynamicScoringConfig
+from epp.kube.objects.followed import Change, FollowedObjects
+from epp.pool.collectors.dynamic_scores.asking import HEALTH, Asking
+from epp.pool.collectors.dynamic_scores.client import Client
+from epp.pool.collectors.dynamic_scores.parameters import DynamicScoreSourceParameters
+from epp.pool.collectors.dynamic_scores.scorer import Asked, asked_by
+
+_KINDS = tuple(ObjectKind(group, kind) for group, kind in sorted(SCORER_KINDS))
+_GRACE_PERIOD = "5m"
+"""Time for which the objects of a missing file stay in effect."""
+_MOST_SCORERS = 256
+
+_HEALTH = PluginMetric("dynamic_scorer_health", "1 for the health of each dynamic scorer.", ("scorer", "state"))
+_AGE = PluginMetric("dynamic_scorer_age_seconds", "Time since the last answer of each dynamic scorer.", ("scorer",))
+_REQUESTS = PluginMetric(
+    "dynamic_scorer_requests", "Requests for dynamic scores, by outcome.", ("scorer", "outcome"), is_counter=True
+)
+_RESULTS = PluginMetric(
+    "dynamic_scorer_results", "Results in the last answer of each dynamic scorer, used or not.", ("scorer", "state")
+)
+
+
+class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectReader[DynamicScoreSourceParameters]):
+    """Asks scorers of the Dynamic Scoring Framework of Open Cluster Management, and reads pages with their scores.
+
+    Every `interval`, the result of a query to Prometheus is posted to the scorer, whose results are joined to endpoints
+    by their most specific dimension: pod, device, node, app, then cluster. `cluster-score` with `source: dynamic` reads
+    them. All of that happens in the background: a scorer that is slow, silent or wrong leaves the last scores in effect
+    for `validity`; then they count as missing. Answers are at most 4 MiB, with at most 20,000 results; redirects are
+    not followed.
+    """
+
+    plugin_type = "dynamic-score-source"
+    writes = (DYNAMIC_SCORES,)
+    metrics = (_HEALTH, _AGE, _REQUESTS, _RESULTS)
+    decode = staticmethod(decode_object)
+
+    def setup(self) -> None:
+        """Read the files for the first time; no scorer is asked yet. Raises ConfigurationError for an invalid path."""
+        parameters = self.parameters
+        self._objects = FollowedObjects(
+            parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=SCORER_KINDS
+        )
+        scorers = [each.asked() for each in parameters.scorers]
+        pages = [each.asked() for each in parameters.pages]
+        self._named = tuple(map(self._asking, (*scorers, *pages)))
+        self._askings = self._named
+        self._masked: frozenset[tuple[str, str]] = frozenset()
+        self._scorers_changed = asyncio.Event()
+        self._changing = asyncio.Lock()
+        self._apply(self._objects.read(self.clock.now()))
+
+    def read_files(self, paths: Sequence[str]) -> None:
+        """Read these files after those of the parameters."""
+        if paths:
+            self._objects.read_also(paths, "--objects")
+            self._apply(self._objects.read(self.clock.now()))
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Say that no scorer is named, where only objects of a cluster could name one."""
+        parameters = self.parameters
+        if parameters.scorers or parameters.pages or self._objects.paths:
+            return ()
+        return ["asks no scorer but those of DynamicScorer objects in a cluster: give it scorers, pages or paths"]
+
+    @property
+    def inputs(self) -> InputState:
+        """Files and objects whose newest versions are not in effect; those of the cluster under its name."""
+        return self._objects.inputs
+
+    @property
+    def kinds(self) -> Sequence[ObjectKind]:
+        """DynamicScorer and DynamicScoringConfig."""
+        return _KINDS if self.parameters.read_cluster else ()
+
+    def can_read(self, kind: ObjectKind) -> bool:
+        """Return whether it is one of these kinds."""
+        return kind[:2] in SCORER_KINDS
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """Health, age and counts of each scorer."""
+        found: list[Sample] = []
+        for each in self._askings:
+            name = each.asked.name
+            if each.asked.health_url:
+                found += [Sample(_HEALTH, float(each.health == state), (name, state)) for state in HEALTH]
+            if each.age_seconds is not None:
+                found.append(Sample(_AGE, each.age_seconds, (name,)))
+            found += [Sample(_REQUESTS, each.answers, (name, "ok")), Sample(_REQUESTS, each.failures, (name, "error"))]
+            used = sum(scores.count for scores in each.scores.values())
+            found += [Sample(_RESULTS, used, (name, "used")), Sample(_RESULTS, each.left_out, (name, "left out"))]
+        return found
+
+    def tag(self, endpoint: Endpoint) -> Report:
+        """Return the scores that bear on the endpoint."""
+        cluster = cluster_of(endpoint, self.parameters.cluster_labels, self.parameters.cluster)
+        found: dict[str, DynamicScore] = {}
+        for asking in self._askings:
+            for name, scores in asking.scores.items():
+                score = None if (cluster, name) in self._masked else scores.of(endpoint, cluster)
+                known = found.get(name)
+                if score is None or (known is not None and not known.expired):
+                    continue
+                found[name] = score if asking.valid else DynamicScore(expired=True)
+        return Report(attributes={DYNAMIC_SCORES: DynamicScores(by_name=found)})
+
+    async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
+        """Ask all scorers, and apply new versions of the files, until cancelled."""
+        from epp.pool.collectors.dynamic_scores.fetching import Fetcher  # noqa: PLC0415  `epp check` talks to no network
+
+        timeout = parse_duration(self.parameters.timeout)
+        async with (
+            Fetcher(timeout_seconds=timeout, ca_cert_path=self.parameters.ca_cert_path) as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+            tasks.create_task(self._follow_scorers(client, lambda: changed(every_endpoint)))
+            if self._objects.paths:
+                tasks.create_task(self._follow_files(changed))
+
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
+        """Take objects of the cluster."""
+        async with self._changing:
+            self._apply(await asyncio.to_thread(self._objects.take, kinds))
+        return every_endpoint
+
+    async def _follow_files(self, changed: Callable[[AffectedEndpoints], None]) -> None:
+        async for _ in self._objects.changes():
+            async with self._changing:
+                change = await asyncio.to_thread(self._objects.read, self.clock.now())
+                self._apply(change)
+            if change is not None:
+                changed(every_endpoint)
+
+    async def _follow_scorers(self, client: Client, changed: Callable[[], None]) -> None:
+        """Keep one task for each scorer."""
+        running: dict[Asking, asyncio.Task[None]] = {}
+        ending: set[asyncio.Task[None]] = set()
+        waiting: asyncio.Task[bool] | None = None
+        try:
+            while True:
+                self._scorers_changed.clear()
+                for gone in running.keys() - set(self._askings):
+                    ending.add(task := running.pop(gone))
+                    task.add_done_callback(ending.discard)
+                    task.cancel()
+                for asking in self._askings:
+                    if asking not in running:
+                        running[asking] = asyncio.create_task(asking.run(client, changed))
+                waiting = asyncio.create_task(self._scorers_changed.wait())
+                done, _ = await asyncio.wait({waiting, *running.values()}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                for ended in done:
+                    ended.result()  # but for `waiting`, none ends without an error, which is the supervisor's
+        finally:
+            tasks = [*running.values(), *ending, *([] if waiting is None else [waiting])]
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _apply(self, change: Change | None) -> None:
+        """Put objects into effect; a scorer that stays as it is keeps its scores."""
+        if change is None:
+            return
+        objects = [held.object for file in change.files for held in file.held]
+        scorers = {each.id: each for each in objects if isinstance(each, DynamicScorer)}
+        configs = [each for each in objects if isinstance(each, DynamicScoringConfig)]
+        self._masked = frozenset(
+            (mask.cluster_name, mask.score_name) for config in configs for mask in config.spec.masks
+        )
+        known = {asking.origin: asking for asking in self._askings}
+        problems, askings = [problem for file in change.files for problem in map(str, file.problems)], []
+        for scorer in list(scorers.values())[:_MOST_SCORERS]:
+            try:
+                asked = asked_by(scorer, self.parameters.secrets_path)
+            except ValueError as error:
+                problems.append(f"DynamicScorer {scorer.id} is not asked: {error}")
+                continue
+            askings.append(known.get(asked) or self._asking(asked))
+        self._askings = (*self._named, *askings)
+        self._objects.apply(change)
+        self._objects.tell(problems)
+        self._scorers_changed.set()
+
+    def _asking(self, asked: Asked) -> Asking:
+        validity = self.parameters.validity
+        return Asking(
+            asked,
+            self.clock,
+            owner=self.name,
+            aggregate=self.parameters.aggregate,
+            validity_seconds=parse_duration(validity) if validity else None,
+        )

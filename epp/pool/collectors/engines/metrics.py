@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of inference engines: the source of their pages, and the extractor of the core metrics."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from epp.framework.datalayer import Extractor, PageError, Report
+from epp.framework.endpoint import Endpoint, Identity
+from epp.framework.limits import AbsolutePath, NameOrDefault
+from epp.framework.plugin import Parameters
+from epp.pool.collectors.engines.built_in import BUILT_IN, HOST, SERIES_PREFIXES
+from epp.pool.collectors.engines.config import EngineConfig
+from epp.pool.collectors.engines.engine import Engine, compile_engine
+from epp.pool.collectors.exposition import PROMETHEUS_TEXT
+from epp.pool.collectors.page_layout import PageLayout
+from epp.pool.collectors.sources.http import HttpSource, HttpSourceParameters
+
+_MEMO_LIMIT = 4096
+_LAST_LIMIT = 16384
+
+
+class MetricsSourceParameters(HttpSourceParameters, frozen=True):
+    """URL of the page, polling interval and TLS."""
+
+    path: AbsolutePath = "/metrics"
+    """Path of the page; /prometheus/metrics for TensorRT-LLM."""
+
+
+class MetricsDataSource(HttpSource[MetricsSourceParameters]):
+    """Fetches an endpoint's metrics page: no redirects, no cookies, no compression.
+
+    `--max-page-size`, `--max-page-series` and `--max-series-size` limit what is read of it.
+    """
+
+    plugin_type = "metrics-data-source"
+    accept = PROMETHEUS_TEXT
+
+
+class CoreMetricsParameters(Parameters, frozen=True):
+    """Engines of endpoints, and the names of their series."""
+
+    engine_label_key: NameOrDefault = "llm-d.ai/engine-type"
+    """The endpoint label with the name of the engine."""
+    default_engine: NameOrDefault = "vllm"
+    """The engine of endpoints without that label. A page without any series of this engine is read as that of the
+    built-in engine whose series it has."""
+    engine_configs: tuple[EngineConfig, ...] = ()
+    """Further engines, and other names of series for built-in ones."""
+
+    def __post_init__(self) -> None:
+        """Check that names are unique and known; raises ValueError."""
+        names = [config.name for config in self.engine_configs]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"engineConfigs has engine {twice[0]!r} more than once: merge the entries")
+        known = sorted({*BUILT_IN, *names})
+        if self.default_engine not in known:
+            raise ValueError(
+                f"defaultEngine {self.default_engine!r} is not known: use one of {', '.join(known)}, "
+                f"or describe it in engineConfigs"
+            )
+
+
+@dataclass(slots=True)
+class _Last:
+    """What was read from the last page of an endpoint."""
+
+    engine: Engine
+    layout: PageLayout = field(default_factory=PageLayout)
+    report: Report | None = None
+
+
+class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
+    """Reads queue, batch, KV cache, prefix cache and adapters from an engine's metrics page.
+
+    Queues and counters of data-parallel ranks are added up; of their KV usages the highest counts. A value whose series
+    is missing from the page becomes unknown, never 0. Built-in engines are vllm, sglang, trtllm-serve (with its page at
+    /prometheus/metrics), triton-tensorrt-llm and triton.
+    """
+
+    plugin_type = "core-metrics-extractor"
+
+    def setup(self) -> None:
+        """Compile the selectors of all engines."""
+        configs = {**BUILT_IN, **{config.name: config for config in self.parameters.engine_configs}}
+        self._engines = {engine: compile_engine(config) for engine, config in configs.items()}
+        self._default = self._engines[self.parameters.default_engine]
+        self._recognised: dict[Identity, Engine] = {}
+        self._last: dict[str, _Last] = {}
+        """By id of the endpoint."""
+        self.writes = tuple(dict.fromkeys(datum for engine in self._engines.values() for datum in engine.fills))
+
+    @property
+    def series(self) -> Collection[str]:
+        """Names of the series of all engines."""
+        return {name for engine in self._engines.values() for name in engine.series_names}
+
+    @property
+    def newest(self) -> Collection[str]:
+        """Names of the series of adapters: old ones stay on the page, and count for nothing."""
+        engines = self._engines.values()
+        newest = {name for engine in engines for name in engine.newest_series}
+        return {
+            name for name in newest if all(name in one.newest_series or name not in one.series_names for one in engines)
+        }
+
+    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
+        """Return the metrics; raises PageError for an unreadable page or an unknown engine."""
+        name = endpoint.labels.get(self.parameters.engine_label_key)
+        engine = self._recognised.get(endpoint.identity, self._default) if name is None else self._named(name, endpoint)
+        last = self._last.get(endpoint.id)
+        if last is None or last.engine is not engine:
+            if len(self._last) >= _LAST_LIMIT:  # of former endpoints
+                self._last.clear()
+            last = self._last[endpoint.id] = _Last(engine)
+        report = last.report
+        if report is None or not last.layout.matches(page):
+            report = engine.read(page, last.layout)
+        last.report = report
+        if report is None and name is None:
+            report = self._recognise(page, endpoint, engine)
+        if report is None:
+            raise PageError(self._hint(page, self._default if name is None else engine))
+        return report
+
+    def _named(self, name: str, endpoint: Endpoint) -> Engine:
+        engine = self._engines.get(name)
+        if engine is None:
+            raise PageError(
+                f"endpoint {endpoint.id} has label {self.parameters.engine_label_key}={name}, an unknown engine: "
+                f"use one of {', '.join(sorted(self._engines))}, or describe {name!r} in engineConfigs of "
+                f"plugin {self.name!r}"
+            )
+        return engine
+
+    def _recognise(self, page: bytes, endpoint: Endpoint, tried: Engine) -> Report | None:
+        """Read the page as that of the engine whose series it has; remember the engine for the next pages."""
+        self._recognised.pop(endpoint.identity, None)
+        for engine in self._candidates(page):
+            report = None if engine is tried else engine.read(page, PageLayout())
+            if report is not None:
+                if engine is not self._default and engine.name != HOST:
+                    if len(self._recognised) >= _MEMO_LIMIT:  # of former endpoints
+                        self._recognised.clear()
+                    self._recognised[endpoint.identity] = engine
+                return report
+        return None
+
+    def _candidates(self, page: bytes) -> Iterator[Engine]:
+        yield self._default
+        for prefix, _, name in SERIES_PREFIXES:
+            if name and _has_series(page, prefix):
+                yield self._engines[name]
+
+    def _hint(self, page: bytes, engine: Engine) -> str:
+        start = page.lstrip()[:1]
+        nothing = f"the page has no series of engine {engine.name!r}"
+        if not start:
+            return f"{nothing}: it is empty"
+        if start in (b"{", b"["):
+            return f"{nothing}: it is JSON, not Prometheus text (TensorRT-LLM has the text at /prometheus/metrics)"
+        if start == b"<":
+            return f"{nothing}: it is HTML or XML, not Prometheus text; check the source's path and port"
+        for prefix, other, _ in SERIES_PREFIXES:
+            if _has_series(page, prefix):
+                return (
+                    f"{nothing}, but series of {other}: set the endpoint's label {self.parameters.engine_label_key} "
+                    f"and, unless built in, describe the engine in engineConfigs"
+                )
+        return f"{nothing} ({', '.join(engine.series_names)}): check the path, and that metrics are enabled"
+
+
+def _has_series(page: bytes, prefix: bytes) -> bool:
+    return page.startswith(prefix) or b"\n" + prefix in page

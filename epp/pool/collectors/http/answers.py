@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers to GET requests, read from the bytes of a connection; no I/O."""
+
+from typing import Protocol
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from epp.pool.collectors.limits import Limit
+
+_HEAD_LIMIT_BYTES = 16 * 1024
+MOST_PIECES = 8 * 1024
+"""Headers, chunks and trailers: more take longer than a page is worth, and no server cuts one so small."""
+_OVERHEAD_BYTES = 1024 * 1024
+"""What an answer may have beside head and body: sizes of chunks, say."""
+UNCOUNTED_BYTES = 64 * 1024
+"""Of each page that is kept whole: honest lists of models have less."""
+_EXCERPT_BYTES = 4 * 1024
+"""Of a body that is no page."""
+_OK = 200
+IDENTITY = frozenset({"", "identity"})
+"""Content-Encodings of a page that is as it is."""
+
+
+class UnreadableAnswerError(Exception):
+    """The answer is not HTTP, is too large, or ended before its end."""
+
+    def __init__(self, message: str, limit: Limit | None = None) -> None:
+        super().__init__(message)
+        self.limit = limit
+        """What it has too much of."""
+
+
+class Gathering(Protocol):
+    """What takes the pieces of one page after the other."""
+
+    def begin(self) -> None:
+        """Begin a page."""
+
+    def feed(self, piece: bytes, /) -> None:
+        """Take the next piece."""
+
+    def end(self) -> bytes:
+        """Return what is to be read of the page."""
+
+
+class Arriving:
+    """Bytes of the pages that are kept whole and are not all there yet, of all connections together."""
+
+    __slots__ = ("used",)
+
+    def __init__(self) -> None:
+        self.used = 0
+
+
+class WholePage:
+    """Keeps a page as it is, while all such pages have at most `limit` bytes, beyond the first ones of each."""
+
+    __slots__ = ("_arriving", "_counted", "_limit", "_pieces", "_size")
+
+    def __init__(self, arriving: Arriving, limit: int) -> None:
+        self._arriving = arriving
+        self._limit = limit
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._counted = 0
+
+    def begin(self) -> None:
+        """Begin a page, without what there is of another."""
+        self._pieces = []
+        self._size = 0
+        self._arriving.used -= self._counted
+        self._counted = 0
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next piece; raises UnreadableAnswerError where all pages together are too large."""
+        arriving = self._arriving
+        self._size += len(piece)
+        more = max(self._size - UNCOUNTED_BYTES, 0) - self._counted
+        if more and arriving.used + more > self._limit:
+            text = f"the pages that are on their way have more than {self._limit} bytes together"
+            raise UnreadableAnswerError(text, Limit.PAGES_BYTES)
+        arriving.used += more
+        self._counted += more
+        self._pieces.append(piece)
+
+    def end(self) -> bytes:
+        """Return the page."""
+        pieces = self._pieces
+        self.begin()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+class AnswerReader:
+    """Reads the answers of one connection, one after the other, each of at most `limit` bytes.
+
+    Interim answers (1xx) are left out. `done` tells that an answer is complete; `next` makes way for another one.
+    The pages go to `gathering`; of other bodies, an excerpt is kept.
+    """
+
+    __slots__ = (
+        "_excerpt", "_final", "_gathering", "_head_read", "_is_page", "_limit", "_measured", "_parser", "_pieces",
+        "_read", "_reason", "_size", "begun", "done", "encoding", "excess", "keeps_connection", "status",
+    )  # fmt: skip
+
+    def __init__(self, limit: int, gathering: Gathering | None = None) -> None:
+        self._limit = limit
+        self._gathering = WholePage(Arriving(), limit) if gathering is None else gathering
+        self._parser = HttpResponseParser(self)
+        self.next()
+
+    def next(self) -> None:
+        """Make ready for the next answer."""
+        self._gathering.begin()
+        self._excerpt = b""
+        self._is_page = False
+        self._reason = b""
+        self._pieces = 0
+        self._size = 0
+        self._read = 0
+        self._head_read = False
+        self._measured = False
+        self._final = False
+        self.begun = False
+        """Whether anything came."""
+        self.done = False
+        self.excess = False
+        """Whether more came than one answer."""
+        self.keeps_connection = False
+        self.status = 0
+        self.encoding = ""
+        """Content-Encoding, in lower case; empty for none."""
+
+    def drop(self) -> None:
+        """Keep nothing of an answer that is not wanted any more."""
+        self._gathering.begin()
+
+    @property
+    def reason(self) -> str:
+        """Text of the status line."""
+        return self._reason.decode("latin-1")
+
+    def body(self) -> bytes:
+        """Return what is to be read of the page, or the start of a body that is none; once for each answer."""
+        return self._gathering.end() if self._is_page else self._excerpt
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Read what came; raises UnreadableAnswerError."""
+        self.begun = True
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError as error:
+            if self.done:  # what follows a whole answer
+                self.excess = True
+                return
+            # An error of a callback below is the context of the parser's own.
+            cause = error.__context__ if isinstance(error.__context__, UnreadableAnswerError) else None
+            raise cause or UnreadableAnswerError(f"the answer is not HTTP: {error}") from None
+        except HttpParserUpgrade:
+            raise UnreadableAnswerError("the answer is an upgrade to another protocol") from None
+        self._read += len(data)
+        if not self._head_read:
+            if self._read > _HEAD_LIMIT_BYTES:
+                raise UnreadableAnswerError(f"the head of the answer is larger than {_HEAD_LIMIT_BYTES} bytes")
+        elif self._read > self._limit + _OVERHEAD_BYTES and not self.done:
+            raise UnreadableAnswerError(f"the answer is larger than {self._limit} bytes", Limit.PAGE_BYTES)
+
+    def feed_end(self) -> None:
+        """Record that the server closed the connection, which ends a body of no given length; raises as `feed`."""
+        if self.done:
+            return
+        if not self._final or self._measured:
+            raise UnreadableAnswerError("the connection was closed before the end of the answer")
+        self.done = True
+
+    def on_message_begin(self) -> None:
+        """Note an answer that nothing asked for."""
+        if self.done:
+            self.excess = True
+
+    def on_status(self, text: bytes) -> None:
+        """Keep the text of the status line."""
+        if not self.done:
+            self._reason += text
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep what matters of a header; raises UnreadableAnswerError for too many, trailers included."""
+        if self.done:
+            return
+        self._count_piece()
+        name = name.lower()
+        if name in (b"content-length", b"transfer-encoding"):
+            self._measured = True
+        elif name == b"content-encoding":
+            self.encoding = value.decode("latin-1").lower()
+
+    def on_headers_complete(self) -> None:
+        """Note whether this is the final answer."""
+        if self.done:
+            return
+        self.status = self._parser.get_status_code()
+        if self.status >= _OK:
+            self._final = self._head_read = True
+            self._is_page = self.status == _OK and self.encoding in IDENTITY
+
+    def on_body(self, piece: bytes) -> None:
+        """Keep a piece of the body; raises UnreadableAnswerError once it is too large."""
+        if self.done:
+            return
+        self._size += len(piece)
+        if self._size > self._limit:
+            raise UnreadableAnswerError(f"the page is larger than {self._limit} bytes", Limit.PAGE_BYTES)
+        self._count_piece()
+        if self._is_page:
+            self._gathering.feed(piece)
+        elif len(self._excerpt) < _EXCERPT_BYTES:
+            self._excerpt += piece[:_EXCERPT_BYTES]
+
+    def on_message_complete(self) -> None:
+        """Note the end of the answer."""
+        if self.done:
+            return
+        if self._final:
+            self.done = True
+            self.keeps_connection = self._parser.should_keep_alive()
+        else:
+            self._reason, self.encoding, self._measured = b"", "", False
+
+    def _count_piece(self) -> None:
+        self._pieces += 1
+        if self._pieces > MOST_PIECES:
+            raise UnreadableAnswerError(f"the page comes in more than {MOST_PIECES} pieces", Limit.PAGE_CHUNKS)

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Periodic polls of all endpoints of the pool, written to the datastore."""
+
+import asyncio
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from epp.framework.clock import Clock
+from epp.framework.datalayer import Contact, Feed
+from epp.framework.endpoint import Endpoint, EndpointTrust
+from epp.framework.plugin import Datum
+from epp.pool.collectors.limits import PageLimits
+from epp.pool.collectors.polling.budget import PollBudget
+from epp.pool.collectors.polling.cadence import Cadence, slowest_interval
+from epp.pool.collectors.polling.capacity import Capacity
+from epp.pool.collectors.polling.conditions import Conditions
+from epp.pool.collectors.polling.member import Member
+from epp.pool.collectors.polling.poll import CollectorObserver, Poll
+from epp.pool.collectors.polling.poller import Poller
+from epp.pool.collectors.polling.reachability import Reachability
+from epp.pool.collectors.sources.connection_probe import ConnectionProbe
+from epp.pool.collectors.sources.http import HttpSource
+from epp.pool.collectors.sources.tls import EndpointTls
+from epp.pool.collectors.turns import in_turns
+from epp.routing.datastore import Change, Datastore
+from epp.routing.outliers import Told
+from epp.runtime.supervisor import Supervisor
+
+_MANY = 8
+"""Endpoints of one change whose polls start and stop in separate event-loop iterations."""
+
+
+class Collector:
+    """Polls each endpoint for each feed, so that a slow exporter delays no other; in all, within a budget.
+
+    Feeds without an interval of their own are polled less often while an endpoint is at rest: see `Cadence`.
+    An endpoint whose own port no feed asks is probed with brief connections, to know whether it can be reached.
+    Follows the pool from `start` to `stop`; cannot be started again. The caller closes the sources.
+    """
+
+    def __init__(
+        self,
+        store: Datastore,
+        feeds: Sequence[Feed],
+        *,
+        clock: Clock,
+        interval_seconds: float = 0.05,
+        observer: CollectorObserver | None = None,
+        supervisor: Supervisor | None = None,
+        generator: random.Random | None = None,
+        trust: EndpointTrust | None = None,
+        budget: PollBudget | None = None,
+        limits: PageLimits | None = None,
+    ) -> None:
+        """Prepare; `trust` is that of the gateway beside this picker. Raises ConfigurationError for its file."""
+        self._limits = limits or PageLimits()
+        self._store = store
+        self._clock = clock
+        self._interval_seconds = interval_seconds
+        self._observer = observer or CollectorObserver()
+        generator = generator or random.Random()  # noqa: S311  spreads the polls, guards nothing
+        self._supervisor = supervisor or Supervisor(observer=self._observer)
+        self._endpoint_tls = None if trust is None else EndpointTls(trust)
+        self._probe = Feed(ConnectionProbe(self._endpoint_tls), ())
+        self._tls_limits: tuple[bool, frozenset[str]] | None = None
+        """What TLS the gateway can do: with endpoints that have a host name, and with which addresses; None for all."""
+        self.conditions = Conditions()
+        self._trusted_seconds = math.inf
+        self._budget = budget or PollBudget()
+        self._poller = Poller(store, clock, self._budget, generator)
+        self._feeds = self.checked(feeds)
+        self._equip(self._feeds)
+        self._ending: set[asyncio.Task[None]] = set()
+        self._members: dict[str, dict[Feed, Member]] = {}
+        """By id of the endpoint."""
+        self._endpoints: dict[str, Endpoint] = {}
+        self._reachability: dict[str, Reachability] = {}
+        self._running = False
+        self._late: deque[Change] = deque()
+        """Changes that are still to be followed, the first one in part."""
+        self._any_late = asyncio.Event()
+        self._capacity = Capacity(self._poller, self._observer)
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
+
+    @property
+    def feed_count(self) -> int:
+        """Number of endpoints times feeds that are polled."""
+        return self._poller.count
+
+    @property
+    def untried(self) -> int:
+        """Number of endpoints that have not been asked yet how many requests they have, though a feed does ask."""
+        return sum(
+            any(not member.poll.was_tried and member.poll.reads_requests for member in members.values())
+            for members in self._members.values()
+        )
+
+    def checked(self, feeds: Sequence[Feed]) -> tuple[Feed, ...]:
+        """Return the feeds without duplicates; raises ValueError for an interval that is not above 0."""
+        for feed in feeds:
+            if self._interval_of(feed) <= 0:
+                raise ValueError(
+                    f"source {feed.source.name!r}: an interval of {self._interval_of(feed)} s is too short"
+                )
+        return tuple(dict.fromkeys(feeds))
+
+    async def start(self) -> None:
+        """Start polling the endpoints of the pool, and follow its changes."""
+        self._running = True
+        self._store.subscribe(self._pool_changed)
+        for endpoint in self._store.endpoints:
+            self._begin(endpoint)
+        self._tasks = (
+            self._supervisor.start("collect", self._poller.run),
+            self._supervisor.start("collector capacity", self._capacity.follow),
+            self._supervisor.start("collect", self._catch_up, name="polls of many endpoints"),
+        )
+        self._size_changed()
+
+    async def replace(self, feeds: Sequence[Feed]) -> None:
+        """Replace the feeds, a few endpoints at a time; one with the same source and extractors as before continues.
+
+        Data that only removed feeds reported becomes unknown. Returns when what was under way has ended: then their
+        sources can be closed. Raises ValueError for an interval that is not above 0, before any change.
+        """
+        wanted = self.checked(feeds)
+        gone = [feed for feed in self._feeds if feed not in wanted]
+        self._feeds = wanted
+        self._equip(wanted)
+        await in_turns(self._replace_all_feeds())
+        self._size_changed()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        self._store.forget(_reported(gone) - _reported(wanted))
+
+    def ask(self, endpoint: Endpoint, tell: Told) -> None:
+        """Ask an endpoint out of turn whether it can be reached, and tell the verdict, once."""
+        if self._late:
+            self._follow(endpoint.id)
+        self._poller.ask(endpoint.id, tell)
+
+    def call_on_connection_end(self, listener: Callable[[Endpoint], None]) -> None:
+        """Call `listener`, which may `ask`, when a server closes the connection on which it is polled.
+
+        Ever more rarely for one that does so as a habit.
+        """
+        self._poller.on_connection_end = listener
+
+    def trust_for(self, seconds: float) -> None:
+        """Poll endpoints at rest so often that their metrics are not older than that."""
+        self._trusted_seconds = seconds
+        slowest = self._slowest_seconds
+        for members in self._members.values():
+            for member in members.values():
+                if member.cadence is not None:
+                    member.cadence.limit(slowest)
+
+    def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
+        """Use no endpoints that speak HTTPS and join from now on, except those with a host name or these addresses."""
+        self._tls_limits = (by_name, frozenset(addresses))
+
+    async def stop(self) -> None:
+        """End all polls and wait for their end."""
+        self._running = False
+        for identity in tuple(self._endpoints):
+            self._end(identity)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._ending, *self._tasks, return_exceptions=True)
+
+    def _pool_changed(self, change: Change) -> None:
+        if not self._running:
+            return
+        if self._late or len(change.removed) + len(change.updated) + len(change.added) > _MANY:
+            self._late.append(change)
+            self._any_late.set()
+            return
+        for _ in self._follow_change(change):
+            pass
+        self._size_changed()
+
+    async def _catch_up(self) -> None:
+        """Follow changes of many endpoints, a few in each turn of the event loop, until cancelled."""
+        while True:
+            await self._any_late.wait()
+            while self._late:
+                await in_turns(self._follow_change(self._late[0]))
+                self._late.popleft()
+            self._any_late.clear()
+            self._size_changed()
+
+    def _follow_change(self, change: Change) -> Iterator[None]:
+        """End and begin the polls of one endpoint after the other."""
+        for _, endpoint in change.removed:
+            self._end(endpoint.id)
+            yield
+        for _, endpoint in (*change.updated, *change.added):
+            self._follow(endpoint.id)
+            yield
+
+    def _follow(self, identity: str) -> None:
+        """Poll an endpoint of the pool as it is now."""
+        endpoint, before = self._store.endpoint(identity), self._endpoints.get(identity)
+        if endpoint is None:
+            return  # it has left since
+        if before is not None and (before.tls != endpoint.tls or endpoint.identity.is_another_than(before.identity)):
+            self._end(identity)
+            before = None
+        if before is None:
+            self._begin(endpoint)
+            return
+        self._endpoints[identity] = endpoint
+        for member in self._members.get(identity, {}).values():
+            member.endpoint = endpoint
+
+    def _size_changed(self) -> None:
+        self._capacity.changed(
+            endpoints=len(self._endpoints), connections=self._poller.count, interval_seconds=self._interval_seconds
+        )
+
+    def _begin(self, endpoint: Endpoint) -> None:
+        self._endpoints[endpoint.id] = endpoint
+        self._reachability[endpoint.id] = reachability = Reachability(self._store, endpoint, self.conditions)
+        if self._is_ruled_out(endpoint):
+            why = "it speaks TLS and joined later: the gateway has TLS with the https endpoints of its start"
+            reachability.rule_out(Contact.TLS_UNAVAILABLE, why, "restart the gateway")
+        self._begin_feeds(endpoint)
+
+    def _is_ruled_out(self, endpoint: Endpoint) -> bool:
+        if self._tls_limits is None or not endpoint.tls:
+            return False
+        by_name, addresses = self._tls_limits
+        return not by_name if endpoint.host else endpoint.address not in addresses
+
+    def _equip(self, feeds: Iterable[Feed]) -> None:
+        """Let sources verify certificates as the gateway does, know their limits, and tell what reading pages takes."""
+        for feed in feeds:
+            if isinstance(feed.source, HttpSource):
+                feed.source.endpoint_tls = self._endpoint_tls
+                feed.source.cost = self._poller.cost
+                feed.source.arriving = self._poller.arriving
+                feed.source.limits = self._limits
+
+    def _feeds_of(self, endpoint: Endpoint) -> tuple[Feed, ...]:
+        if self._is_ruled_out(endpoint):
+            return ()
+        asked = any(feed.asks(endpoint) for feed in self._feeds)
+        return self._feeds if asked else (*self._feeds, self._probe)
+
+    def _begin_feeds(self, endpoint: Endpoint) -> None:
+        members = self._members.setdefault(endpoint.id, {})
+        for feed in self._feeds_of(endpoint):
+            if feed not in members:
+                members[feed] = member = self._member(endpoint, feed)
+                self._poller.add(member, self._interval_of(feed))
+
+    def _replace_all_feeds(self) -> Iterator[None]:
+        """Replace the feeds of one endpoint after the other."""
+        for identity in tuple(self._endpoints):
+            endpoint = self._endpoints.get(identity)
+            if endpoint is not None:  # it is still there
+                self._replace_feeds(endpoint)
+            yield
+
+    def _replace_feeds(self, endpoint: Endpoint) -> None:
+        """Stop the removed feeds of an endpoint and start its new ones."""
+        members, wanted = self._members[endpoint.id], self._feeds_of(endpoint)
+        for feed in tuple(members):
+            if feed not in wanted:
+                self._end_member(members.pop(feed))
+                self._reachability[endpoint.id].forget(feed.source.name)
+        self._begin_feeds(endpoint)
+
+    def _member(self, endpoint: Endpoint, feed: Feed) -> Member:
+        poll = Poll(
+            self._store,
+            feed,
+            self._reachability[endpoint.id],
+            clock=self._clock,
+            interval_seconds=self._interval_of(feed),
+            observer=self._observer,
+            limits=self._limits,
+        )
+        own = feed.source.interval_seconds is not None
+        cadence = None if own else Cadence(self._interval_seconds, self._slowest_seconds, self._clock.now())
+        return Member(self._store, endpoint, poll, cadence=cadence, brief=feed is self._probe)
+
+    @property
+    def _slowest_seconds(self) -> float:
+        return slowest_interval(self._interval_seconds, self._trusted_seconds)
+
+    def _end(self, identity: str) -> None:
+        if self._endpoints.pop(identity, None) is not None:
+            del self._reachability[identity]
+            self.conditions.remove(identity)
+            for member in self._members.pop(identity).values():  # of feeds that are being replaced, too
+                self._end_member(member)
+
+    def _end_member(self, member: Member) -> None:
+        for task in self._poller.remove(member):
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    def _interval_of(self, feed: Feed) -> float:
+        own = feed.source.interval_seconds
+        return self._interval_seconds if own is None else own
+
+
+def _reported(feeds: Iterable[Feed]) -> set[Datum]:
+    return {datum for feed in feeds for extractor in feed.extractors for datum in extractor.writes}

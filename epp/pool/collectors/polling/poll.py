@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Polls of one feed of one endpoint."""
+
+from functools import lru_cache
+from typing import Any
+
+from epp.framework.clock import Clock
+from epp.framework.datalayer import (
+    Contact,
+    DataSource,
+    Extractor,
+    Feed,
+    NotAskedError,
+    PageError,
+    Report,
+    UnreachableError,
+)
+from epp.framework.endpoint import Endpoint
+from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING, Column
+from epp.pool.collectors.limits import ImpossibleValueError, PageLimitError, PageLimits, cut_short
+from epp.pool.collectors.metric_filter import MetricFilter
+from epp.pool.collectors.polling.conditions import Condition
+from epp.pool.collectors.polling.problems import IN_PART, PAGE, Problems
+from epp.pool.collectors.polling.reachability import Reachability
+from epp.routing.datastore import Datastore
+from epp.runtime.supervisor import TaskObserver
+
+_LONGEST_BACKOFF_SECONDS = 1.0
+_BACKOFF_TURNS = 4
+"""Turns of others that an endpoint which fails again and again leaves out."""
+_LOAD = frozenset({WAITING, RUNNING, KV_USAGE})
+_REQUESTS = frozenset({WAITING, RUNNING})
+_STALE_SECONDS, _STALE_POLLS = 2.0, 3
+"""Age of numbers, and polls in vain, after which an endpoint's load is unknown."""
+
+
+class CollectorObserver(TaskObserver):
+    """No-op callbacks; override those of interest."""
+
+    __slots__ = ()
+
+    def poll_error(self, source_type: str) -> None:
+        """Record a page that could not be fetched."""
+
+    def extract_error(self, source_type: str, extractor_type: str) -> None:
+        """Record a failure of an extractor or a tagger."""
+
+    def page_limited(self, source_type: str, limit: str) -> None:
+        """Record a page beyond a limit, which was refused or read in part."""
+
+    def poll_interval(self, seconds: float) -> None:
+        """Record the time between two polls of an endpoint, which grows with the pool."""
+
+
+class Poll:
+    """Reports the data of pages; logs each kind of problem when it comes, until it is resolved.
+
+    Problems of the endpoint itself are warned of elsewhere: all endpoints together, see `Conditions`.
+    """
+
+    __slots__ = (
+        "_backoff_seconds", "_clock", "_delay_seconds", "_feed", "_interval_seconds", "_last", "_limits", "_observer",
+        "_problems", "_reachability", "_reported_at", "_store", "changed", "sieve", "was_tried",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        store: Datastore,
+        feed: Feed,
+        reachability: Reachability,
+        *,
+        clock: Clock,
+        interval_seconds: float,
+        observer: CollectorObserver,
+        limits: PageLimits | None = None,
+    ) -> None:
+        self._limits = limits = limits or PageLimits()
+        self.sieve = _sieve_of(feed, limits)
+        """What takes from a page what all extractors read; None where one of them reads whole pages."""
+        self._store = store
+        self._feed = feed
+        self._reachability = reachability
+        self._clock = clock
+        self._interval_seconds = interval_seconds
+        self._delay_seconds = 0.0
+        self._observer = observer
+        self._problems = Problems(feed, clock)
+        self._backoff_seconds = interval_seconds
+        self._reported_at: dict[Extractor[Any], float] = {}
+        self._last: dict[Extractor[Any], Report] = {}
+        self.changed = False
+        """Whether the last page said something else than the one before."""
+        self.was_tried = False
+        """Whether a page has come, or failed to."""
+
+    @property
+    def source(self) -> DataSource[Any]:
+        """The source of the pages."""
+        return self._feed.source
+
+    def tells_reachability(self, endpoint: Endpoint) -> bool:
+        """Whether pages come from the port that requests go to."""
+        return self._feed.asks(endpoint)
+
+    @property
+    def reads_requests(self) -> bool:
+        """Whether pages tell how many requests an endpoint has."""
+        return any(datum in _REQUESTS for extractor in self._feed.extractors for datum in extractor.writes)
+
+    async def collect_once(self, endpoint: Endpoint, delay_seconds: float = 0.0) -> float:
+        """Fetch once and settle the outcome."""
+        outcome: bytes | Exception
+        try:
+            outcome = await self._feed.source.fetch(endpoint)
+        except Exception as error:  # noqa: BLE001  a plugin may raise anything; other feeds continue
+            outcome = error
+        return self.settle(endpoint, outcome, delay_seconds)
+
+    def settle(self, endpoint: Endpoint, outcome: bytes | Exception, delay_seconds: float = 0.0) -> float:
+        """Report a page, or why there is none; return the seconds until the next poll is due.
+
+        `delay_seconds` is the time that a poll waits for its turn when it is due. In a pool so large that it counts,
+        endpoints that fail make room for others.
+
+        A failed page changes no data; numbers that could not be read for a while become unknown.
+        """
+        self._delay_seconds = delay_seconds
+        self.changed = False
+        self.was_tried = True
+        if isinstance(outcome, Exception):
+            self._failed(endpoint, outcome)
+        else:
+            self._problems.went(PAGE, endpoint)
+            problem = self._extract(outcome, endpoint)
+            self._answered(endpoint, self._cut(endpoint) if problem is None else problem)
+        if self._problems:  # else all was reported just now
+            self._forget_stale(endpoint)
+        return self._backoff_seconds
+
+    def _failed(self, endpoint: Endpoint, error: Exception) -> None:
+        self._fetch_failed(endpoint, error)
+        if isinstance(error, UnreachableError):
+            self._missed(endpoint, error)
+        elif isinstance(error, PageError):
+            self._answered(endpoint, error)
+        elif isinstance(error, NotAskedError):
+            self._back_off()
+
+    def _cut(self, endpoint: Endpoint) -> PageLimitError | None:
+        """Tell of a page that was read in part; return what is to be said of it."""
+        if self.sieve is None or not self.sieve.cut:
+            self._problems.went(IN_PART, endpoint)
+            return None
+        for limit in self.sieve.cut:
+            self._observer.page_limited(self._feed.source.plugin_type, limit)
+        error = cut_short(min(self.sieve.cut), self._limits)
+        self._problems.came(IN_PART, endpoint, error)
+        return error
+
+    def _extract(self, page: bytes, endpoint: Endpoint) -> PageError | None:
+        """Report what the page says; return the problem of one that no extractor can read."""
+        problem: PageError | None = None
+        impossible: ImpossibleValueError | None = None
+        failures = 0
+        for extractor in self._feed.extractors:
+            try:
+                report = extractor.extract(page, endpoint)
+                self._store.report(endpoint, report)
+            except Exception as error:  # noqa: BLE001  a plugin may raise anything; other extractors continue
+                self._observer.extract_error(self._feed.source.plugin_type, extractor.plugin_type)
+                self._problems.came(extractor.name, endpoint, error)
+                failures += 1
+                problem = error if isinstance(error, PageError) else problem
+            else:
+                self._reported_at[extractor] = self._clock.now()
+                before = self._last.get(extractor)
+                if report is not before:
+                    self.changed = self.changed or report != before
+                    self._last[extractor] = report
+                if report.problems:
+                    impossible = ImpossibleValueError(report.problems)
+                    self._problems.came(extractor.name, endpoint, impossible)
+                else:
+                    self._problems.went(extractor.name, endpoint)
+        if failures < len(self._feed.extractors) and impossible is not None:
+            return impossible
+        return problem if failures == len(self._feed.extractors) else None
+
+    def _forget_stale(self, endpoint: Endpoint) -> None:
+        interval = max(self._interval_seconds, self._delay_seconds)
+        limit = self._clock.now() - max(_STALE_SECONDS, _STALE_POLLS * interval)
+        stale = [extractor for extractor, at in self._reported_at.items() if at <= limit]
+        for extractor in stale:
+            del self._reported_at[extractor]
+            numbers = (datum for datum in extractor.writes if isinstance(datum, Column) and not datum.lasting)
+            self._store.forget(numbers, endpoint)
+
+    def _answered(self, endpoint: Endpoint, problem: PageError | None) -> None:
+        if problem is None or _is_read_in_part(problem):
+            self._backoff_seconds = self._interval_seconds
+        else:
+            self._back_off()
+        if self._feed.asks(endpoint):
+            self._reachability.answered(self._feed.source.name, self._condition(problem))
+
+    def _condition(self, problem: PageError | None) -> Condition | None:
+        if problem is None:
+            return None
+        why, remedy = str(problem), problem.remedy
+        if _is_read_in_part(problem):
+            return Condition(Contact.READ_IN_PART, why, remedy)
+        if any(datum in _LOAD for extractor in self._feed.extractors for datum in extractor.writes):
+            why = f"{why}; its load is judged by the requests that it was sent"
+            remedy = remedy or f"enable its metrics, or set path or port of {self._feed.source.name}"
+        return Condition(Contact.NO_PAGE, why, remedy)
+
+    def _missed(self, endpoint: Endpoint, error: UnreachableError) -> None:
+        if self._feed.asks(endpoint):
+            self._reachability.missed(error)
+            backs_off = self._reachability.lost
+        else:
+            backs_off = error.refused
+        if backs_off:
+            self._back_off()
+
+    def _back_off(self) -> None:
+        longest = max(_LONGEST_BACKOFF_SECONDS, self._interval_seconds, _BACKOFF_TURNS * self._delay_seconds)
+        self._backoff_seconds = min(2 * self._backoff_seconds, longest)
+
+    def _fetch_failed(self, endpoint: Endpoint, error: Exception) -> None:
+        self._observer.poll_error(self._feed.source.plugin_type)
+        if isinstance(error, PageLimitError):
+            self._observer.page_limited(self._feed.source.plugin_type, error.limit)
+        self._problems.came(PAGE, endpoint, error)
+
+
+def _is_read_in_part(problem: PageError) -> bool:
+    return isinstance(problem, ImpossibleValueError) or (isinstance(problem, PageLimitError) and problem.in_part)
+
+
+def _sieve_of(feed: Feed, limits: PageLimits) -> MetricFilter | None:
+    names, newest = _wanted(feed)
+    return MetricFilter(names, limits, newest=newest) if names else None
+
+
+@lru_cache(maxsize=64)  # one for thousands of endpoints
+def _wanted(feed: Feed) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of series that extractors read (none for whole pages), and the newest-only names.
+
+    A name is among the latter if that is so for each extractor that reads it.
+    """
+    names: set[str] = set()
+    newest: set[str] = set()
+    ordinary: set[str] = set()
+    for extractor in feed.extractors:
+        series = extractor.series
+        if series is None:
+            return frozenset(), frozenset()
+        names.update(series)
+        newest.update(extractor.newest)
+        ordinary.update(set(series) - set(extractor.newest))
+    return frozenset(names), frozenset(newest - ordinary)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Utilization of the GPUs of an endpoint, from a DCGM exporter at its address."""
+
+import math
+import re
+from collections.abc import Collection, Mapping
+
+from epp.framework.datalayer import Extractor, PageError, Report
+from epp.framework.endpoint import Endpoint
+from epp.framework.limits import AbsolutePath, PortOrZero
+from epp.framework.snapshot import GPU_UTILIZATION
+from epp.pool.collectors.exposition import PROMETHEUS_TEXT, Selector
+from epp.pool.collectors.sources.http import HttpSource, HttpSourceParameters
+
+# With MIG, the exporter omits the first; the second is optional in its configuration.
+_SERIES = ((Selector("DCGM_FI_DEV_GPU_UTIL"), 100.0), (Selector("DCGM_FI_PROF_GR_ENGINE_ACTIVE"), 1.0))
+_POD = ("exported_pod", "pod")
+_NAMESPACE = ("exported_namespace", "namespace")
+_RANK = re.compile(r"-rank-\d+$")
+
+
+class DcgmSourceParameters(HttpSourceParameters, frozen=True):
+    """URL of the exporter, polling interval and TLS."""
+
+    path: AbsolutePath = "/metrics"
+    """Path of the page."""
+    port: PortOrZero = 9400
+    """Port of the exporter at the address of the endpoint; 0 for the endpoint's own."""
+    interval: str = "1s"
+    """Time between two polls of an endpoint; GPUs do not measure their utilization more often."""
+    use_node_address: bool = False
+    """Poll the address of the endpoint's node; not supported yet."""
+
+    def __post_init__(self) -> None:
+        """Check all values; raises ValueError."""
+        super().__post_init__()
+        if self.use_node_address:
+            raise ValueError(
+                "useNodeAddress is known, not supported yet: run the exporter at the address of the model server, "
+                "and remove useNodeAddress"
+            )
+
+
+class DcgmDataSource(HttpSource[DcgmSourceParameters]):
+    """Fetches the page of a DCGM exporter at the endpoint's address; its failures do not affect the endpoint."""
+
+    plugin_type = "dcgm-data-source"
+    accept = PROMETHEUS_TEXT
+
+
+class DcgmExtractor(Extractor):
+    """Reads the utilization of the busiest GPU of an endpoint: DCGM_FI_DEV_GPU_UTIL, 0..1.
+
+    A GPU with a pod label counts for the endpoint with this name and namespace, one without for every endpoint; without
+    any the utilization is unknown. Endpoints named `<pod>-rank-<number>` belong to one pod. With MIG, which has no such
+    series, DCGM_FI_PROF_GR_ENGINE_ACTIVE counts if the exporter has it.
+    """
+
+    plugin_type = "dcgm-extractor"
+    writes = (GPU_UTILIZATION,)
+
+    @property
+    def series(self) -> Collection[str]:
+        """Names of the two series."""
+        return [selector.name for selector, _ in _SERIES]
+
+    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
+        """Return the utilization; raises PageError for a page without these series."""
+        silent = True
+        for selector, full in _SERIES:
+            series = selector.read(page)
+            silent = silent and not series
+            shares = [one.value / full for one in series if _is_of(endpoint, one.labels)]
+            possible = [share for share in shares if 0.0 <= share <= 1.0]  # an unmeasured value is 2 ** 63
+            if possible:
+                return Report({GPU_UTILIZATION: max(possible)})
+        if silent:
+            names = " nor ".join(selector.name for selector, _ in _SERIES)
+            raise PageError(
+                f"the page for endpoint {endpoint.id} has neither {names}: check that it is that of a DCGM exporter, "
+                f"and that these counters are enabled"
+            )
+        return Report({GPU_UTILIZATION: math.nan})
+
+
+def _is_of(endpoint: Endpoint, labels: Mapping[str, str]) -> bool:
+    """Return whether a series is of the endpoint; one without labels of pods is of all endpoints.
+
+    In a page of Prometheus itself, the exporter's own labels have the prefix `exported_`, and `pod` is the exporter.
+    """
+    pod = _first(labels, _POD)
+    namespace = _first(labels, _NAMESPACE)
+    return pod in {"", endpoint.name, _RANK.sub("", endpoint.name)} and namespace in {"", endpoint.namespace}
+
+
+def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((labels[name] for name in names if labels.get(name)), "")

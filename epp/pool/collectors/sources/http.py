@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data sources over HTTP, on persistent connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import math
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import ClassVar, Literal
+from urllib.parse import quote
+
+from typing_extensions import TypeVar
+
+from epp.framework.datalayer import DataSource, PageError, UnreachableError
+from epp.framework.durations import parse_duration
+from epp.framework.endpoint import Endpoint, Identity
+from epp.framework.limits import AbsolutePath, PortOrZero
+from epp.pool.collectors.http.answers import Arriving, Gathering
+from epp.pool.collectors.http.connection import ConnectError, Connection, DisconnectedError, Shared, Target, connect
+from epp.pool.collectors.http.cost import ReadingCost
+from epp.pool.collectors.http.deadlines import Deadlines
+from epp.pool.collectors.limits import REMEDIES, Limit, PageLimits
+from epp.pool.collectors.sources.asker import Asker
+from epp.pool.collectors.sources.failures import Attempt
+from epp.pool.collectors.sources.protocols import speaks_http, speaks_tls
+from epp.pool.collectors.sources.sockets import brief_socket, kept_socket
+from epp.pool.collectors.sources.tls import EndpointTls, TlsParameters, tls_context
+
+_MAX_FETCHED = 4096
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_UNQUOTED = "/?&=%:@!$'()*+,;~-._[]"
+_TURN_SECONDS = 0.005
+"""Interval between brief connections, which cost more than pages on persistent ones."""
+_PROTOCOL_CHECK_SECONDS = 10.0
+"""Shortest time between two checks whether a server speaks the other of TLS and plaintext."""
+_MAX_CHECKED = 4096
+
+
+class HttpSourceParameters(TlsParameters, frozen=True):
+    """URL of the page, polling interval and TLS."""
+
+    scheme: Literal["http", "https"] = "http"
+    """Protocol; an endpoint that speaks HTTPS is asked over that in any case, unless `port` is another."""
+    path: AbsolutePath = "/"
+    """Path of the page, with its query if any."""
+    port: PortOrZero = None
+    """Port to poll; left out, or 0, that of the endpoint."""
+    interval: str = ""
+    """Time between two polls of an endpoint, such as `50ms`; by default that of the collector."""
+    timeout: str = "1s"
+    """Time limit for a page, from connecting to its last byte."""
+
+    def __post_init__(self) -> None:
+        """Check durations; raises ValueError."""
+        super().__post_init__()
+        for key, duration in (("interval", self.interval or "1s"), ("timeout", self.timeout)):
+            try:
+                seconds = parse_duration(duration)
+            except ValueError as error:
+                raise ValueError(f"{key}: {error}") from None
+            if seconds <= 0:
+                raise ValueError(f"{key} is {duration!r}: write a duration above 0")
+
+
+HP = TypeVar("HP", bound=HttpSourceParameters, default=HttpSourceParameters)
+
+
+class HttpSource(DataSource[HP]):
+    """Pages without redirects, cookies and compression, of a limited size."""
+
+    accept: ClassVar[str]
+    """Accepted media types."""
+    most_bytes: ClassVar[int | None] = None
+    """Largest page that can be of use; None for the limit of all."""
+
+    def setup(self) -> None:
+        """Prepare TLS; raises ValueError for an invalid certificate file."""
+        self.deadlines = Deadlines(parse_duration(self.parameters.timeout))
+        self.cost = ReadingCost()
+        """What reading pages takes."""
+        self.arriving = Arriving()
+        """Counts pages that are kept whole and not all there yet."""
+        self.limits = PageLimits()
+        self.endpoint_tls: EndpointTls | None = None
+        """TLS with HTTPS endpoints, as the gateway has it; None for the parameters of this source."""
+        self._tls = tls_context(self.parameters, self.name) if self.parameters.scheme == "https" else None
+        self._default_tls: ssl.SSLContext | None = self._tls
+        self._shared: Shared | None = None
+        self._fetched: dict[tuple[Identity, str, bool], Asker] = {}
+        """For endpoints that `fetch` was called with."""
+        self._turn = asyncio.Lock()
+        self._checked: dict[tuple[str, bool], tuple[float, bool]] = {}
+        """When a server was asked in the other protocol, and whether it answered, by URL and protocol."""
+
+    def remedy(self, limit: Limit) -> str:
+        """Return what to do about a page beyond a limit."""
+        if limit is Limit.PAGE_BYTES and self.most_bytes is not None and self.most_bytes < self.limits.page_bytes:
+            return "check the path of the source: pages of its kind are not so large"
+        return REMEDIES[limit]
+
+    @property
+    def port(self) -> int | None:
+        """Port to poll; None for that of the endpoint."""
+        return self.parameters.port
+
+    @property
+    def interval_seconds(self) -> float | None:
+        """Time between two polls of an endpoint; None for that of the collector."""
+        return parse_duration(self.parameters.interval) if self.parameters.interval else None
+
+    def asker(self, endpoint: Endpoint, gathering: Gathering | None = None) -> Asker:
+        """Return what asks this endpoint; the caller closes it. Pages go to `gathering`, if there is one."""
+        own = self.port in {None, endpoint.port}
+        tls = self._tls_with_endpoints() if own and endpoint.tls else self._tls
+        port = self.port or endpoint.port
+        scheme = "http" if tls is None else "https"
+        address = endpoint.hostport.rpartition(":")[0]
+        attempt = Attempt(
+            endpoint,
+            f"{scheme}://{address}:{port}{self.parameters.path}",
+            port,
+            self.name,
+            own_tls=own and (endpoint.tls or tls is None),
+            as_gateway=own and endpoint.tls and self.endpoint_tls is not None,
+        )
+        host = address if port == _DEFAULT_PORTS[scheme] else f"{address}:{port}"
+        if tls is not None and endpoint.host:
+            host = attempt.place
+        request = (
+            f"GET {quote(self.parameters.path, _UNQUOTED)} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: epp\r\n"
+            f"Accept: {self.accept}\r\nAccept-Encoding: identity\r\n\r\n"
+        )
+        name = endpoint.host.rstrip(".") or endpoint.address
+        return Asker(self, Target(endpoint.address, port, request.encode(), tls, name), attempt, gathering)
+
+    async def fetch(self, endpoint: Endpoint) -> bytes:
+        """Return the page; raises UnreachableError, PageError or NotAskedError.
+
+        If file descriptors are scarce, endpoints without a persistent connection take turns.
+        """
+        key = endpoint.identity, endpoint.host, endpoint.tls
+        asker = self._fetched.get(key)
+        if asker is None:
+            if len(self._fetched) >= _MAX_FETCHED:  # of former endpoints
+                await self.close()
+            asker = self._fetched[key] = self.asker(endpoint)
+        if not asker.busy:
+            return await asker.page()
+        with contextlib.closing(self.asker(endpoint)) as another:
+            return await another.page()
+
+    async def close(self) -> None:
+        """Close the connections of `fetch`; later calls open new ones."""
+        fetched, self._fetched = self._fetched, {}
+        for asker in fetched.values():
+            asker.close()
+
+    async def open_connection(self, target: Target, gathering: Gathering | None, *, keep: bool) -> Connection:
+        """Return a connection; raises ConnectError or ssl.SSLError."""
+        if self._shared is None:
+            limits = self.limits
+            self._shared = Shared(
+                limit=min(limits.page_bytes, self.most_bytes or limits.page_bytes),
+                cost=self.cost,
+                arriving=self.arriving,
+                arriving_limit=limits.arriving_bytes,
+            )
+        return await connect(target, kept_socket if keep else brief_socket, self._shared, gathering)
+
+    async def judged(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
+        """Return what it means that asking failed."""
+        judged = self._judged_secure if attempt.url.startswith("https:") else self._judged_plain
+        return await judged(error, attempt)
+
+    async def _judged_plain(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
+        """Return what it means that a request in plaintext failed."""
+        if isinstance(error, TimeoutError):
+            return attempt.timed_out(self.deadlines.seconds)
+        if isinstance(error, ConnectError):
+            return attempt.lost(error.error)
+        if await self._speaks(speaks_tls, attempt):
+            return attempt.speaks_tls()
+        return _failed_after_connection(error, attempt)
+
+    async def _judged_secure(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
+        """Return what it means that a request over TLS failed."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return attempt.not_trusted(error)
+        refused = isinstance(error, ConnectError) and error.error.errno == errno.ECONNREFUSED
+        lost = isinstance(error, ConnectError | DisconnectedError | TimeoutError | ssl.SSLError) and not refused
+        if lost and await self._speaks(speaks_http, attempt):
+            return attempt.speaks_plaintext()
+        if isinstance(error, TimeoutError):
+            return attempt.timed_out(self.deadlines.seconds)
+        if isinstance(error, ssl.SSLError):
+            return attempt.no_handshake(error)
+        return _failed_after_connection(error, attempt)
+
+    def _tls_with_endpoints(self) -> ssl.SSLContext:
+        """Return the context for endpoints that speak HTTPS."""
+        if self.endpoint_tls is not None:
+            return self.endpoint_tls.context
+        if self._default_tls is None:
+            self._default_tls = tls_context(self.parameters, self.name)
+        return self._default_tls
+
+    async def _speaks(self, check: Callable[[str, int, float], Awaitable[bool]], attempt: Attempt) -> bool:
+        """Return whether the server speaks that protocol; it is not asked again at each failure."""
+        key, now = (attempt.url, check is speaks_tls), asyncio.get_running_loop().time()
+        checked_at, found = self._checked.get(key, (-math.inf, False))
+        if now - checked_at > _PROTOCOL_CHECK_SECONDS:
+            found = await check(attempt.endpoint.address, attempt.port, self.deadlines.seconds)
+            if len(self._checked) >= _MAX_CHECKED:  # of former endpoints
+                self._checked.clear()
+            self._checked[key] = (now, found)
+        return found
+
+    async def wait_for_descriptor(self) -> None:
+        """Wait for a file descriptor in order of the calls, at most for the timeout of a page."""
+        async with self._turn:
+            for _ in range(math.ceil(self.deadlines.seconds / _TURN_SECONDS)):
+                await asyncio.sleep(_TURN_SECONDS)
+                with contextlib.suppress(OSError), brief_socket(socket.AF_INET):
+                    return
+
+
+def _failed_after_connection(error: Exception, attempt: Attempt) -> UnreachableError | PageError:
+    if isinstance(error, PageError):
+        return error
+    if isinstance(error, ConnectError | DisconnectedError):
+        return attempt.lost(error.error or error)
+    return PageError(f"{attempt.url}: {type(error).__name__}: {error}")

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The format of endpoint files: YAML or JSON; errors name entry, field, line and remedy."""
+
+import reprlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import yaml
+
+from epp.framework.accelerators.tag import AcceleratorDeclaration
+from epp.framework.hints import hint_at
+from epp.framework.parameters import ParameterError, read_struct
+from epp.hardware.mig.possible import profile_fault
+from epp.pool.discovery.targets import Target
+from epp.runtime.host_port import parse_host, parse_port
+from epp.runtime.last_good_file import ParsedFile
+from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
+
+MAX_BYTES = 1024 * 1024
+_MAX_DEPTH = 16
+_FIELDS = ("name", "namespace", "address", "port", "scheme", "labels", "node", "cluster", "accelerator")
+
+
+class _Mark(Protocol):
+    """A position in a file; each of the two YAML loaders has a class of its own for it."""
+
+    @property
+    def line(self) -> int: ...
+
+
+class _BadEntryError(ValueError):
+    """An invalid field, or an invalid entry as a whole."""
+
+    def __init__(self, problem: str, field: str = "") -> None:
+        super().__init__(f"{field}: {problem}" if field else problem)
+        self.field = field
+
+
+def parse_targets_file(content: bytes, _path: Path) -> ParsedFile[tuple[Target, ...]]:
+    """Return the endpoints in a file's content; raises ValueError, which names the place in it."""
+    root, data = _load(content)
+    if not isinstance(data, dict) or "endpoints" not in data:
+        raise ValueError("no list 'endpoints': for none write 'endpoints: []'")
+    _check_keys(data, ("endpoints",))
+    entries = data["endpoints"]
+    if not isinstance(entries, list):
+        raise ValueError("'endpoints' is not a list: for none write 'endpoints: []'")  # noqa: TRY004  of a file
+    targets: list[Target] = []
+    first_use: dict[object, int] = {}
+    for index, entry in enumerate(entries):
+        try:
+            target = _read_entry(entry)
+            _check_unique(target, index, first_use)
+        except _BadEntryError as error:
+            place = _describe(entry, index, _line_of(root, index, error.field))
+            raise ValueError(f"{place}: {error}") from None
+        targets.append(target)
+    return ParsedFile(tuple(targets), len(targets))
+
+
+def _load(content: bytes) -> tuple[yaml.Node | None, object]:
+    try:
+        text = content.decode("utf-8-sig")
+        if text.lstrip().startswith("{"):
+            text = text.replace("\t", " ")  # tabs are the only part of JSON that YAML rejects
+        refuse_unsafe(text, _MAX_DEPTH)
+        loader = PlainLoader(text)
+        try:
+            root = loader.get_single_node()
+            return root, None if root is None else loader.construct_document(root)
+        finally:
+            loader.dispose()
+    except UnicodeDecodeError:
+        raise
+    except yaml.MarkedYAMLError as error:
+        raise ValueError(f"{_line(error.problem_mark)}neither YAML nor JSON: {error.problem}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"neither YAML nor JSON: {' '.join(str(error).split())}") from error
+
+
+def _line(mark: _Mark | None) -> str:
+    return "" if mark is None else f"line {mark.line + 1}: "
+
+
+def _read_entry(entry: object) -> Target:
+    if not isinstance(entry, dict):
+        raise _BadEntryError(f"not a mapping: write the fields {', '.join(_FIELDS)}")
+    _check_keys(entry, _FIELDS)
+    for key in ("name", "address", "port"):
+        if entry.get(key) in (None, ""):
+            raise _BadEntryError("missing: every endpoint has name, address and port", key)
+    address = _string(entry, "address")
+    try:
+        host = parse_host(address)
+    except ValueError as error:
+        raise _BadEntryError(str(error), "address") from None
+    try:
+        port = parse_port(entry["port"])
+    except ValueError as error:
+        raise _BadEntryError(str(error), "port") from None
+    return Target(
+        _string(entry, "name"),
+        host,
+        port,
+        _string(entry, "namespace", "default"),
+        _labels(entry.get("labels")),
+        _string(entry, "node", ""),
+        _string(entry, "cluster", ""),
+        _accelerator(entry.get("accelerator")),
+        tls=_is_https(_string(entry, "scheme", "http")),
+    )
+
+
+def _is_https(scheme: str) -> bool:
+    if scheme not in {"http", "https"}:
+        raise _BadEntryError(f"{reprlib.repr(scheme)} is not known: write http or https", "scheme")
+    return scheme == "https"
+
+
+def _string(entry: Mapping[object, object], key: str, default: str | None = None) -> str:
+    value = entry.get(key)
+    if value in (None, "") and default is not None:
+        return default
+    if not isinstance(value, str):
+        raise _BadEntryError(f"{reprlib.repr(value)} is not a string: put it in quotes", key)
+    return value
+
+
+def _labels(value: object) -> Mapping[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _BadEntryError("not a mapping: write key: value", "labels")
+    for key, label in value.items():
+        if not (isinstance(key, str) and isinstance(label, str)):
+            pair = f"{reprlib.repr(key)}: {reprlib.repr(label)}"
+            raise _BadEntryError(f"{pair} is not a pair of strings: put both in quotes", "labels")
+    return value
+
+
+def _accelerator(value: object) -> AcceleratorDeclaration | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise _BadEntryError("not a mapping: write class, count and so on", "accelerator")
+    try:
+        declared = read_struct(AcceleratorDeclaration, value)
+    except ParameterError as error:
+        place = ".".join(map(str, error.path))
+        raise _BadEntryError(f"{place}: {error}" if place else str(error), "accelerator") from None
+    if declared.profile and (fault := profile_fault(declared.profile, declared.accelerator_class)):
+        raise _BadEntryError(f"profile {fault}", "accelerator")
+    return declared
+
+
+def _check_keys(given: Iterable[object], known: tuple[str, ...]) -> None:
+    for key in given:
+        if key not in known:
+            raise _BadEntryError(f"unknown field {key!r}: {hint_at(str(key), known)}", str(key))
+
+
+def _check_unique(target: Target, index: int, first_use: dict[object, int]) -> None:
+    for key, field, what in (
+        ((target.namespace, target.name), "name", f"{target.name!r} in namespace {target.namespace!r}"),
+        ((target.host.lower(), target.port), "address", f"{target.host!r} with port {target.port}"),
+    ):
+        first = first_use.setdefault((field, key), index)
+        if first != index:
+            raise _BadEntryError(f"{what} repeats endpoints[{first}]: leave one out", field)
+
+
+def _describe(entry: object, index: int, line: int | None) -> str:
+    name = entry.get("name") if isinstance(entry, dict) else None
+    return f"endpoints[{index}]{f' {reprlib.repr(name)}' if name else ''}{f' (line {line})' if line else ''}"
+
+
+def _line_of(root: yaml.Node | None, index: int, field: str) -> int | None:
+    """Return the line of an entry's field, or of the entry when it has no such field."""
+    entries = _value_of(root, "endpoints")
+    if not isinstance(entries, yaml.SequenceNode):
+        return None
+    entry = entries.value[index]
+    node = _value_of(entry, field) or entry
+    return int(node.start_mark.line) + 1
+
+
+def _value_of(node: yaml.Node | None, key: str) -> yaml.Node | None:
+    if isinstance(node, yaml.MappingNode):
+        for key_node, value_node in node.value:
+            if key_node.value == key:
+                return value_node if isinstance(value_node, yaml.Node) else None
+    return None

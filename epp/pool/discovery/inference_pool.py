@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints of the pods that an InferencePool selects, or that have labels given by hand."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+
+from epp.framework.datalayer import Discovery, Pool
+from epp.framework.endpoint import Endpoint
+from epp.framework.plugin import Parameters
+from epp.kube.cluster import Cluster
+from epp.kube.object_set import Delta
+from epp.kube.objects.base import Object
+from epp.kube.objects.core import Node, Pod
+from epp.kube.objects.decode import decode_object
+from epp.kube.objects.inference import POOL_GROUP, InferencePool, read_inference_pool
+from epp.kube.resources import NODES, PODS, pools
+from epp.kube.watched import Watched
+from epp.pool.discovery.pod_stream import PodStream
+from epp.pool.discovery.pods import PodTarget, endpoints_of
+from epp.pool.discovery.pool_stream import PoolStream
+
+_NODES_SECONDS = 5.0
+"""Longest wait for the nodes, which are optional."""
+
+_log = structlog.get_logger()
+
+
+class PoolName(NamedTuple):
+    """An InferencePool."""
+
+    name: str
+    namespace: str
+    group: str = POOL_GROUP
+
+
+@dataclass(slots=True)
+class _Selection:
+    """The pods in effect."""
+
+    target: PodTarget
+    pods: Watched[Pod]
+    unsubscribe: Callable[[], None]
+    ids: dict[str, tuple[str, ...]]
+    """Ids of the endpoints of each pod."""
+
+
+class PodDiscovery(Discovery[Parameters]):
+    """The ready pods of an InferencePool, or those with given labels, in one namespace.
+
+    Each change of a pod is applied as it arrives. When the pool selects others, these replace all endpoints as soon as
+    they are known; without a pool there are no endpoints. Boot IDs come from the nodes, where these may be read.
+    """
+
+    plugin_type = "pod-discovery"
+
+    def __init__(self, cluster: Cluster, namespace: str, source: PoolName | PodTarget) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._namespace = namespace
+        self._source = source
+        self._pools: Watched[InferencePool] | None = None
+        self._pool_changed = asyncio.Event()
+        self._selection: _Selection | None = None
+        self._nodes: Watched[Object] | None = None
+        self._boot_ids: dict[str, str] = {}
+        """By name of the node."""
+        self.pods = PodStream()
+        """The pods in effect, ready or not."""
+        self.pool = PoolStream()
+        """The InferencePool in effect."""
+
+    @property
+    def target(self) -> PodTarget | None:
+        """The pods and ports that are wanted now; None while there is no pool."""
+        if isinstance(self._source, PodTarget):
+            return self._source
+        found = self.found_pool
+        if found is None:
+            return None
+        return PodTarget(found.spec.selector.match_labels, tuple(port.number for port in found.spec.target_ports))
+
+    @property
+    def _title(self) -> str:
+        """The pool, or the labels, for messages."""
+        if isinstance(self._source, PodTarget):
+            return self._source.selector["labelSelector"]
+        return f"{self._source.namespace}/{self._source.name}"
+
+    @property
+    def found_pool(self) -> InferencePool | None:
+        """The InferencePool in effect; None where there is none, or none is read."""
+        return None if self._pools is None else next(iter(self._pools.objects.values()), None)
+
+    @property
+    def shortage(self) -> str:
+        """Why the pods of the pool are no endpoints; empty where some are, or no pool is there."""
+        selection = self._selection
+        if selection is None or any(selection.ids.values()):
+            return ""
+        labels = selection.target.selector["labelSelector"]
+        if not selection.pods.objects:
+            return f"no pod in {self._namespace} has the labels {labels}"
+        return f"no pod in {self._namespace} with the labels {labels} is ready on a port of the pool"
+
+    async def start(self, pool: Pool) -> None:
+        """Fill the pool, as soon as the API server has told all."""
+        if isinstance(self._source, PoolName) and self._pools is None:
+            name = self._source
+            self._pools = self._cluster.watch(
+                pools(name.group),
+                read_inference_pool,
+                namespace=name.namespace,
+                selector={"fieldSelector": f"metadata.name={name.name}"},
+            )
+            self._pools.subscribe(lambda _: self._pool_changed.set())
+            self.pool.watched = self._pools
+        if self._nodes is None:
+            self._nodes = self._cluster.watch(NODES, decode_object, optional=True)
+            self._nodes.subscribe(lambda delta: self._nodes_changed(delta, pool))
+        if self._pools is not None:
+            await self._pools.first_list()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_NODES_SECONDS):
+                await self._nodes.settled()
+        while not await self._select(pool):
+            pass
+
+    async def follow(self, pool: Pool) -> None:
+        """Select other pods whenever the InferencePool wants them, until cancelled."""
+        while True:
+            await self._pool_changed.wait()
+            await self._select(pool)
+
+    async def _select(self, pool: Pool) -> bool:
+        """Put the pods and ports that are wanted into effect; return whether they are still the ones."""
+        self._pool_changed.clear()
+        target, before = self.target, self._selection
+        if target is None:
+            _log.info("no InferencePool, so no endpoints", pool=self._title)
+            self._replace(None, pool)
+            return True
+        if before is not None and before.target == target:
+            return True
+        pods = self._cluster.watch(PODS, _decode_pod, namespace=self._namespace, selector=target.selector)
+        listed = asyncio.create_task(pods.first_list())
+        changed = asyncio.create_task(self._pool_changed.wait())
+        known = False
+        try:
+            await asyncio.wait({listed, changed}, return_when=asyncio.FIRST_COMPLETED)
+            known = listed.done()
+        finally:
+            listed.cancel()
+            changed.cancel()
+            if not known:
+                self._cluster.release(pods)
+        if known:
+            selection = _Selection(target, pods, lambda: None, {})
+            selection.unsubscribe = pods.subscribe(lambda delta: self._apply(delta, selection, pool))
+            self._replace(selection, pool)
+        return known
+
+    def _replace(self, selection: _Selection | None, pool: Pool) -> None:
+        """Make these pods the pool, at once."""
+        before, self._selection = self._selection, selection
+        endpoints: list[Endpoint] = []
+        if selection is not None:
+            for identity, pod in selection.pods.objects.items():
+                found = self._endpoints_of(pod, selection)
+                selection.ids[identity] = tuple(endpoint.id for endpoint in found)
+                endpoints += found
+            _log.info("pods selected", labels=dict(selection.target.labels), endpoints=len(endpoints))
+        pool.replace(endpoints)
+        self.pods.replace(None if selection is None else selection.pods)
+        if before is not None:
+            before.unsubscribe()
+            self._cluster.release(before.pods)
+
+    def _apply(self, delta: Delta[Pod], selection: _Selection, pool: Pool) -> None:
+        changed: list[Endpoint] = []
+        removed = [each for pod in delta.removed for each in selection.ids.pop(pod, ())]
+        for identity, pod in delta.changed.items():
+            found = self._endpoints_of(pod, selection)
+            before = selection.ids.get(identity, ())
+            selection.ids[identity] = tuple(endpoint.id for endpoint in found)
+            removed += set(before) - set(selection.ids[identity])
+            changed += found
+        pool.update(changed, removed)
+        self.pods.apply(delta)
+
+    def _nodes_changed(self, delta: Delta[Object], pool: Pool) -> None:
+        """Give the endpoints on nodes whose boot ID is known now, or is another one, that boot ID."""
+        found = {name: node.status.node_info.boot_id for name, node in delta.changed.items() if isinstance(node, Node)}
+        changed = {name: boot_id for name, boot_id in found.items() if boot_id != self._boot_ids.get(name, "")}
+        self._boot_ids.update(changed)
+        for name in delta.removed:
+            self._boot_ids.pop(name, None)
+        if changed and (selection := self._selection) is not None:
+            pods = [pod for pod in selection.pods.objects.values() if pod.spec.node_name in changed]
+            pool.update([endpoint for pod in pods for endpoint in self._endpoints_of(pod, selection)])
+
+    def _endpoints_of(self, pod: Pod, selection: _Selection) -> tuple[Endpoint, ...]:
+        return endpoints_of(pod, selection.target.ports, boot_id=self._boot_ids.get(pod.spec.node_name, ""))
+
+
+def _decode_pod(document: Mapping[str, object]) -> Pod | None:
+    found = decode_object(document)
+    return found if isinstance(found, Pod) else None

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints of the pods in files of cluster objects: a directory of dumps is a pool."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated
+
+import msgspec
+import structlog
+
+from epp.framework.clock import Clock
+from epp.framework.datalayer import Discovery, Pool
+from epp.framework.durations import parse_duration
+from epp.framework.errors import ConfigurationError
+from epp.framework.inputs import InputState
+from epp.framework.plugin import Parameters
+from epp.kube.objects.base import Object
+from epp.kube.objects.core import Pod
+from epp.kube.objects.files.last_good import ObjectVersions
+from epp.kube.objects.files.source import ObjectSource
+from epp.kube.objects.inference import POOL_GROUP, InferencePool
+from epp.pool.discovery.pod_choice import Chosen, PodChoice, choose
+
+_KINDS = frozenset({("", "Pod"), ("", "Node"), (POOL_GROUP, "InferencePool")})
+
+_log = structlog.get_logger()
+
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+
+
+class PodFileParameters(Parameters, frozen=True):
+    """The files, and which of their pods are the endpoints."""
+
+    paths: tuple[str, ...]
+    """Files, or directories of files (.yaml, .yml, .json), with Pods, and with Nodes and InferencePools if need be, as
+    `kubectl get nodes,pods,inferencepools -o yaml` writes them."""
+    pool: str = ""
+    """Name, or `namespace/name`, of the InferencePool with labels and ports of the pods; by default the only one in the
+    files."""
+    namespace: str = ""
+    """Namespace of the pods and of the InferencePool; by default any."""
+    selector: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Labels of the pods, all of them, in place of an InferencePool. Without either, the pods that request
+    accelerators are the endpoints, except for those of Jobs."""
+    target_ports: tuple[Port, ...] = ()
+    """Ports of the pods that the selector selects; by default, for each pod, its containerPort, or its argument
+    `--port`, or 8000."""
+    cluster: str = ""
+    """Name of the cluster that the files are of; empty for the local one."""
+    watch_files: bool = True
+    """Apply new versions of the files as soon as they are written."""
+    missing_file_grace_period: str = "5m"
+    """Time for which the pods of a missing or empty file stay endpoints; `0s` removes them at once."""
+
+    def __post_init__(self) -> None:
+        """Check what does not fit together; raises ValueError."""
+        if not self.paths:
+            raise ValueError("paths is empty: write the files or directories with the pods")
+        if self.pool and (self.selector or self.target_ports):
+            raise ValueError("pool has its own selector and targetPorts: leave them out, or pool")
+        try:
+            parse_duration(self.missing_file_grace_period)
+        except ValueError as error:
+            raise ValueError(f"missingFileGracePeriod: {error}") from None
+
+
+class PodFileDiscovery(Discovery[PodFileParameters]):
+    """The ready pods in files of cluster objects, as if these were read from the cluster.
+
+    An invalid version of a file or of an object changes nothing: the version before stays in effect. An InferencePool
+    that is gone from the files changes nothing either.
+    """
+
+    plugin_type = "pod-file-discovery"
+
+    def __init__(
+        self,
+        parameters: PodFileParameters,
+        *,
+        name: str = "",
+        clock: Clock | None = None,
+        setting: str = "paths",
+        every_pool: bool = False,
+    ) -> None:
+        """Read nothing yet; `setting` names the paths in messages."""
+        super().__init__(parameters, name=name, clock=clock)
+        self._choice = PodChoice(
+            pool=parameters.pool,
+            namespace=parameters.namespace,
+            labels=parameters.selector,
+            ports=parameters.target_ports,
+            every_pool=every_pool,
+            cluster=parameters.cluster,
+        )
+        self._source = ObjectSource(
+            parameters.paths,
+            owner=self.name,
+            setting=setting,
+            grace_period=parameters.missing_file_grace_period,
+            kinds=_KINDS,
+        )
+        self._chosen = Chosen()
+
+    @property
+    def inputs(self) -> InputState:
+        """Files and objects whose newest versions are not in effect."""
+        return self._source.inputs
+
+    @property
+    def chosen(self) -> Chosen:
+        """The pods in effect."""
+        return self._chosen
+
+    async def start(self, pool: Pool) -> None:
+        """Fill the pool; raises ConfigurationError where it is not known which pods are wanted."""
+        if (versions := await asyncio.to_thread(self._read)) is not None:
+            self._source.apply(versions)
+        if not any(isinstance(each, Pod | InferencePool) for each in self._objects()):
+            files = ", ".join(self.parameters.paths)
+            raise ConfigurationError(
+                f"no endpoints to pick from: there is neither a Pod nor an InferencePool in {files}: write there what "
+                "kubectl get nodes,pods -o yaml prints, or name the endpoints otherwise"
+            )
+        self._chosen = await asyncio.to_thread(self._choose)
+        self._put(pool)
+
+    async def follow(self, pool: Pool) -> None:
+        """Apply new versions of the files until cancelled."""
+        if not self.parameters.watch_files:
+            await asyncio.Event().wait()
+        async for _ in self._source.changes():
+            await self.look(pool)
+
+    async def look(self, pool: Pool) -> None:
+        """Apply the files if any of them changed."""
+        versions = await asyncio.to_thread(self._read)
+        if versions is None:
+            return
+        self._source.apply(versions)
+        before = self._chosen
+        try:
+            self._chosen = await asyncio.to_thread(self._choose)
+        except ConfigurationError as error:
+            self._tell(f"pool unchanged: {error}")
+            return
+        if self._chosen.endpoints == before.endpoints:
+            self._tell()
+        else:
+            self._put(pool)
+
+    def _read(self) -> ObjectVersions | None:
+        return self._source.read(self.clock.now())
+
+    def _choose(self) -> Chosen:
+        """Return the pods that are wanted. Runs in a thread, so it changes no state; raises ConfigurationError."""
+        return choose(self._objects(), self._choice)
+
+    def _objects(self) -> Iterator[Object]:
+        return (held.object for file in self._source.objects for held in file.held)
+
+    def _put(self, pool: Pool) -> None:
+        pool.replace(self._chosen.endpoints)
+        if len(self._chosen.pools) == 1 and not self._choice.every_pool:
+            self._choice = replace(self._choice, pool=self._chosen.pools[0])  # for as long as this runs
+        self._tell()
+        log = _log.info if self._chosen.endpoints else _log.warning
+        log("pods in files selected", pods=self._chosen.title, endpoints=len(self._chosen.endpoints))
+
+    def _tell(self, *more: str) -> None:
+        problems = (str(problem) for problem in self._source.inputs.problems)
+        self._source.tell((*problems, *self._chosen.remarks, *more))

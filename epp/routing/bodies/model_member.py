@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `model` member of JSON bodies: replaced in requests, and restored in responses."""
+
+import sys
+from collections.abc import Iterable
+from itertools import chain
+
+import msgspec
+
+from epp.framework.errors import MalformedBodyError
+from epp.framework.steps import Steps
+from epp.routing.bodies.members import MemberScanner, Wanted
+from epp.routing.bodies.model_values import TooManyModelsError, model_values
+from epp.routing.bodies.partial import completed
+
+_MODEL = Wanted.named("model")
+_MODEL_OF_EVENT = Wanted.named("model", within=("response", "message"))
+"""Some events of the Responses API have the model in their `response`, one of the Messages API in its `message`."""
+_DATA = b"data:"
+_OTHER_FIELD = b"other"
+_MAX_VALUE_BYTES = 64 * 1024
+
+
+def with_model(body: bytes, model: str, *, partial: bool = False) -> bytes:
+    """Return a request body with this value of its top-level `model`; every other byte stays.
+
+    Values that are no string are replaced too, and so are those of further top-level `model` members, so that readers
+    of the first and readers of the last one agree.
+
+    Raises MalformedBodyError for more than two.
+
+    A body that is no JSON object, or has no top-level `model`, is returned unchanged. So is a truncated one, unless
+    `partial` allows it: then a complete `model` is replaced.
+    """
+    try:
+        spans = model_values(completed(body) if partial else body)
+    except TooManyModelsError as error:
+        raise too_many_models() from error
+    if spans is None:
+        spans = _scanned(body, partial=partial)
+    if not spans or spans[-1][1] > len(body):
+        return body
+    value = msgspec.json.encode(model)
+    marks = [0, *chain.from_iterable(spans), len(body)]
+    return value.join(body[start:end] for start, end in zip(marks[::2], marks[1::2], strict=True))
+
+
+def too_many_models() -> MalformedBodyError:
+    """Return the error for a body with more than two top-level members `model`."""
+    return MalformedBodyError('"model" is in the JSON body more than twice: send it once', param="model")
+
+
+def _scanned(body: bytes, *, partial: bool) -> list[tuple[int, int]]:
+    steps = model_spans_of([memoryview(body)], partial=partial)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: list[tuple[int, int]] = end.value
+            return found
+
+
+def model_spans_of(slices: Iterable[memoryview], *, partial: bool) -> Steps[list[tuple[int, int]]]:
+    """Return start and end of each value in an object that only lenient readers accept: one with NaN, for example."""
+    scanner = MemberScanner(_MODEL, most_members=sys.maxsize)  # not to let a model pass that is not asked for
+    marks: list[int] = []
+    start = 0
+    for part in slices:
+        marks += [start + mark for mark in scanner.feed(bytes(part))]
+        start += len(part)
+        yield None
+    usable = scanner.complete or (partial and not scanner.invalid and len(marks) % 2 == 0)
+    return list(zip(marks[::2], marks[1::2], strict=True)) if usable else []
+
+
+def with_model_added(body: bytes, model: str) -> bytes:
+    """Return a JSON object without `model` with one as its first member; every other byte stays."""
+    start = body.index(b"{") + 1
+    comma = b"" if body[start:].lstrip()[:1] == b"}" else b","
+    return b"".join((body[:start], b'"model":', msgspec.json.encode(model), comma, body[start:]))
+
+
+class ModelRestorer:
+    """Replaces the top-level `model` in the JSON object of a response, or in that of each event of a stream.
+
+    In an event also the `model` of a top-level `response` or `message`, as APIs have it that stream typed events. Only
+    a string of at most 64 KiB is replaced; other nested members and text stay. The output does not depend on how the
+    response was cut. Only an incomplete `model` value is ever held back.
+
+    In an event stream the object may span the `data:` lines of its event; a line after a complete object starts a new
+    one. Data that is no object, comments and other fields stay.
+    """
+
+    def __init__(self, model: str, *, event_stream: bool) -> None:
+        self._replacement = msgspec.json.encode(model)
+        self._event_stream = event_stream
+        self._wanted = _MODEL_OF_EVENT if event_stream else _MODEL
+        self._scanner = MemberScanner(self._wanted)
+        self._in_value = False
+        self._buffering = False
+        self._buffer = bytearray()
+        self._field = b""
+        self._line_is_empty = True
+        self._after_carriage_return = False
+
+    def feed(self, piece: bytes, *, last: bool) -> bytes:
+        """Return the bytes that can be passed on; with `last`, all that are left."""
+        output = _Output(piece)
+        if self._event_stream:
+            self._read_lines(piece, output)
+        else:
+            self._replace(self._scanner.feed(piece), output)
+        if self._buffering:
+            self._buffer += output.take_until(len(piece))
+            if last or len(self._buffer) > _MAX_VALUE_BYTES:
+                self._flush(output)
+        return output.joined()
+
+    def _read_lines(self, piece: bytes, output: "_Output") -> None:
+        start = 0
+        for line in piece.splitlines(keepends=True):
+            content = line.rstrip(b"\r\n")
+            if content:
+                self._read_content(content, start, output)
+            if len(content) < len(line):
+                self._end_line(line, start + len(content), output)
+            start += len(line)
+
+    def _read_content(self, content: bytes, start: int, output: "_Output") -> None:
+        self._line_is_empty = False
+        if self._field == _OTHER_FIELD:
+            return
+        if self._field != _DATA:
+            missing = len(_DATA) - len(self._field)
+            self._field += content[:missing]
+            if self._field != _DATA:
+                if not _DATA.startswith(self._field):
+                    self._field = _OTHER_FIELD
+                return
+            if self._scanner.complete:
+                self._scanner = MemberScanner(self._wanted)
+            content = content[missing:]
+            start += missing
+        self._replace([start + mark for mark in self._scanner.feed(content)], output)
+
+    def _end_line(self, line: bytes, end: int, output: "_Output") -> None:
+        finishes_previous = self._after_carriage_return and line == b"\n" and self._line_is_empty
+        self._after_carriage_return = line.endswith(b"\r")
+        if finishes_previous:
+            return
+        if self._line_is_empty:
+            self._scanner = MemberScanner(self._wanted)
+            self._in_value = False
+        elif self._field == _DATA and self._scanner.end_line():
+            self._in_value = False
+        if self._buffering:
+            self._buffer += output.take_until(end)
+            self._flush(output)
+        self._field = b""
+        self._line_is_empty = True
+
+    def _replace(self, marks: list[int], output: "_Output") -> None:
+        for mark in marks:
+            if not self._in_value:
+                output.append(output.take_until(mark))
+                self._buffering = output.piece.startswith(b'"', mark)
+            elif self._buffering:
+                self._buffer += output.take_until(mark)
+                if len(self._buffer) <= _MAX_VALUE_BYTES:
+                    self._buffer[:] = self._replacement
+                self._flush(output)
+            self._in_value = not self._in_value
+
+    def _flush(self, output: "_Output") -> None:
+        output.append(bytes(self._buffer))
+        self._buffer.clear()
+        self._buffering = False
+
+
+class _Output:
+    """The output for one piece: parts, and the position up to which the piece has been processed."""
+
+    __slots__ = ("_parts", "_position", "piece")
+
+    def __init__(self, piece: bytes) -> None:
+        self.piece = piece
+        self._parts: list[bytes] = []
+        self._position = 0
+
+    def append(self, part: bytes) -> None:
+        self._parts.append(part)
+
+    def take_until(self, end: int) -> bytes:
+        taken = self.piece[self._position : end]
+        self._position = end
+        return taken
+
+    def joined(self) -> bytes:
+        if not self._parts and not self._position:
+            return self.piece
+        return b"".join((*self._parts, self.piece[self._position :]))

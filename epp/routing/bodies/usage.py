@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Token counts in a response, and whether it has any content; anything else in it is ignored."""
+
+import re
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from epp.framework.response import Usage
+from epp.routing.bodies.members import MemberScanner, Wanted
+
+_MAX_LINE_BYTES = 1024 * 1024
+_MAX_BODY_BYTES = 8 * 1024
+_MAX_VALUE_BYTES = 64 * 1024
+_MAX_COUNT = 10**15
+_MAX_COUNT_DIGITS = 15
+_TOTALS = Wanted.named("usage", "meta_info")
+_COUNTS = re.compile(rb'(?:usage|meta_info)"[ \t]*:[ \t]*\{')
+"""What a line with counts has; `"usage":null` has none, and may be in every event of a stream."""
+_ENDED = frozenset({b'"response.completed"', b'"response.incomplete"', b'"response.failed"'})
+_STARTED = b'"message_start"'
+_NULL = msgspec.Raw(b"null")
+_MAX_HEAD_BYTES = 64 * 1024
+_ERROR = rb'\s*\{\s*"(?:error"\s*:\s*[^n\s]|(?:object|type)"\s*:\s*"error")'
+_CONTENT_EVENT = re.compile(rb"^data:[ \t]*(?!\[DONE\]|" + _ERROR + rb")\S.*\n", re.MULTILINE)
+_CONTENT_BODY = re.compile(rb"(?!" + _ERROR + rb")")
+_BODY_HEAD_BYTES = 64
+_Number: TypeAlias = int | float | str | None
+
+
+class UsageReader:
+    """Finds the token counts in a response, fed in pieces.
+
+    Supported are the `usage` of chat, completions, embeddings, Responses and Messages, and SGLang's `meta_info`. Of
+    several, each field has the last value. Unreadable parts are skipped; nothing raises.
+
+    Of an event stream, the incomplete line is kept, up to 1 MiB; longer lines are skipped. Any other body is kept as a
+    whole up to 8 KiB; of a longer one only the value of `usage` or `meta_info` is kept, up to 64 KiB.
+    """
+
+    __slots__ = (
+        "_counts", "_event_stream", "_head", "_in_value", "_kept", "_scanner", "_skips_line", "_tail", "events",
+        "has_content",
+    )  # fmt: skip
+
+    def __init__(self, *, event_stream: bool) -> None:
+        self._event_stream = event_stream
+        self._counts: dict[str, int] = {}
+        self._kept = bytearray()
+        self._skips_line = False
+        self._scanner: MemberScanner | None = None  # of a body that is too long to be kept
+        self._in_value = False
+        self._head = b""
+        self._tail = b""
+        self.events = 0
+        """Events of a stream so far, `[DONE]` included; most engines send one for each token."""
+        self.has_content = False
+        """Whether there was an event other than an error or `[DONE]`, or the beginning of a body that is no error."""
+
+    @property
+    def usage(self) -> Usage | None:
+        """The counts so far; None before the first one. A missing count is 0."""
+        if self._kept and not self._event_stream and self._scanner is None:
+            self._scan()
+        counts = self._counts
+        if not counts:
+            return None
+        cache_read = counts.get("cache_read_input_tokens", 0)
+        # The Messages API counts cached tokens separately from other input; no other API has these fields.
+        input_tokens = counts.get("input_tokens", 0) + cache_read + counts.get("cache_creation_input_tokens", 0)
+        return Usage(
+            prompt_tokens=counts.get("prompt_tokens", input_tokens),
+            completion_tokens=counts.get("completion_tokens", counts.get("output_tokens", 0)),
+            cached_tokens=counts.get("cached_tokens", cache_read),
+        )
+
+    @property
+    def tells_cached(self) -> bool:
+        """Whether the counts so far have one for cached tokens; engines may leave it out."""
+        return "cached_tokens" in self._counts or "cache_read_input_tokens" in self._counts
+
+    def feed(self, piece: bytes, *, last: bool) -> None:
+        """Read a piece; with `last`, also an incomplete last line."""
+        if not self.has_content:
+            self._look_for_content(piece, last=last)
+        if not self._event_stream:
+            self._read_body(piece, last=last)
+            return
+        self._count_events(piece)
+        if piece.endswith(b"\n") and not self._kept and not self._skips_line:
+            self._read_lines(piece)
+        else:
+            lines_end = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
+            if lines_end:
+                self._read_lines(bytes(self._kept) + piece[:lines_end])
+                self._kept.clear()
+            self._keep_line(piece[lines_end:])
+            if last:
+                self._read_lines(bytes(self._kept))
+
+    def _count_events(self, piece: bytes) -> None:
+        self.events += _blank_lines(piece)
+        if piece.startswith((b"\n", b"\r")):  # an end may be cut
+            begin = piece[:2]
+            self.events += _blank_lines(self._tail + begin) - _blank_lines(self._tail) - _blank_lines(begin)
+        self._tail = piece[-2:] if len(piece) > 1 else (self._tail + piece)[-2:]
+
+    def _look_for_content(self, piece: bytes, *, last: bool) -> None:
+        self._head += piece[:_MAX_HEAD_BYTES]
+        if len(self._head) > _MAX_HEAD_BYTES:
+            self.has_content = True
+        elif self._event_stream:
+            self.has_content = _CONTENT_EVENT.search(self._head + b"\n" if last else self._head) is not None
+        elif len(self._head) >= _BODY_HEAD_BYTES or (last and self._head):
+            self.has_content = _CONTENT_BODY.match(self._head) is not None
+        if self.has_content:
+            self._head = b""
+
+    def _keep_line(self, part: bytes) -> None:
+        if len(self._kept) + len(part) > _MAX_LINE_BYTES:
+            self._skips_line = True
+            self._kept.clear()
+        elif not self._skips_line:
+            self._kept += part
+
+    def _read_lines(self, text: bytes) -> None:
+        first = 1 if self._skips_line else 0
+        self._skips_line = False
+        if text.find(b"usage") < 0 and text.find(b"meta_info") < 0:  # sooner than `in`, which first tries a number
+            return
+        for line in text.splitlines()[first:]:
+            if line.startswith(b"data:") and len(line) <= _MAX_LINE_BYTES and _COUNTS.search(line):
+                self._read_event(line)
+
+    def _read_event(self, line: bytes) -> None:
+        event = _decoded(_EVENT, line[len(b"data:") :])
+        if event is None:
+            return
+        kind = bytes(event.type)
+        if kind in _ENDED:
+            event = _decoded(_EVENT, event.response)
+        elif kind == _STARTED:
+            event = _decoded(_EVENT, event.message)
+        if event is not None:
+            self._read_totals(event.usage)
+            self._read_totals(event.meta_info)
+
+    def _read_body(self, piece: bytes, *, last: bool) -> None:
+        if self._scanner is not None:
+            self._read_members(self._scanner, piece)
+            return
+        self._kept += piece
+        if len(self._kept) > _MAX_BODY_BYTES:
+            self._scan()
+        elif last:
+            body = _decoded(_BODY, bytes(self._kept))
+            if body is None:
+                self._scan()
+            else:
+                self._kept.clear()
+                self._read_totals(body.usage)
+                self._read_totals(body.meta_info)
+
+    def _scan(self) -> None:
+        """Read what was kept, and from now on each piece as it comes."""
+        kept = bytes(self._kept)
+        self._kept.clear()
+        self._scanner = MemberScanner(_TOTALS)
+        self._read_members(self._scanner, kept)
+
+    def _read_members(self, scanner: MemberScanner, piece: bytes) -> None:
+        position = 0
+        for mark in scanner.feed(piece):
+            if self._in_value:
+                self._keep_value(piece[position:mark])
+                self._read_totals(self._kept)
+                self._kept.clear()
+            self._in_value = not self._in_value
+            position = mark
+        if self._in_value:
+            self._keep_value(piece[position:])
+
+    def _keep_value(self, part: bytes) -> None:
+        # A value that is too long is truncated, and therefore unreadable.
+        self._kept += part[: _MAX_VALUE_BYTES - len(self._kept)]
+
+    def _read_totals(self, value: msgspec.Raw | bytearray) -> None:
+        totals = _totals(value) if value else None
+        if totals is None or totals.finish_reason == _NULL:
+            return
+        cached = totals.cached_tokens
+        for details in (totals.prompt_tokens_details, totals.input_tokens_details):
+            if details is not None:
+                cached = details.cached_tokens
+        for name, found in (
+            ("prompt_tokens", totals.prompt_tokens),
+            ("input_tokens", totals.input_tokens),
+            ("completion_tokens", totals.completion_tokens),
+            ("output_tokens", totals.output_tokens),
+            ("cached_tokens", cached),
+            ("cache_read_input_tokens", totals.cache_read_input_tokens),
+            ("cache_creation_input_tokens", totals.cache_creation_input_tokens),
+        ):
+            if found is not None:
+                count = _count(found)
+                if count is not None:
+                    self._counts[name] = count
+
+
+class _Body(msgspec.Struct):
+    usage: msgspec.Raw = msgspec.Raw()
+    meta_info: msgspec.Raw = msgspec.Raw()
+
+
+class _Event(_Body):
+    type: msgspec.Raw = msgspec.Raw()
+    response: msgspec.Raw = msgspec.Raw()
+    message: msgspec.Raw = msgspec.Raw()
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: _Number = None
+
+
+class _Totals(_Details):
+    prompt_tokens: _Number = None
+    input_tokens: _Number = None
+    completion_tokens: _Number = None
+    output_tokens: _Number = None
+    cache_read_input_tokens: _Number = None
+    cache_creation_input_tokens: _Number = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+    finish_reason: msgspec.Raw = msgspec.Raw()
+
+
+_BODY = msgspec.json.Decoder(_Body)
+_EVENT = msgspec.json.Decoder(_Event)
+_TOTALS_OBJECT = msgspec.json.Decoder(_Totals)
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_FIELDS = {field.encode_name: msgspec.json.Decoder[Any](field.type) for field in msgspec.structs.fields(_Totals)}
+_T = TypeVar("_T")
+
+
+def _decoded(decoder: msgspec.json.Decoder[_T], data: bytes | bytearray | msgspec.Raw) -> _T | None:
+    try:
+        return decoder.decode(data)
+    except (ValueError, RecursionError):  # malformed, of another type, not UTF-8, or nested too deep
+        return None
+
+
+def _blank_lines(text: bytes) -> int:
+    return text.count(b"\n\n") + text.count(b"\n\r\n")
+
+
+def _totals(value: msgspec.Raw | bytearray) -> _Totals | None:
+    """Return the counts in a value; without those of other types than numbers have."""
+    try:
+        return _TOTALS_OBJECT.decode(value)
+    except msgspec.ValidationError:
+        members = _decoded(_MEMBERS, value) or {}
+    except (ValueError, RecursionError):
+        return None
+    readable = {name: raw for name, raw in members.items() if name in _FIELDS and _is_readable(name, raw)}
+    return _decoded(_TOTALS_OBJECT, msgspec.json.encode(readable))
+
+
+def _is_readable(name: str, raw: msgspec.Raw) -> bool:
+    try:
+        _FIELDS[name].decode(raw)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _count(value: float | str) -> int | None:
+    """Return a whole number, given as such or as decimal digits; None for anything else."""
+    if type(value) is int:
+        return value if 0 <= value <= _MAX_COUNT else None
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _MAX_COUNT_DIGITS:
+        return int(value)
+    if not isinstance(value, float) or not 0 <= value <= _MAX_COUNT:
+        return None
+    return int(value) if value == int(value) else None

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Own work in flight, credited to an endpoint at once and given back exactly once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, LAST_PICKED, SERVED
+from epp.routing.datastore.table import ColumnTable
+
+
+class Flow(NamedTuple):
+    """Whose work it is."""
+
+    fairness_id: str
+    priority: int
+
+
+class Place(NamedTuple):
+    """Where work of a flow is under way."""
+
+    slot: int
+    epoch: int
+    """Work at a slot of an earlier epoch is for an endpoint that has left."""
+    flow: Flow
+
+
+class Work:
+    """Work of a flow at an endpoint."""
+
+    __slots__ = ("place", "requests", "tokens")
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.requests = 0
+        self.tokens = 0
+        """Uncached tokens of prompts."""
+
+
+NO_FLOW = Flow("", 0)
+
+
+class Ledger:
+    """Counts requests and uncached tokens under way by slot, in the datastore's working columns."""
+
+    __slots__ = ("_by_place", "_epochs", "_on_next", "_on_release", "_sequence", "_table")
+
+    def __init__(self, table: ColumnTable, *, on_release: Callable[[], None]) -> None:
+        self._table = table
+        self._on_release = on_release
+        self._epochs: dict[int, int] = {}
+        self._by_place: dict[Place, Work] = {}
+        self._sequence = 0
+        self._on_next: Callable[[], None] | None = None
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last request that was credited; LAST_PICKED of its slot."""
+        return self._sequence
+
+    @property
+    def by_flow(self) -> Mapping[Place, Work]:
+        """A copy of what is under way, by slot and flow; may be asked for in any thread."""
+        return {
+            place: work
+            for place, work in list(self._by_place.items())
+            if place.epoch == self._epochs.get(place.slot, 0)
+        }
+
+    def call_on_next(self, listener: Callable[[], None] | None) -> None:
+        """Call `listener` with the next request that is credited, once; None for nothing."""
+        self._on_next = listener
+
+    def open(self, slot: int, tokens: int = 0, flow: Flow = NO_FLOW) -> "Ticket":
+        """Credit one request of a flow, with so many uncached tokens, to a slot."""
+        self._sequence += 1
+        if self._on_next is not None:
+            listener, self._on_next = self._on_next, None
+            listener()
+        self._table.put(LAST_PICKED, slot, self._sequence)
+        self._table.add(IN_FLIGHT, slot, 1)
+        if tokens:
+            self._table.add(IN_FLIGHT_TOKENS, slot, tokens)
+        epoch = self._epochs.get(slot, 0)
+        return Ticket(self, slot, epoch, tokens, self.add_work(Place(slot, epoch, flow), tokens))
+
+    def add_work(self, place: Place, tokens: int) -> Work:
+        """Count one more request with so many tokens at a place; return the work there."""
+        work = self._by_place.get(place)
+        if work is None:
+            work = self._by_place[place] = Work(place)
+        work.requests += 1
+        work.tokens += tokens
+        return work
+
+    def take_work(self, work: Work, tokens: int) -> None:
+        """Count one request less with so many tokens."""
+        work.requests -= 1
+        work.tokens -= tokens
+        if not work.requests:
+            del self._by_place[work.place]
+
+    def forget(self, *slots: int) -> None:
+        """Void the tickets of slots whose endpoints left: the next endpoints there start from zero."""
+        for slot in slots:
+            self._epochs[slot] = self._epochs.get(slot, 0) + 1
+
+    def release_tokens(self, slot: int, epoch: int, tokens: int) -> None:
+        """Give tokens back."""
+        if self._epochs.get(slot, 0) == epoch:
+            self._table.add(IN_FLIGHT_TOKENS, slot, -tokens)
+            self._on_release()
+
+    def release_request(self, slot: int, epoch: int, *, failed: bool) -> None:
+        """Give one request back and count it as served, and as failed if it was."""
+        if self._epochs.get(slot, 0) == epoch:
+            self._table.add(IN_FLIGHT, slot, -1)
+            self._table.add(SERVED, slot, 1)
+            if failed:
+                self._table.add(FAILED, slot, 1)
+            self._on_release()
+
+    def count_failed(self, slot: int, epoch: int) -> None:
+        """Count a request that was given back as failed after all."""
+        if self._epochs.get(slot, 0) == epoch:
+            self._table.add(FAILED, slot, 1)
+
+    def transfer(self, slot: int, epoch: int, tokens: int, to_slot: int) -> int:
+        """Move one request's credit to another slot; return that slot's epoch."""
+        if self._epochs.get(slot, 0) == epoch:
+            self._table.add(IN_FLIGHT, slot, -1)
+            self._table.add(IN_FLIGHT_TOKENS, slot, -tokens)
+        self._table.add(IN_FLIGHT, to_slot, 1)
+        self._table.add(IN_FLIGHT_TOKENS, to_slot, tokens)
+        self._on_release()
+        return self._epochs.get(to_slot, 0)
+
+
+class Ticket:
+    """One request's entry in the ledger; every verb may be called at any time, any number of times."""
+
+    __slots__ = ("_closed", "_epoch", "_failed", "_ledger", "_slot", "_tokens", "_work")
+
+    def __init__(self, ledger: Ledger, slot: int, epoch: int, tokens: int, work: Work) -> None:
+        self._ledger = ledger
+        self._slot = slot
+        self._epoch = epoch
+        self._tokens = tokens
+        self._work = work
+        self._closed = False
+        self._failed = False
+
+    @property
+    def slot(self) -> int:
+        """The slot that is credited."""
+        return self._slot
+
+    def first_token(self) -> None:
+        """Give the prompt's tokens back: the endpoint has computed them."""
+        tokens, self._tokens = self._tokens, 0
+        if tokens:
+            self._work.tokens -= tokens
+            self._ledger.release_tokens(self._slot, self._epoch, tokens)
+
+    def move(self, slot: int) -> None:
+        """Credit another slot instead: the gateway went there."""
+        if not self._closed and slot != self._slot:
+            self._ledger.take_work(self._work, self._tokens)
+            self._epoch = self._ledger.transfer(self._slot, self._epoch, self._tokens, slot)
+            self._work = self._ledger.add_work(Place(slot, self._epoch, self._work.place.flow), self._tokens)
+            self._slot = slot
+
+    def close(self, *, failed: bool = False) -> None:
+        """Give everything back: the response ended, however it did."""
+        if self._closed:
+            return
+        self._closed = True
+        self._failed = failed
+        self.first_token()
+        self._ledger.take_work(self._work, 0)
+        self._ledger.release_request(self._slot, self._epoch, failed=failed)
+
+    def fail(self) -> None:
+        """Count a closed request as failed after all."""
+        if self._closed and not self._failed:
+            self._failed = True
+            self._ledger.count_failed(self._slot, self._epoch)
+
+
+class Credit:
+    """The ledger entries of one request: that of its target, and those of the targets of other legs."""
+
+    __slots__ = ("_legs", "_target")
+
+    def __init__(self, target: Ticket, legs: Sequence[Ticket] = ()) -> None:
+        self._target = target
+        self._legs = legs
+
+    @property
+    def slot(self) -> int:
+        """The slot that the target's work is credited to."""
+        return self._target.slot
+
+    def first_token(self) -> None:
+        """Release what the first token shows to be done: the prompt, and the work of all other legs."""
+        self._target.first_token()
+        self._close_legs()
+
+    def move(self, slot: int) -> None:
+        """Credit another slot than the target's: the gateway went there."""
+        self._target.move(slot)
+
+    def close(self, *, failed: bool) -> None:
+        """Release everything: the response ended."""
+        self._target.close(failed=failed)
+        self._close_legs()
+
+    def fail(self) -> None:
+        """Count the request as failed at its target, after it was released."""
+        self._target.fail()
+
+    def _close_legs(self) -> None:
+        for leg in self._legs:
+            leg.close()

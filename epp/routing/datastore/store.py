@@ -1,0 +1,454 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints and their data: written in the background, read as snapshots."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from operator import is_
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from epp.framework.arrays import Floats, Mask, Positions, read_only
+from epp.framework.clock import Clock
+from epp.framework.datalayer import Report
+from epp.framework.endpoint import Endpoint, Identity
+from epp.framework.plugin import Datum
+from epp.framework.records import ENDPOINTS, Derivation, Records
+from epp.framework.snapshot import (
+    ANSWERS,
+    AVOIDED,
+    CORE_ATTRIBUTES,
+    CORE_COLUMNS,
+    IN_FLIGHT,
+    LAST_PICKED,
+    METRICS_AT,
+    REACHABLE,
+    REFUSES,
+    Attribute,
+    Column,
+    Snapshot,
+)
+from epp.routing.datastore.inheritance import Inheritance
+from epp.routing.datastore.ledger import Ledger
+from epp.routing.datastore.slots import Change, Slots, by_id
+from epp.routing.datastore.staging import Staging, Tagged
+from epp.routing.datastore.table import ColumnTable
+
+T = TypeVar("T")
+
+_FIRST_CAPACITY = 8
+_CORE_NAMES = frozenset(column.name for column in CORE_COLUMNS)
+
+
+class Datastore:
+    """Single writer, one event loop; a snapshot taken stays as it is whatever is written later."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._table = ColumnTable(CORE_COLUMNS)
+        self._places = Slots()
+        self._reports: list[Report | None] = []
+        """By slot: the last report, if nothing else was written there since."""
+        self._has_core = bytearray()
+        """Whether that has a core column."""
+        self._attributes: dict[str, tuple[Attribute[Any], list[object]]] = {}
+        self._listeners: list[Callable[[Change], None]] = []
+        self._on_news: Callable[[], None] | None = None
+        self._pool_changed = True
+        self._version = 0
+        """Grows with each change of the pool."""
+        self._planned: dict[str, Records[Any]] = {}
+        """Records that are about to be in effect, with what was derived of them ahead, by attribute; see `stage`."""
+        self._attributes_changed: set[str] = set()
+        self._writes: dict[str, int] = {}
+        """By attribute: grows with each change of a record."""
+        self._snapshot = Snapshot()
+        for attribute in CORE_ATTRIBUTES:
+            self._add_attribute(attribute)
+        self.ledger = Ledger(self._table, on_release=self._tell_news)
+        self._inheritance = Inheritance(self._table)
+
+    @property
+    def count(self) -> int:
+        """The number of endpoints."""
+        return len(self._places.slots)
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The endpoints of the pool, by slot."""
+        return tuple(e for e in self._places.endpoints if e is not None)
+
+    def subscribe(self, listener: Callable[[Change], None]) -> None:
+        """Call `listener` after every change of the pool."""
+        self._listeners.append(listener)
+
+    def call_on_news(self, listener: Callable[[], None]) -> None:
+        """Call `listener` once, with the next news that may mean room: a report, another pool, work given back."""
+        self._on_news = listener
+
+    def replace(self, endpoints: Iterable[Endpoint]) -> Change:
+        """Make these the pool.
+
+        An endpoint with the identity of one that is there keeps its slot and what is known of it, and takes the new
+        labels; any other is new. Raises ValueError for two endpoints of one id.
+        """
+        wanted = by_id(endpoints)
+        return self._apply(wanted, self._places.slots.keys() - wanted.keys())
+
+    def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> Change:
+        """Take out the endpoints of the ids `removed`, then add those of `changed` or let them replace their likes.
+
+        Costs what the change costs, however large the pool is. An endpoint whose id is in both starts from nothing; an
+        id that is not in the pool may be removed. Raises ValueError for two endpoints of one id in `changed`.
+        """
+        return self._apply(by_id(changed), removed)
+
+    def _apply(self, wanted: Mapping[str, Endpoint], unwanted: Iterable[str]) -> Change:
+        places = self._places
+        leaving = {places.slots[identity] for identity in unwanted if identity in places.slots}
+        leaving.update(
+            slot
+            for endpoint in wanted.values()
+            if (slot := places.slots.get(endpoint.id)) is not None and not places.is_kept(endpoint)
+        )
+        removed = [(slot, self._vacate(slot)) for slot in sorted(leaving)]
+        if removed:
+            self._table.reset(list(leaving))
+        added: list[tuple[int, Endpoint]] = []
+        updated: list[tuple[int, Endpoint]] = []
+        for endpoint in wanted.values():
+            kept = places.slots.get(endpoint.id)
+            if kept is None:
+                if not places.has_room:
+                    self._grow()
+                added.append((places.put(endpoint), endpoint))
+            elif places.endpoints[kept] != endpoint:
+                places.relabel(kept, endpoint)
+                updated.append((kept, endpoint))
+        change = Change(tuple(added), tuple(removed), tuple(updated))
+        if added or removed or updated:
+            self._tell(change)
+        return change
+
+    def _tell(self, change: Change) -> None:
+        self._pool_changed = True
+        self._version += 1
+        for listener in self._listeners:
+            listener(change)
+        self._tell_news()
+
+    def report(self, endpoint: Endpoint, report: Report) -> None:
+        """Write the report of an endpoint; ignored once it left.
+
+        METRICS_AT becomes now where the report has a core column: a list of models, or an exporter that still speaks,
+        must not make old numbers of the engine look fresh.
+        """
+        slot = self.slot_of(endpoint)
+        if slot is None:
+            return
+        if self._reports[slot] is not report:
+            self._write(slot, report)
+            self._reports[slot] = report
+            self._has_core[slot] = any(column.name in _CORE_NAMES for column in report.columns)
+        if self._has_core[slot]:
+            now = self._clock.now()
+            self._table.put(METRICS_AT, slot, now)
+            self._inheritance.reported(slot, now)
+        self._tell_news()
+
+    def inherit(self, seconds: float) -> None:
+        """Count what endpoints have under way as in flight, for so long at most: another picker was here before.
+
+        Endpoints that join later inherit nothing: no request was sent there from here.
+        """
+        self._inheritance.begin(self._places.slots.values(), self._clock.now(), seconds)
+        self._tell_news()
+
+    def sweep_inherited(self) -> None:
+        """Count requests as inherited no more when their time is up."""
+        if self._inheritance.sweep(self._clock.now()):
+            self._tell_news()
+
+    def tag(self, endpoint: Endpoint, report: Report) -> None:
+        """Write what a tagger says of the endpoint; METRICS_AT stays, and all is ignored once the endpoint left.
+
+        An endpoint that is found to have another pod, or whose node was started again, starts from nothing.
+        """
+        slot = self.slot_of(self._identified(endpoint, report))
+        if slot is not None:
+            self._write(slot, report)
+
+    def _identified(self, endpoint: Endpoint, report: Report) -> Endpoint:
+        """Note the pod and the boot of an endpoint; return the endpoint, or the new one that took its place."""
+        slot = self.slot_of(endpoint)
+        if slot is None or not (report.uid or report.boot_id):
+            return endpoint
+        known = self._places.identities[slot]
+        reported = endpoint.identity.after(Identity(endpoint.id, endpoint.hostport, report.uid, report.boot_id))
+        if reported.is_another_than(known):
+            endpoint = replace(endpoint)
+            self.update([endpoint], [endpoint.id])
+            slot = self._places.slots[endpoint.id]
+        self._places.identities[slot] = reported.after(known)
+        return endpoint
+
+    def stage(
+        self,
+        tagged: Mapping[str, Tagged],
+        wanted: Iterable[Endpoint] | None = None,
+        derivations: Mapping[str, Iterable[Derivation]] = MappingProxyType({}),
+    ) -> Staging:
+        """Begin to prepare tags of many endpoints and, unless it is None, a whole pool, as in `replace`.
+
+        `derivations` are what requests will derive of the endpoints and their tags besides what they do now, by name of
+        the attribute; ENDPOINTS stands for the endpoints. Raises ValueError for two endpoints of one id.
+        """
+        pool = None if wanted is None else by_id(wanted)
+        while pool is not None and len(pool) > self._table.capacity:
+            self._grow()
+        attributes = {name: (attribute, list(records)) for name, (attribute, records) in self._attributes.items()}
+        return Staging(
+            version=self._version,
+            snapshot=self._snapshot,
+            places=self._places,
+            attributes=attributes,
+            writes=self._writes.copy(),
+            tagged=tagged,
+            wanted=pool,
+            derivations=derivations,
+        )
+
+    def put_pool(self, staging: Staging) -> bool:
+        """Put a prepared pool in place of the one that is there; return False, with no change, if that has changed."""
+        if staging.version != self._version:
+            return False
+        change, self._places = staging.change, staging.places
+        slots = [slot for slot, _ in change.removed]
+        if slots:
+            self._table.reset(slots)
+            self.ledger.forget(*slots)
+            self._inheritance.forget(*slots)
+        for name, (attribute, records) in tuple(self._attributes.items()):
+            if not self._take_over(name, staging):
+                for slot in slots:
+                    records[slot] = attribute.unknown
+            self._changed(name)
+        self._reports = [None] * len(self._reports)
+        if change.added or change.removed or change.updated:
+            self._planned[ENDPOINTS] = staging.records[ENDPOINTS]
+            self._tell(change)
+        return True
+
+    def put_tags(self, staging: Staging) -> None:
+        """Put the prepared tags of the endpoints that are still the same objects."""
+        endpoints = self._places.endpoints
+        for name, (attribute, *tags) in staging.tags.items():
+            if not self._take_over(name, staging):
+                records = self._attributes[name][1] if name in self._attributes else self._add_attribute(attribute)
+                for slot, endpoint, record in zip(*tags, strict=True):
+                    if endpoints[slot] is endpoint:
+                        records[slot] = record
+            self._changed(name)
+            self._planned[name] = staging.records[name]
+        for slot, endpoint, column, value in staging.cells:
+            if endpoints[slot] is endpoint:
+                self._table.put(column, slot, value)
+        self._reports = [None] * len(self._reports)
+        for endpoint, reports in staging.tagged.values():
+            for report in reports:
+                self._identified(endpoint, report)
+
+    def _take_over(self, name: str, staging: Staging) -> bool:
+        """Take the records of an attribute from a staging as a whole; return False where others were written since."""
+        found = staging.attributes.get(name)
+        if found is None:
+            return False
+        if self._attributes.get(name) is not found:
+            if self._version != staging.version or self._writes.get(name, 0) != staging.writes.get(name, 0):
+                return False
+            self._attributes[name] = found
+        return True
+
+    def _changed(self, name: str) -> None:
+        self._attributes_changed.add(name)
+        self._writes[name] = self._writes.get(name, 0) + 1
+
+    def news(self, endpoint: Endpoint, report: Report) -> Report:
+        """Return the report without what is known already: of many tags, comparing takes longer than writing."""
+        slot = self.slot_of(endpoint)
+        if slot is None:
+            return report
+        attributes = {
+            attribute: record
+            for attribute, record in report.attributes.items()
+            if attribute.name not in self._attributes or self._attributes[attribute.name][1][slot] != record
+        }
+        return Report(report.columns, attributes, uid=report.uid, boot_id=report.boot_id)
+
+    def forget(self, data: Iterable[Datum], endpoint: Endpoint | None = None) -> None:
+        """Reset columns and attributes to unknown, of every endpoint unless one is given: nothing reports them."""
+        if endpoint is None:
+            self._reports = [None] * len(self._reports)
+            for datum in data:
+                if isinstance(datum, Column):
+                    self._table.clear(datum)
+                elif isinstance(datum, Attribute):
+                    self._add_attribute(datum)
+            return
+        slot = self.slot_of(endpoint)
+        if slot is not None:
+            gone = tuple(data)
+            columns = {datum: datum.unknown for datum in gone if isinstance(datum, Column)}
+            self._write(slot, Report(columns, {datum: datum.unknown for datum in gone if isinstance(datum, Attribute)}))
+
+    def mark(self, endpoint: Endpoint, reachable: float) -> None:
+        """Write how an endpoint can be reached (ANSWERS, SILENT or REFUSES); ignored once it left."""
+        slot = self.slot_of(endpoint)
+        if slot is not None and self._table.get(REACHABLE, slot) != reachable:
+            self._table.put(REACHABLE, slot, reachable)
+            self._tell_news()
+
+    def avoid(self, slot: int, *, avoided: bool) -> None:
+        """Write whether requests avoid the endpoint of a slot while there are others."""
+        if self._table.get(AVOIDED, slot) != avoided:
+            self._table.put(AVOIDED, slot, avoided)
+            self._tell_news()
+
+    def reachable(self, endpoint: Endpoint) -> float:
+        """Return how an endpoint can be reached (ANSWERS, SILENT or REFUSES); REFUSES once it left."""
+        slot = self.slot_of(endpoint)
+        return REFUSES if slot is None else self._table.get(REACHABLE, slot)
+
+    @property
+    def latest(self) -> Snapshot:
+        """The snapshot that was made last; read from any thread."""
+        return self._snapshot
+
+    def snapshot(self) -> Snapshot:
+        """Return what is known now; the same object for as long as nothing is written."""
+        if not (self._pool_changed or self._attributes_changed or self._table.dirty):
+            return self._snapshot
+        last = self._snapshot
+        membership_changed = self._pool_changed or self._table.wrote(REACHABLE) or self._table.wrote(AVOIDED)
+        slots, endpoints, available = last.slots, last.endpoints, last.available
+        if self._pool_changed:
+            endpoints = self._records_of(ENDPOINTS, self._places.endpoints, last.endpoints)
+            used = self._places.slots
+            slots = read_only(np.sort(np.fromiter(used.values(), dtype=np.intp, count=len(used))))
+        columns = self._table.publish()
+        if membership_changed:
+            available = read_only(available_of(slots, columns[REACHABLE.name][slots], columns[AVOIDED.name][slots]))
+        attributes = last.attributes
+        if self._attributes_changed:
+            changed = {
+                name: self._records_of(name, self._attributes[name][1], attributes.get(name))
+                for name in self._attributes_changed
+            }
+            attributes = MappingProxyType({**attributes, **changed})
+            self._attributes_changed.clear()
+        self._pool_changed = False
+        self._snapshot = Snapshot(
+            generation=last.generation + 1,
+            slots=slots,
+            available=available,
+            endpoints=endpoints,
+            columns=columns,
+            attributes=attributes,
+        )
+        return self._snapshot
+
+    def _records_of(self, name: str, values: Sequence[T], former: Records[T] | None) -> Records[T]:
+        """Return records with what can be taken over, and what was derived ahead of them."""
+        planned: Records[T] | None = self._planned.pop(name, None)
+        if planned is None:
+            return Records(tuple(values), former)
+        if len(planned.values) == len(values) and all(map(is_, planned.values, values)):
+            return planned
+        return Records(tuple(values), planned)
+
+    def endpoint(self, identity: str) -> Endpoint | None:
+        """Return the endpoint of this id; None when there is none."""
+        slot = self._places.slots.get(identity)
+        return None if slot is None else self._places.endpoints[slot]
+
+    def slot_of(self, endpoint: Endpoint) -> int | None:
+        """Return the slot of an endpoint; None once it left."""
+        places = self._places
+        slot = places.slots.get(endpoint.id)
+        if slot is None or endpoint.identity.is_another_than(places.identities[slot]):
+            return None
+        return slot
+
+    def in_flight(self, identity: str) -> float:
+        """Return how many requests the picker has in flight at the endpoint of this id."""
+        slot = self._places.slots.get(identity)
+        return 0.0 if slot is None else self._table.get(IN_FLIGHT, slot)
+
+    def picked_since(self, sequence: int) -> list[Endpoint]:
+        """Return the endpoints that were sent a request after the one of this number: see `Ledger.sequence`."""
+        slots = self._table.above(LAST_PICKED, sequence)
+        return [endpoint for slot in slots if (endpoint := self._places.endpoints[slot]) is not None]
+
+    def find(self, hostport: str) -> tuple[int, Endpoint] | None:
+        """Return the endpoint with this address and its slot; None when there is none."""
+        slot = self._places.slot_at(hostport)
+        endpoint = None if slot is None else self._places.endpoints[slot]
+        return None if slot is None or endpoint is None else (slot, endpoint)
+
+    def _tell_news(self) -> None:
+        if self._on_news is not None:
+            listener, self._on_news = self._on_news, None
+            listener()
+
+    def _write(self, slot: int, report: Report) -> None:
+        self._reports[slot] = None
+        for column, value in report.columns.items():
+            self._table.put(column, slot, value)
+        for attribute, record in report.attributes.items():
+            values = self._attributes.get(attribute.name)
+            records = self._add_attribute(attribute) if values is None else values[1]
+            if records[slot] != record:
+                records[slot] = record
+                self._changed(attribute.name)
+
+    def _vacate(self, slot: int) -> Endpoint:
+        """Take the endpoint of a slot in use out of it."""
+        endpoint = self._places.clear(slot)
+        self._reports[slot] = None
+        self.ledger.forget(slot)
+        self._inheritance.forget(slot)
+        for name, (attribute, records) in self._attributes.items():
+            if records[slot] != attribute.unknown:
+                records[slot] = attribute.unknown
+                self._changed(name)
+        return endpoint
+
+    def _grow(self) -> None:
+        before = self._table.capacity
+        after = max(_FIRST_CAPACITY, before * 2)
+        self._table.grow(after)
+        self._places.grow(after - before)
+        self._reports.extend([None] * (after - before))
+        self._has_core.extend(bytes(after - before))
+        for name, (attribute, records) in self._attributes.items():
+            records.extend([attribute.unknown] * (after - before))
+            self._changed(name)
+        self._pool_changed = True
+        self._version += 1
+
+    def _add_attribute(self, attribute: Attribute[Any]) -> list[object]:
+        records: list[object] = [attribute.unknown] * self._table.capacity
+        self._attributes[attribute.name] = (attribute, records)
+        self._changed(attribute.name)
+        return records
+
+
+def available_of(slots: Positions, reachable: Floats, avoided: Floats) -> Positions:
+    """Return those of the slots where requests go, by their REACHABLE and AVOIDED."""
+    answers: Mask = reachable == ANSWERS
+    preferred: Positions = slots[answers & (avoided == 0)]
+    if len(preferred):
+        return preferred
+    answering: Positions = slots[answers]
+    return answering if len(answering) else slots[reachable > REFUSES]

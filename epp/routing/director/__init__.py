@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request: from headers and body to its destination, and on to the end of its response."""
+
+from epp.framework.addresses import Subset
+from epp.routing.director.decision import Decision, top_values
+from epp.routing.director.director import Director
+from epp.routing.director.observers import DirectorObserver, Observers, Refusal
+from epp.routing.director.pending_request import PendingRequest
+from epp.routing.director.pipeline import ParserTable, Pipeline, ResponseNeeds
+from epp.routing.director.policies import PoolPolicies, Rewrite
+from epp.routing.director.reading import Gathered, in_turns
+from epp.routing.director.routing import Cause, Routing
+from epp.routing.director.seeds import Seeds
+from epp.routing.director.simulation import Simulated, Simulation
+
+__all__ = [
+    "Cause",
+    "Decision",
+    "Director",
+    "DirectorObserver",
+    "Gathered",
+    "Observers",
+    "ParserTable",
+    "PendingRequest",
+    "Pipeline",
+    "PoolPolicies",
+    "Refusal",
+    "ResponseNeeds",
+    "Rewrite",
+    "Routing",
+    "Seeds",
+    "Simulated",
+    "Simulation",
+    "Subset",
+    "in_turns",
+    "top_values",
+]

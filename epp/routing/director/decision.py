@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explanation of a routing decision, computed on demand from the scheduling result."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from epp.admission.flow_control import QUEUEING_OUTCOME
+from epp.framework.accelerators.tag import AcceleratorTag
+from epp.framework.arrays import Floats
+from epp.framework.candidates import Candidates
+from epp.framework.endpoint import Endpoint
+from epp.framework.headers import OBJECTIVE
+from epp.framework.printable import printable
+from epp.framework.request import PREFIX_MATCH, Request
+from epp.framework.result import FilterTrace, ProfileResult, SchedulingResult
+from epp.framework.snapshot import ACCELERATOR
+
+_MOST_NAME = 32
+_MOST_WHY = 160
+_EQUAL = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """References to a request and to what its scheduling has left; nothing is copied."""
+
+    request: Request
+    result: SchedulingResult
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The endpoint picked."""
+        return self.result.targets[0]
+
+    @property
+    def cached_share(self) -> float | None:
+        """Share of the prompt that the endpoint is believed to hold in its KV cache; None where nothing tells."""
+        match = self.request.get(PREFIX_MATCH)
+        if match is None or not match.total_blocks:
+            return None
+        return float(match.matched_blocks[self.result.primary.slot]) / match.total_blocks
+
+    @property
+    def accelerator(self) -> str:
+        """Class, or else model, of the endpoint's accelerator; empty if unknown."""
+        tag = self.tag
+        return tag.primary_class or tag.model
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """Price of the endpoint in US dollars; None if unknown."""
+        return self.tag.cost_per_hour()
+
+    @property
+    def tag(self) -> AcceleratorTag:
+        """The accelerator of the endpoint."""
+        primary = self.result.primary
+        return primary.candidates.snapshot.records(ACCELERATOR).values[primary.slot]
+
+    @property
+    def unknown_objective(self) -> bool:
+        """Whether the request names an objective that the pool does not have: its priority is 0."""
+        return not self.request.objective and bool(self.request.headers.first_of(*OBJECTIVE))
+
+    def scores(self, most: int = 2) -> dict[str, float]:
+        """Scores of the endpoint by scorer, the ones farthest from the candidates' mean first.
+
+        Empty where no scorer tells the candidates apart.
+        """
+        leads: list[tuple[float, str, float]] = []
+        picked = self.result.primary.picked[0]
+        for trace in self.result.primary.scores:
+            score = float(trace.scores[picked])
+            lead = trace.weight * (score - float(np.add.reduce(trace.scores)) / len(trace.scores))
+            if abs(lead) > _EQUAL:
+                leads.append((lead, trace.plugin, score))
+        leads.sort(key=lambda found: -found[0])
+        return {name: score for _, name, score in leads[:most]}
+
+    def why(self, served: Endpoint | None = None, scores: Mapping[str, float] | None = None) -> str:
+        """Return the reason in a few words, ASCII and without text of the client.
+
+        It names the profile, the filter that dropped most, the best scores, the cached share, the time in a queue, the
+        accelerator, and the rule that chose the model; `served` is the endpoint that served in the end, perhaps a
+        fallback, and `scores` the result of `scores` where that is at hand.
+        """
+        primary = self.result.primary
+        choice = self._choice(primary, self.scores() if scores is None else scores)
+        reasons = [f"{printable(primary.profile, _MOST_NAME)}: {choice}"]
+        cached = self.cached_share
+        if cached is not None:
+            reasons.append(f"{cached:.0%} cached")
+        reasons.extend(self._others())
+        stay = self.request.get(QUEUEING_OUTCOME)
+        if stay is not None and stay.waited:
+            reasons.append(f"queued {stay.seconds:.3f} s")
+        if served is not None and served.name != self.endpoint.name:
+            reasons.append(f"fallback from {printable(self.endpoint.name, _MOST_NAME)}")
+        elif self.accelerator:
+            reasons.append(f"on {printable(self.accelerator, _MOST_NAME)}")
+        if self.request.rewritten_by:
+            reasons.append(f"model chosen by {printable(self.request.rewritten_by, _MOST_NAME)}")
+        if self.unknown_objective:
+            reasons.append("unknown objective")
+        text = printable("; ".join(reasons), _MOST_WHY)
+        return text if text.isascii() else printable(text.encode("ascii", "backslashreplace").decode(), _MOST_WHY)
+
+    def _choice(self, primary: ProfileResult, scores: Mapping[str, float]) -> str:
+        left = len(primary.candidates)
+        narrowest = max(primary.filters, key=_dropped, default=None)
+        by = ""
+        if narrowest is not None and _dropped(narrowest):
+            by = f" of {primary.filters[0].before} after {printable(narrowest.plugin, _MOST_NAME)}"
+        if left == 1:
+            return f"the only one{by or ' there is'}"
+        if not scores:
+            return f"equal scores of {left}{by}"
+        named = ", ".join(f"{printable(name, _MOST_NAME)} {score:.2f}" for name, score in scores.items())
+        total, best = float(primary.totals[primary.picked[0]]), float(primary.totals.max())
+        rank = "best" if total >= best - _EQUAL else "not the best"
+        return f"{named}, {rank} of {left}{by}"
+
+    def _others(self) -> Iterator[str]:
+        """Yield what other profiles picked, such as the prefill peer."""
+        for name, leg in self.result.profiles.items():
+            if name == self.result.primary.profile:
+                continue
+            picked = "none" if leg is None else printable(leg.targets[0].name, _MOST_NAME)
+            yield f"{printable(name, _MOST_NAME)} {picked}"
+
+
+def top_values(candidates: Candidates, values: Floats, most: int = 3) -> dict[str, float]:
+    """Return the largest values by endpoint, best first; costs no loop over the candidates."""
+    count = min(most, len(values))
+    positions = np.argpartition(-values, count - 1)[:count]
+    ordered = positions[np.argsort(-values[positions], kind="stable")]
+    return {candidates[int(position)].name: float(values[position]) for position in ordered}
+
+
+def _dropped(trace: FilterTrace) -> int:
+    return trace.before - trace.after

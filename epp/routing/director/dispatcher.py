@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests in front of a full pool: what keeps their queues moving, and how many they are."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from epp.admission.flow_control import FlowControl
+from epp.framework.clock import Clock
+from epp.routing.datastore import Datastore
+
+_LONGEST_SECONDS = 0.05
+"""Time after which queues are looked at although nothing was heard: what is known of endpoints ages."""
+
+
+class QueueStatus(msgspec.Struct, frozen=True):
+    """What waits at one moment."""
+
+    requests: int = 0
+    size_bytes: int = 0
+    """Of their bodies."""
+    since: float | None = None
+    """When the first of them came, in seconds on the clock; None where none waits."""
+
+
+_NOBODY = QueueStatus()
+
+
+class Dispatcher:
+    """Looks at the queues whenever there may be room, for as long as requests wait."""
+
+    def __init__(self, store: Datastore, clock: Clock, current: Callable[[], FlowControl | None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._current = current
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_soon = False
+        """Whether the timer is for the next turn."""
+        self.latest = _NOBODY
+        """What waited when it was looked at last; at most 50 ms old, unless the event loop is late."""
+
+    def arm(self) -> None:
+        """Begin, unless it has begun; look in the next turn where one that came has left something to do."""
+        if self._timer is None:
+            self._wait()
+        flow = self._current()
+        if flow is not None and flow.is_behind and not self._is_soon:
+            self.on_update()
+
+    def _wait(self) -> None:
+        flow = self._current()
+        if flow is None or not flow.queues.requests:
+            self._timer = None
+            self.latest = _NOBODY
+            return
+        queues = flow.queues
+        oldest = [band.oldest.queued.enqueued_at for band in queues.bands.values() if band.oldest is not None]
+        self.latest = QueueStatus(queues.requests, queues.size_bytes, min(oldest, default=None))
+        deadline = flow.next_deadline()
+        seconds = _LONGEST_SECONDS if deadline is None else min(_LONGEST_SECONDS, deadline - self._clock.now())
+        self._store.call_on_news(self.on_update)
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._look)
+
+    def on_update(self) -> None:
+        """Look in the next turn of the event loop, since there may be room: much may change in this one."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        self._is_soon = True
+        self._timer = asyncio.get_running_loop().call_later(0, self._look)
+
+    def _look(self) -> None:
+        flow, is_soon, self._is_soon = self._current(), False, False
+        try:
+            if flow is not None:
+                flow.pool_changed(has_endpoints=bool(len(self._store.snapshot().available)))
+                is_soon = flow.dispatch()
+        finally:  # whatever went wrong is logged by the event loop, and others still wait
+            if self._timer is not None:  # it may have been set meanwhile
+                self._timer.cancel()
+            if is_soon:
+                self._look_soon()
+            else:
+                self._wait()

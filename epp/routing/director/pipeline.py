@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one configuration makes of a request: parsers, producers, scheduler and hooks, swapped as a whole."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from epp.admission.flow_control import FlowControlSettings
+from epp.framework.errors import NoParserError
+from epp.framework.flow_control import SaturationDetector
+from epp.framework.header_spellings import Spellings
+from epp.framework.headers import CONTROL
+from epp.framework.plugin import Plugin, R
+from epp.framework.request import Headers, Reading, RequestBody
+from epp.framework.roles import Parser, ResponseHeaders, ResponseReporter, ResponseTiming
+from epp.framework.steps import Steps
+from epp.routing.scheduling import Profile
+from epp.routing.scheduling.scheduler import Scheduler
+
+_MOST_PATHS = 16
+
+
+class ParsedBody(NamedTuple):
+    """What a parser made of a body."""
+
+    body: RequestBody
+    names_model: bool
+    """Whether the API wants a model to be named."""
+
+
+ReadingBody: TypeAlias = Steps[ParsedBody]
+"""A body that is being read, with a turn of the event loop for others at each `yield`."""
+
+
+class ParserTable:
+    """Parsers by path: a whole path first, then the longest suffix of whole segments, then the fallback.
+
+    Of parsers of one type, of several claims to one path and of several fallbacks, the first counts.
+    """
+
+    __slots__ = ("_by_path", "_by_suffix", "_fallback", "_found", "_longest", "parsers")
+
+    def __init__(self, parsers: Sequence[Parser[Any]]) -> None:
+        self._by_path: dict[str, Parser[Any]] = {}
+        self._by_suffix: dict[tuple[str, ...], tuple[str, Parser[Any]]] = {}
+        self._fallback: Parser[Any] | None = None
+        first_of_type: dict[str, Parser[Any]] = {}
+        for parser in parsers:
+            first_of_type.setdefault(parser.plugin_type, parser)
+        self.parsers = tuple(first_of_type.values())
+        for parser in self.parsers:
+            if not parser.suffixes and self._fallback is None:
+                self._fallback = parser
+            for suffix in parser.suffixes:
+                if suffix.startswith("/"):
+                    self._by_path.setdefault(suffix, parser)
+                else:
+                    self._by_suffix.setdefault(tuple(suffix.split("/")), (suffix, parser))
+        self._longest = max(map(len, self._by_suffix), default=0)
+        self._found: dict[str, tuple[str, Parser[Any]]] = {}
+        """The last few paths, and the claim that matches each: clients name them."""
+
+    def parse(self, path: str, headers: Headers, body: bytes) -> ParsedBody | ReadingBody:
+        """Return what routing needs of a body, or a generator that does in several turns; raises a BadRequestError."""
+        found = self._found.get(path)
+        if found is None:
+            found = self._find(path)
+            if len(self._found) >= _MOST_PATHS:
+                self._found.clear()
+            self._found[path] = found
+        suffix, parser = found
+        outcome = parser.parse(suffix, headers, body)
+        if isinstance(outcome, RequestBody):
+            return ParsedBody(outcome, parser.names_model)
+        return _read(outcome, names_model=parser.names_model)
+
+    def claims(self, path: str) -> bool:
+        """Return whether a parser reads the API at a path, as opposed to one that takes any."""
+        return self._claimed(path) is not None
+
+    def _find(self, path: str) -> tuple[str, Parser[Any]]:
+        """Return the claim that matches a path, and whose it is; raises NoParserError."""
+        found = self._claimed(path)
+        if found is not None:
+            return found
+        if self._fallback is None:
+            raise NoParserError(path)
+        return "", self._fallback
+
+    def _claimed(self, path: str) -> tuple[str, Parser[Any]] | None:
+        """Return the claim that matches a path, a trailing slash apart, and whose it is."""
+        whole = path.rstrip("/")
+        if whole in self._by_path:
+            return whole, self._by_path[whole]
+        segments = tuple(whole.split("/"))
+        for length in range(min(self._longest, len(segments)), 0, -1):
+            found = self._by_suffix.get(segments[-length:])
+            if found is not None:
+                return found
+        return None
+
+
+def _read(reading: Reading, *, names_model: bool) -> ReadingBody:
+    return ParsedBody((yield from reading), names_model)
+
+
+class ResponseNeeds(NamedTuple):
+    """What plugins need of the bodies of responses."""
+
+    body: bool = False
+    """Times, tokens or the end."""
+    streams: bool = False
+    """Those of event streams: prompts count as in flight until they begin, and plugins measure them."""
+
+
+NO_NEEDS = ResponseNeeds()
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Immutable; a request keeps the one it started with."""
+
+    parsers: ParserTable
+    scheduler: Scheduler
+    plugins: Mapping[type[Plugin[Any]], tuple[Any, ...]] = field(default_factory=dict)
+    """By role; producers, and plugins for request headers, in an order in which each finds what it reads."""
+    sets_headers: frozenset[str] = frozenset()
+    """Request headers that the plugins declare to set."""
+    response_needs: ResponseNeeds = NO_NEEDS
+    flow_control: FlowControlSettings | None = None
+    """None where requests do not wait for room."""
+    shedding: SaturationDetector[Any] | None = None
+    """What says then that the pool is saturated; None for the usual."""
+    shadows: Mapping[str, Profile] = field(default_factory=dict)
+    """Profiles that decide nothing, by name: others look afterwards what they would have picked."""
+    _kept_back: Spellings = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Prepare the search for headers that must not reach an endpoint."""
+        object.__setattr__(self, "_kept_back", CONTROL.beside(self.sets_headers))
+
+    def of(self, role: type[R]) -> tuple[R, ...]:
+        """Return the plugins of a role, in the order in which they run."""
+        found: tuple[R, ...] = self.plugins.get(role, ())
+        return found
+
+    def control_names(self, headers: Headers) -> list[str]:
+        """Return the names present that must not reach an endpoint: those of the protocol, and those plugins set."""
+        return self._kept_back.among(headers)
+
+    @property
+    def sees_responses(self) -> bool:
+        """Whether a plugin is shown the headers of responses."""
+        return bool(self.of(ResponseHeaders) or self.of(ResponseTiming) or self.of(ResponseReporter))
+
+    @property
+    def metadata_namespaces(self) -> frozenset[str]:
+        """Namespaces of the dynamic metadata that plugins send."""
+        return frozenset(namespace for reporter in self.of(ResponseReporter) for namespace in reporter.namespaces)

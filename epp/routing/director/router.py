@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routes an admitted request: narrows the candidates, runs admission and scheduler, reserves resources."""
+
+import re
+from collections.abc import Awaitable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from epp.admission.flow_control import Evictions
+from epp.admission.quotas import Quotas
+from epp.framework.addresses import Subset
+from epp.framework.arrays import Mask, Positions
+from epp.framework.candidates import Candidates
+from epp.framework.clock import Clock
+from epp.framework.errors import (
+    LATER_SECONDS,
+    AdmissionDeniedError,
+    AllBusyError,
+    NoEndpointsError,
+    OverQuotaError,
+    PreconditionFailedError,
+    RequestError,
+    ResourceExhaustedError,
+    ScreenedOutError,
+    ServiceUnavailableError,
+    UnavailableError,
+    UnmetConstraintError,
+)
+from epp.framework.guard import Failure, Guard
+from epp.framework.headers import ATTEMPT_COUNT, PREFER
+from epp.framework.quotas import Blocked
+from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH, DataKey, Headers, Request
+from epp.framework.result import SchedulingResult
+from epp.framework.roles import Admitter, PreRequest, Producer, Screener
+from epp.framework.snapshot import Snapshot
+from epp.routing.datastore import Credit, Datastore, Flow, Ticket
+from epp.routing.director.arrivals import Arrival, BlockedError, NeedsFullEndpointError, QueueDirective
+from epp.routing.director.attempts import Attempts
+from epp.routing.director.observers import DirectorObserver
+from epp.routing.director.pipeline import Pipeline
+from epp.routing.director.reservations import Reservation, Reservations
+from epp.routing.director.routing import Routing
+from epp.routing.outliers import OutlierDetector
+
+_IF_AVAILABLE = re.compile(r"(?:\A|,)\s*+if-available\s*+(?:[;=,]|\Z)", re.IGNORECASE | re.ASCII)
+PERHAPS_ELSEWHERE = (UnmetConstraintError, OverQuotaError, ResourceExhaustedError, ServiceUnavailableError)
+"""Refusals by the endpoints that have room, where full ones may do."""
+_NO_COSTS: Mapping[str, int] = MappingProxyType({})
+
+
+class Router:
+    """Takes the endpoints as they are at each call."""
+
+    def __init__(
+        self,
+        store: Datastore,
+        pipeline: Pipeline,
+        clock: Clock,
+        *,
+        observer: DirectorObserver,
+        guard: Guard,
+        evictions: Evictions,
+        quotas: Quotas,
+        reservations: Reservations,
+        attempts: Attempts,
+        outliers: OutlierDetector,
+        use_subset: bool,
+    ) -> None:
+        self.pipeline = pipeline
+        """The one by which requests that have waited are routed."""
+        self._store = store
+        self._clock = clock
+        self._observer = observer
+        self._guard = guard
+        self._evictions = evictions
+        self._quotas = quotas
+        self._reservations = reservations
+        self._attempts = attempts
+        self._outliers = outliers
+        self._use_subset = use_subset
+
+    def candidates(self, arrival: Arrival) -> Candidates:
+        """Return the endpoints that the gateway allows for a request, as things are now."""
+        return self.among(self._store.snapshot(), arrival)
+
+    def among(self, snapshot: Snapshot, arrival: Arrival) -> Candidates:
+        """Return the endpoints of a snapshot that the gateway allows for a request."""
+        return Candidates(snapshot, self._eligible(snapshot, arrival.subset), now=self._clock.now())
+
+    def blocked(self, arrival: Arrival) -> Blocked | None:
+        """Return why a request does not fit into the quota of its tenant, wherever it goes; None where it does."""
+        return self._quotas.breach(arrival.request) if self._quotas.is_active else None
+
+    def preempt(self, arrival: Arrival) -> bool:
+        """End requests of its tenant and of lower priority so that a request fits; return whether any ends."""
+        request, quotas = arrival.request, self._quotas
+        endable = self._evictions.endable(request.priority)
+        if not endable:
+            return False
+        candidates = self.fitting(arrival)
+        victims = quotas.victims(request, lambda victim: victim.request in endable, candidates)
+        if not victims:
+            return False
+        ended = [endable[each.request] for each in victims]
+        if not self._evictions.end(ended, LATER_SECONDS, priority=request.priority):
+            return False
+        quotas.nominate(request, victims)
+        return True
+
+    def go(self, arrival: Arrival, candidates: Candidates, room: Mask) -> Routing | QueueDirective:
+        """Route a request that has waited, by the pipeline of now, to one of the candidates that have room.
+
+        Raises NeedsFullEndpointError where only others can serve it, BlockedError where the quota of its tenant has to
+        have room first, or a RequestError that refuses it.
+        """
+        if arrival.pipeline is not self.pipeline:
+            arrival.pipeline, arrival.admitters = self.pipeline, iter(self.pipeline.of(Admitter))
+        arrival.admitted = True
+        if room.all():
+            return self.schedule(arrival, candidates)
+        try:
+            return self.schedule(arrival, candidates.keep(room))
+        except (*PERHAPS_ELSEWHERE, BlockedError) as error:
+            self._check_others(arrival, candidates, error)
+            raise NeedsFullEndpointError from error
+
+    def fitting(self, arrival: Arrival) -> Candidates:
+        """Return the endpoints that could serve a request if they had room."""
+        candidates = self.candidates(arrival)
+        if not len(candidates):
+            return candidates
+        try:
+            candidates = self._screened(arrival, candidates)
+            for producer in arrival.pipeline.of(Producer):
+                self._guard.call(Producer.role, producer, producer.produce, arrival.request, candidates)
+            return arrival.pipeline.scheduler.schedule(arrival.request, candidates).primary.candidates
+        except ResourceExhaustedError:  # filters drop those that are full
+            return candidates
+        except (RequestError, BlockedError):
+            return candidates.keep(np.zeros(len(candidates), dtype=np.bool_))
+
+    def schedule(self, arrival: Arrival, candidates: Candidates) -> Routing | QueueDirective:
+        """Return the routing to one of these candidates, or what an admitter has it wait for; raises BlockedError."""
+        outcome = self.decide(arrival, candidates)
+        if isinstance(outcome, QueueDirective):
+            return outcome
+        return self._routing(arrival.pipeline, arrival.request, outcome, candidates.now)
+
+    def decide(self, arrival: Arrival, candidates: Candidates) -> SchedulingResult | QueueDirective:
+        """Return to which of these candidates a request is to go, or what an admitter has it wait for.
+
+        Nothing is reserved yet. Raises BlockedError, or a RequestError that refuses it.
+        """
+        snapshot, request = candidates.snapshot, arrival.request
+        if not len(candidates):
+            raise none_eligible(snapshot)
+        eligible = len(candidates)
+        candidates = self._screened(arrival, candidates)
+        self._observer.candidates_found(request, snapshot, eligible, len(candidates))
+        for producer in arrival.pipeline.of(Producer):
+            self._guard.call(Producer.role, producer, producer.produce, request, candidates)
+        for admitter in arrival.admitters:
+            awaited = self._admit(admitter, request, candidates)
+            if awaited is not None:
+                self._observer.held(request, admitter.name)
+                return QueueDirective(admitter, awaited)
+        began = self._clock.now()
+        try:
+            result = arrival.pipeline.scheduler.schedule(request, candidates)
+        except RequestError:
+            self._observer.scheduled(request, self._clock.now() - began, None)
+            raise
+        self._observer.scheduled(request, self._clock.now() - began, result)
+        if _prefers_cached(request.headers) and not _is_cached(arrival.pipeline, request, result):
+            error = PreconditionFailedError()
+            error.scheduling = result.as_failed()
+            raise error
+        return result
+
+    def _routing(self, pipeline: Pipeline, request: Request, result: SchedulingResult, started: float) -> Routing:
+        """Reserve what a request takes, and return its routing; raises BlockedError."""
+        reservations = self._assume(request, result)
+        try:
+            for plugin in pipeline.of(PreRequest):
+                self._guard.call(PreRequest.role, plugin, plugin.pre_request, request, result)
+            self._observer.routed(request, result, self._clock.now() - started)
+        except BaseException as error:  # nobody else would give it back
+            for reservation in reservations:
+                reservation.release(None)
+            if isinstance(error, RequestError):
+                error.scheduling = result.as_failed()
+            raise
+        routing = Routing(
+            request,
+            result,
+            self._credit(request, result),
+            pipeline,
+            guard=self._guard,
+            observer=self._observer,
+            find=self._store.find,
+            outliers=self._outliers,
+            settled=self._reservations.settle,
+            reservations=reservations,
+        )
+        if self._outliers.on_trial:
+            self._outliers.picked(routing.slot)
+        self._reservations.assume(routing, started)
+        if ATTEMPT_COUNT in request.headers:
+            self._attempts.opened(routing)
+            routing.tell_end(self._attempts.ended)
+        if self._evictions.started(routing):
+            routing.tell_end(self._evictions.ended)
+        return routing
+
+    def _check_others(self, arrival: Arrival, candidates: Candidates, error: RequestError | BlockedError) -> None:
+        """Raise the error unless a request could be scheduled if all candidates had room."""
+        try:
+            arrival.pipeline.scheduler.schedule(arrival.request, self._screened(arrival, candidates))
+        except AllBusyError:  # filters drop those that are full
+            return
+        except (RequestError, BlockedError):
+            raise error from None
+
+    def _screened(self, arrival: Arrival, candidates: Candidates) -> Candidates:
+        """Return the candidates that the quota of its tenant allows for, and that all screeners keep."""
+        if self._quotas.is_active:
+            candidates = self._within_quota(arrival.request, candidates)
+        screeners = arrival.pipeline.of(Screener)
+        if not screeners:
+            return candidates
+        masks = [
+            self._guard.call(Screener.role, screener, screener.mask, arrival.request, candidates)
+            for screener in screeners
+        ]
+        kept = [mask for mask in masks if not isinstance(mask, Failure)]
+        if not kept:
+            return candidates
+        left = candidates.keep(np.logical_and.reduce(kept))
+        if not len(left):
+            raise ScreenedOutError
+        return left
+
+    def _within_quota(self, request: Request, candidates: Candidates) -> Candidates:
+        """Return the candidates that the quota of its tenant allows for.
+
+        Raises OverQuotaError where the request is too large for all of them, and BlockedError where it is not for some,
+        and none of these fits beside what is under way.
+        """
+        quotas = self._quotas
+        large = quotas.fits_single(request, candidates)
+        fits = None if large is None else quotas.fitting(request, candidates)
+        if fits is None:
+            return candidates
+        left = candidates.keep(fits)
+        if not len(left):
+            blocked = quotas.shortage(request, candidates)
+            if blocked is not None:
+                raise BlockedError(blocked)
+        return left
+
+    def _assume(self, request: Request, result: SchedulingResult) -> Sequence[Reservation]:
+        """Reserve what the request takes of the quota of its tenant; raises BlockedError."""
+        if not self._quotas.is_active:
+            return ()
+        primary = result.primary
+        legs = [leg.slot for leg in result.profiles.values() if leg is not None and leg.slot != primary.slot]
+        reservation = self._quotas.assume(request, primary.candidates.snapshot, primary.slot, legs)
+        if isinstance(reservation, Blocked):
+            raise BlockedError(reservation)
+        return (reservation,)
+
+    def _admit(self, admitter: Admitter[Any], request: Request, candidates: Candidates) -> Awaitable[None] | None:
+        try:
+            awaited = self._guard.call(Admitter.role, admitter, admitter.admit, request, candidates)
+        except RequestError as error:
+            raise AdmissionDeniedError(error) from error
+        return None if isinstance(awaited, Failure) else awaited
+
+    def _credit(self, request: Request, result: SchedulingResult) -> Credit:
+        """Credit the request to its target, and to the targets of the other legs."""
+        costs = request.get(IN_FLIGHT_COST) or _NO_COSTS
+        flow = Flow(request.fairness_id, request.priority)
+        ledger = self._store.ledger
+        primary = result.primary
+        slot = primary.slot
+        legs: Sequence[Ticket] = ()
+        if len(result.profiles) > 1:
+            legs = [
+                ledger.open(leg.slot, costs.get(profile, 0), flow)
+                for profile, leg in result.profiles.items()
+                if leg is not None and leg.slot != slot
+            ]
+        return Credit(ledger.open(slot, costs.get(primary.profile, 0), flow), legs)
+
+    def _eligible(self, snapshot: Snapshot, subset: Subset | None) -> Positions:
+        slots = snapshot.available
+        return slots if subset is None or not self._use_subset else slots[subset.mask(snapshot, slots)]
+
+
+def none_eligible(snapshot: Snapshot) -> RequestError:
+    """Return the refusal for want of candidates: those of the gateway's subset, or all of the pool."""
+    if len(snapshot.slots) and not len(snapshot.available):
+        return UnavailableError(detail=f"none of {len(snapshot.slots)} endpoints can be reached")
+    return NoEndpointsError()
+
+
+def _prefers_cached(headers: Headers) -> bool:
+    """Return whether the preferences contain `if-available`, with or without a value and parameters."""
+    if headers.first_of(PREFER) is None:
+        return False
+    return any(_IF_AVAILABLE.search(value) for name, value in headers.fields() if name == PREFER)
+
+
+def _is_cached(pipeline: Pipeline, request: Request, result: SchedulingResult) -> bool:
+    """Return whether the target is expected to hold the beginning of the prompt, by any producer of matches."""
+    keys = {datum for producer in pipeline.of(Producer) for datum in producer.writes if isinstance(datum, DataKey)}
+    matches = [request.get(key) for key in keys if key.name == PREFIX_MATCH.name]
+    return any(match is not None and match.matched_blocks[result.primary.slot] > 0 for match in matches)

@@ -1,0 +1,467 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A routed request: its destination, and its ledger entries, which are closed exactly once."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from typing import Literal, Protocol
+
+from epp.framework.endpoint import Endpoint
+from epp.framework.errors import PluginFailedError, RequestError, SupersededError
+from epp.framework.guard import Failure, Guard, PluginObserver
+from epp.framework.request import Headers, Request
+from epp.framework.response import Response, Usage
+from epp.framework.result import SchedulingResult
+from epp.framework.roles import Metadata, MetadataValue, PreRequest, ResponseHeaders, ResponseReporter, ResponseTiming
+from epp.routing.bodies import UsageReader
+from epp.routing.datastore import Credit
+from epp.routing.director.decision import Decision
+from epp.routing.director.pipeline import Pipeline
+from epp.routing.director.reservations import Reservation
+from epp.routing.outliers import Failure as EndpointFailure
+from epp.routing.outliers import OutlierDetector, Verdict
+
+SERVER_ERROR = 500
+CLIENT_ERROR = 400
+_HASHED_BYTES = 4096
+_NO_HEADERS = Headers()
+
+
+class Cause(StrEnum):
+    """How a routed request ended."""
+
+    NATURAL = "natural"
+    """The response is complete."""
+    CLIENT_DISCONNECT = "client-disconnect"
+    """The gateway closed the exchange before that: the client left, for all that is known."""
+    SERVER_LOST = "server-lost"
+    """The gateway closed the exchange in the midst of the response, and the model server takes no connections."""
+    UNSEEN = "unseen"
+    """The gateway closed the exchange after the headers of a response whose body it does not show: complete or cut."""
+    EVICTED = "evicted"
+    """It was ended to make room for a request of higher priority."""
+    SUPERSEDED = "superseded"
+    """The gateway sent it again."""
+    ERROR = "error"
+    """The exchange broke, or this program failed."""
+
+
+class RoutingObserver(PluginObserver):
+    """No-op callbacks; override those of interest."""
+
+    __slots__ = ()
+
+    def response_started(self, routing: "Routing") -> None:
+        """Record the headers of a response."""
+
+    def first_piece(self, routing: "Routing") -> None:
+        """Record the first piece of the body of a response."""
+
+    def expired(self, routing: "Routing") -> None:
+        """Record that a routed request counts for its endpoint no more, since that has not answered for too long."""
+
+    def completed(self, routing: "Routing", cause: Cause) -> None:
+        """Record the end of a routed request."""
+
+
+class ShowsHeaders(Protocol):
+    """A gateway, as far as it is known."""
+
+    @property
+    def shows_response_headers(self) -> bool:
+        """Whether it has shown those of any response."""
+
+
+def _unnoted(_: object) -> None:
+    pass
+
+
+class Routing:
+    """The wire reports what it sees of the response; after `complete` reports have no effect."""
+
+    __slots__ = (
+        "_awaits_token",
+        "_completed",
+        "_credit",
+        "_evict",
+        "_eviction",
+        "_find",
+        "_gateway",
+        "_guard",
+        "_is_unseen",
+        "_last_piece_at",
+        "_observer",
+        "_on_end",
+        "_outliers",
+        "_pipeline",
+        "_reservations",
+        "_response_headers",
+        "_served_address",
+        "_settled",
+        "_tell_interval",
+        "_usage",
+        "ended_at",
+        "first_byte_at",
+        "is_committed",
+        "is_stream",
+        "processing_seconds",
+        "request",
+        "response_bytes",
+        "result",
+        "served",
+        "status",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        result: SchedulingResult,
+        credit: Credit,
+        pipeline: Pipeline,
+        *,
+        guard: Guard,
+        observer: RoutingObserver,
+        find: Callable[[str], tuple[int, Endpoint] | None],
+        outliers: OutlierDetector,
+        reservations: Sequence[Reservation] = (),
+        settled: "Callable[[Routing], None]" = _unnoted,
+    ) -> None:
+        """`reservations` are told what happens, and released with the credit.
+
+        `settled` is called once or more, first as the endpoint has answered, or as the request is given up or ends.
+        """
+        self.request = request
+        self.result = result
+        self.status = 0
+        """HTTP status of the response; 0 before it came."""
+        self.response_bytes = 0
+        self.first_byte_at: float | None = None
+        """Seconds on the clock."""
+        self.ended_at: float | None = None
+        """Seconds on the clock, where the observer is told later."""
+        self.served: Endpoint = result.targets[0]
+        """The endpoint that serves it, as far as is known."""
+        self.is_committed = False
+        """Whether the endpoint has answered."""
+        self.is_stream = request.body.streaming
+        """Whether the response comes piece by piece: it was asked for like that, or is an event stream."""
+        self.processing_seconds = 0.0
+        """Time that the exchange spent on the response; 0 where it does not measure that."""
+        self._credit = credit
+        self._reservations = reservations
+        self._settled = settled
+        self._gateway: ShowsHeaders | None = None
+        self._pipeline = pipeline
+        self._guard = guard
+        self._observer = observer
+        self._find = find
+        self._outliers = outliers
+        self._served_address = ""
+        self._response_headers = _NO_HEADERS
+        self._usage: UsageReader | None = None
+        self._tell_interval: Callable[[float], None] | None = None
+        self._last_piece_at = 0.0
+        self._completed = False
+        self._awaits_token = True
+        self._is_unseen = False
+        self._on_end: tuple[Callable[[Routing], None], ...] = ()
+        self._evict: Callable[[], None] | None = None
+        self._eviction: tuple[RequestError, bool] | None = None
+
+    @property
+    def slot(self) -> int:
+        """Slot of the endpoint that is credited."""
+        return self._credit.slot
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the client may have got a part of the body."""
+        return self.first_byte_at is not None or self._is_unseen
+
+    def tell_end(self, on_end: "Callable[[Routing], None]") -> None:
+        """Call `on_end` when the request ends; until then it can be evicted."""
+        self._on_end = (*self._on_end, on_end)
+
+    @property
+    def is_evictable(self) -> bool:
+        """Whether it may be evicted until it ends."""
+        return bool(self._on_end) and not self._completed
+
+    def let_evict(self, evict: Callable[[], None]) -> None:
+        """Call `evict` if the request is to be ended before its response is, once: the error is in `eviction` then."""
+        if not self.is_evictable:
+            return
+        self._evict = evict
+        if self._eviction is not None:
+            evict()
+
+    def evict(self, error: RequestError, *, even_if_answered: bool) -> bool:
+        """End the request with an error soon; return False where it has ended."""
+        if self._completed:
+            return False
+        self._eviction = error, even_if_answered
+        if self._evict is not None:
+            self._evict()
+        return True
+
+    def supersede(self, error: SupersededError) -> None:
+        """Release what it holds at once, and end it soon: the gateway has sent it again."""
+        self._release(failed=False)
+        self.evict(error, even_if_answered=True)
+
+    def let_expire(self, gateway: ShowsHeaders) -> None:
+        """Let the request expire only once the gateway is known to show the headers of responses."""
+        self._gateway = gateway
+
+    def expire(self) -> bool:
+        """Release what it holds while its exchange is open; return False where its answer may have been missed."""
+        if self._gateway is not None and not self._gateway.shows_response_headers:
+            return False
+        self._settled(self)
+        self._release(failed=False)
+        self._observer.expired(self)
+        self._tell_end()
+        return True
+
+    @property
+    def eviction(self) -> RequestError | None:
+        """The error to end the request with; None where it has ended, or is answered and to be spared then."""
+        if self._eviction is None or self._completed:
+            return None
+        error, even_if_answered = self._eviction
+        return error if even_if_answered or not self.is_answered else None
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What routed it."""
+        return self._pipeline
+
+    @property
+    def decision(self) -> Decision:
+        """Why it goes where it goes."""
+        return Decision(self.request, self.result)
+
+    @property
+    def control_names(self) -> list[str]:
+        """Headers of the client that must not reach the endpoint."""
+        return self._pipeline.control_names(self.request.headers)
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens as the endpoint counted them; None where the response does not say, or not yet."""
+        return None if self._usage is None else self._usage.usage
+
+    @property
+    def tells_cached(self) -> bool:
+        """Whether the response says how many tokens of the prompt came from a cache."""
+        return self._usage is not None and self._usage.tells_cached
+
+    def time_pieces(self, tell_interval: Callable[[float], None]) -> None:
+        """Tell the seconds between two pieces of the body, from now on."""
+        self._tell_interval = tell_interval
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the body of the response is read for the tokens in it."""
+        return self._usage is not None
+
+    def served_by(self, hostport: str) -> None:
+        """Record the address that the gateway really used: a fallback, perhaps.
+
+        Nothing counts for an endpoint that took the address of one of the targets since.
+        """
+        is_news, self._served_address = hostport != self._served_address, hostport
+        destination = self.result.destination
+        expected: Endpoint | None = None
+        if hostport in destination.addresses:  # perhaps the address of a proxy in front of the target
+            number = destination.addresses.index(hostport)
+            expected = destination.targets[number]
+            if number and is_news:
+                self._outliers.passed_over(destination.targets[:number])
+        found = self._find(hostport if expected is None else expected.hostport)
+        if found is None or self._completed:
+            return
+        slot, served = found
+        if expected is None or not served.identity.is_another_than(expected.identity):
+            moved = slot != self._credit.slot
+            self.served = served
+            self._credit.move(slot)
+            if moved:
+                for reservation in self._reservations:
+                    reservation.move(self.result.primary.candidates.snapshot, slot)
+
+    def needs_response(self, *, event_stream: bool) -> bool:
+        """Whether plugins need the body of the response to be shown."""
+        needs = self._pipeline.response_needs
+        return needs.body or (needs.streams and event_stream)
+
+    def response_started(
+        self,
+        status: int,
+        headers: Callable[[], Headers],
+        *,
+        event_stream: bool,
+        count_tokens: bool = True,
+        failure: EndpointFailure | None = None,
+    ) -> dict[str, str]:
+        """Record status and kind of body of the response; return the headers that plugins add.
+
+        `headers` reads those of the response: only once, and only where a plugin sees responses. `failure` is what the
+        response says about the endpoint.
+        """
+        self.status = status
+        if failure is not None:
+            self._failed(failure)
+        elif CLIENT_ERROR <= status < SERVER_ERROR:
+            self._outliers.succeeded(self.served, self.request.model)
+        self._commit()
+        self.is_stream = self.is_stream or event_stream
+        if self._pipeline.sees_responses:
+            self._response_headers = headers()
+        if count_tokens and not self.request.body.skip_response:
+            self._usage = UsageReader(event_stream=event_stream)
+        added: dict[str, str] = {}
+        for plugin in self._pipeline.of(ResponseHeaders):
+            found = self._guard.call(
+                ResponseHeaders.role, plugin, plugin.response_headers, self.request, self._response()
+            )
+            if not isinstance(found, Failure):
+                added.update(found)
+        self._observer.response_started(self)
+        return added
+
+    def report(self) -> Metadata:
+        """Return the dynamic metadata that plugins send to the gateway at the end of the response."""
+        metadata: dict[str, dict[str, MetadataValue]] = {}
+        for plugin in self._pipeline.of(ResponseReporter):
+            found = self._guard.call(ResponseReporter.role, plugin, plugin.report, self.request, self._response())
+            if not isinstance(found, Failure):
+                for namespace, values in found.items():
+                    metadata.setdefault(namespace, {}).update(values)
+        return metadata
+
+    def response_piece(self, piece: bytes, *, last: bool, now: Callable[[], float]) -> None:
+        """Record a piece of the response body: the first one shows that the prompt has been computed.
+
+        `now` tells the seconds on the clock, which count for the first piece and the last one, and for all of a stream.
+        """
+        self.response_bytes += len(piece)
+        if self._usage is not None:
+            self._usage.feed(piece, last=last)
+        if self._awaits_token and piece and self.status < CLIENT_ERROR and self._has_content:
+            self._first_token()
+            self._time("first_token", now() - self.request.received_at)
+        if self.first_byte_at is None and piece:
+            self.first_byte_at = self._last_piece_at = now()
+            self._observer.first_piece(self)
+        elif self._tell_interval is not None and piece:
+            at = now()
+            self._tell_interval(at - self._last_piece_at)
+            self._last_piece_at = at
+        if last and self.first_byte_at is not None and not self._awaits_token:
+            self._time("ended", now() - self.first_byte_at)
+
+    def response_unseen(self, now: float, *, event_stream: bool) -> None:
+        """Record that the body will not be shown: the headers stand for its first byte.
+
+        Not for that of an event stream, whose headers most servers send before the first token is there.
+        """
+        self._is_unseen = True
+        if not event_stream:
+            self.first_byte_at = now
+        self._first_token()
+
+    def complete(self, cause: Cause) -> None:
+        """Release the credit of the endpoints and all reservations; only the first call counts."""
+        if self._completed:
+            return
+        self._completed = True
+        if not self.is_committed:
+            self._settled(self)
+        if cause in (Cause.EVICTED, Cause.SUPERSEDED) and self._eviction is not None and not self.status:
+            self.status = self._eviction[0].status
+        if self._awaits_token and self.status:
+            self._end_without_token(cause)
+        self._release(failed=self.status >= SERVER_ERROR)
+        if cause is not Cause.CLIENT_DISCONNECT or not self.status or not self._inquire():
+            self._observer.completed(self, cause)
+        self._tell_end()
+
+    def _inquire(self) -> bool:
+        """Find out whether it was the model server that left; return False where it cannot be asked."""
+        self.ended_at = self._outliers.now
+        return self._outliers.inquire(self.served, self._told)
+
+    def _told(self, verdict: Verdict) -> None:
+        lost = verdict is Verdict.REFUSES
+        if lost:
+            self._credit.fail()
+            if self._awaits_token:
+                self._take_back()
+        self._observer.completed(self, Cause.SERVER_LOST if lost else Cause.CLIENT_DISCONNECT)
+
+    def _commit(self) -> None:
+        if self.is_committed:
+            return
+        self.is_committed = True
+        self._settled(self)
+        for reservation in self._reservations:
+            reservation.commit()
+
+    def _first_token(self) -> None:
+        self._awaits_token = False
+        self._outliers.succeeded(self.served, self.request.model)
+        self._commit()
+        self._credit.first_token()
+        for reservation in self._reservations:
+            reservation.first_token()
+
+    @property
+    def _has_content(self) -> bool:
+        return self._usage is None or self._usage.has_content
+
+    def _failed(self, failure: EndpointFailure) -> None:
+        self._outliers.failed(self.served, failure, _hash_of(self.request), self.request.model)
+
+    def _end_without_token(self, cause: Cause) -> None:
+        if self.status >= CLIENT_ERROR:
+            self._take_back()
+        elif cause is Cause.UNSEEN:
+            self._outliers.succeeded(self.served, self.request.model)
+        elif cause is Cause.NATURAL:
+            if self.request.model:  # an empty response, or an error with status 200
+                self._failed(EndpointFailure.SERVER)
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """Tell plugins that nothing of the prompt is at the endpoint."""
+        for plugin in self._pipeline.of(PreRequest):
+            with suppress(PluginFailedError):
+                self._guard.call(PreRequest.role, plugin, plugin.request_failed, self.request, self.result)
+
+    def _release(self, *, failed: bool) -> None:
+        self._credit.close(failed=failed)
+        if self._reservations:
+            reservations, self._reservations = self._reservations, ()
+            for reservation in reservations:
+                reservation.release(self.usage)
+
+    def _tell_end(self) -> None:
+        listeners, self._on_end = self._on_end, ()
+        for on_end in listeners:
+            on_end(self)
+
+    def _time(self, event: Literal["first_token", "ended"], seconds: float) -> None:
+        for plugin in self._pipeline.of(ResponseTiming):
+            method = plugin.first_token if event == "first_token" else plugin.ended
+            self._guard.call(ResponseTiming.role, plugin, method, self.request, self._response(), seconds)
+
+    def _response(self) -> Response:
+        events = 0 if self._usage is None else self._usage.events
+        return Response(self.served, self._served_address, self.status, self._response_headers, self.usage, events)
+
+
+def _hash_of(request: Request) -> int:
+    """Return a hash of what is asked, by the ends of the prompt, which may be long."""
+    prompt = request.body.prompt
+    return hash((request.size_bytes, prompt[:_HASHED_BYTES], prompt[-_HASHED_BYTES:]))

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that go nowhere: where they would go, by the same steps as others, and without any effect."""
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from copy import copy
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import msgspec
+
+from epp.admission.flow_control import Evictions, FlowControlSettings, GuardedDetector, guarded
+from epp.admission.flow_control.queues import Queues
+from epp.admission.quotas import Quotas
+from epp.framework.addresses import Subset
+from epp.framework.candidates import Candidates
+from epp.framework.clock import Clock
+from epp.framework.errors import RequestError, StartingError
+from epp.framework.flow_control import SaturationDetector
+from epp.framework.guard import Guard, SchedulingObserver
+from epp.framework.printable import printable
+from epp.framework.quotas import Blocked, QuotaSource
+from epp.framework.request import Headers, Request
+from epp.framework.result import SchedulingResult
+from epp.framework.roles import Admitter
+from epp.framework.snapshot import Snapshot
+from epp.routing.datastore import Datastore
+from epp.routing.director.arrivals import Arrival, BlockedError, QueueDirective
+from epp.routing.director.attempts import Attempts
+from epp.routing.director.observers import DirectorObserver
+from epp.routing.director.pipeline import ParsedBody, Pipeline, ReadingBody
+from epp.routing.director.policies import PoolPolicies
+from epp.routing.director.reading import IncomingRequest, path_of, read
+from epp.routing.director.requests import give_flow, request_of
+from epp.routing.director.reservations import Reservations
+from epp.routing.director.router import PERHAPS_ELSEWHERE, Router, none_eligible
+from epp.routing.director.shedding import UsualDetector, shed
+from epp.routing.outliers import OutlierDetector
+
+_MOST_PROBLEMS = 20
+_MOST_PROBLEM = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """What would become of a request."""
+
+    request: Request
+    outcome: SchedulingResult | RequestError
+    snapshot: Snapshot
+    eligible: int = 0
+    """Endpoints among which the gateway allows to pick."""
+    screened: int = 0
+    """Endpoints of these after screeners and quotas."""
+    waits: str = ""
+    """What it would wait for, before it goes where it would go if it went now; empty for nothing."""
+    problems: tuple[str, ...] = ()
+    """Of plugins that failed."""
+    seconds: float = 0.0
+    """How long the decision took."""
+
+
+class _Trace(SchedulingObserver, DirectorObserver):
+    """What is known of one simulation beside its outcome."""
+
+    def __init__(self) -> None:
+        self.eligible = 0
+        self.screened = 0
+        self.problems: list[str] = []
+
+    def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:  # noqa: ARG002
+        """Note how many there were."""
+        self.screened = left
+
+    def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:  # noqa: ARG002
+        """Note the problem."""
+        if len(self.problems) < _MOST_PROBLEMS:
+            self.problems.append(printable(f"{plugin}: {problem}", _MOST_PROBLEM))
+
+
+class Simulation:
+    """Says where requests would go, of one pipeline and one moment; to be used on the event loop of the director.
+
+    Nothing that lasts is touched: no seed is drawn, nothing is reserved, charged, counted or observed, no hook runs
+    after the pick, and plugins see by `dry_run` of request and snapshot that they have nothing to remember.
+    """
+
+    def __init__(
+        self,
+        store: Datastore,
+        pipeline: Pipeline,
+        clock: Clock,
+        *,
+        snapshot: Snapshot | None,
+        policies: PoolPolicies,
+        quotas: Quotas,
+        queues: Queues | None,
+        outliers: OutlierDetector,
+        use_subset: bool,
+        is_closed: bool,
+    ) -> None:
+        self._trace = trace = _Trace()
+        self._guard = guard = Guard(trace)
+        self.pipeline = replace(pipeline, scheduler=pipeline.scheduler.observed_by(trace))
+        """The one that decides."""
+        self._clock = clock
+        self._snapshot = msgspec.structs.replace(snapshot or store.snapshot(), dry_run=True)
+        self._policies = policies
+        self._quotas = quotas.twin(pipeline.of(QuotaSource), guard=guard)
+        self._queues = queues
+        self._use_subset = use_subset
+        self._is_closed = is_closed
+        self._router = Router(
+            store,
+            self.pipeline,
+            clock,
+            observer=trace,
+            guard=guard,
+            evictions=Evictions(clock),
+            quotas=self._quotas,
+            reservations=Reservations(clock),
+            attempts=Attempts(),
+            outliers=outliers,
+            use_subset=use_subset,
+        )
+
+    def read(
+        self, headers: Headers, body: bytes, subset: Subset | None
+    ) -> tuple[IncomingRequest, ParsedBody | ReadingBody]:
+        """Return what routing needs of a request, or a generator that reads it in turns; raises a RequestError."""
+        call = IncomingRequest(self.pipeline, path_of(headers), headers, len(body), subset)
+        return call, read(call, body, incomplete=False)
+
+    def refusal(self, headers: Headers, error: RequestError) -> Simulated:
+        """Return what becomes of a request that cannot be read."""
+        request = Request("", headers=headers, path=path_of(headers), dry_run=True)
+        return Simulated(request=request, outcome=error, snapshot=self._snapshot)
+
+    def run(self, call: IncomingRequest, parsed: ParsedBody, *, seed: int) -> Simulated:
+        """Return what would become of a request that has been read."""
+        started = perf_counter()
+        trace = self._trace
+        trace.problems.clear()
+        trace.eligible = trace.screened = 0
+        request = Request(
+            "", body=parsed.body, headers=call.headers, path=call.path, size_bytes=call.size_bytes, dry_run=True
+        )
+        waits = ""
+        outcome: SchedulingResult | RequestError
+        try:
+            request = request_of(
+                call,
+                parsed,
+                self._policies,
+                seed=seed,
+                now=self._clock.now(),
+                observer=trace,
+                use_subset=self._use_subset,
+                dry_run=True,
+            )
+            if self._is_closed:
+                raise StartingError
+            give_flow(request, self.pipeline, self._guard)
+            arrival = Arrival(self.pipeline, request, call.subset, iter(self.pipeline.of(Admitter)))
+            outcome, waits = self._decided(arrival)
+        except RequestError as error:
+            outcome = error
+        except BlockedError as error:
+            outcome = error.blocked.error()
+        return Simulated(
+            request=request,
+            outcome=outcome,
+            snapshot=self._snapshot,
+            eligible=trace.eligible,
+            screened=trace.screened,
+            waits=waits,
+            problems=tuple(trace.problems),
+            seconds=perf_counter() - started,
+        )
+
+    def _decided(self, arrival: Arrival) -> tuple[SchedulingResult | RequestError, str]:
+        """Return what becomes of a request, and what it waits for before that; raises what refuses it."""
+        request, settings = arrival.request, self.pipeline.flow_control
+        if self._quotas.is_active:
+            self._quotas.check_single(request)
+        candidates = self._router.among(self._snapshot, arrival)
+        self._trace.eligible = len(candidates)
+        if settings is None:
+            if len(candidates):
+                shed(request, candidates, self._shedding)
+            self._check_quota(arrival)
+            return self._scheduled(arrival, candidates)
+        if not len(candidates):
+            error = none_eligible(self._snapshot)
+            if arrival.subset is not None and len(self._snapshot.available):
+                raise error  # room at other endpoints is of no use to it
+            return error, "an endpoint"
+        waits = self._wait_for_others(request)
+        try:
+            self._check_quota(arrival)
+            outcome, also = self._with_room(arrival, candidates, settings)
+        except BlockedError as error:
+            if not self._may_wait(error.blocked, settings, request):
+                raise
+            self._quotas.is_active = False  # it is decided as if the quota had room
+            try:
+                outcome, also = self._with_room(arrival, candidates, settings)
+            finally:
+                self._quotas.is_active = True
+            also = f"the quota of its tenant ({error.blocked.breach.key})"
+        return outcome, waits or also
+
+    def _with_room(
+        self, arrival: Arrival, candidates: Candidates, settings: FlowControlSettings
+    ) -> tuple[SchedulingResult | RequestError, str]:
+        """Return where a request goes among the candidates with room; among all, where none of those can serve it."""
+        settings = guarded(replace(settings, usage_limits=copy(settings.usage_limits)), self._guard)
+        room = settings.detector.fullness(candidates) < settings.ceiling(arrival.request.priority, candidates)
+        if not room.any():
+            outcome, _ = self._scheduled(arrival, candidates)
+            return outcome, "room at an endpoint"
+        try:
+            return self._scheduled(arrival, candidates.keep(room))
+        except PERHAPS_ELSEWHERE as error:
+            if room.all():
+                raise
+            try:
+                outcome, _ = self._scheduled(arrival, candidates)
+            except (RequestError, BlockedError):
+                raise error from None
+            return outcome, "room at an endpoint that can serve it"
+
+    def _scheduled(self, arrival: Arrival, candidates: Candidates) -> tuple[SchedulingResult, str]:
+        """Return where a request goes, and which admitter would hold it before; raises BlockedError."""
+        waits = ""
+        while isinstance(outcome := self._router.decide(arrival, candidates), QueueDirective):
+            waits = f"the admitter {printable(outcome.admitter.name)}"
+            _give_up(outcome.awaited)
+        if self._quotas.is_active:
+            slots = [outcome.primary.slot]
+            slots += [leg.slot for leg in outcome.profiles.values() if leg is not None and leg.slot != slots[0]]
+            blocked = self._quotas.refusal(arrival.request, self._snapshot, slots)
+            if blocked is not None:
+                raise BlockedError(blocked)
+        return outcome, waits
+
+    @property
+    def _shedding(self) -> SaturationDetector[Any]:
+        named = self.pipeline.shedding
+        return UsualDetector() if named is None else GuardedDetector(named, self._guard)
+
+    def _check_quota(self, arrival: Arrival) -> None:
+        blocked = self._router.blocked(arrival)
+        if blocked is not None:
+            raise BlockedError(blocked)
+
+    def _may_wait(self, blocked: Blocked, settings: FlowControlSettings, request: Request) -> bool:
+        """Return whether a request may wait for the quota of its tenant, and not in vain."""
+        patience = settings.of(request.priority).ttl_seconds
+        return blocked.waits and (blocked.until is None or blocked.until - self._clock.now() <= patience)
+
+    def _wait_for_others(self, request: Request) -> str:
+        """Describe the flow that is next in turn; empty without one."""
+        queues = self._queues
+        if queues is None or not queues.requests or (queues.all_held and not queues.holds(request.fairness_id)):
+            return ""
+        return f"its turn: {queues.requests} wait already"
+
+
+def _give_up(awaited: Awaitable[None]) -> None:
+    if isinstance(awaited, Coroutine):
+        awaited.close()
+    elif isinstance(awaited, asyncio.Future):
+        awaited.cancel()

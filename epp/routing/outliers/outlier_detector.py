@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints that fail are avoided at once, asked, and ejected if they go on failing; no I/O."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+
+import structlog
+
+from epp.framework.clock import Clock
+from epp.framework.endpoint import Endpoint
+from epp.routing.datastore import Change, Datastore
+from epp.routing.outliers.failures import Ask, Failure, Told, Verdict
+from epp.routing.outliers.record import OutlierSettings, Record, RequestCounts, State
+
+_LONGEST_SUSPICION_SECONDS = 3.0
+"""By then the polls themselves have found a silent endpoint to be one."""
+
+_MOST_MODELS = 1000
+"""Models of which is known which endpoint answered last."""
+_BUSY_SECONDS = 3.0
+"""An endpoint that has succeeded so shortly before it answers 429 is busy, not broken."""
+_FAILING_SECONDS = 30.0
+"""Time for which an endpoint counts as failing after a failure, unless it succeeds."""
+_STANDARD_DEVIATIONS = 3.0
+_LEAST_SHARE_OF_OTHERS = 0.8
+"""An endpoint succeeds too rarely below this share of the others' success rate, and this many deviations below it."""
+
+_WORDS = {
+    Failure.CONNECTION: "failed connections",
+    Failure.GATEWAY: "responses with 502, 503 or 504",
+    Failure.SERVER: "responses with an error of the server",
+    Failure.OVERLOAD: "responses with 429",
+    Failure.MODEL: "responses with 404 to requests for models that others serve",
+}
+
+_log = structlog.get_logger()
+
+
+class OutlierObserver:
+    """No-op callbacks; override those of interest."""
+
+    __slots__ = ()
+
+    def endpoint_suspected(self, verdict: Verdict) -> None:
+        """Record what the port of an endpoint said after a failed connection."""
+
+    def endpoint_ejected(self, cause: Failure) -> None:
+        """Record an ejection."""
+
+    def ejection_spared(self, cause: Failure) -> None:
+        """Record that an endpoint was not ejected, as too many are already."""
+
+    def endpoints_ejected(self, count: int) -> None:
+        """Record how many are ejected now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ejected:
+    """An endpoint that is ejected, and why."""
+
+    endpoint: Endpoint
+    reason: str
+    until: float
+    """Seconds on the clock; past for one that is on trial."""
+
+    def why(self, now: float) -> str:
+        """Return the reason in words."""
+        left = self.until - now
+        then = f"again in {left:.0f} s" if left >= 1 else "on trial: the next request decides"
+        return f"ejected: {self.reason}, {then}"
+
+
+class OutlierDetector:
+    """Writes to the datastore which endpoints requests avoid.
+
+    A failed connection makes an endpoint suspect: it is avoided, and its port asked at once. If it refuses, the polls
+    keep it out until it answers; if it answers, it is back, and after several such failures in a row it is ejected.
+
+    An endpoint is ejected after `consecutive_5xx` failures of any kind in a row, if other endpoints succeed meanwhile
+    or none of them fails; and when its success rate is far below that of the others. The time of ejections grows with
+    their number. When it is over, one request goes there, and its response decides.
+
+    Never is the whole pool ejected. Where all endpoints would be avoided, none is: see `Snapshot.available`.
+    """
+
+    def __init__(
+        self,
+        store: Datastore,
+        clock: Clock,
+        settings: OutlierSettings | None = None,
+        *,
+        observer: OutlierObserver | None = None,
+    ) -> None:
+        self.settings = settings or OutlierSettings()
+        self._store = store
+        self._clock = clock
+        self._observer = observer or OutlierObserver()
+        self._records: dict[int, Record] = {}
+        """By slot; of endpoints that nothing is held against, there is none."""
+        self.on_trial: set[int] = set()
+        """Slots whose next request decides; usually none."""
+        self._successes = 0
+        """Of the whole pool, since something was held against an endpoint."""
+        self._unproven: int | None = None
+        """Slot that was ejected before any other endpoint has answered."""
+        self._requests = RequestCounts(clock.now())
+        self._succeeded_at: dict[int, float] = {}
+        """Time of the last success, by slot."""
+        self._answered: dict[str, int] = {}
+        """The slot that answered last, by model."""
+        self._ask: Ask | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self.ejected: Sequence[Ejected] = ()
+        """The endpoints that are ejected; may be read in any thread."""
+        store.subscribe(self._pool_changed)
+
+    def ask_with(self, ask: Ask) -> None:
+        """Let endpoints be asked."""
+        self._ask = ask
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when the ejected endpoints change, and when there is something to sweep."""
+        self._listeners.append(listener)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is held against any endpoint."""
+        return not self._records
+
+    @property
+    def failing(self) -> Mapping[str, str]:
+        """Why endpoints fail that are used all the same, by id: no other one can take their place. In any thread."""
+        most = self.settings.consecutive_5xx
+        return {
+            record.endpoint.id: f"{record.errors} {_WORDS[record.last_failure]} in a row; used, as no other endpoint "
+            "takes its place"
+            for record in tuple(self._records.values())
+            if 0 < most <= record.errors and record.state is State.IN
+        }
+
+    @property
+    def now(self) -> float:
+        """The time on the clock."""
+        return self._clock.now()
+
+    def inquire(self, endpoint: Endpoint, tell: Told) -> bool:
+        """Ask the port of an endpoint, and tell the verdict, once; return False where it cannot be asked."""
+        if self._ask is None:
+            return False
+        self._ask(endpoint, tell)
+        return True
+
+    def picked(self, slot: int) -> None:
+        """Note that a request goes to a slot: one on trial gets no other one before the response."""
+        if slot in self.on_trial:
+            record = self._records[slot]
+            record.last(self._clock.now(), self.settings.base_ejection_seconds)
+            self._put(slot, record, State.TRIED)
+
+    def succeeded(self, endpoint: Endpoint, model: str = "") -> None:
+        """Note a response that is no failure."""
+        slot = self._store.slot_of(endpoint)
+        if slot is None:
+            return
+        if self._answered.get(model) != slot:
+            if len(self._answered) >= _MOST_MODELS:
+                self._answered.clear()
+            self._answered[model] = slot
+        now = self._succeeded_at[slot] = self._clock.now()
+        if not self._records:
+            return
+        self._successes += 1
+        if slot != self._unproven:
+            self._unproven = None
+        self._requests.add(now, success=True)
+        record = self._records.get(slot)
+        if record is None:
+            return
+        record.requests.add(now, success=True)
+        record.acquit()
+        if record.state in (State.ON_TRIAL, State.TRIED):
+            _log.info("endpoint is used again", endpoint=endpoint.id)
+            record.failed_at = now  # its ejections are forgotten from now on
+            self._put(slot, record, State.IN)
+        self._drop_clean(slot, record)
+
+    def failed(self, endpoint: Endpoint, failure: Failure, asked: int = 0, model: str = "") -> None:
+        """Note a request that failed there.
+
+        `asked` is a hash of what was asked, 0 for none: a request that is sent again and again counts once, as it may
+        be the reason. `model` is the one asked for.
+        """
+        slot = self._store.slot_of(endpoint)
+        if slot is None or not self.settings.enabled:
+            return
+        now = self._clock.now()
+        if self._is_excused(slot, failure, model, now):
+            return
+        record = self._records.get(slot) or self._begin(slot, endpoint)
+        record.age(now, self.settings)
+        record.failed_at = now
+        record.last_failure = failure
+        if record.state is State.EJECTED:
+            return  # a request that was under way
+        if record.state in (State.ON_TRIAL, State.TRIED):
+            self._eject(slot, record, failure, f"the request on trial failed ({failure.value})")
+            return
+        is_another, record.asked = not asked or asked != record.asked, asked
+        if failure is Failure.CONNECTION:
+            self._suspect(slot, record, counts=is_another)
+            return
+        if not is_another:
+            return
+        if not record.errors:
+            record.successes_before = self._successes
+        self._release_unproven(slot)
+        self._requests.add(now, success=False)
+        record.requests.add(now, success=False)
+        record.errors += 1
+        if failure is Failure.GATEWAY:
+            record.connections += 1
+        self._judge(slot, record, failure)
+
+    def _is_excused(self, slot: int, failure: Failure, model: str, now: float) -> bool:
+        """Return whether no endpoint may have the model, or the endpoint is at work and full."""
+        if failure is Failure.MODEL:
+            return self._answered.get(model, slot) == slot
+        return failure is Failure.OVERLOAD and now - self._succeeded_at.get(slot, -inf) < _BUSY_SECONDS
+
+    def suspect(self, endpoint: Endpoint) -> None:
+        """Avoid an endpoint until its port has answered, since there are signs that it has died."""
+        slot = self._store.slot_of(endpoint)
+        if slot is None or not self.settings.enabled or self._ask is None:
+            return
+        record = self._records.get(slot) or self._begin(slot, endpoint)
+        if record.state is State.IN:
+            self._suspect(slot, record, counts=False)
+
+    def passed_over(self, endpoints: Sequence[Endpoint]) -> None:
+        """Note that the gateway went on to the next in its list: it had no connection to these."""
+        for endpoint in endpoints:
+            self.failed(endpoint, Failure.CONNECTION)
+
+    def sweep(self) -> None:
+        """End what has had its time, and forget what is long ago."""
+        now = self._clock.now()
+        for slot, record in list(self._records.items()):
+            record.age(now, self.settings)
+            if record.until <= now:
+                if record.state is State.SUSPECTED:
+                    self._put(slot, record, State.IN)
+                elif record.state in (State.EJECTED, State.TRIED):
+                    self._put(slot, record, State.ON_TRIAL)
+            self._drop_clean(slot, record)
+
+    def _begin(self, slot: int, endpoint: Endpoint) -> Record:
+        record = self._records[slot] = Record(endpoint, self._clock.now())
+        self._tell()
+        return record
+
+    def _suspect(self, slot: int, record: Record, *, counts: bool) -> None:
+        """Avoid an endpoint until its port has been asked; without means to ask, count the failure at once."""
+        record.has_failed = counts or (record.has_failed and record.state is State.SUSPECTED)
+        if record.state is State.SUSPECTED:
+            return  # many requests may fail at one moment
+        endpoint = record.endpoint
+        record.last(self._clock.now(), _LONGEST_SUSPICION_SECONDS)
+        self._put(slot, record, State.SUSPECTED)
+        if not self.inquire(endpoint, lambda verdict: self._told(endpoint, verdict)):
+            self._told(endpoint, Verdict.ANSWERS)
+
+    def _told(self, endpoint: Endpoint, verdict: Verdict) -> None:
+        self._observer.endpoint_suspected(verdict)
+        slot = self._store.slot_of(endpoint)
+        record = None if slot is None else self._records.get(slot)
+        if slot is None or record is None or record.state is not State.SUSPECTED:
+            return
+        if verdict is Verdict.REFUSES:  # the polls keep it out, and bring it back as it answers
+            record.acquit()
+            self._put(slot, record, State.IN)
+            self._drop_clean(slot, record)
+            return
+        if verdict is Verdict.ANSWERS:
+            self._put(slot, record, State.IN)
+        if record.has_failed:
+            record.connections += 1
+            self._judge(slot, record, Failure.CONNECTION)
+        self._drop_clean(slot, record)
+
+    def _judge(self, slot: int, record: Record, failure: Failure) -> None:
+        settings = self.settings
+        if 0 < settings.consecutive_gateway_failure <= record.connections:
+            self._eject(slot, record, failure, f"{record.connections} {_WORDS[failure]} in a row")
+        elif 0 < settings.consecutive_5xx <= record.errors and self._others_do_better(slot, record):
+            is_proven = self._successes > record.successes_before
+            self._eject(slot, record, failure, f"{record.errors} {_WORDS[failure]} in a row")
+            if not is_proven and record.state is State.EJECTED:
+                self._unproven = slot
+        elif self._succeeds_too_rarely(record):
+            failed, succeeded = record.requests.failures, record.requests.successes
+            reason = f"{failed} of {failed + succeeded} requests failed, a far larger share than at the others"
+            self._eject(slot, record, failure, reason)
+        elif record.errors == settings.consecutive_5xx:
+            _log.warning(
+                "endpoint fails and is used all the same, as no other one takes its place",
+                endpoint=record.endpoint.id,
+                failures=f"{record.errors} {_WORDS[failure]} in a row",
+            )
+            self._tell()
+
+    def _release_unproven(self, failed: int) -> None:
+        """Let the endpoint return that was ejected before another one has answered: that fails as well."""
+        slot, self._unproven = self._unproven, None
+        record = None if slot is None or slot == failed else self._records.get(slot)
+        if slot is not None and record is not None and record.state is State.EJECTED:
+            self._put(slot, record, State.IN)
+
+    def _others_do_better(self, slot: int, record: Record) -> bool:
+        """Return whether the requests are not to blame: others have succeeded meanwhile, or none of them fails."""
+        if self._successes > record.successes_before:
+            return True
+        earliest = self._clock.now() - _FAILING_SECONDS
+        return not any(
+            other.failed_at > max(earliest, self._succeeded_at.get(each, -inf))
+            for each, other in self._records.items()
+            if each != slot
+        )
+
+    def _succeeds_too_rarely(self, record: Record) -> bool:
+        """Compare the success rate with that of the others; by counts, as few endpoints have no spread of rates."""
+        least, own, pool = self.settings.success_rate_request_volume, record.requests, self._requests
+        count = own.failures + own.successes
+        others = pool.failures + pool.successes - count
+        if not 0 < least <= min(count, others):
+            return False
+        rate = (pool.successes - own.successes + 1) / (others + 2)  # never 1: Laplace's rule of succession
+        deviation = sqrt(rate * (1 - rate) / count)
+        return own.successes / count < min(rate - _STANDARD_DEVIATIONS * deviation, rate * _LEAST_SHARE_OF_OTHERS)
+
+    def _eject(self, slot: int, record: Record, cause: Failure, reason: str) -> None:
+        out = sum(other.state.is_ejected for other in self._records.values() if other is not record)
+        if out >= self.settings.most_ejected(self._store.count):
+            self._observer.ejection_spared(cause)
+            if record.state.is_ejected:
+                self._put(slot, record, State.IN)
+            return
+        record.ejections += 1
+        record.reason = reason
+        record.acquit()
+        record.requests = RequestCounts(self._clock.now())
+        seconds = self.settings.seconds_of(record.ejections)
+        record.last(self._clock.now(), seconds)
+        self._observer.endpoint_ejected(cause)
+        _log.warning(
+            "endpoint ejected",
+            endpoint=record.endpoint.id,
+            reason=reason,
+            seconds=seconds,
+            remedy="look at the server's log",
+        )
+        self._put(slot, record, State.EJECTED)
+
+    def _put(self, slot: int, record: Record, state: State) -> None:
+        was_ejected, record.state = record.state.is_ejected, state
+        if state is State.ON_TRIAL:
+            self.on_trial.add(slot)
+        else:
+            self.on_trial.discard(slot)
+        self._store.avoid(slot, avoided=state.is_avoided)
+        if was_ejected or state.is_ejected:
+            self._changed()
+
+    def _drop_clean(self, slot: int, record: Record) -> None:
+        if record.is_clean:
+            del self._records[slot]
+
+    def _pool_changed(self, change: Change) -> None:
+        removed = {slot for slot, _ in change.removed}
+        for slot in removed:
+            self._records.pop(slot, None)
+            self._succeeded_at.pop(slot, None)
+        self.on_trial -= removed
+        if self._unproven in removed:
+            self._unproven = None
+        if change.removed or change.added:
+            self._keep_within_limit()
+            self._changed()
+
+    def _keep_within_limit(self) -> None:
+        """Let endpoints return, the ones first that would anyway, where the pool has become too small for them."""
+        out = [(record.until, slot) for slot, record in self._records.items() if record.state.is_ejected]
+        for _, slot in sorted(out)[: max(len(out) - self.settings.most_ejected(self._store.count), 0)]:
+            self._put(slot, self._records[slot], State.IN)
+
+    def _changed(self) -> None:
+        self.ejected = tuple(
+            Ejected(record.endpoint, record.reason, record.until)
+            for record in self._records.values()
+            if record.state.is_ejected
+        )
+        self._observer.endpoints_ejected(len(self.ejected))
+        self._tell()
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()

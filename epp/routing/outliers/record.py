@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When an endpoint counts as an outlier, and its failures: in a row, and as a share of its requests."""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from epp.framework.endpoint import Endpoint
+from epp.routing.outliers.failures import Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutlierSettings:
+    """When endpoints are ejected, and for how long."""
+
+    enabled: bool = True
+    """Whether responses count for or against endpoints at all."""
+    consecutive_gateway_failure: int = 3
+    """Failed connections, and responses with 502, 503 or 504, in a row; 0 for never."""
+    consecutive_5xx: int = 5
+    """Failed requests of any kind in a row, unless the other endpoints fail as well; 0 for never."""
+    success_rate_request_volume: int = 20
+    """Requests within the window before success rates are compared, at the endpoint and at the others; 0 for never."""
+    base_ejection_seconds: float = 10.0
+    """Time of the first ejection, above 0; the second takes twice as long, and so on."""
+    max_ejection_seconds: float = 300.0
+    """Longest time of an ejection."""
+    max_ejection_percent: float = 50.0
+    """Largest part of the pool that is ejected at a time: of two or more one at least, never all; 0 for none."""
+
+    def most_ejected(self, endpoints: int) -> int:
+        """Return how many of so many endpoints may be ejected at a time."""
+        if endpoints < 2 or self.max_ejection_percent <= 0:  # noqa: PLR2004  one is all there is
+            return 0
+        return min(max(int(endpoints * self.max_ejection_percent / 100), 1), endpoints - 1)
+
+    def seconds_of(self, ejections: int) -> float:
+        """Return the time of the ejection of this number, from 1."""
+        return min(self.base_ejection_seconds * ejections, self.max_ejection_seconds)
+
+
+class State(Enum):
+    """Whether requests may go there."""
+
+    IN = auto()
+    SUSPECTED = auto()
+    """A connection failed: its port is being asked."""
+    EJECTED = auto()
+    ON_TRIAL = auto()
+    """The time of its ejection is over: one request may go there."""
+    TRIED = auto()
+    """That request has gone there."""
+
+    @property
+    def is_ejected(self) -> bool:
+        """Whether it counts as one of those that are ejected."""
+        return self in _OUT
+
+    @property
+    def is_avoided(self) -> bool:
+        """Whether no request goes there while there are others."""
+        return self in _AVOIDED
+
+
+_OUT = frozenset({State.EJECTED, State.ON_TRIAL, State.TRIED})
+_AVOIDED = frozenset({State.SUSPECTED, State.EJECTED, State.TRIED})
+HALF_WINDOW_SECONDS = 15.0
+
+
+class RequestCounts:
+    """Successful and failed requests of the last 15 to 30 seconds, in two halves that begin for all at one time."""
+
+    __slots__ = ("_half", "_now", "_past")
+
+    def __init__(self, now: float) -> None:
+        self._half = now // HALF_WINDOW_SECONDS
+        self._now, self._past = [0, 0], [0, 0]
+        """Failures and successes."""
+
+    @property
+    def failures(self) -> int:
+        """Failed requests."""
+        return self._now[0] + self._past[0]
+
+    @property
+    def successes(self) -> int:
+        """Successful requests."""
+        return self._now[1] + self._past[1]
+
+    def add(self, now: float, *, success: bool) -> None:
+        """Count a request."""
+        self.age(now)
+        self._now[success] += 1
+
+    def age(self, now: float) -> None:
+        """Drop what is older than the window; everything, where the clock was set back."""
+        half = now // HALF_WINDOW_SECONDS
+        if half != self._half:
+            self._now, self._past = [0, 0], self._now if half == self._half + 1 else [0, 0]
+            self._half = half
+
+
+@dataclass(slots=True)
+class Record:
+    """Failures in a row, and what followed from them; all times are seconds on the clock."""
+
+    endpoint: Endpoint
+    failed_at: float
+    state: State = State.IN
+    until: float = 0.0
+    """End of the present state, unless something ends it before."""
+    seconds: float = 0.0
+    """Time of the present state."""
+    has_failed: bool = False
+    """Whether a request is the reason for suspicion, as opposed to a connection of our own that ended."""
+    asked: int = 0
+    """Hash of what the last failed request asked."""
+    requests: RequestCounts = field(init=False)
+    """Requests since its first failure."""
+    connections: int = 0
+    """Failed connections in a row, each although the port answered afterwards; those of 502, 503 and 504 too."""
+    errors: int = 0
+    """Responses that are failures, in a row."""
+    successes_before: int = 0
+    """Successes of the whole pool before the first of these."""
+    ejections: int = 0
+    """Ejections in the past; one is forgotten in each base ejection time."""
+    last_failure: Failure = Failure.CONNECTION
+    reason: str = ""
+    """Why it was ejected last."""
+
+    def __post_init__(self) -> None:
+        """Begin to count its requests."""
+        self.requests = RequestCounts(self.failed_at)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is held against the endpoint."""
+        held = self.connections or self.errors or self.ejections or self.requests.failures
+        return self.state is State.IN and not held
+
+    def last(self, now: float, seconds: float) -> None:
+        """Let the present state last so long from now."""
+        self.until, self.seconds = now + seconds, seconds
+
+    def acquit(self) -> None:
+        """Forget the failures in a row: it has answered a request."""
+        self.connections = self.errors = 0
+
+    def age(self, now: float, settings: OutlierSettings) -> None:
+        """Let what is long ago count for less; a clock that was set back makes no time longer than it was to be."""
+        self.requests.age(now)
+        self.failed_at = min(self.failed_at, now)
+        if self.state is not State.IN:
+            self.until = min(self.until, now + self.seconds)
+            return
+        base = settings.base_ejection_seconds
+        past = int((now - self.failed_at) / base)
+        if past:
+            self.acquit()
+            self.ejections = max(self.ejections - past, 0)
+            self.failed_at += past * base

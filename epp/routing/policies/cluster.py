@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policies of one pool, from the objects of a cluster, kept up to date."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from epp.framework.inputs import InputProblem
+from epp.kube.cluster import Cluster
+from epp.kube.objects.base import Object
+from epp.kube.objects.decode import decode_object
+from epp.kube.objects.inference import InferenceModelRewrite, rewrite_faults
+from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, REWRITES, Resource
+from epp.kube.watched import Watched, WatchState
+from epp.routing.director.policies import PoolPolicies
+from epp.routing.policies.build import PoolIdentity, build_policies
+
+_MOST_PROBLEMS = 100
+_REASON_LENGTH = 500
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Kind:
+    """One kind, in the current API group and in the former one."""
+
+    current: Watched[Object]
+    former: Watched[Object]
+    uses_former: bool = False
+
+    def chosen(self) -> Watched[Object]:
+        """Return the watch that counts: as before where it is not known whether the current one is installed."""
+        if self.current.state in {WatchState.ABSENT, WatchState.CURRENT}:
+            self.uses_former = self.current.state is WatchState.ABSENT
+        return self.former if self.uses_former else self.current
+
+
+class ClusterPolicies:
+    """Objectives and rewrites; those of the former API group count where the current one is not installed.
+
+    A version of a rewrite with an invalid rule changes nothing: the previous version stays in effect. Without one, only
+    its invalid rules have no effect.
+    """
+
+    def __init__(
+        self, cluster: Cluster, pool: PoolIdentity, namespace: str, apply: Callable[[PoolPolicies], None]
+    ) -> None:
+        self._cluster = cluster
+        self._pool = pool
+        self._namespace = namespace
+        self._apply = apply
+        self._kinds: list[_Kind] = []
+        self._sound: Mapping[str, InferenceModelRewrite] = {}
+        """The last good version of each rewrite by its uid."""
+        self._changed = asyncio.Event()
+        self.warnings: tuple[str, ...] = ()
+        """Objects that are not in effect as they are written: one sentence each."""
+        self.problems: tuple[InputProblem, ...] = ()
+        """Rewrites with invalid rules; at most 100."""
+
+    async def start(self) -> None:
+        """Put the policies into effect, as soon as the API server has told whether there are any."""
+        kinds = ((OBJECTIVES, LEGACY_OBJECTIVES), (REWRITES, LEGACY_REWRITES))
+        for current, former in kinds:
+            self._kinds.append(_Kind(self._watch(current), self._watch(former)))
+        for watch in self._all():
+            watch.subscribe(lambda _: self._changed.set())
+        await asyncio.gather(*(watch.settled() for watch in self._all()))
+        self._refresh()
+
+    async def follow(self) -> None:
+        """Apply changes until cancelled; those that arrive together are one."""
+        while True:
+            await self._changed.wait()
+            self._refresh()
+
+    def _watch(self, resource: Resource) -> Watched[Object]:
+        return self._cluster.watch(resource, decode_object, namespace=self._namespace)
+
+    def _all(self) -> list[Watched[Object]]:
+        return [watch for kind in self._kinds for watch in (kind.current, kind.former)]
+
+    def _refresh(self) -> None:
+        self._changed.clear()
+        objects = [each for kind in self._kinds for each in kind.chosen().objects.values()]
+        in_effect, problems = self._last_good(objects)
+        built = build_policies(in_effect, self._pool)
+        self._apply(built.policies)
+        for warning in built.warnings:
+            if warning not in self.warnings:
+                _log.warning("policy not as written", reason=warning)
+        for problem in problems:
+            if problem.kept and problem not in self.problems:
+                _log.warning("object not in effect", object=problem.object, reason=problem.reason, kept=True)
+        self.warnings = built.warnings
+        self.problems = problems
+        _log.info("policies applied", objectives=built.objectives, rewrites=built.rewrites)
+
+    def _last_good(self, objects: list[Object]) -> tuple[list[Object], tuple[InputProblem, ...]]:
+        """Return the versions that count, and what is wrong with newer ones."""
+        sound: dict[str, InferenceModelRewrite] = {}
+        in_effect: list[Object] = []
+        problems: list[InputProblem] = []
+        for each in objects:
+            if not isinstance(each, InferenceModelRewrite) or each.metadata.is_terminating:
+                in_effect.append(each)
+                continue
+            uid = each.metadata.uid or each.id
+            reason = "; ".join(rewrite_faults(each))
+            last = self._sound.get(uid) if reason else each
+            if last is not None:
+                sound[uid] = last
+            counts = each if last is None else last
+            in_effect.append(counts)
+            if reason and self._pool.has(counts):
+                title = f"InferenceModelRewrite {each.id}"
+                problems.append(InputProblem("cluster", title, reason[:_REASON_LENGTH], int(last is not None)))
+        self._sound = sound
+        return in_effect, tuple(problems[:_MOST_PROBLEMS])

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of all endpoints for people: a table on a terminal or a log line, at the start and after changes."""
+
+import asyncio
+import contextlib
+import io
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import structlog
+
+from epp.framework.datalayer import Contact, Unresolved
+from epp.framework.endpoint import Endpoint
+from epp.pool.collectors import Condition, Conditions
+from epp.routing.outliers import OutlierDetector
+
+MAX_ROWS = 20
+_MAX_CHARACTERS = 300
+_DEFAULT_NAMESPACE = "default/"
+_FIRST_CHECKS = 40
+"""Checks whether all endpoints have answered for the first time; a silent one is known to be that after 3 s."""
+_CHECK_SECONDS = 0.1
+_SHORTEST_GAP_SECONDS = 1.0
+_LONGEST_GAP_SECONDS = 30.0
+"""Time between a change and its report, in which further changes are collected; it grows with each report in a row."""
+_QUIET_SECONDS = 60.0
+_UNRESOLVED_CHECK_SECONDS = 2.0
+_STDERR = 2
+_IMPERFECT = frozenset({Contact.READ_IN_PART, Contact.NO_PAGE, Contact.FAILING})
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointState:
+    """One endpoint, in words."""
+
+    name: str
+    address: str
+    """As people write it: a URL for HTTPS, the host name where one was given."""
+    contact: Contact
+    used: bool
+    why: str
+    remedy: str
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether there is something to do about it."""
+        return not self.used or self.contact in _IMPERFECT
+
+    def as_fields(self) -> Mapping[str, object]:
+        """Return the fields for logs and `/healthz`."""
+        return {
+            "endpoint": self.name,
+            "address": self.address,
+            "used": self.used,
+            "why": self.why,
+            "remedy": self.remedy or None,
+        }
+
+
+def endpoint_states(
+    known: Iterable[tuple[Endpoint, Condition]],
+    unresolved: Iterable[Unresolved],
+    ejected: Mapping[str, Condition] = MappingProxyType({}),
+) -> list[EndpointState]:
+    """Return the states of the endpoints of a pool, then of those that are left out of it.
+
+    `ejected` has conditions by id that count for endpoints that would be used otherwise.
+    """
+    states = [
+        EndpointState(
+            _name(endpoint.id),
+            _address(endpoint),
+            condition.contact,
+            condition.used,
+            _printable(condition.why or condition.contact),
+            _printable(condition.remedy),
+        )
+        for endpoint, asked in known
+        for condition in (ejected.get(endpoint.id, asked) if asked.used else asked,)
+    ]
+    return states + [
+        EndpointState(
+            _name(one.id),
+            one.host,
+            Contact.UNRESOLVED,
+            used=False,
+            why=_printable(f"the name {one.host} has no address: {one.reason}"),
+            remedy="correct the name, or write an IP address; it is looked up again and again",
+        )
+        for one in unresolved
+    ]
+
+
+class EndpointReport:
+    """Tells of all endpoints once each has been asked, and again when one changes; changes are collected."""
+
+    def __init__(
+        self,
+        conditions: Conditions,
+        unresolved: Callable[[], Sequence[Unresolved]],
+        terminal: io.TextIOBase | None,
+        *,
+        outliers: OutlierDetector | None = None,
+    ) -> None:
+        self._conditions = conditions
+        self._unresolved = unresolved
+        self._terminal = terminal
+        self._changed = asyncio.Event()
+        self._told: dict[str, Contact] = {}
+        self._told_unresolved: set[str] = set()
+        conditions.subscribe(self._changed.set)
+        self._outliers = outliers
+        if outliers is not None:
+            outliers.subscribe(self._changed.set)
+
+    @property
+    def states(self) -> list[EndpointState]:
+        """The states of all endpoints; may be read in any thread."""
+        return endpoint_states(self._conditions.all, self._unresolved(), self._ejected())
+
+    def _ejected(self) -> Mapping[str, Condition]:
+        """Return the conditions of endpoints at which requests fail; in any thread."""
+        outliers = self._outliers
+        if outliers is None or not outliers.ejected:
+            return {}
+        now, remedy = outliers.now, "look at the server's log"
+        failing = {name: Condition(Contact.FAILING, why, remedy) for name, why in outliers.failing.items()}
+        return failing | {
+            each.endpoint.id: Condition(Contact.EJECTED, each.why(now), remedy) for each in outliers.ejected
+        }
+
+    async def follow(self) -> None:
+        """Tell at the start and after changes, until cancelled."""
+        loop = asyncio.get_running_loop()
+        await self._wait_for_first_answers()
+        gap, told_at = _SHORTEST_GAP_SECONDS, loop.time()
+        while True:
+            self._changed.clear()
+            if await asyncio.to_thread(self.tell):  # of thousands of endpoints, it takes a while
+                told_at = loop.time()
+            await self._wait_for_change()
+            gap = _SHORTEST_GAP_SECONDS if loop.time() - told_at > _QUIET_SECONDS else gap
+            await asyncio.sleep(gap)
+            gap = min(2 * gap, _LONGEST_GAP_SECONDS)
+
+    def tell(self) -> bool:
+        """Tell of all endpoints, unless nothing has changed since the last time; return whether it did."""
+        states = self.states
+        contacts = {state.name: state.contact for state in states}
+        if contacts == self._told:
+            return False
+        self._told = contacts
+        self._told_unresolved = {name for name, contact in contacts.items() if contact is Contact.UNRESOLVED}
+        if self._terminal is not None:
+            from epp.telemetry.endpoint_table import as_text  # noqa: PLC0415  loads rich
+
+            self._terminal.write(as_text(states, _terminal_width()))
+            return True
+        attention = [state for state in states if state.needs_attention]
+        log = _log.warning if attention else _log.info
+        log(
+            "endpoints",
+            total=len(states),
+            used=sum(state.used for state in states),
+            attention=[state.as_fields() for state in attention[:MAX_ROWS]],
+            attention_not_shown=max(len(attention) - MAX_ROWS, 0),
+        )
+        return True
+
+    async def _wait_for_change(self) -> None:
+        """Wait for a change of a condition, or of the endpoints without an address, which only discovery knows of."""
+        while not self._changed.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_UNRESOLVED_CHECK_SECONDS):
+                    await self._changed.wait()
+            unresolved = {_name(one.id) for one in self._unresolved()}
+            if unresolved != self._told_unresolved:
+                return
+
+    async def _wait_for_first_answers(self) -> None:
+        for _ in range(_FIRST_CHECKS):  # not for a time, in which this program may have been busy with its own start
+            await asyncio.sleep(_CHECK_SECONDS)
+            if all(condition.contact is not Contact.NOT_ASKED for _, condition in self._conditions.all):
+                return
+
+
+def _name(identity: str) -> str:
+    return identity.removeprefix(_DEFAULT_NAMESPACE)
+
+
+def _address(endpoint: Endpoint) -> str:
+    place = f"{endpoint.host}:{endpoint.port}" if endpoint.host else endpoint.hostport
+    return f"https://{place}" if endpoint.tls else place
+
+
+def _printable(text: str) -> str:
+    """Return a text that servers may have had a part in, fit for a terminal."""
+    text = text[:_MAX_CHARACTERS]
+    return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
+
+
+def _terminal_width() -> int:
+    try:
+        return os.get_terminal_size(_STDERR).columns
+    except OSError:
+        return 80

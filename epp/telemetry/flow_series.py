@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of flow control: time in queues, how requests left them, what waits, and how full pool and queues are."""
+
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from epp.admission.flow_control import AT_ONCE, QUEUEING_OUTCOME, FlowControl, Limits, Outcome, Waiting
+from epp.framework.candidates import Candidates
+from epp.framework.clock import Clock
+from epp.framework.flow_control import SaturationDetector
+from epp.framework.plugin_metrics import Legacy
+from epp.framework.request import DataKey, Request
+from epp.framework.snapshot import METRICS_AT, Snapshot
+from epp.framework.stages import saturation_of
+from epp.telemetry.buckets import QUEUE_SECONDS, SCHEDULING_SECONDS
+from epp.telemetry.families import Families, Gauges
+from epp.telemetry.request_series import OTHER, RequestSeries, Series
+
+_PREFIX = "flow_control_"
+_OLDER = "inference_extension_flow_control_"
+_REQUEST = ("model_name", "target_model_name", "fairness_id", "priority")
+_MAX_PRIORITIES = 64
+"""Priorities that have series of their own: objects name them."""
+_MOST_FLOWS = 1024
+"""Fairness ids, each at its priority, that have series of their own where there is no model among the labels."""
+_QUEUED: DataKey[Series] = DataKey("queue-series")
+"""The series of a request that waits."""
+
+
+class FlowSeries:
+    """Counts requests and queues; series by labels of clients are those of `requests`, bounded as they are."""
+
+    def __init__(self, pool_name: str, clock: Clock, requests: RequestSeries, families: Families) -> None:
+        self._pool = pool_name
+        self._clock = clock
+        self._requests = requests
+        self._priorities: dict[int, str] = {}
+        self._entered: set[tuple[str, ...]] = set()
+
+        def gauges(name: str, text: str, *labels: str, legacy: bool = False) -> Gauges:
+            older = Legacy(f"{_OLDER}{name}", labels) if legacy else None
+            return families.gauges(f"{_PREFIX}{name}", text, labels, older)
+
+        in_queue = (*_REQUEST, "outcome", "inference_pool")
+        self._seconds = families.histograms(
+            f"{_PREFIX}request_queue_duration_seconds",
+            "Time in a queue, by how it ended; 0 for a request that went at once or was turned away.",
+            QUEUE_SECONDS,
+            in_queue,
+            Legacy(f"{_OLDER}request_queue_duration_seconds", in_queue),
+        )
+        entering = ("fairness_id", "priority", "outcome")
+        self._enqueue_seconds = families.histograms(
+            f"{_PREFIX}request_enqueue_duration_seconds",
+            "Time to put a request into its queue, or to find that it may not wait.",
+            SCHEDULING_SECONDS,
+            entering,
+            Legacy(f"{_OLDER}request_enqueue_duration_seconds", entering),
+        )
+        self._cycle_seconds = families.histograms(
+            f"{_PREFIX}dispatch_cycle_duration_seconds",
+            "Time of one look at the queues, with the routing of what is released.",
+            SCHEDULING_SECONDS,
+            (),
+            Legacy(f"{_OLDER}dispatch_cycle_duration_seconds"),
+        ).labels()
+        self._ended = families.counters(
+            f"{_PREFIX}requests_total",
+            "Requests by how flow control ended for them.",
+            ("outcome", "priority", "inference_pool"),
+        )
+        waiting = (*_REQUEST, "inference_pool")
+        self._size = gauges("queue_size", "Requests that wait.", *waiting, legacy=True)
+        self._bytes = gauges("queue_bytes", "Bytes of the bodies of requests that wait.", *waiting, legacy=True)
+        self._saturation = gauges(
+            "pool_saturation",
+            "How full the endpoints of a stage are together by the detector (`prefill`, `decode`; those without a role "
+            "decode), and the larger of the two (`effective`): from 1 on they are full; 1 for an empty pool.",
+            "inference_pool",
+            "stage",
+            legacy=True,
+        )
+        self._stale = gauges(
+            "stale_endpoints",
+            "Endpoints whose metrics are missing, or too old for the detector to trust them.",
+            "detector",
+        )
+        self._of_band = tuple(
+            gauges(
+                f"capacity_utilization_{name}",
+                f"{what} that wait at a priority, as a share of its limit.",
+                "priority",
+                "inference_pool",
+            )
+            for name, what in (("requests", "Requests"), ("bytes", "Bytes of bodies"))
+        )
+        self._of_all = tuple(
+            gauges(
+                f"global_capacity_utilization_{name}",
+                f"{what} that wait, as a share of the limit for all priorities; absent without one.",
+                "inference_pool",
+            )
+            for name, what in (("requests", "Requests"), ("bytes", "Bytes of bodies"))
+        )
+
+    def queued(self, waiting: Waiting) -> None:
+        """Count a request that begins to wait."""
+        request = waiting.queued.request
+        series = self._series(request)
+        request.put(_QUEUED, series)
+        series.with_more(self._size, self._pool).inc()
+        series.with_more(self._bytes, self._pool).value += waiting.size_bytes
+
+    def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
+        """Count a request that waits no more, or is turned away; one that goes at once is counted as it is routed."""
+        series = request.get(_QUEUED)
+        if series is None:
+            if outcome is not Outcome.DISPATCHED:
+                self._count(request, self._series(request), outcome, seconds, release=True)
+            return
+        request.drop(_QUEUED)
+        series.with_more(self._size, self._pool).dec()
+        series.with_more(self._bytes, self._pool).value -= request.size_bytes
+        self._count(request, series, outcome, seconds, release=True)
+
+    def enqueued(self, request: Request, seconds: float, *, waits: bool) -> None:
+        """Record how long it took to put a request into its queue."""
+        stay = request.get(QUEUEING_OUTCOME)
+        outcome = Outcome.NOT_YET_FINALIZED if waits or stay is None else stay.outcome
+        series = self._series(request)
+        flow = series.labels[2:]
+        if flow not in self._entered:
+            flow = flow if len(self._entered) < _MOST_FLOWS else (OTHER, self._priority(request.priority))
+            self._entered.add(flow)
+        self._enqueue_seconds.labels(*flow, outcome.value).observe(seconds)
+        self._requests.release(series, self._clock.now())
+
+    def cycled(self, seconds: float) -> None:
+        """Record how long a look at the queues took."""
+        self._cycle_seconds.observe(seconds)
+
+    def routed(self, request: Request, series: Series) -> None:
+        """Count a request that went at once, by the series that it has."""
+        if request.get(QUEUEING_OUTCOME) is AT_ONCE:
+            self._count(request, series, Outcome.DISPATCHED, 0.0)
+
+    def refused(self, request: Request | None) -> None:
+        """Count a request that was let through at once, and refused all the same."""
+        if request is not None and request.get(QUEUEING_OUTCOME) is AT_ONCE:
+            self._count(request, self._series(request), Outcome.DISPATCHED, 0.0, release=True)
+
+    def show(self, snapshot: Snapshot, flow: FlowControl | None, now: float) -> None:
+        """Set the gauges to what waits now; None where flow control is off."""
+        for gauge in (self._saturation, self._stale, *self._of_band, *self._of_all):
+            gauge.clear()
+        if flow is None:
+            return
+        settings, queues = flow.settings, flow.queues
+        self._show_detector(settings.detector, Candidates(snapshot, snapshot.available, now=now))
+        for gauge, share in zip(
+            self._of_all, _shares(queues.requests, queues.size_bytes, settings.limits), strict=True
+        ):
+            if share is not None:
+                gauge.labels(self._pool).set(share)
+        for priority in {*settings.priorities_with(0), *queues.priorities[:_MAX_PRIORITIES]}:
+            band = queues.bands.get(priority)
+            requests, size_bytes = (0, 0) if band is None else (len(band), band.size_bytes)
+            limits = settings.of(priority).limits
+            for gauge, share in zip(self._of_band, _shares(requests, size_bytes, limits), strict=True):
+                if share is not None:
+                    gauge.labels(str(priority), self._pool).set(share)
+
+    def _show_detector(self, detector: SaturationDetector[Any], pool: Candidates) -> None:
+        for stage, share in saturation_of(detector, pool)._asdict().items():
+            if share is not None:
+                self._saturation.labels(self._pool, stage).set(share)
+        oldest = detector.oldest_metrics_seconds
+        if oldest < inf:
+            fresh = pool.now - pool.values(METRICS_AT) <= oldest
+            self._stale.labels(detector.name).set(len(pool) - int(np.count_nonzero(fresh)))
+
+    def _count(
+        self, request: Request, series: Series, outcome: Outcome, seconds: float, *, release: bool = False
+    ) -> None:
+        series.with_more(self._seconds, outcome.value, self._pool).observe(seconds)
+        self._ended.labels(outcome.value, self._priority(request.priority), self._pool).inc()
+        if release:
+            self._requests.release(series, self._clock.now())
+
+    def _series(self, request: Request) -> Series:
+        return self._requests.hold(request.body.model, request.model, request.fairness_id, str(request.priority))
+
+    def _priority(self, priority: int) -> str:
+        label = self._priorities.get(priority)
+        if label is None:
+            if len(self._priorities) >= _MAX_PRIORITIES:
+                return OTHER
+            label = self._priorities[priority] = str(priority)
+        return label
+
+
+def _shares(requests: int, size_bytes: int, limits: Limits) -> tuple[float | None, float | None]:
+    """Return which shares of the limits are used; None where there is no limit."""
+    return (
+        requests / limits.requests if limits.requests else None,
+        size_bytes / limits.size_bytes if limits.size_bytes else None,
+    )

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of a pool's hardware: reachable endpoints, their cost, the busy part of it, and picks by accelerator."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from epp.framework import ACCELERATOR_SELECTION, Request
+from epp.framework.accelerators.tag import AcceleratorTag
+from epp.framework.records import Derivation
+from epp.framework.result import SchedulingResult
+from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, Snapshot
+from epp.telemetry.families import Counters, Families
+from epp.telemetry.prices import PRICE_DERIVATIONS, count_unpriced
+from epp.telemetry.request_series import MAX_COMBINATIONS, OTHER
+
+_LABELS = ("name", "accelerator")
+
+
+class HardwareSeries:
+    """Gauges by accelerator, as of the snapshot shown last."""
+
+    def __init__(self, pool_name: str, families: Families) -> None:
+        self._name = pool_name
+        self._ready = families.gauges("accelerator_ready_endpoints", "Reachable endpoints by accelerator.", _LABELS)
+        self._cost = families.gauges(
+            "accelerator_cost_per_hour",
+            "US dollars an hour for the reachable endpoints with a known price, by accelerator.",
+            _LABELS,
+        )
+        self._busy_cost = families.gauges(
+            "accelerator_busy_cost_per_hour",
+            "Of these dollars, those for endpoints that have requests of this picker in flight.",
+            _LABELS,
+        )
+        self._unpriced = families.gauges(
+            "endpoints_without_price",
+            "Endpoints with accelerators, or of unknown hardware, whose price is unknown.",
+            ("name",),
+        ).labels(pool_name)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Set all gauges to what the snapshot has."""
+        self._unpriced.set(count_unpriced(snapshot))
+        for gauge in (self._ready, self._cost, self._busy_cost):
+            gauge.clear()
+        tags = snapshot.records(ACCELERATOR)
+        slots_by_name = defaultdict(list)
+        names = tags.derive_objects(hardware_name)
+        for slot in snapshot.available.tolist():
+            slots_by_name[names[slot]].append(slot)
+        costs = tags.derive_numbers(AcceleratorTag.cost_per_hour)
+        busy = snapshot.column(IN_FLIGHT) > 0
+        for name, found in slots_by_name.items():
+            slots = np.array(found, dtype=np.intp)
+            priced = slots[~np.isnan(costs[slots])]
+            self._ready.labels(self._name, name).set(len(slots))
+            if len(priced):
+                self._cost.labels(self._name, name).set(float(costs[priced].sum()))
+                self._busy_cost.labels(self._name, name).set(float(costs[priced[busy[priced]]].sum()))
+
+
+def hardware_name(tag: AcceleratorTag) -> str:
+    """Return the class of an accelerator; its model, or at least its kind, where it has none."""
+    return tag.primary_class or tag.model or tag.kind.value
+
+
+HARDWARE_DERIVATIONS: Sequence[Derivation] = (
+    *PRICE_DERIVATIONS,
+    (np.object_, hardware_name),
+    (np.float64, AcceleratorTag.cost_per_hour),
+)
+"""What is derived of the tag of each endpoint."""
+
+
+class SelectionSeries:
+    """Counts the pick of each profile; accelerators beyond 256 combinations are counted under `other`."""
+
+    def __init__(self, counter: Counters) -> None:
+        self._counter = counter
+        self._known: set[tuple[str, str, str]] = set()
+
+    def count(self, request: Request, result: SchedulingResult) -> None:
+        """Count the picks for a request."""
+        asked = request.get(ACCELERATOR_SELECTION)
+        for profile, leg in result.profiles.items():
+            if leg is None:
+                continue
+            tag = leg.candidates.snapshot.records(ACCELERATOR).values[leg.slot]
+            labels = hardware_name(tag), profile, "" if asked is None else asked.of(profile).policy
+            if labels not in self._known:
+                if len(self._known) >= MAX_COMBINATIONS:
+                    labels = OTHER, *labels[1:]
+                self._known.add(labels)
+            self._counter.labels(*labels).inc()

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log lines of requests: one each when it ends, or every step. No line holds text of a prompt."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from epp.admission.flow_control import QUEUEING_OUTCOME, Outcome, Waiting
+from epp.framework import Request, SchedulingResult
+from epp.framework.clock import Clock, SystemClock
+from epp.framework.errors import ClientGoneError, InternalError, RequestError
+from epp.framework.headers import OBJECTIVE, REQUEST_ID
+from epp.framework.printable import printable
+from epp.framework.result import ProfileResult
+from epp.framework.snapshot import Snapshot
+from epp.routing.director import Cause, Decision, DirectorObserver, Refusal, Rewrite, Routing, top_values
+from epp.routing.director.tracing import TRACE
+from epp.telemetry.request_line import REQUEST_EVENT
+
+_LINES_FROM = 2
+_STEPS_FROM = 4
+_MOST_WHY = 300
+_log = structlog.get_logger()
+
+
+def request_log(verbosity: int) -> tuple[DirectorObserver, ...]:
+    """Return what logs requests at this verbosity (the `-v` flag): nothing below 2, every step from 4 on."""
+    if verbosity < _LINES_FROM:
+        return ()
+    lines = RequestLog(SystemClock())
+    return (StepLog(), lines) if verbosity >= _STEPS_FROM else (lines,)
+
+
+class RequestLog(DirectorObserver):
+    """One line for each request, as it ends; all lines have the same fields, null where they do not apply."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def completed(self, routing: Routing, cause: Cause) -> None:
+        """Log a request that was routed."""
+        request, decision, usage = routing.request, routing.decision, routing.usage
+        first, ended = routing.first_byte_at, routing.ended_at
+        scores, share = decision.scores(), decision.cached_share
+        _log.info(
+            REQUEST_EVENT,
+            request_id=printable(request.id),
+            model=printable(request.body.model),
+            **_policies(request),
+            **_stay(request),
+            endpoint=routing.served.name,
+            address=routing.served.hostport,
+            status=routing.status or None,
+            outcome=cause.value,
+            reason=None,
+            why=decision.why(routing.served, scores),
+            profile=routing.result.primary.profile,
+            scores={name: round(score, 3) for name, score in scores.items()},
+            cached_share=None if share is None else round(share, 3),
+            ttft_seconds=None if first is None else round(first - request.began_at, 6),
+            duration_seconds=round((self._clock.now() if ended is None else ended) - request.began_at, 6),
+            prompt_tokens=None if usage is None else usage.prompt_tokens,
+            cached_tokens=None if usage is None else usage.cached_tokens,
+            completion_tokens=None if usage is None else usage.completion_tokens,
+            **_trace(request),
+        )
+
+    def refused(self, refusal: Refusal) -> None:
+        """Log a request that was not routed."""
+        error = refusal.error
+        left = isinstance(error, ClientGoneError)
+        _log.info(
+            REQUEST_EVENT,
+            request_id=printable(refusal.headers.get(REQUEST_ID, "")),
+            model=printable(refusal.model),
+            **_policies(refusal.request),
+            **_stay(refusal.request),
+            endpoint=None,
+            address=None,
+            status=None if left else error.status,
+            outcome=Cause.CLIENT_DISCONNECT.value if left else "refused",
+            reason=error.reason or error.code,
+            why=_why(error),
+            profile=None,
+            scores=None,
+            cached_share=None,
+            ttft_seconds=None,
+            duration_seconds=round(refusal.seconds, 6),
+            prompt_tokens=None,
+            cached_tokens=None,
+            completion_tokens=None,
+            **_trace(refusal.request),
+        )
+
+
+def _policies(request: Request | None) -> dict[str, Any]:
+    """Return what objectives, rewrites and its tenant made of a request; null for one that could not be read."""
+    if request is None:
+        return dict.fromkeys(("target_model", "rewrite", "objective", "priority", "fairness_id"))
+    return {
+        "target_model": printable(request.model) if request.rewrites_model else None,
+        "rewrite": request.rewritten_by or None,
+        "objective": printable(request.headers.first_of(*OBJECTIVE) or "") or None,
+        "priority": request.priority,
+        "fairness_id": printable(request.fairness_id),
+    }
+
+
+def _trace(request: Request | None) -> Mapping[str, str]:
+    """Return the ids of its trace; nothing where requests are not traced."""
+    trace = None if request is None else request.get(TRACE)
+    return {} if trace is None else trace.ids
+
+
+def _stay(request: Request | None) -> dict[str, Any]:
+    """Return how long a request was in a queue, and how that ended; null for one that was in none."""
+    stay = None if request is None else request.get(QUEUEING_OUTCOME)
+    if stay is None or not stay.waited:
+        return {"queue_seconds": None, "queue_outcome": None}
+    return {"queue_seconds": round(stay.seconds, 6), "queue_outcome": stay.outcome.value}
+
+
+class StepLog(DirectorObserver):
+    """A line for each step of each request."""
+
+    def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
+        """Log which rule chose the model."""
+        _step(
+            request,
+            "model rewritten",
+            rewrite=rewrite.name,
+            generic=rewrite.generic,
+            model=printable(request.body.model),
+            target_model=printable(request.model),
+        )
+
+    def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:
+        """Log how many endpoints may serve the request before any profile runs."""
+        _step(
+            request,
+            "candidates",
+            pool=len(snapshot.slots),
+            reachable=len(snapshot.available),
+            in_subset=eligible,
+            after_screeners=left,
+        )
+
+    def held(self, request: Request, plugin: str) -> None:
+        """Log that an admitter lets the request wait."""
+        _step(request, "held", plugin=plugin)
+
+    def queued(self, waiting: Waiting) -> None:
+        """Log that the request waits for room at an endpoint."""
+        request = waiting.queued.request
+        _step(request, "queued", flow=printable(waiting.flow), priority=waiting.priority, bytes=waiting.size_bytes)
+
+    def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
+        """Log what became of it in flow control."""
+        _step(request, "flow control", outcome=outcome.value, queue_seconds=round(seconds, 6))
+
+    def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
+        """Log each filter, scorer and picker, and what the aggregator made of them."""
+        for name, leg in result.profiles.items():
+            if leg is None:
+                error = result.errors.get(name)
+                _step(request, "profile failed", profile=name, why="" if error is None else _why(error))
+            else:
+                self._profile(request, leg)
+        destination = result.destination
+        _step(
+            request,
+            "destination",
+            aggregator=result.aggregator,
+            profile=result.primary.profile,
+            endpoints=[target.name for target in destination.targets],
+            addresses=list(destination.addresses),
+            headers=sorted(destination.headers),
+            scheduling_seconds=round(scheduling_seconds, 6),
+            why=Decision(request, result).why(),
+        )
+
+    def response_started(self, routing: Routing) -> None:
+        """Log the headers of the response."""
+        _step(routing.request, "response started", endpoint=routing.served.name, status=routing.status)
+
+    def first_piece(self, routing: Routing) -> None:
+        """Log the first piece of the response."""
+        _step(routing.request, "first piece", endpoint=routing.served.name, bytes=routing.response_bytes)
+
+    def completed(self, routing: Routing, cause: Cause) -> None:
+        """Log the last piece of the response, or what came instead."""
+        _step(routing.request, "last piece", outcome=cause.value, bytes=routing.response_bytes)
+
+    def _profile(self, request: Request, leg: ProfileResult) -> None:
+        for step in leg.filters:
+            _step(
+                request,
+                "filter",
+                profile=leg.profile,
+                plugin=step.plugin,
+                before=step.before,
+                after=step.after,
+                problem=_kind(step.problem),
+            )
+        for trace in leg.scores:
+            _step(
+                request,
+                "scorer",
+                profile=leg.profile,
+                plugin=trace.plugin,
+                weight=trace.weight,
+                top=_rounded(top_values(leg.candidates, trace.scores)),
+                problem=_kind(trace.problem),
+            )
+        _step(
+            request,
+            "picker",
+            profile=leg.profile,
+            plugin=leg.picker,
+            picked=[target.name for target in leg.targets],
+            top=_rounded(top_values(leg.candidates, leg.totals)),
+        )
+
+
+def _step(request: Request, event: str, **fields: Any) -> None:
+    _log.debug(event, request_id=printable(request.id), **fields)
+
+
+def _kind(problem: str) -> str | None:
+    """Return a problem without the text of an error, which may be of a plugin's own, and of a prompt."""
+    return problem.partition(":")[0] or None
+
+
+def _rounded(values: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in values.items()}
+
+
+def _why(error: RequestError) -> str:
+    """Say why, with what only the operator may know."""
+    text = str(error) if isinstance(error, InternalError) else error.message
+    return printable(error.detail or text, _MOST_WHY)

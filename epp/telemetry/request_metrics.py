@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of requests, by model, flow and priority."""
+
+from epp.framework import Request
+from epp.framework.clock import Clock
+from epp.framework.plugin_metrics import Legacy
+from epp.framework.request import DEFAULT_FLOW, DataKey
+from epp.framework.response import Usage
+from epp.routing.director import Cause, Refusal, Rewrite, Routing
+from epp.telemetry.buckets import (
+    DURATION_SECONDS,
+    ITL_SECONDS,
+    NTPOT_SECONDS,
+    OUTPUT_TOKENS,
+    REQUEST_BYTES,
+    REQUEST_PROCESSING_SECONDS,
+    RESPONSE_BYTES,
+    RESPONSE_PROCESSING_SECONDS,
+    TOKENS,
+    TPOT_SECONDS,
+    TTFT_SECONDS,
+)
+from epp.telemetry.families import Families, Histograms
+from epp.telemetry.request_series import MAX_COMBINATIONS, RequestSeries, RewriteSeries, Series
+
+_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
+_MODELS = _LABELS[:2]
+_SERIES: DataKey[Series] = DataKey("metrics-series")
+"""The series of a routed request, from its start to its end."""
+_SUCCEEDED, _FAILED = 200, 400
+"""The least status codes of responses that count as such."""
+_ANSWERED = (Cause.NATURAL, Cause.UNSEEN)
+"""Ends that count by their status."""
+
+
+class RequestMetrics:
+    """Counts requests from their arrival to their end; those of a combination of labels share their series."""
+
+    def __init__(self, families: Families, clock: Clock, *, max_combinations: int = MAX_COMBINATIONS) -> None:
+        self._clock = clock
+
+        def histogram(name: str, text: str, bounds: tuple[float, ...], legacy: str = "") -> Histograms:
+            older = Legacy(f"inference_objective_{legacy}", _MODELS) if legacy else None
+            return families.histograms(name, text, bounds, _LABELS, older)
+
+        self._requests = families.counters(
+            "request_total",
+            "Requests routed.",
+            _LABELS,
+            Legacy("inference_objective_request_total", ("model_name", "target_model_name", "priority")),
+        )
+        self._errors = families.counters(
+            "request_error_total",
+            "Requests refused or failed.",
+            (*_LABELS, "error_code"),
+            Legacy("inference_objective_request_error_total", (*_MODELS, "error_code")),
+        )
+        running = families.gauges(
+            "request_running",
+            "Requests in flight.",
+            _LABELS,
+            Legacy("inference_objective_running_requests", ("model_name",)),
+        )
+        folded = families.counters(
+            "request_labels_folded_total",
+            "Requests counted under `other`, by the label that was replaced: model_name stands for all.",
+            ("label",),
+        )
+        self.series = RequestSeries(clock, running, folded, max_combinations=max_combinations)
+        """The series of all requests."""
+        self._rewrites = RewriteSeries(
+            families.counters(
+                "model_rewrite_decisions_total",
+                "Requests by the InferenceModelRewrite that chose their model, the model asked for and the one chosen.",
+                ("model_rewrite_name", "model_name", "target_model"),
+                Legacy(
+                    "inference_extension_model_rewrite_decisions_total",
+                    ("model_rewrite_name", "model_name", "target_model"),
+                ),
+            )
+        )
+        self._duration = histogram(
+            "request_duration_seconds",
+            "Time from the headers of a request to the end of the response.",
+            DURATION_SECONDS,
+            "request_duration_seconds",
+        )
+        self._ttft = families.histograms(
+            "request_ttft_seconds",
+            "Time from the headers of a request to the first byte of the response.",
+            TTFT_SECONDS,
+            (*_LABELS, "streaming"),
+        )
+        self._tpot = histogram(
+            "request_streaming_tpot_seconds",
+            "Of streamed responses, the time from the first byte to the end, divided by the tokens after the first.",
+            TPOT_SECONDS,
+        )
+        self._itl = histogram(
+            "request_streaming_itl_seconds", "Time between two pieces of a streamed response.", ITL_SECONDS
+        )
+        self._request_size = histogram("request_size_bytes", "Size of request bodies.", REQUEST_BYTES, "request_sizes")
+        self._response_size = histogram(
+            "response_size_bytes", "Size of response bodies.", RESPONSE_BYTES, "response_sizes"
+        )
+        self._input = histogram("request_input_tokens", "Prompt tokens.", TOKENS, "input_tokens")
+        self._cached = histogram(
+            "request_cached_tokens",
+            "Prompt tokens from the prefix cache, of requests whose response tells them.",
+            TOKENS,
+            "prompt_cached_tokens",
+        )
+        self._output = histogram("request_output_tokens", "Generated tokens.", OUTPUT_TOKENS, "output_tokens")
+        self._ntpot = histogram(
+            "request_ntpot_seconds",
+            "Duration divided by generated tokens.",
+            NTPOT_SECONDS,
+            "normalized_time_per_output_token_seconds",
+        )
+        self._processing = families.histograms(
+            "request_processing_duration_seconds",
+            "Time from the first message of a request to the answer that routes or refuses it, waiting included.",
+            REQUEST_PROCESSING_SECONDS,
+        ).labels()
+        self._response_processing = families.histograms(
+            "response_processing_duration_seconds",
+            "Time that the picker spent on the pieces of a streamed response; of others, the time from its headers to "
+            "its end.",
+            RESPONSE_PROCESSING_SECONDS,
+        ).labels()
+
+    def processed(self, seconds: float) -> None:
+        """Record how long a request was in the picker, until it was routed or refused."""
+        self._processing.observe(seconds)
+
+    def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
+        """Count a choice of a model."""
+        self._rewrites.count(request, rewrite)
+
+    def routed(self, request: Request) -> Series:
+        """Count a routed request; return its series."""
+        series = self.series.begin(request.body.model, request.model, request.fairness_id, str(request.priority))
+        request.put(_SERIES, series)
+        series.of(self._requests).inc()
+        series.of(self._request_size).observe(request.size_bytes)
+        return series
+
+    def refused(self, refusal: Refusal) -> None:
+        """Count a request that is not routed."""
+        request = refusal.request
+        if request is None:
+            series = self.series.immediate(refusal.model, refusal.model, DEFAULT_FLOW, "0")
+        else:
+            series = self.series.immediate(refusal.model, request.model, request.fairness_id, str(request.priority))
+        series.with_more(self._errors, refusal.error.code).inc()
+
+    def first_piece(self, routing: Routing) -> None:
+        """Have the times between the pieces of a streamed response recorded."""
+        series = routing.request.get(_SERIES)
+        if series is not None and routing.is_stream:
+            routing.time_pieces(series.of(self._itl).observe)
+
+    def completed(self, routing: Routing, cause: Cause) -> str:
+        """Count the end of a routed request; return its outcome: a class of status codes, or the reason of an abort."""
+        request, status = routing.request, routing.status
+        series = request.get(_SERIES)
+        if series is None:
+            return ""
+        now = self._clock.now() if routing.ended_at is None else routing.ended_at
+        if routing.first_byte_at is not None:
+            streaming = "true" if routing.is_stream else "false"
+            series.with_more(self._ttft, streaming).observe(routing.first_byte_at - request.began_at)
+        if routing.processing_seconds:
+            self._response_processing.observe(routing.processing_seconds)
+        answered = cause in _ANSWERED
+        if answered:
+            self._answered(routing, series, now)
+            if cause is not Cause.UNSEEN:
+                series.of(self._response_size).observe(routing.response_bytes)
+        outcome = f"{status // 100}xx" if answered else cause.value
+        if not answered:
+            series.with_more(self._errors, cause.value).inc()
+        elif status >= _FAILED:
+            series.with_more(self._errors, str(status)).inc()
+        elif status >= _SUCCEEDED:
+            self.series.succeeded(request.body.model, request.model)
+        self.series.end(series, now)
+        return outcome
+
+    def _answered(self, routing: Routing, series: Series, now: float) -> None:
+        """Record times and tokens of a response that came to its end."""
+        seconds = now - routing.request.began_at
+        series.of(self._duration).observe(seconds)
+        usage = routing.usage
+        if usage is None:
+            return
+        self._count_tokens(usage, series, tells_cached=routing.tells_cached)
+        tokens = usage.completion_tokens
+        if tokens:
+            series.of(self._ntpot).observe(seconds / tokens)
+        if tokens > 1 and routing.is_stream and routing.first_byte_at is not None:
+            series.of(self._tpot).observe((now - routing.first_byte_at) / (tokens - 1))
+
+    def _count_tokens(self, usage: Usage, series: Series, *, tells_cached: bool) -> None:
+        if usage.prompt_tokens:
+            series.of(self._input).observe(usage.prompt_tokens)
+        if tells_cached:
+            series.of(self._cached).observe(usage.cached_tokens)
+        if usage.completion_tokens:
+            series.of(self._output).observe(usage.completion_tokens)

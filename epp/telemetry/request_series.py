@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metric series by labels that clients choose: bounded in number and length, with priority for served models."""
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+import xxhash
+
+from epp.framework import Request
+from epp.framework.clock import Clock
+from epp.framework.request import DEFAULT_FLOW
+from epp.routing.director import Rewrite
+from epp.telemetry.families import Counters, Family, Gauges, Level, S
+
+Labels: TypeAlias = tuple[str, str, str, str]
+"""Requested model, model sent to the endpoint, fairness id, priority."""
+
+MAX_COMBINATIONS = 256
+"""Combinations of labels: about 50,000 lines on the metrics page."""
+MAX_UNKNOWN = 16
+"""Combinations of models that no endpoint is known to serve: clients can invent as many as they like."""
+MAX_CHARACTERS = 128
+MAX_PRIORITIES = 16
+"""Priorities that have series of their own once the places for combinations are used up."""
+OTHER = "other"
+_STALE_SECONDS = 3600.0
+_MAX_PROVEN = 1024
+_FIXED_FLOWS = frozenset({DEFAULT_FLOW, OTHER, ""})
+
+
+class _Rank(IntEnum):
+    """Priority of a combination: a new one may replace an idle one of a lower rank."""
+
+    UNKNOWN = 0
+    """The model is not known to be served, or there was no request for an hour."""
+    FLOW = 1
+    """A served model with a fairness id of its own."""
+    PROVEN = 2
+    """A model with a successful request."""
+    REPORTED = 3
+    """A model that an endpoint reports to serve."""
+
+
+class Series:
+    """The series of one combination of labels, each created on first use."""
+
+    __slots__ = ("_more", "_own", "labels", "last_used", "open", "rank", "running")
+
+    def __init__(self, labels: Labels, rank: _Rank) -> None:
+        self.labels = labels
+        self.rank = rank
+        self.open = 0
+        """Requests in flight."""
+        self.running: Level | None = None
+        """Gauge of the requests in flight."""
+        self.last_used = 0.0
+        """When the last request ended, in seconds on the clock."""
+        self._own: dict[Family[Any], Any] = {}
+        self._more: dict[tuple[Family[Any], tuple[str, ...]], Any] = {}
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the model is known to be served."""
+        return self.rank is not _Rank.UNKNOWN
+
+    def of(self, family: Family[S]) -> S:
+        """Return the series of a metric."""
+        series: S | None = self._own.get(family)
+        if series is None:
+            series = self._own[family] = family.labels(*self.labels)
+        return series
+
+    def with_more(self, family: Family[S], *more: str) -> S:
+        """Return the series of a metric with more labels, of these values."""
+        series: S | None = self._more.get((family, more))
+        if series is None:
+            series = self._more[family, more] = family.labels(*self.labels, *more)
+        return series
+
+    def remove(self) -> None:
+        """Remove the series from their metrics."""
+        for family in self._own:
+            family.remove(*self.labels)
+        for family, more in self._more:
+            family.remove(*self.labels, *more)
+
+
+class RequestSeries:
+    """Assigns requests to series; a request keeps its series to its end.
+
+    At most `max_combinations` have series, of which few are for models that no endpoint is known to serve. When all are
+    in use, the fairness id becomes `other`, and if that is not enough, all labels but the priority do; of more than 16
+    priorities that this happens to, the priority too.
+    """
+
+    def __init__(
+        self, clock: Clock, running: Gauges, folded: Counters, *, max_combinations: int = MAX_COMBINATIONS
+    ) -> None:
+        self._clock = clock
+        self._running = running
+        self._folded = folded
+        self._max_combinations = max_combinations
+        self._combinations: dict[Labels, Series] = {}
+        self._others: dict[Labels, Series] = {}
+        self._idle: tuple[dict[Series, None], ...] = tuple({} for _ in _Rank)
+        """Combinations without requests in flight, by rank, the least recently used first."""
+        self._reported: set[str] = {""}  # requests without a model count as known
+        self._proven: dict[tuple[str, str], None] = {}
+        self._last_proven: tuple[str, str] | None = None
+
+    def begin(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
+        """Return the series of a new request; pass it to `end` once."""
+        # Most requests are of a combination that is known, by labels that need not be shortened.
+        series = self._combinations.get((model, target, fairness_id, priority))
+        if series is None:
+            series = self._find(model, target, fairness_id, priority)
+        if series.running is None:
+            series.running = series.of(self._running)
+        series.running.value += 1
+        self._mark_used(series)
+        return series
+
+    def end(self, series: Series, now: float) -> None:
+        """Count the end of a request."""
+        if series.running is not None:
+            series.running.value -= 1
+        self._mark_ended(series, now)
+
+    def hold(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
+        """Return the series of a request that is not in flight; pass it to `release` once."""
+        series = self._combinations.get((model, target, fairness_id, priority))
+        if series is None:
+            series = self._find(model, target, fairness_id, priority)
+        self._mark_used(series)
+        return series
+
+    def release(self, series: Series, now: float) -> None:
+        """Let go of a series that was held."""
+        self._mark_ended(series, now)
+
+    def immediate(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
+        """Return the series of a request that ends at once."""
+        series = self._find(model, target, fairness_id, priority)
+        self._mark_used(series)
+        self._mark_ended(series, self._clock.now())
+        return series
+
+    def succeeded(self, model: str, target: str) -> None:
+        """Record a successful request for a model."""
+        if (model, target) == self._last_proven:
+            return
+        self._last_proven = model, target
+        pair = shortened(model), shortened(target)
+        self._proven.pop(pair, None)
+        self._proven[pair] = None
+        if len(self._proven) > _MAX_PROVEN:
+            del self._proven[next(iter(self._proven))]
+
+    def reported(self, models: Iterable[str]) -> None:
+        """Record all models that endpoints now report, and rank idle combinations again."""
+        self._reported = {"", *map(shortened, models)}
+        stale = self._clock.now() - _STALE_SECONDS
+        for idle in self._idle:
+            idle.clear()
+        for series in sorted(self._combinations.values(), key=lambda series: series.last_used):
+            if not series.open:
+                series.rank = _Rank.UNKNOWN if series.last_used < stale else self._rank_of(series.labels)
+                self._idle[series.rank][series] = None
+
+    def _find(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
+        pair = shortened(model), shortened(target)
+        series = self._get_or_add((*pair, shortened(fairness_id), priority))
+        if series is not None:
+            return series
+        series = self._get_or_add((*pair, OTHER, priority))
+        if series is not None:
+            self._folded.labels("fairness_id").inc()
+            return series
+        self._folded.labels("model_name").inc()
+        labels = OTHER, OTHER, OTHER, priority
+        if labels not in self._others and len(self._others) >= MAX_PRIORITIES:
+            labels = OTHER, OTHER, OTHER, OTHER
+        if labels not in self._others:
+            self._others[labels] = Series(labels, _Rank.REPORTED)
+        return self._others[labels]
+
+    def _get_or_add(self, labels: Labels) -> Series | None:
+        series = self._combinations.get(labels)
+        if series is None:
+            rank = self._rank_of(labels)
+            if self._has_place(rank) or self._make_room(rank):
+                series = self._combinations[labels] = Series(labels, rank)
+        return series
+
+    def _has_place(self, rank: _Rank) -> bool:
+        if rank is _Rank.UNKNOWN and sum(each.rank is rank for each in self._combinations.values()) >= MAX_UNKNOWN:
+            return False
+        return len(self._combinations) < self._max_combinations
+
+    def _make_room(self, rank: _Rank) -> bool:
+        for idle in self._idle[:rank]:
+            for series in idle:
+                del idle[series], self._combinations[series.labels]
+                series.remove()
+                return True
+        return False
+
+    def _rank_of(self, labels: Labels) -> _Rank:
+        model, target, fairness_id, _ = labels
+        if model in self._reported and target in self._reported:
+            rank = _Rank.REPORTED
+        elif (model, target) in self._proven:
+            rank = _Rank.PROVEN
+        else:
+            return _Rank.UNKNOWN
+        return rank if fairness_id in _FIXED_FLOWS else _Rank.FLOW
+
+    def _mark_used(self, series: Series) -> None:
+        if not series.open:
+            self._idle[series.rank].pop(series, None)
+        series.open += 1
+
+    def _mark_ended(self, series: Series, now: float) -> None:
+        series.open -= 1
+        series.last_used = now
+        if not series.open and series.labels in self._combinations:
+            series.rank = self._rank_of(series.labels)
+            self._idle[series.rank][series] = None
+
+
+def shortened(value: str) -> str:
+    """Return a label value of at most 128 characters; longer ones end in a hash, which keeps them distinct."""
+    if len(value) <= MAX_CHARACTERS:
+        return value
+    digest = "~" + xxhash.xxh3_64_hexdigest(value.encode("utf-8", "surrogatepass"))
+    return value[: MAX_CHARACTERS - len(digest)] + digest
+
+
+class RewriteSeries:
+    """Counts each choice of a model.
+
+    Beyond 16 models by generic rules, a model is counted under `other`; so is everything beyond 256 combinations.
+    """
+
+    def __init__(self, counter: Counters) -> None:
+        self._counter = counter
+        self._known: set[tuple[str, str, str]] = set()
+        self._by_clients: set[str] = set()
+
+    def count(self, request: Request, rewrite: Rewrite) -> None:
+        """Count a request whose model a rule has chosen."""
+        model = shortened(request.body.model)
+        if rewrite.generic and model not in self._by_clients:
+            if len(self._by_clients) < MAX_UNKNOWN:
+                self._by_clients.add(model)
+            else:
+                model = OTHER
+        labels = shortened(rewrite.name), model, shortened(request.model)
+        if labels not in self._known and len(self._known) >= MAX_COMBINATIONS:
+            labels = OTHER, OTHER, OTHER
+        self._known.add(labels)
+        self._counter.labels(*labels).inc()

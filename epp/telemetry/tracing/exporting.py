@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sends spans, from a thread of its own: the event loop hands traces over and never waits."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from threading import Event, Thread
+
+import structlog
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from epp.telemetry.tracing.counts import SpanCounts
+from epp.telemetry.tracing.environment import TracingSettings
+from epp.telemetry.tracing.spans import SpanMaker
+from epp.telemetry.tracing.trace import Trace
+
+_MOST_TRACES = 512
+"""Traces that wait for their spans to be made; each may hold the scores of all endpoints."""
+_WAKE_AT = 64
+_PAUSE = 2.0
+"""Length of a pause after the spans of a trace are made, as a multiple of that: the event loop goes on meanwhile."""
+
+_log = structlog.get_logger()
+
+
+class Collected(SpanProcessor):
+    """Keeps spans that have ended; for one thread."""
+
+    def __init__(self, most: int, counts: SpanCounts) -> None:
+        self._most = most
+        self._counts = counts
+        self.spans: deque[ReadableSpan] = deque()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Keep a span, unless there are too many."""
+        if len(self.spans) < self._most:
+            self.spans.append(span)
+        else:
+            self._counts.dropped += 1
+
+
+class ExportThread:
+    """Makes spans of the traces that it is given, and sends them in batches."""
+
+    def __init__(
+        self,
+        exporters: Sequence[SpanExporter],
+        maker: SpanMaker,
+        collected: Collected,
+        settings: TracingSettings,
+        counts: SpanCounts,
+    ) -> None:
+        self._exporters = exporters
+        self._maker = maker
+        self._collected = collected
+        self._settings = settings
+        self._counts = counts
+        self._traces: deque[Trace] = deque()
+        self._wake = Event()
+        self._stopping = False
+        self._thread = Thread(target=self._run, name="traces", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def add(self, trace: Trace) -> None:
+        """Take a trace whose exchange has ended; never waits. One too many is dropped, and counted by its request."""
+        if len(self._traces) >= _MOST_TRACES:
+            self._counts.dropped += 1
+            return
+        self._traces.append(trace)
+        if len(self._traces) == _WAKE_AT:
+            self._wake.set()
+
+    def stop(self, seconds: float) -> None:
+        """Send what there is, but for no longer than this."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        due = time.monotonic() + self._settings.delay_seconds
+        is_last = False
+        while not is_last:
+            self._wake.wait(max(0.0, due - time.monotonic()))
+            self._wake.clear()
+            is_last = self._stopping
+            self._make_spans()
+            is_due = time.monotonic() >= due or is_last
+            while len(self._collected.spans) >= (1 if is_due else self._settings.batch):
+                self._send()
+            if is_due:
+                due = time.monotonic() + self._settings.delay_seconds
+        for exporter in self._exporters:
+            exporter.shutdown()
+
+    def _make_spans(self) -> None:
+        while self._traces:
+            trace = self._traces.popleft()
+            began = time.perf_counter()
+            try:
+                self._maker.make(trace)
+            except Exception:  # noqa: BLE001  one trace is lost, the others are not
+                self._counts.dropped += 1
+                _log.exception("a trace cannot be exported")
+            if not self._stopping:
+                time.sleep(_PAUSE * (time.perf_counter() - began))
+
+    def _send(self) -> None:
+        spans = [self._collected.spans.popleft() for _ in range(min(self._settings.batch, len(self._collected.spans)))]
+        for exporter in self._exporters:
+            problem = ""
+            try:
+                if exporter.export(spans) is not SpanExportResult.SUCCESS:
+                    problem = "the receiver cannot be reached, or refuses them"
+            except Exception as error:  # noqa: BLE001  an exporter may be of any package
+                problem = f"{type(error).__name__}: {error}"
+            self._counts.sent(len(spans), problem)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that calls leave behind."""
+
+from epp.explain.resident import MOST_AT_ONCE, MOST_IN_ALL, Growth, ResidentMemory
+
+MIB = 2**20
+
+
+def test_size_of_this_process_grows_with_what_is_held():
+    memory = ResidentMemory()
+    before = memory.size_bytes()
+    held = b"x" * (64 * MIB)
+    assert memory.size_bytes() - before > 48 * MIB
+    assert len(held) == 64 * MIB
+    memory.close()
+    assert memory.size_bytes() == 0
+
+
+def test_call_that_takes_much_at_once_breaks_the_bound():
+    growth = Growth()
+    assert not growth.breach(100 * MIB, 100 * MIB + MOST_AT_ONCE)
+    assert growth.breach(100 * MIB, 101 * MIB + MOST_AT_ONCE) == "took 65 MiB of memory for one request"
+
+
+def test_calls_that_take_a_little_again_and_again_break_the_bound():
+    growth, size, breach, calls = Growth(), 100 * MIB, "", 0
+    while not breach:
+        breach = growth.breach(size, size + 10 * MIB)
+        size += 10 * MIB
+        calls += 1
+    assert calls == MOST_IN_ALL // (10 * MIB) + 1
+    assert "does not give it back" in breach
+
+
+def test_memory_that_is_given_back_between_calls_does_not_add_up():
+    growth = Growth()
+    assert not any(growth.breach(100 * MIB, 130 * MIB) for _ in range(1000))
+
+
+def test_growth_of_others_is_not_that_of_the_calls():
+    growth = Growth()
+    assert not any(growth.breach(size * MIB, size * MIB) for size in range(100, 10_000, 50))

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixture files decoded, and endpoints tagged by them."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from decoding import decode
+
+from epp.framework.endpoint import Endpoint
+from epp.hardware.inventory import Inventory
+from epp.hardware.tag_builder import TagBuilder, TaggerOptions
+
+DATA = Path(__file__).parents[2] / "data" / "accelerators"
+
+
+@pytest.fixture
+def node_labels():
+    """Labels of one node of each kind."""
+    return yaml.safe_load((DATA / "node-labels.yaml").read_text())
+
+
+@pytest.fixture
+def inventory_of():
+    """Build an inventory of documents, all of which must be sound."""
+
+    def build(documents, previous=None):
+        decoded = decode(documents, "test")
+        assert decoded.problems == ()
+        return Inventory.build([decoded.file], previous)
+
+    return build
+
+
+@pytest.fixture
+def tag(inventory_of):
+    """Tag the endpoint of a pod, `llm/vllm-a` unless said otherwise, by documents."""
+
+    def tagged(documents, *, name="vllm-a", previous=None, options=None, **endpoint):
+        tagger = TagBuilder(inventory_of(documents, previous), TaggerOptions(**options or {}))
+        return tagger.build(Endpoint(name, endpoint.pop("address", "10.0.0.11"), 8000, "llm", **endpoint)).tag
+
+    return tagged

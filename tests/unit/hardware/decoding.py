@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents of cluster objects, decoded as those of a file are."""
+
+from collections.abc import Iterable
+
+from epp.hardware.classes.faults import object_faults
+from epp.kube.objects.files.last_good import FileObjects
+
+
+class Decoded:
+    """Objects of one file, and its problems."""
+
+    def __init__(self, documents: Iterable[object], name: str) -> None:
+        self.file = FileObjects(file=name).take(documents, object_faults)
+        self.objects = tuple(held.object for held in self.file.held)
+        self.problems = (*map(str, self.file.problems), *self.file.notes)
+        self.skipped = len(self.file.problems)
+
+    def of(self, kind: type) -> tuple:
+        """Objects of one kind."""
+        return tuple(each for each in self.objects if isinstance(each, kind))
+
+
+def decode(documents: Iterable[object], name: str = "file") -> Decoded:
+    """Decode the first version of a file of this name."""
+    return Decoded(documents, name)

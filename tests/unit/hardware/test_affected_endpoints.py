@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A change of objects concerns the endpoints whose tags it may change, and not the whole pool where that is known."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.datalayer import EveryEndpoint, every_endpoint, no_endpoint
+from epp.framework.endpoint import Endpoint
+from epp.hardware.affected_endpoints import concerns_of
+from epp.hardware.inventory import Inventory
+from epp.hardware.tag_builder import TagBuilder
+from epp.kube.objects.cluster_objects import ClusterObjects
+from epp.kube.objects.decode import decode_object
+
+PODS = {"a": "n1", "b": "n1", "c": "n2"}
+"""Pods and their nodes, which never change."""
+NODES = ("n1", "n2")
+PRODUCTS = ("NVIDIA-H100-80GB-HBM3", "Tesla-T4")
+ENDPOINTS = [
+    Endpoint(f"{pod}-rank-0", f"10.0.0.{number}", 8000, "llm", node=node, uid=f"uid-{pod}")
+    for number, (pod, node) in enumerate(PODS.items(), 1)
+]
+KINDS = {
+    "Pod": "v1", "Node": "v1", "AcceleratorClass": "ome.io/v1beta1", "Instaslice": "inference.redhat.com/v1alpha1",
+    "NodeAccelerator": "inference.redhat.com/v1alpha1", "AllocationClaim": "inference.redhat.com/v1alpha1",
+    "GPU": "tensor-fusion.ai/v1", "GPUNode": "tensor-fusion.ai/v1", "ResourceSlice": "resource.k8s.io/v1",
+    "ResourceClaim": "resource.k8s.io/v1", "DeviceClass": "resource.k8s.io/v1",
+    "DeviceTaintRule": "resource.k8s.io/v1beta2", "ResourceFlavor": "kueue.x-k8s.io/v1beta1",
+    "VariantAutoscaling": "llmd.ai/v1alpha1",
+}  # fmt: skip
+
+
+def pod(name: str, request: str, claim: str) -> dict:
+    resources = {"limits": {request: "1"}} if request else {}
+    claims = [{"name": "gpu", "resourceClaimName": claim}] if claim else []
+    return {
+        "metadata": {"name": name, "namespace": "llm", "uid": f"uid-{name}"},
+        "spec": {
+            "nodeName": PODS[name],
+            "containers": [{"name": "v", "resources": resources}],
+            "resourceClaims": claims,
+        },
+        "status": {
+            "podIP": f"10.0.0.{1 + list(PODS).index(name)}",
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def claim(name: str, users: list[str], node: str, device: str) -> dict:
+    results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": node, "device": device}]
+    return {
+        "metadata": {"name": name, "namespace": "llm"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}},
+        "status": {
+            "allocation": {"devices": {"results": results if device else []}},
+            "reservedFor": [{"resource": "pods", "name": user, "uid": f"uid-{user}"} for user in users],
+        },
+    }
+
+
+def resource_slice(node: str, product: str, generation: int) -> dict:
+    devices = [
+        {"name": name, "attributes": {"productName": {"string": product}}, "capacity": {"memory": {"value": "80Gi"}}}
+        for name in ("d1", "d2")
+    ]
+    pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
+    return {
+        "metadata": {"name": f"slice-{node}"},
+        "spec": {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": devices},
+    }
+
+
+def allocation(name: str, user: str, node: str, profile: str, state: str) -> dict:
+    return {
+        "metadata": {"name": name, "namespace": "das"},
+        "spec": {
+            "profile": profile,
+            "podRef": {"namespace": "llm", "name": user, "uid": f"uid-{user}"},
+            "gpuUUID": f"GPU-{node}",
+            "nodename": node,
+            "migPlacement": {"start": 0, "size": 4},
+        },
+        "status": {"state": state},
+    }
+
+
+def node_accelerator(node: str, ready: str) -> dict:
+    gpus = [{"gpuUuid": f"GPU-{node}", "gpuName": "NVIDIA A100-SXM4-40GB", "gpuMemory": "40Gi"}]
+    return {
+        "metadata": {"name": node, "namespace": "das"},
+        "status": {"conditions": [{"type": "Ready", "status": ready}], "nodeResources": {"nodeGpus": gpus}},
+    }
+
+
+def instaslice(node: str, user: str, profile: str) -> dict:
+    reference = {"namespace": "llm", "name": user, "uid": f"uid-{user}"}
+    status = {"allocationStatusController": "ungated", "allocationStatusDaemonset": "created"}
+    result = {"nodename": node, "gpuUUID": "G", "allocationStatus": status, "migPlacement": {"start": 0, "size": 4}}
+    return {
+        "metadata": {"name": node, "namespace": "das"},
+        "spec": {"podAllocationRequests": {f"uid-{user}": {"profile": profile, "podRef": reference}}},
+        "status": {"podAllocationResults": {f"uid-{user}": result}},
+    }
+
+
+def gpu(name: str, node: str, user: str, phase: str) -> dict:
+    capacity = {"tflops": "65", "vram": "16Gi"}
+    status = {
+        "phase": phase, "vendor": "NVIDIA", "gpuModel": "T4", "uuid": name, "capacity": capacity,
+        "nodeSelector": {"kubernetes.io/hostname": node} if node else {},
+        "runningApps": [{"pods": [{"namespace": "llm", "name": user, "uid": f"uid-{user}"}]}] if user else [],
+    }  # fmt: skip
+    return {"metadata": {"name": name}, "status": status}
+
+
+def accelerator_class(name: str, product: str, price: str) -> dict:
+    spec = {"discovery": {"nodeSelector": {"nvidia.com/gpu.product": product}}, "cost": {"perHour": price}}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def node(name: str, product: str, boot: str) -> dict:
+    labels = {"kubernetes.io/hostname": name, "nvidia.com/gpu.product": product, "nvidia.com/gpu.count": "2"}
+    return {"metadata": {"name": name, "labels": labels}, "status": {"nodeInfo": {"bootID": boot}}}
+
+
+def one_of(*values: str) -> st.SearchStrategy[str]:
+    return st.sampled_from(values)
+
+
+OBJECTS: Mapping[str, st.SearchStrategy[dict]] = {
+    "Pod": st.builds(pod, one_of(*PODS), one_of("", "nvidia.com/gpu", "mig.das.com/3g.20gb"), one_of("", "c1")),
+    "Node": st.builds(node, one_of(*NODES), one_of(*PRODUCTS), one_of("x", "y")),
+    "AcceleratorClass": st.builds(accelerator_class, one_of("gold", "tin"), one_of(*PRODUCTS), one_of("1", "2")),
+    "AllocationClaim": st.builds(
+        allocation, one_of("x", "y"), one_of(*PODS), one_of(*NODES), one_of("3g.20gb", "1g.5gb"),
+        one_of("inUse", "orphaned"),
+    ),
+    "NodeAccelerator": st.builds(node_accelerator, one_of(*NODES), one_of("True", "False")),
+    "Instaslice": st.builds(instaslice, one_of(*NODES), one_of(*PODS), one_of("3g.20gb", "1g.5gb")),
+    "GPU": st.builds(gpu, one_of("G1", "G2"), one_of("", *NODES), one_of("", *PODS), one_of("Running", "Pending")),
+    "GPUNode": st.builds(
+        lambda name, cost: {"metadata": {"name": name}, "spec": {"costPerHour": cost}}, one_of(*NODES), one_of("1", "3")
+    ),
+    "ResourceSlice": st.builds(resource_slice, one_of(*NODES), one_of(*PRODUCTS), st.integers(1, 3)),
+    "ResourceClaim": st.builds(
+        claim, one_of("c1", "c2"), st.lists(one_of(*PODS), max_size=2), one_of(*NODES), one_of("", "d1", "d2")
+    ),
+}  # fmt: skip
+
+
+def state_of(documents: Mapping[str, list[dict]], before: ClusterObjects) -> tuple[ClusterObjects, list[ObjectsOfKind]]:
+    """Return the state after the documents became all that there is, and the changes that led to it."""
+    changes = []
+    for kind, found in documents.items():
+        group = KINDS[kind].rpartition("/")[0]
+        of = ObjectKind(group, kind)
+        objects = {}
+        for document in found:
+            decoded = decode_object({"apiVersion": KINDS[kind], "kind": kind, **document})
+            assert decoded is not None
+            objects[decoded.id] = decoded
+        known = before.kinds[of].held if of in before.kinds else {}
+        differ = {name for name in {*objects, *known} if objects.get(name) != before.find(of, name)}
+        if differ or not before:
+            changes.append(ObjectsOfKind(of, objects, frozenset(differ)))
+    return before.take(changes), changes
+
+
+STATES = st.fixed_dictionaries({kind: st.lists(each, max_size=3) for kind, each in OBJECTS.items()})
+
+
+@given(STATES, st.lists(st.sampled_from(sorted(OBJECTS)), min_size=1, max_size=3, unique=True), STATES)
+def test_endpoint_that_a_change_does_not_concern_keeps_its_tag(first, kinds, second):
+    before, _ = state_of(first, ClusterObjects())
+    after, changes = state_of({**first, **{kind: second[kind] for kind in kinds}}, before)
+    was = Inventory.build([before.as_file()])
+    now = Inventory.build([after.as_file()], was)
+    concerns = concerns_of(changes, before, after, (was, now))
+    for endpoint in ENDPOINTS:
+        if endpoint.uid in now.pods_by_uid and not concerns(endpoint):  # without its pod, it is about to join or leave
+            assert TagBuilder(now).build(endpoint).tag == TagBuilder(was).build(endpoint).tag
+
+
+def concerned(kind: str, *documents: dict) -> set[str]:
+    """Return the pods that are concerned when these objects appear."""
+    _, changes = state_of({kind: list(documents)}, ClusterObjects())
+    after = ClusterObjects().take(changes)
+    concerns = concerns_of(changes, ClusterObjects(), after, (Inventory(), Inventory.build([after.as_file()])))
+    return {endpoint.name[0] for endpoint in ENDPOINTS if concerns(endpoint)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "document", "pods"),
+    [
+        ("Pod", pod("a", "nvidia.com/gpu", ""), {"a"}),
+        ("Node", node("n1", "Tesla-T4", ""), {"a", "b"}),
+        ("NodeAccelerator", node_accelerator("n2", "True"), {"c"}),
+        ("AllocationClaim", allocation("x", "c", "n2", "3g.20gb", "inUse"), {"c"}),
+        ("ResourceSlice", resource_slice("n1", "Tesla-T4", 1), {"a", "b"}),
+        ("ResourceClaim", claim("c1", ["b"], "n1", "d1"), {"b"}),
+        ("ResourceClaim", claim("c1", [], "n1", ""), set()),
+        ("GPU", gpu("G1", "n2", "", "Running"), {"c"}),
+        ("GPU", gpu("G1", "", "c", "Running"), {"a", "b", "c"}),
+        ("AcceleratorClass", accelerator_class("gold", "Tesla-T4", "1"), {"a", "b", "c"}),
+    ],
+    ids=[
+        "pod", "node", "agent of a node", "slice of a pod", "devices of a node", "device of a pod", "claim of no pod",
+        "GPU of a node", "GPU of an unknown node", "class",
+    ],
+)  # fmt: skip
+def test_change_concerns(kind, document, pods):
+    assert concerned(kind, document) == pods
+
+
+def test_claim_concerns_the_pod_that_names_it():
+    pods = {"Pod": [pod("a", "", "c1"), pod("b", "", "")]}
+    before, _ = state_of(pods, ClusterObjects())
+    after, changes = state_of({**pods, "ResourceClaim": [claim("c1", [], "n1", "")]}, before)
+    inventories = Inventory.build([before.as_file()]), Inventory.build([after.as_file()])
+    assert [concerns_of(changes, before, after, inventories)(each) for each in ENDPOINTS] == [True, False, False]
+
+
+def test_claim_concerns_those_that_share_its_device():
+    shared = [claim("c1", ["a"], "n1", "d1"), claim("c2", ["b"], "n1", "d1")]
+    before, _ = state_of({"ResourceClaim": shared}, ClusterObjects())
+    after, changes = state_of({"ResourceClaim": shared[:1]}, before)
+    inventories = Inventory.build([before.as_file()]), Inventory.build([after.as_file()])
+    concerns = concerns_of(changes, before, after, inventories)
+    assert [concerns(endpoint) for endpoint in ENDPOINTS] == [True, True, False]
+
+
+def test_slice_concerns_pods_on_other_nodes_that_use_its_devices():
+    claims = {"ResourceClaim": [claim("c1", ["a"], "n2", "d1")]}
+    before, _ = state_of(claims, ClusterObjects())
+    after, changes = state_of({**claims, "ResourceSlice": [resource_slice("n2", "Tesla-T4", 1)]}, before)
+    inventories = Inventory.build([before.as_file()]), Inventory.build([after.as_file()])
+    concerns = concerns_of(changes, before, after, inventories)
+    assert [concerns(endpoint) for endpoint in ENDPOINTS] == [True, False, True]  # c is on that node
+
+
+def test_where_all_are_concerned_those_of_pods_that_changed_are_the_first():
+    documents = {"AcceleratorClass": [accelerator_class("gold", "Tesla-T4", "1")], "Pod": [pod("b", "", "")]}
+    after, changes = state_of(documents, ClusterObjects())
+    concerns = concerns_of(changes, ClusterObjects(), after, (Inventory(), Inventory.build([after.as_file()])))
+    assert isinstance(concerns, EveryEndpoint)
+    assert [concerns(endpoint) for endpoint in ENDPOINTS] == [True, True, True]
+    assert [concerns.first(endpoint) for endpoint in ENDPOINTS] == [False, True, False]
+
+
+def test_class_concerns_all_and_an_object_that_did_not_change_none():
+    documents = {"AcceleratorClass": [accelerator_class("gold", "Tesla-T4", "1")]}
+    before, changes = state_of(documents, ClusterObjects())
+    assert concerns_of(changes, ClusterObjects(), before, (Inventory(), Inventory())) == every_endpoint
+    (again,) = changes
+    same = ObjectsOfKind(again.kind, {"gold": before.find(again.kind, "gold")}, frozenset({"gold"}))
+    after = before.take([same])
+    assert concerns_of([same], before, after, (Inventory(), Inventory())) is no_endpoint

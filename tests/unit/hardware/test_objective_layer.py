@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layer of objects: bounds by model, objective and pool, from files and from the cluster."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import yaml
+from config_files import replace
+from waiting import until
+
+from epp.framework import Candidates, Headers, Request, RequestBody
+from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selections
+from epp.framework.clock import ManualClock
+from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.registry import Registry
+from epp.framework.testing import candidates
+from epp.hardware.inventory import Inventory
+from epp.hardware.selection.producer import AcceleratorSelectionProducer
+from epp.kube.objects.decode import decode_object
+from epp.kube.objects.files.source import ObjectSource
+
+GIB = 2**30
+POOL = candidates(labels=[{}, {}])
+
+
+def build(**parameters) -> AcceleratorSelectionProducer:
+    registry = Registry({})
+    registry.register(AcceleratorSelectionProducer)
+    found = registry.build("accelerator-selection-producer", parameters, name="selection", clock=ManualClock())
+    assert isinstance(found, AcceleratorSelectionProducer)
+    return found
+
+
+def select(plugin, model: str = "m", objective: str = "", pool: Candidates = POOL, **asked: str) -> Selections:
+    fields = [(f"x-epp-accelerator-{name.replace('_', '-')}", value) for name, value in asked.items()]
+    if objective:
+        fields.append(("x-llm-d-inference-objective", objective))
+    request = Request("r", RequestBody(model=model), Headers(fields))
+    plugin.produce(request, pool)
+    plugin.admit(request, pool)
+    found = request.get(ACCELERATOR_SELECTION)
+    assert found is not None
+    return found
+
+
+def service(name: str = "chat", *, namespace: str = "team-a", model: str = "llama", annotations=None, **spec) -> dict:
+    return {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {"name": name, "namespace": namespace, "annotations": annotations or {}},
+        "spec": {"model": {"name": model}, **spec},
+    }
+
+
+def runtime(name: str, *, kind: str = "ClusterServingRuntime", namespace: str = "", **requirements) -> dict:
+    return {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"acceleratorRequirements": requirements},
+    }
+
+
+def inference_pool(name: str, threshold: str) -> dict:
+    return {
+        "apiVersion": "inference.networking.k8s.io/v1",
+        "kind": "InferencePool",
+        "metadata": {"name": name, "namespace": "team-a", "annotations": {"ome.io/cost-threshold": threshold}},
+        "spec": {"selector": {"matchLabels": {"app": "a"}}, "targetPorts": [{"number": 8000}]},
+    }
+
+
+def objective(name: str, **annotations: str) -> dict:
+    return {
+        "apiVersion": "llm-d.ai/v1alpha2",
+        "kind": "InferenceObjective",
+        "metadata": {
+            "name": name,
+            "annotations": {f"ome.io/{key.replace('_', '-')}": text for key, text in annotations.items()},
+        },
+        "spec": {"priority": 1},
+    }
+
+
+def gpu(name: str) -> dict:
+    return {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": name}, "spec": {}}
+
+
+@pytest.fixture
+def objects(tmp_path):
+    def write(*documents: dict) -> str:
+        path: Path = tmp_path / "objects.yaml"
+        replace(path, yaml.safe_dump_all(documents))
+        return str(path)
+
+    return write
+
+
+def selector(**constraints) -> dict:
+    return {"acceleratorSelector": {"constraints": constraints}}
+
+
+def test_ome_5_the_selector_of_a_service_is_for_requests_for_its_model_or_name(objects):
+    plugin = build(paths=[objects(service(**selector(minMemory=40)))])
+    for model in ("llama", "chat", "team-a/chat"):
+        assert select(plugin, model).default.min_memory_bytes == 40 * GIB
+    assert select(plugin, "another").default.min_memory_bytes == 0
+
+
+def test_ome_5_a_request_for_another_name_is_for_the_service_whose_pods_the_endpoints_are(objects):
+    plugin = build(paths=[objects(service(**selector(minMemory=40)), service("other", model="qwen"))])
+    theirs = candidates(labels=[{"ome.io/inferenceservice": "chat"}] * 2)
+    assert select(plugin, "an-adapter", pool=theirs).default.min_memory_bytes == 40 * GIB
+    mixed = candidates(labels=[{"ome.io/inferenceservice": "chat"}, {"ome.io/inferenceservice": "other"}])
+    assert select(plugin, "an-adapter", pool=mixed).default.min_memory_bytes == 0
+    assert (
+        select(
+            plugin, "an-adapter", pool=candidates(labels=[{"ome.io/inferenceservice": "chat"}, {}])
+        ).default.min_memory_bytes
+        == 0
+    )
+
+
+def test_ome_5_of_two_services_with_one_model_that_with_endpoints_counts_or_else_the_stricter_of_both(objects):
+    plugin = build(
+        paths=[objects(service(**selector(minMemory=40)), service("spare", **selector(minMemory=80)))],
+    )
+    theirs = candidates(labels=[{"ome.io/inferenceservice": "chat"}])
+    assert select(plugin, "llama", pool=theirs).default.min_memory_bytes == 40 * GIB
+    assert select(plugin, "llama").default.min_memory_bytes == 80 * GIB
+
+
+def test_ome_5_layers_go_from_configuration_over_runtime_service_and_objective_to_headers(objects):
+    path = objects(
+        runtime("sglang", acceleratorClasses=["a100", "h100", "b200"], minMemory=20),
+        service(
+            runtime={"name": "sglang"},
+            acceleratorSelector={
+                "acceleratorClass": "h100",
+                "constraints": {"excludedClasses": ["t4"], "minMemory": 40},
+            },
+        ),
+        objective("gold", accelerator_class="b200", cost_threshold="9"),
+    )
+    plugin = build(
+        paths=[path],
+        defaults={"acceleratorClasses": ["l4"], "excludedClasses": ["k80"], "minMemory": 60, "policy": "cost"},
+        allowRequestOverrides=True,
+        requestOverrides="lenient",
+    )
+    assert select(plugin, "unknown").default.classes == ("l4",)
+    of_service = select(plugin, "llama").default
+    assert (of_service.classes, of_service.min_memory_bytes) == (("h100",), 60 * GIB)  # a list replaces, a minimum adds
+    assert of_service.excluded_classes == {"k80", "t4"}
+    of_objective = select(plugin, "llama", "gold").default
+    assert (of_objective.classes, of_objective.max_endpoint_cost_per_hour) == (("b200",), 9.0)
+    assert of_objective.policy == "cheapest"
+    asked = select(plugin, "llama", "gold", max_cost_per_hour="99", exclude_class="l40s").default
+    assert asked.max_endpoint_cost_per_hour == 9.0  # a client cannot loosen
+    assert asked.excluded_classes == {"k80", "t4", "l40s"}
+
+
+def test_ome_5_the_runtime_is_that_of_the_cluster_or_else_that_of_the_namespace(objects):
+    documents = [
+        service(runtime={"name": "vllm"}),
+        runtime("vllm", kind="ServingRuntime", namespace="team-a", minMemory=16),
+        runtime("vllm", kind="ServingRuntime", namespace="team-b", minMemory=99),
+    ]
+    assert select(build(paths=[objects(*documents)]), "llama").default.min_memory_bytes == 16 * GIB
+    documents.append(runtime("vllm", minMemory=24))
+    assert select(build(paths=[objects(*documents)]), "llama").default.min_memory_bytes == 24 * GIB
+    documents[0] = service(runtime={"name": "vllm", "kind": "ServingRuntime"})
+    assert select(build(paths=[objects(*documents)]), "llama").default.min_memory_bytes == 16 * GIB
+
+
+def test_ome_5_engine_and_decoder_bound_their_profiles_above_the_configured_components(objects):
+    override = {"acceleratorOverride": {"acceleratorClass": "h100"}}
+    cheap = {"acceleratorOverride": {"policy": "Cheapest", "constraints": {"minMemory": 24}}}
+    both = build(
+        paths=[objects(service(engine=override, decoder=cheap))],
+        components={"prefill": {"acceleratorClasses": ["a100"]}, "decode": {"minMemory": 16}},
+    )
+    found = select(both, "llama")
+    assert found.of("prefill").classes == ("h100",)
+    assert (found.of("decode").policy, found.of("decode").min_memory_bytes) == ("cheapest", 24 * GIB)
+    assert found.of("default").classes == ()
+    alone = build(paths=[objects(service(engine=override))])
+    assert select(alone, "llama").of("default").classes == ("h100",)  # without a decoder, the engine does it all
+    named = build(paths=[objects(service(engine=override, decoder=cheap))], engineProfile="p", decoderProfile="d")
+    assert select(named, "llama").of("p").classes == ("h100",)
+    assert select(named, "llama").of("d").policy == "cheapest"
+
+
+def test_ome_7_the_threshold_of_the_pool_is_for_all_requests_and_the_stricter_one_counts(objects):
+    path = objects(inference_pool("main", "7"), service(annotations={"ome.io/cost-threshold": "5"}))
+    plugin = build(paths=[path])
+    assert select(plugin, "unknown").default.max_endpoint_cost_per_hour == 7.0
+    assert select(plugin, "llama").default.max_endpoint_cost_per_hour == 5.0
+    generous = build(paths=[path], defaults={"maxCostPerHour": 3})
+    assert select(generous, "llama").default.max_endpoint_cost_per_hour == 3.0
+
+
+def test_ome_7_of_several_pools_the_named_one_counts_or_else_the_strictest(objects):
+    path = objects(inference_pool("main", "7"), inference_pool("other", "2"))
+    assert select(build(paths=[path])).default.max_endpoint_cost_per_hour == 2.0
+    assert select(build(paths=[path], poolName="main")).default.max_endpoint_cost_per_hour == 7.0
+
+
+def test_ome_7_a_threshold_that_is_no_price_is_said_and_ignored(objects):
+    plugin = build(paths=[objects(inference_pool("main", "-7"), inference_pool("b", "cheap"))])
+    assert select(plugin).default.max_endpoint_cost_per_hour is None
+    said = [(each.kind, each.object, each.reason) for each in plugin.inputs.ignored]
+    assert said == [
+        (
+            "InferencePool",
+            f"team-a/{name}",
+            f"metadata.annotations[ome.io/cost-threshold] is {text!r}: write US dollars an hour, such as 0.5",
+        )
+        for name, text in (("main", "-7"), ("b", "cheap"))
+    ]
+
+
+def test_ome_5_unknown_classes_and_runtimes_are_said_and_the_rest_counts(objects):
+    path = objects(
+        gpu("h100"),
+        runtime("vllm"),
+        service(
+            runtime={"name": "vlm"},
+            **selector(excludedClasses=["h100", "h-hundred"], minMemory="many", requiredFeatures=["fp8"]),
+        ),
+    )
+    plugin = build(paths=[path])
+    found = select(plugin, "llama").default
+    assert (found.required_features, found.excluded_classes) == ({"fp8"}, {"h100", "h-hundred"})
+    reasons = [each.reason for each in plugin.inputs.ignored]
+    assert [reason.split(" is ")[0] for reason in reasons[:1]] == ["spec.acceleratorSelector.constraints.minMemory"]
+    assert "names class 'h-hundred', and there is no such AcceleratorClass" in reasons[1]
+    assert reasons[2] == "spec.runtime.name is 'vlm', which is no runtime: correct the name, or create it"
+
+
+def test_ome_3_configuration_of_a_runtime_that_bounds_no_request_is_said_and_its_requirements_count(objects):
+    made = runtime("vllm", minMemory=40)
+    made["spec"]["supportedModelFormats"] = [{"acceleratorConfig": {"h100": {"minMemoryPerBillionParams": 2}}}]
+    plugin = build(paths=[objects(made, service(runtime={"name": "vllm"}))])
+    (ignored,) = plugin.inputs.ignored
+    assert str(ignored).endswith(
+        ": ClusterServingRuntime vllm: spec.supportedModelFormats[0].acceleratorConfig[h100].minMemoryPerBillionParams "
+        "is 2, and bounds no request: write what the model needs as spec.acceleratorRequirements.minMemory; it is "
+        "ignored"
+    )
+    assert select(plugin, "llama").default.min_memory_bytes == 40 * GIB
+
+
+async def test_ome_5_files_are_followed_and_a_worse_version_changes_nothing(objects):
+    plugin = build(paths=[objects(service(**selector(minMemory=40)))])
+    objects(service(**selector(minMemory=80)))
+    assert await plugin.look()
+    assert select(plugin, "llama").default.min_memory_bytes == 80 * GIB
+    objects(service(**selector(minMemory="many")))
+    await plugin.look()
+    assert select(plugin, "llama").default.min_memory_bytes == 80 * GIB
+    (problem,) = plugin.inputs.problems
+    assert str(problem).endswith("objects.yaml: InferenceService team-a/chat stays as it was: " + problem.reason)
+    objects()
+    await plugin.look()
+    assert select(plugin, "llama").default.min_memory_bytes == 80 * GIB  # an empty file is a mistake for a while
+
+
+async def test_ome_5_services_in_the_files_of_a_pool_bound_its_requests(objects):
+    plugin = build()
+    pool = objects(service(**selector(minMemory=40)))
+    plugin.read_files([pool])
+    assert select(plugin, "llama").default.min_memory_bytes == 40 * GIB
+    objects(service(**selector(minMemory=80)))
+    assert await plugin.look()
+    assert select(plugin, "llama").default.min_memory_bytes == 80 * GIB
+
+
+async def test_ome_5_objects_of_the_cluster_count_and_one_in_a_file_precedes(objects):
+    plugin = build(paths=[objects(service(**selector(minMemory=40)))])
+    kind = ObjectKind("ome.io", "InferenceService")
+    theirs = {
+        "team-a/chat": decode_object(service(**selector(minMemory=99))),
+        "team-a/more": decode_object(service("more", model="qwen", **selector(minMemory=16))),
+    }
+    concerns = await plugin.objects_changed([ObjectsOfKind(kind, theirs, frozenset(theirs))])
+    assert not concerns(POOL[0])
+    assert select(plugin, "llama").default.min_memory_bytes == 40 * GIB
+    assert select(plugin, "qwen").default.min_memory_bytes == 16 * GIB
+    await plugin.objects_changed([ObjectsOfKind(kind, {}, frozenset(theirs))])
+    assert select(plugin, "qwen").default.min_memory_bytes == 0
+
+
+def test_ome_5_the_cluster_is_read_unless_told_otherwise():
+    kinds = {kind.kind for kind in build().kinds}
+    assert kinds == {
+        "AcceleratorClass",
+        "ClusterServingRuntime",
+        "InferenceObjective",
+        "InferencePool",
+        "InferenceService",
+        "ServingRuntime",
+    }
+    assert build(readCluster=False).kinds == ()
+
+
+def test_ome_5_made_up_models_and_objectives_are_not_remembered(objects):
+    plugin = build(paths=[objects(service(), objective("gold", cost_threshold="9"))])
+    for number in range(50):
+        select(plugin, f"m{number}", f"o{number}")
+    _, known = plugin._used
+    assert len(known) == 1
+
+
+async def test_ome_5_follows_until_cancelled(objects):
+    plugin = build(paths=[objects(service(**selector(minMemory=40)))])
+    task = asyncio.create_task(plugin.follow_files())
+    try:
+        objects(service(**selector(minMemory=80)))
+        await until(lambda: select(plugin, "llama").default.min_memory_bytes == 80 * GIB, "the new version counts")
+    finally:
+        task.cancel()
+    await build().follow_files()  # nothing to follow
+
+
+def test_ome_5_the_inventory_of_hardware_says_what_is_wrong_with_services(objects):
+    path = objects(
+        gpu("h100"), service(annotations={"ome.io/cost-threshold": "-3"}, **selector(excludedClasses=["h-1"]))
+    )
+    source = ObjectSource([path], owner="test", setting="paths", grace_period="0s")
+    versions = source.read(0.0)
+    assert versions is not None
+    inventory = Inventory.build(source.in_order(versions))
+    assert (inventory.problems, inventory.ignored) == ((), ())  # of another plugin, which logs and counts them
+    threshold, unknown = inventory.elsewhere
+    assert threshold == (
+        f"{path}: InferenceService team-a/chat: metadata.annotations[ome.io/cost-threshold] is '-3': write US dollars "
+        "an hour, such as 0.5; it is ignored"
+    )
+    assert "names class 'h-1', and there is no such AcceleratorClass" in unknown

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extended resources that pods request: accelerators, other devices, and those of which nothing is known."""
+
+import pytest
+
+from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
+from epp.framework.endpoint import Endpoint
+from epp.hardware.tag_builder import TagBuilder, TaggerOptions
+
+H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
+
+
+@pytest.mark.parametrize(
+    ("resource", "kind", "vendor"),
+    [
+        ("nvidia.com/gpu", AcceleratorKind.GPU, "nvidia"),
+        ("nvidia.com/gpu.shared", AcceleratorKind.GPU, "nvidia"),
+        # names that operators give to GPUs in the configuration of the device plugin
+        ("nvidia.com/a100", AcceleratorKind.GPU, "nvidia"),
+        ("amd.com/gpu", AcceleratorKind.GPU, "amd"),
+        ("amd.com/cpx_nps4", AcceleratorKind.GPU, "amd"),
+        ("gpu.intel.com/i915", AcceleratorKind.XPU, "intel"),
+        ("gpu.intel.com/xe", AcceleratorKind.XPU, "intel"),
+        ("google.com/tpu", AcceleratorKind.TPU, "google"),
+        ("habana.ai/gaudi", AcceleratorKind.NPU, "intel"),
+        ("aws.amazon.com/neuron", AcceleratorKind.NPU, "aws"),
+        ("aws.amazon.com/neurondevice", AcceleratorKind.NPU, "aws"),
+        ("aws.amazon.com/neuroncore", AcceleratorKind.NPU, "aws"),
+        ("qualcomm.com/qaic", AcceleratorKind.NPU, "qualcomm"),
+        ("huawei.com/Ascend910", AcceleratorKind.NPU, "huawei"),
+        ("huawei.com/Ascend310P", AcceleratorKind.NPU, "huawei"),
+        ("huawei.com/ascend-1980", AcceleratorKind.NPU, "huawei"),
+        ("cambricon.com/vmlu", AcceleratorKind.NPU, "cambricon"),
+        ("furiosa.ai/rngd", AcceleratorKind.NPU, "furiosa"),
+    ],
+)
+def test_ome_8_resource_of_an_accelerator_tells_kind_and_vendor(tag, pod, resource, kind, vendor):
+    found = tag([pod({resource: "2", "cpu": "4"})])
+    assert (found.kind, found.vendor, found.count) == (kind, vendor, 2)
+    assert found.resources == {resource}
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "hugepages-2Mi",
+        "rdma/hca_shared_devices_a",
+        "nvidia.com/rdma_shared_device",
+        "nvidia.com/hostdev",
+        "amd.com/nic",
+        "vpc.amazonaws.com/efa",
+        "vpc.amazonaws.com/pod-eni",
+        "smarter-devices/fuse",
+        "devices.kubevirt.io/kvm",
+        "intel.com/intel_sriov_netdevice",
+        "openshift.io/mlxnics",
+        "networking.gke.io.networks/vpc1.IP",
+        "qat.intel.com/generic",
+        "attachable-volumes.kubernetes.io/disks",
+        "kubernetes.io/batch-cpu",
+        "tke.cloud.tencent.com/eni-ip",
+    ],
+)
+def test_ome_8_other_devices_make_no_accelerator(tag, pod, node, resource):
+    assert tag([node(H100), pod({resource: "1", "cpu": "4"})]).kind is AcceleratorKind.CPU
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "acme.example/npu",
+        "xilinx.com/fpga-xilinx_u30",
+        "aliyun.com/gpu-mem",
+        "nvidia.com/gpumem",
+        "aws.amazon.com/thing",
+    ],
+)
+def test_ome_8_unknown_resource_is_unknown_hardware_never_a_cpu(inventory_of, pod, node, resource):
+    # the labels of the node are those of a GPU, and the pod requests something else
+    merged = TagBuilder(inventory_of([node(H100), pod({resource: "2"})])).build(
+        Endpoint("vllm-a", "10.0.0.11", 80, "llm")
+    )
+    assert (merged.tag.kind, merged.tag.has_accelerator) == (AcceleratorKind.UNKNOWN, False)
+    assert (merged.tag.count, merged.tag.model, merged.tag.memory_bytes) == (2, "", None)
+    (warning,) = merged.warnings
+    assert warning.startswith(f"the pod requests {resource}, ")
+    assert "write an AcceleratorClass with this name under resources" in warning
+
+
+def test_ome_8_amounts_beside_a_gpu_are_not_counted(tag, pod, node):
+    found = tag([node(H100), pod({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "10000", "acme.example/badge": "1"})])
+    assert (found.kind, found.model, found.count) == (AcceleratorKind.GPU, "h100", 1)
+
+
+def test_ome_2_class_makes_a_resource_known(inventory_of, pod):
+    each = {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": "AcceleratorClass",
+        "metadata": {"name": "acme-npu"},
+        "spec": {
+            "vendor": "acme", "model": "npu", "resources": [{"name": "acme.example/npu", "quantity": "1"}],
+            "capabilities": {"memoryGB": "64Gi"},
+        },
+    }  # fmt: skip
+    merged = TagBuilder(inventory_of([each, pod({"acme.example/npu": "4"})]), TaggerOptions()).build(
+        Endpoint("vllm-a", "10.0.0.11", 80, "llm")
+    )
+    assert (merged.tag.vendor, merged.tag.count, merged.tag.classes) == ("acme", 4, ("acme-npu",))
+    assert merged.warnings == ()
+
+
+def test_labels_of_another_vendor_do_not_describe_the_devices(tag, pod, node):
+    found = tag([node(H100), pod({"amd.com/gpu": "1"})])
+    assert (found.vendor, found.model, found.memory_bytes) == ("amd", "", None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        ({"vendor": "qualcomm", "model": "ai-200"}, AcceleratorKind.NPU),
+        ({"vendor": "acme", "resources": [{"name": "habana.ai/gaudi"}]}, AcceleratorKind.NPU),
+        ({"vendor": "acme"}, AcceleratorKind.GPU),
+    ],
+)
+def test_kind_of_a_class_follows_from_its_model_resource_or_vendor(tag, spec, kind):
+    each = {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": "x"}, "spec": spec}
+    assert tag([each], accelerator=AcceleratorDeclaration(accelerator_class="x")).kind is kind

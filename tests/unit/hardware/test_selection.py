@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+from structlog.testing import capture_logs
+
+from epp.config import Builder, assemble, load_text
+from epp.framework import Endpoint, Headers, Request, RequestBody
+from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
+from epp.framework.clock import ManualClock
+from epp.framework.errors import AdmissionDeniedError, BadRequestError, ConfigurationError
+from epp.framework.registry import Registry
+from epp.framework.testing import candidates
+from epp.hardware.selection.producer import AcceleratorSelectionProducer
+from epp.routing.datastore import Datastore
+from epp.routing.director import Director
+
+GIB = 2**30
+POOL = candidates(labels=[{}])
+
+
+def build(**parameters):
+    registry = Registry({})
+    registry.register(AcceleratorSelectionProducer)
+    return registry.build("accelerator-selection-producer", parameters, name="selection", clock=ManualClock())
+
+
+def select(plugin, model="m", **asked):
+    fields = [(f"x-epp-accelerator-{name.replace('_', '-')}", value) for name, value in asked.items()]
+    request = Request("r", RequestBody(model=model), Headers(fields))
+    plugin.produce(request, POOL)
+    plugin.admit(request, POOL)
+    return request.get(ACCELERATOR_SELECTION)
+
+
+LAYERS = {
+    "defaults": {"acceleratorClasses": ["t4", "a100"], "minMemory": 16, "excludedClasses": ["k80"], "policy": "cost"},
+    "models": {
+        "big": {"acceleratorClasses": ["h100", "a100"], "minMemory": 80},
+        "llama-*": {"minMemory": "8Gi", "excludedClasses": ["t4"]},
+        "llama-3*": {"vendors": ["amd"]},
+    },
+    "components": {"prefill": {"policy": "MostCapable", "minMemory": 40}, "decode": {"acceleratorClasses": ["l4"]}},
+}
+
+
+def test_ome_5_defaults_hold_where_no_other_layer_speaks():
+    found = select(build(**LAYERS)).of("default")
+    assert found.classes == ("t4", "a100")
+    assert found.min_memory_bytes == 16 * GIB
+    assert found.excluded_classes == {"k80"}
+    assert found.policy == "cheapest"
+
+
+def test_ome_5_the_layer_of_a_model_replaces_lists_and_adds_to_bounds():
+    found = select(build(**LAYERS), model="big").default
+    assert found.classes == ("h100", "a100")
+    assert found.min_memory_bytes == 80 * GIB
+    assert found.excluded_classes == {"k80"}
+
+
+def test_ome_5_the_first_pattern_that_matches_counts_and_cannot_loosen():
+    found = select(build(**LAYERS), model="llama-3-8b").default
+    assert found.min_memory_bytes == 16 * GIB
+    assert found.excluded_classes == {"k80", "t4"}
+    assert found.vendors == ()
+
+
+def test_ome_5_the_layer_of_a_component_goes_above_that_of_the_model():
+    found = select(build(**LAYERS), model="big")
+    assert found.of("prefill").policy == "most-capable"
+    assert found.of("prefill").min_memory_bytes == 80 * GIB
+    assert found.of("decode").classes == ("l4",)
+    assert found.of("another") == found.default
+
+
+def test_ome_5_headers_are_not_looked_at_unless_allowed():
+    assert select(build(), min_memory="lots") == select(build())
+
+
+def test_ome_5_headers_tighten_every_profile():
+    plugin = build(**LAYERS, allowRequestOverrides=True)
+    found = select(
+        plugin,
+        min_memory="24Gi",
+        exclude_class="t4, v100",
+        features="FP8",
+        max_cost_per_hour="3.5",
+        policy="FirstAvailable",
+    )
+    assert found.default.min_memory_bytes == 24 * GIB
+    assert found.of("prefill").min_memory_bytes == 40 * GIB
+    assert found.default.excluded_classes == {"k80", "t4", "v100"}
+    assert found.default.required_features == {"fp8"}
+    assert found.of("decode").max_endpoint_cost_per_hour == 3.5
+    assert found.default.policy == "first-available"
+    assert found.warnings == ()
+
+
+def test_ome_5_a_class_within_the_allow_list_narrows_it():
+    plugin = build(defaults=LAYERS["defaults"], allowRequestOverrides=True)
+    assert select(plugin, **{"class": "A100"}).default.classes == ("a100",)
+
+
+def test_ome_5_strict_a_class_outside_the_allow_list_is_a_bad_request():
+    plugin = build(defaults=LAYERS["defaults"], allowRequestOverrides=True)
+    message = "header 'x-epp-accelerator-class' asks for h100, which is not allowed: use t4, a100"
+    with pytest.raises(BadRequestError, match=message) as refused:
+        select(plugin, **{"class": "a100,h100"})
+    assert refused.value.status == 400
+
+
+def test_ome_5_strict_an_excluded_class_is_a_bad_request():
+    plugin = build(defaults={"excludedClasses": ["k80"]}, allowRequestOverrides=True)
+    with pytest.raises(BadRequestError, match=r"asks for k80, which is not allowed$") as refused:
+        select(plugin, **{"class": "k80"})
+    assert refused.value.status == 400
+    assert select(plugin, **{"class": "a100"}).default.classes == ("a100",)
+
+
+def test_ome_5_lenient_an_excluded_class_is_ignored_and_logged_but_not_for_every_request():
+    plugin = build(defaults={"excludedClasses": ["k80"]}, allowRequestOverrides=True, requestOverrides="lenient")
+    with capture_logs() as logs:
+        found = [select(plugin, **{"class": "k80"}) for _ in range(5)]
+    assert found[0].default.classes == ()
+    (line,) = logs
+    assert line["problems"] == ["header 'x-epp-accelerator-class' asks for k80, which is not allowed"]
+
+
+def test_ome_5_lenient_a_class_outside_the_allow_list_is_ignored_with_a_warning():
+    plugin = build(defaults=LAYERS["defaults"], allowRequestOverrides=True, requestOverrides="lenient")
+    found = select(plugin, **{"class": "h100"})
+    assert found.default.classes == ("t4", "a100")
+    assert found.warnings == ("header 'x-epp-accelerator-class' asks for h100, which is not allowed: use t4, a100",)
+
+
+def test_ome_5_strict_a_component_that_does_not_allow_it_is_named():
+    plugin = build(components={"decode": {"vendors": ["amd"]}}, allowRequestOverrides=True)
+    with pytest.raises(BadRequestError, match="asks for nvidia, which is not allowed in profile 'decode': use amd"):
+        select(plugin, vendor="nvidia")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (
+            {"min_memory": "lots"},
+            "header 'x-epp-accelerator-min-memory': 'lots' is not a quantity: write 0 or more",
+        ),
+        (
+            {"max_cost_per_hour": "cheap"},
+            "header 'x-epp-accelerator-max-cost-per-hour': 'cheap' is not a number",
+        ),
+        (
+            {"max_cost_per_hour": "nan"},
+            "'x-epp-accelerator-max-cost-per-hour': it is nan; it must be 0 or more, and finite",
+        ),
+        ({"min_compute_slices": "1.5"}, "is not a whole number"),
+        ({"whole_device": "maybe"}, "is neither true nor false"),
+        ({"kind": "abacus"}, "'x-epp-accelerator-kind': it has 'abacus'; use gpu"),
+        ({"vender": "amd"}, "'x-epp-accelerator-vender' is not known; did you mean 'x-epp-accelerator-vendor'"),
+    ],
+)
+def test_ome_5_strict_a_header_that_cannot_be_read_is_a_bad_request_and_lenient_ignores_it(asked, message):
+    with pytest.raises(BadRequestError, match=message):
+        select(build(allowRequestOverrides=True), **asked)
+    found = select(build(allowRequestOverrides=True, requestOverrides="lenient"), **asked)
+    assert found.default == select(build()).default
+    assert len(found.warnings) == 1
+
+
+def test_is_6_gie_13_slices_kinds_and_vendors_can_be_asked_for_in_headers():
+    plugin = build(allowRequestOverrides=True)
+    found = select(
+        plugin,
+        kind="gpu",
+        vendor="nvidia",
+        mig_profile="nvidia.com/mig-3g.20gb",
+        exclude_mig_profile="1g.5gb+me",
+        min_compute_slices="2",
+        whole_device="false",
+    ).default
+    assert (found.kinds, found.vendors) == (("gpu",), ("nvidia",))
+    assert found.mig_profiles == ("3g.20gb",)
+    assert found.excluded_mig_profiles == {"1g.5gb+me"}
+    assert found.min_compute_slices == 2
+    assert not found.whole_device_only
+
+
+def test_ome_5_several_values_of_one_header_add_up():
+    request = Request(
+        "r", headers=Headers([("x-epp-accelerator-class", "a"), ("X-Epp-Accelerator-Class", "b"), ("x-other", "c")])
+    )
+    build(allowRequestOverrides=True).produce(request, POOL)
+    assert request.get(ACCELERATOR_SELECTION).default.classes == ("a", "b")
+
+
+CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+  - type: accelerator-selection-producer
+    parameters: {defaults: {vendors: [nvidia]}, allowRequestOverrides: true}
+"""
+
+
+def test_ome_5_the_caller_of_the_picker_gets_the_400():
+    registry, clock = Registry(), ManualClock()
+    registry.register(AcceleratorSelectionProducer)
+    store = Datastore(clock)
+    store.replace([Endpoint("a", "10.0.0.1", 8000)])
+    director = Director(store, assemble(load_text(CONFIG), Builder(registry, clock)).pipeline, clock)
+    body = b'{"model": "m", "prompt": "hi"}'
+    headers = [(":path", "/v1/completions")]
+    assert director.route(Headers([*headers, ("x-epp-accelerator-vendor", "NVIDIA")]), body, None).result.targets
+    with pytest.raises(AdmissionDeniedError, match="header 'x-epp-accelerator-vendor' asks for amd") as refused:
+        director.route(Headers([*headers, ("x-epp-accelerator-vendor", "amd")]), body, None)
+    assert (refused.value.status, refused.value.code) == (400, "BadRequest")
+
+
+def test_ome_5_bad_layers_are_refused_at_load():
+    with pytest.raises(ConfigurationError, match="minMemory: 'x' is not a quantity"):
+        build(models={"m": {"minMemory": "x"}})
+    with pytest.raises(ConfigurationError, match="fallbackOnEmpty is for filters: set it on accelerator-filter"):
+        build(defaults={"fallbackOnEmpty": True})

@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server on real sockets, with grpcio as the client, or bytes where no honest client would do."""
+
+import asyncio
+import contextlib
+import gc
+import socket
+import ssl
+
+import grpc
+import pytest
+from frame_client import ECHO, HEAD, data, message, parse
+from hpack import Encoder
+from waiting import until
+
+from epp.extproc.http2 import frames
+from epp.extproc.http2.connection import Connection
+from epp.extproc.http2.limits import Limits
+from epp.extproc.http2.server import GrpcServer
+from epp.extproc.http2.status import ErrorCode
+from epp.extproc.http2.tls import server_context
+from epp.extproc.tls import self_signed
+from epp.runtime.listening import listener
+
+APART = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1))
+
+
+class Later:
+    """An answer that comes when `ready` is set."""
+
+    def __init__(self, service: "Service") -> None:
+        self._service = service
+
+    async def settle(self) -> None:
+        self._service.waiting.set()
+        try:
+            await self._service.ready.wait()
+        except asyncio.CancelledError:
+            self._service.given_up.set()
+            raise
+
+
+class Call:
+    silence_timeout = None
+
+    def __init__(self, service: "Service") -> None:
+        self._service = service
+        self.done = False
+
+    def receive(self, content: bytes):
+        self._service.received += len(content)
+        if content == b"wait":
+            return [Later(self._service)]
+        if content == b"silence":
+            self.silence_timeout = 0.01
+            return []
+        return [content * self._service.answers]
+
+    def resume(self):
+        return [b"settled"]
+
+    def on_silence(self):
+        self.silence_timeout = None
+        return [b"you are silent"]
+
+    def half_close(self):
+        self.done = True
+        return []
+
+    def unreadable(self, error):
+        pass
+
+    def close(self):
+        self._service.closed += 1
+        self._service.all_closed.set()
+
+
+class Service:
+    """Echoes, and counts."""
+
+    def __init__(self, answers: int = 1) -> None:
+        self.answers = answers
+        self.opened = self.closed = self.received = 0
+        self.waiting, self.ready, self.given_up, self.all_closed = (asyncio.Event() for _ in range(4))
+
+    def open(self, _outlet) -> Call:
+        self.opened += 1
+        return Call(self)
+
+
+@contextlib.asynccontextmanager
+async def serving(service: Service, limits: Limits | None = None):
+    server = GrpcServer({ECHO: service.open}, limits or Limits(max_message_bytes=2**26))
+    sock = listener("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    await server.start(sock)
+    try:
+        yield server, port
+    finally:
+        await server.stop(0)
+
+
+@pytest.fixture
+async def service():
+    return Service()
+
+
+def talking(port: int):
+    channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=APART)
+    return channel, channel.stream_stream(ECHO)
+
+
+@pytest.mark.parametrize("size", [0, 1, 16_379, 16_380, 65_535, 3_000_000])
+async def test_messages_of_any_size_go_both_ways(service, size):
+    async with serving(service) as (_, port):
+        channel, talk = talking(port)
+        async with channel:
+            call = talk()
+            for text in (b"a" * size, b"b" * size):
+                await call.write(text)
+                assert await call.read() == text
+            await call.done_writing()
+            assert await call.read() is grpc.aio.EOF
+            assert await call.code() is grpc.StatusCode.OK
+    assert service.closed == 1
+
+
+async def test_many_calls_share_a_connection(service):
+    async def talk_a_while(call, number: int) -> None:
+        for turn in range(20):
+            text = f"{number} {turn}".encode() * (1 + 400 * (turn % 3))
+            await call.write(text)
+            assert await call.read() == text
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+
+    async with serving(service) as (_, port):
+        channel, talk = talking(port)
+        async with channel:
+            await asyncio.gather(*(talk_a_while(talk(), number) for number in range(50)))
+    assert (service.opened, service.closed) == (50, 50)
+
+
+async def test_held_answer_lets_others_pass(service):
+    async with serving(service) as (_, port):
+        channel, talk = talking(port)
+        async with channel:
+            held, other = talk(), talk()
+            await held.write(b"wait")
+            await held.write(b"after")
+            await service.waiting.wait()
+            await other.write(b"hello")
+            assert await other.read() == b"hello"
+            service.ready.set()
+            assert [await held.read(), await held.read()] == [b"settled", b"after"]
+
+
+async def test_client_that_leaves_gives_a_held_answer_up(service):
+    async with serving(service) as (_, port):
+        channel, talk = talking(port)
+        async with channel:
+            held = talk()
+            await held.write(b"wait")
+            await service.waiting.wait()
+            held.cancel()
+            await service.given_up.wait()
+            await service.all_closed.wait()
+            assert service.closed == 1
+
+
+async def test_lost_connection_gives_a_held_answer_up(service):
+    async with serving(service) as (_, port):
+        channel, talk = talking(port)
+        held = talk()
+        await held.write(b"wait")
+        await service.waiting.wait()
+        await channel.close(None)
+        await service.given_up.wait()
+        await service.all_closed.wait()
+        assert service.closed == 1
+
+
+@pytest.mark.parametrize("word", [b"hello", b"wait"])
+async def test_lost_connection_is_no_garbage(service, word):
+    gc.collect()
+    gc.disable()
+    try:
+        async with serving(service) as (_, port):
+            reader, writer = await raw(port)
+            writer.write(data(1, message(word)) + frames.frame(frames.PING, 0, 0, b"12345678"))
+            while b"12345678" not in await reader.read(1 << 16):
+                pass
+            assert len(connections()) == 1
+            writer.transport.abort()
+            await service.all_closed.wait()
+            await until(lambda: not connections(), "the connection is gone")
+    finally:
+        gc.enable()
+
+
+def connections() -> list[Connection]:
+    return [found for found in gc.get_objects() if isinstance(found, Connection)]
+
+
+async def test_deadline_of_the_client_is_kept(service):
+    async with serving(service) as (_, port):
+        channel, talk = talking(port)
+        async with channel:
+            await channel.channel_ready()  # the deadline is for the call alone
+            held = talk(timeout=1.0)
+            await held.write(b"wait")
+            assert await held.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            await service.all_closed.wait()
+
+
+async def test_silence_is_answered(service):
+    async with serving(service) as (_, port):
+        channel, talk = talking(port)
+        async with channel:
+            call = talk()
+            await call.write(b"silence")
+            assert await call.read() == b"you are silent"
+
+
+async def test_stop_with_grace_lets_calls_end(service):
+    async with serving(service) as (server, port):
+        channel, talk = talking(port)
+        async with channel:
+            call = talk()
+            await call.write(b"hello")
+            assert await call.read() == b"hello"
+            stopping = asyncio.create_task(server.stop(60))
+            await call.write(b"again")
+            assert await call.read() == b"again"
+            await call.done_writing()
+            assert await call.code() is grpc.StatusCode.OK
+            await stopping
+
+
+async def test_stop_without_grace_cuts_calls(service):
+    async with serving(service) as (server, port):
+        channel, talk = talking(port)
+        async with channel:
+            call = talk()
+            await call.write(b"hello")
+            assert await call.read() == b"hello"
+            await server.stop(0)
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+    assert service.closed == 1
+
+
+async def test_tls_client_that_says_nothing_is_sent_away(service):
+    key, certificate = self_signed()
+    context = server_context(key, certificate, ssl.TLSVersion.TLSv1_2)
+
+    async def contexts() -> ssl.SSLContext:
+        return context
+
+    server = GrpcServer({ECHO: service.open}, Limits(handshake_seconds=0.5), contexts)
+    sock = listener("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    await server.start(sock)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await reader.read() == b""
+    writer.close()
+    await server.stop(0)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_slow_certificate_keeps_no_client_for_ever(service):
+    async def contexts() -> ssl.SSLContext:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    server = GrpcServer({ECHO: service.open}, Limits(handshake_seconds=0.2), contexts)
+    sock = listener("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    await server.start(sock)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await reader.read() == b""
+    writer.close()
+    await server.stop(0)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_messages_of_any_size_go_both_ways_over_tls(service, version):
+    key, certificate = self_signed()
+    context = server_context(key, certificate, ssl.TLSVersion.TLSv1_2)
+    context.maximum_version = version
+
+    async def contexts() -> ssl.SSLContext:
+        return context
+
+    server = GrpcServer({ECHO: service.open}, Limits(max_message_bytes=2**26), contexts)
+    sock = listener("127.0.0.1", 0)
+    await server.start(sock)
+    credentials = grpc.ssl_channel_credentials(certificate)
+    named = [("grpc.ssl_target_name_override", "localhost"), *APART]
+    async with grpc.aio.secure_channel(f"127.0.0.1:{sock.getsockname()[1]}", credentials, options=named) as channel:
+        call = channel.stream_stream(ECHO)()
+        for text in (b"a", b"b" * 16_379, b"c" * 3_000_000):
+            await call.write(text)
+            assert await call.read() == text
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+    await server.stop(0)
+
+
+async def test_further_tls_client_takes_the_place_of_the_oldest_that_says_nothing(service):
+    key, certificate = self_signed()
+    context = server_context(key, certificate, ssl.TLSVersion.TLSv1_2)
+
+    async def contexts() -> ssl.SSLContext:
+        return context
+
+    server = GrpcServer({ECHO: service.open}, Limits(handshake_seconds=600, max_handshakes=3), contexts)
+    sock = listener("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    await server.start(sock)
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+    assert [await reader.read() for reader, _ in silent[:2]] == [b"", b""]
+    credentials = grpc.ssl_channel_credentials(certificate)
+    named = [("grpc.ssl_target_name_override", "localhost"), *APART]
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=named) as channel:
+        call = channel.stream_stream(ECHO)()
+        await call.write(b"hello")
+        assert await call.read() == b"hello"
+    assert await silent[2][0].read() == b""
+    await server.stop(0)
+    for _, writer in silent:
+        writer.close()
+
+
+GREETING = (
+    frames.PREFACE
+    + frames.settings_frame({frames.Setting.INITIAL_WINDOW_SIZE: 2**31 - 1})
+    + frames.window_update_frame(0, 2**31 - 1 - 65_535)
+    + frames.frame(frames.HEADERS, frames.END_HEADERS, 1, Encoder().encode(HEAD))
+)
+"""A call, with windows wide open."""
+
+
+async def raw(port: int):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**26)
+    writer.write(GREETING)
+    return reader, writer
+
+
+async def test_client_that_reads_nothing_is_read_no_further_and_cut_off_in_the_end():
+    service = Service(answers=1000)
+    limits = Limits(max_message_bytes=2**20, write_stall_seconds=0.5)
+    async with serving(service, limits) as (_, port):
+        _, writer = await raw(port)
+        wire = data(1, message(b"x" * 1000))
+        with contextlib.suppress(ConnectionError):
+            for _ in range(2000):  # answers of 2 GB in all
+                writer.write(wire)
+                await asyncio.wait_for(writer.drain(), 60)
+        await asyncio.wait_for(service.all_closed.wait(), 60)
+        writer.close()
+    assert service.received < 200_000  # some of 2,000,000: a socket's buffers are all that piles up
+
+
+async def test_broken_client_that_stops_reading_near_the_end_is_cut_off_all_the_same():
+    service = Service(answers=300)
+    loop = asyncio.get_running_loop()
+    async with serving(service, Limits(write_stall_seconds=3)) as (server, port):
+        with socket.socket() as client:
+            client.setblocking(False)  # noqa: FBT003  its own way
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)  # little is on its way
+            await loop.sock_connect(client, ("127.0.0.1", port))
+            await loop.sock_sendall(client, GREETING)
+            await until(lambda: service.opened, "the call is open")
+            (protocol,) = server._connections  # noqa: SLF001
+            transport = protocol._transport  # noqa: SLF001
+            assert transport is not None
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+            fault = data(0, b"")
+            await loop.sock_sendall(client, data(1, message(b"x" * 4000)) + fault)  # answers of 1.2 MB
+            await service.all_closed.wait()
+            while transport.get_write_buffer_size() > 60_000:  # below the level at which writing goes on
+                await loop.sock_recv(client, 4000)
+            await until(lambda: not server._connections, "it is cut off")  # noqa: SLF001
+
+
+async def test_client_that_has_stopped_writing_gets_its_answers(service):
+    async with serving(service) as (_, port):
+        reader, writer = await raw(port)
+        writer.write(data(1, message(b"hello")))
+        writer.write_eof()
+        sent = parse(await reader.read())
+        assert message(b"hello") in [frame.payload for frame in sent]
+        await service.all_closed.wait()
+        writer.close()
+
+
+async def test_broken_client_gets_the_reason_and_the_end(service):
+    async with serving(service) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        *_, goaway = parse(await reader.read())
+        assert goaway.payload[8:] == b"no HTTP/2 preface"
+        writer.close()
+
+
+async def test_client_that_goes_on_sending_reads_the_reason_all_the_same(service):
+    async with serving(service) as (_, port):
+        reader, writer = await raw(port)
+        writer.write(data(0, b"") + data(1, message(b"x" * 1000)) * 200)
+        *_, goaway = parse(await reader.read())
+        assert goaway.payload[8:] == b"DATA outside of a stream"
+        writer.close()
+
+
+async def test_what_is_due_after_the_end_is_not_written(service, caplog):
+    async with serving(service) as (_, port):
+        reader, writer = await raw(port)
+        writer.write(data(0, b""))
+        *_, goaway = parse(await reader.read())
+        assert goaway.payload[8:] == b"DATA outside of a stream"
+        (connection,) = connections()
+        connection.out.append(frames.rst_stream_frame(1, ErrorCode.CANCEL))
+        writer.write(data(1, message(b"more")))
+        await until(lambda: not connection.out, "it is dropped")
+        writer.close()
+    assert not caplog.records
+
+
+async def test_connection_ends_with_the_last_stream_of_a_client_that_goes_away(service):
+    async with serving(service) as (_, port):
+        reader, writer = await raw(port)
+        writer.write(frames.goaway_frame(0, ErrorCode.NO_ERROR) + data(1, message(b"hello")) + data(1, b"", end=True))
+        sent = parse(await reader.read())
+        assert message(b"hello") in [frame.payload for frame in sent]
+        writer.close()
