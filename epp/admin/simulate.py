@@ -29,8 +29,7 @@ from epp.framework.printable import quoted
 from epp.framework.request import Headers
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Director, Simulated, Simulation
-from epp.routing.director.pipeline import ParsedBody, ReadingBody
-from epp.routing.director.reading import DEFAULT_PATH, IncomingRequest
+from epp.routing.director.reading import DEFAULT_PATH
 from epp.telemetry.http_request import HttpRequest
 from epp.telemetry.http_thread import Answer
 
@@ -122,58 +121,25 @@ class _SimulationPage:
         """Answer with the record of a request that is only tried, and with its error where it is not routed."""
         ask = read_ask(request, self._picker.pool)
         config = None if isinstance(ask.config, UnsetType) else await self._configs.of(ask.config)
-        headers, body = ask.fields, ask.bytes
-        subset = None if ask.candidate_subset is None else Subset.parse(ask.candidate_subset)
         seed = int(ask.seed, 16) if ask.seed else randbits(64)
-        begin = partial(self._begin, ask.endpoints, config, headers, body, subset)
-        simulation, call, parsed = await self._loop.call(begin)
-        if isinstance(parsed, Simulated):
-            found = parsed
-        else:
-            found = await self._run(simulation, call, parsed, seed)
+        begin = partial(self._simulated, ask, config, seed)
+        simulation, found = await self._loop.call(begin)
         return await self._loop.call(lambda: self._answer(simulation, found, config))
 
-    def _begin(
-        self,
-        changes: Mapping[str, EndpointChange],
-        config: Assembly | None,
-        headers: Headers,
-        body: bytes,
-        subset: Subset | None,
-    ) -> tuple[Simulation, IncomingRequest | None, ParsedBody | ReadingBody | Simulated]:
+    def _simulated(self, ask: _Ask, config: Assembly | None, seed: int) -> tuple[Simulation, Simulated]:
         director, assembly = self._picker.director(), self._picker.assembly()
+        headers = ask.fields
+        subset = None if ask.candidate_subset is None else Subset.parse(ask.candidate_subset)
         try:
-            snapshot = made_up(self._picker.snapshot(), changes, assembly.taggers, now=self._picker.now())
+            snapshot = made_up(self._picker.snapshot(), ask.endpoints, assembly.taggers, now=self._picker.now())
         except UnknownEndpointError as error:
             raise BadAdminRequestError(f"endpoints: {error}") from error
         simulation = director.simulation(None if config is None else config.pipeline, snapshot)
         try:
-            return simulation, *simulation.read(headers, body, subset)
+            call, parsed = simulation.read(headers, ask.bytes, subset)
         except RequestError as error:
-            return simulation, None, simulation.refusal(headers, error)
-
-    async def _run(
-        self, simulation: Simulation, call: IncomingRequest | None, parsed: ParsedBody | ReadingBody, seed: int
-    ) -> Simulated:
-        """Go on with a request, a piece of a long body in each call."""
-        assert call is not None  # noqa: S101  it has been read
-
-        def step(reading: ReadingBody) -> ParsedBody | ReadingBody | Simulated:
-            try:
-                next(reading)
-            except StopIteration as end:
-                whole: ParsedBody = end.value
-                return whole
-            except RequestError as error:
-                return simulation.refusal(call.headers, error)
-            return reading
-
-        left: ParsedBody | ReadingBody | Simulated = parsed
-        while not isinstance(left, ParsedBody | Simulated):
-            left = await self._loop.call(partial(step, left))
-        if isinstance(left, Simulated):
-            return left
-        return await self._loop.call(partial(simulation.run, call, left, seed=seed))
+            return simulation, simulation.refusal(headers, error)
+        return simulation, simulation.run(call, parsed, seed=seed)
 
     def _answer(self, simulation: Simulation, found: Simulated, config: Assembly | None) -> Answer:
         picker = self._picker

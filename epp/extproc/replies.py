@@ -137,13 +137,6 @@ def destination_with_body(forwarding: Forwarding, changed: bytes | None) -> byte
     return _REQUEST_BODY_REPLACED(common) + _destination_metadata(forwarding)
 
 
-def around_replaced_body(forwarding: Forwarding, size: int) -> tuple[bytes, bytes]:
-    """Return what goes before and after another body of this size, in an answer like `destination_with_body`."""
-    mutation = _request_mutation(forwarding)
-    before = b"".join((_ROUTED, varint(len(mutation)), mutation, _REPLACED.before(size)))
-    return _REQUEST_BODY_REPLACED.before(len(before) + size) + before, _destination_metadata(forwarding)
-
-
 def request_body_pieces(body: bytes, *, end_of_stream: bool) -> list[bytes]:
     """Hand a full-duplex request body back in pieces; an empty body is one empty piece."""
     last = _LAST_REQUEST_PIECE if end_of_stream else _REQUEST_PIECE

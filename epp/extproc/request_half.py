@@ -11,7 +11,6 @@ from epp.extproc.decoding import RequestPiece
 from epp.extproc.exchange import Answer, ExchangeSettings, Progress, expect
 from epp.extproc.faults import Fault, ProtocolError
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_first, read_headers, read_some
-from epp.extproc.long_bodies import LONG_BYTES, LongBody
 from epp.extproc.modes import BodyMode, GatewayTraits
 from epp.extproc.replies import Forwarding, Told
 from epp.extproc.wire import HttpBody, HttpHeaders
@@ -34,7 +33,7 @@ from epp.framework.headers import (
     REQUEST_ID,
 )
 from epp.routing.bodies import with_model, with_model_added
-from epp.routing.director import Director, Gathered, PendingRequest, Routing, Subset
+from epp.routing.director import Director, PendingRequest, Routing, Subset
 from epp.routing.director.tracing import RequestTrace
 
 _EXPECTED, _BODY, _ENDED = Progress
@@ -74,7 +73,6 @@ class RequestHalf:
         "_held",
         "_ignored",
         "_is_envoy",
-        "_long",
         "_metadata",
         "_mode",
         "_pieces",
@@ -115,7 +113,6 @@ class RequestHalf:
         self._size = 0
         self._counted = 0  # of these bytes, on the account of the stream
         self._asked = False
-        self._long: LongBody | None = None
         self._held: tuple[PendingRequest, Callable[[Routing], Sequence[bytes]]] | None = None
         self._ignored: Sequence[str] = ()
         self.headers = _NO_HEADERS
@@ -150,7 +147,6 @@ class RequestHalf:
     def spare(self) -> None:
         """Be evicted no more, and hold nothing: the exchange has ended."""
         self._pieces.clear()
-        self._long = None
         self._count(0)
         self._evict = ignore
 
@@ -222,7 +218,7 @@ class RequestHalf:
         if not last:
             return ()
         body = self._gathered()
-        return self._route(body, partial(self._with_pieces, body), last_piece=True)
+        return self._route(body, partial(self._with_pieces, body))
 
     def on_trailers(self) -> Sequence[Answer]:
         """Let the trailers pass, after a full-duplex body that they end."""
@@ -233,7 +229,7 @@ class RequestHalf:
         if self._mode in _BUFFERED:
             raise self._refuse(BodyMissingError())  # Envoy sends a buffered body first, and its headers have left
         body = self._gathered()
-        return self._route(body, partial(self._with_trailers, body, shown=self._shown), last_piece=False)
+        return self._route(body, partial(self._with_trailers, body, shown=self._shown))
 
     def resume(self) -> Sequence[bytes]:
         """Answer what waited for a held request, which is settled."""
@@ -241,10 +237,7 @@ class RequestHalf:
             return ()
         (held, answer), self._held = self._held, None
         self._count(0)
-        try:
-            return self._routed(held.routing(), answer)
-        finally:
-            self._long = None  # it refers to this in a ring
+        return self._routed(held.routing(), answer)
 
     def _take(self, headers: Headers) -> None:
         ignored = self._settings.ignored_headers
@@ -282,12 +275,10 @@ class RequestHalf:
             self._claim.account.put(size - self._counted)
             self._counted = size
 
-    def _gathered(self) -> bytes | Gathered:
-        """Return the body, a long one in its pieces; of those, an empty last one costs no copy."""
+    def _gathered(self) -> bytes:
+        """Return the body; an empty last piece costs no copy."""
         pieces = [piece for piece in self._pieces if piece]
         self._pieces.clear()
-        if self._size >= LONG_BYTES:
-            return Gathered(pieces)
         first = pieces[0] if len(pieces) == 1 else None
         return first if isinstance(first, bytes) else b"".join(pieces)
 
@@ -300,16 +291,12 @@ class RequestHalf:
 
     def _route(
         self,
-        body: bytes | Gathered,
+        body: bytes,
         answer: Callable[[Routing], Sequence[bytes]],
         *,
         incomplete: bool = False,
-        last_piece: bool | None = None,
     ) -> Sequence[Answer]:
-        """Return the answer to a routed request, or the request that is held and has its answer later.
-
-        `last_piece` is whether the last of the pieces in which a body goes back ends it; None where it goes in one.
-        """
+        """Return the answer to a routed request, or the request that is held and has its answer later."""
         if self.routing is not None:
             raise ProtocolError("unexpected request_body: the body was complete and has been answered")
         self._asked = True
@@ -322,21 +309,13 @@ class RequestHalf:
             self.headers, body, self.subset, incomplete=incomplete, trace=trace, began_at=self._began
         )
         if isinstance(outcome, PendingRequest):
-            if isinstance(body, Gathered):
-                self._long = LongBody(
-                    body,
-                    partial(self._around, whole=self._progress is _ENDED),
-                    incomplete=incomplete,
-                    end_of_stream=last_piece,
-                )
-                outcome = self._long.after(outcome)
             self._held = outcome, answer
             if not outcome.longest_seconds:  # else it may be in a queue, which has a limit of its own
                 self._count(len(body))
             return (*self._asking_for_time(outcome, body), outcome)
         return self._routed(outcome, answer)
 
-    def _asking_for_time(self, held: PendingRequest, body: bytes | Gathered) -> Sequence[bytes]:
+    def _asking_for_time(self, held: PendingRequest, body: bytes) -> Sequence[bytes]:
         """Return what makes Envoy wait for as long as a request may; of other gateways it is not known what they do."""
         has_no_limit = self._mode is BodyMode.FULL_DUPLEX_STREAMED and body
         if not self._is_envoy or has_no_limit or not held.longest_seconds:
@@ -354,52 +333,31 @@ class RequestHalf:
     def _with_headers(self, routing: Routing) -> Sequence[bytes]:
         return (replies.destination_with_headers(self._forwarding(routing)),)
 
-    def _with_body(self, body: bytes | Gathered, routing: Routing, *, last: bool, incomplete: bool) -> Sequence[bytes]:
+    def _with_body(self, body: bytes, routing: Routing, *, last: bool, incomplete: bool) -> Sequence[bytes]:
         forwarding = self._forwarding(routing)
-        if isinstance(body, Gathered):
-            size = self._long_body.size()
-            if self._long_body.is_changed:
-                return self._long_body.replies()
-            changed = None
-        else:
-            sent = _rewritten(routing, body, incomplete=incomplete)
-            size, changed = len(sent), None if sent is body else sent
-        _set_length(forwarding, size, is_changed=changed is not None, whole=last)
+        sent = _rewritten(routing, body, incomplete=incomplete)
+        changed = None if sent is body else sent
+        _set_length(forwarding, len(sent), is_changed=changed is not None, whole=last)
         return (replies.destination_with_body(forwarding, changed),)
 
-    def _around(self, routing: Routing, size: int, *, whole: bool) -> tuple[bytes, bytes]:
-        forwarding = self._forwarding(routing)
-        _set_length(forwarding, size, is_changed=True, whole=whole)
-        return replies.around_replaced_body(forwarding, size)
-
-    def _with_pieces(self, body: bytes | Gathered, routing: Routing) -> Sequence[bytes]:
+    def _with_pieces(self, body: bytes, routing: Routing) -> Sequence[bytes]:
         forwarding = self._forwarding(routing)
         pieces = self._returned(forwarding, routing, body, end_of_stream=True)
         return [replies.destination_with_headers(forwarding), *pieces]
 
-    def _with_trailers(self, body: bytes | Gathered, routing: Routing, *, shown: bool) -> Sequence[bytes]:
+    def _with_trailers(self, body: bytes, routing: Routing, *, shown: bool) -> Sequence[bytes]:
         forwarding = self._forwarding(routing)
         # Envoy takes no piece in return for none.
         pieces = self._returned(forwarding, routing, body, end_of_stream=False) if shown else ()
         return [replies.destination_with_headers(forwarding), *pieces, replies.REQUEST_TRAILERS_PASS]
 
     def _returned(
-        self, forwarding: Forwarding, routing: Routing, body: bytes | Gathered, *, end_of_stream: bool
+        self, forwarding: Forwarding, routing: Routing, body: bytes, *, end_of_stream: bool
     ) -> Sequence[bytes]:
         """Return the pieces in which a body goes back, its length set in the headers."""
-        if isinstance(body, bytes):
-            sent = _rewritten(routing, body)
-            _set_length(forwarding, len(sent), is_changed=sent is not body, whole=end_of_stream)
-            return replies.request_body_pieces(sent, end_of_stream=end_of_stream)
-        long = self._long_body
-        _set_length(forwarding, long.size(), is_changed=long.is_changed, whole=end_of_stream)
-        return long.replies()
-
-    @property
-    def _long_body(self) -> LongBody:
-        if self._long is None:
-            raise RuntimeError("a long body was not held")
-        return self._long
+        sent = _rewritten(routing, body)
+        _set_length(forwarding, len(sent), is_changed=sent is not body, whole=end_of_stream)
+        return replies.request_body_pieces(sent, end_of_stream=end_of_stream)
 
     def _forwarding(self, routing: Routing) -> Forwarding:
         destination = routing.result.destination

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, overload
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from epp.framework.addresses import Subset
 from epp.framework.arrays import read_only
 from epp.framework.candidates import Candidates
-from epp.framework.steps import Steps
 
 T = TypeVar("T")
 
@@ -118,10 +117,6 @@ class RequestBody(msgspec.Struct, frozen=True):
         if not self.prompt_ends:
             return (self.prompt,)
         return [self.prompt[start:end] for start, end in pairwise((0, *self.prompt_ends))]
-
-
-Reading: TypeAlias = Steps[RequestBody]
-"""A body that is being read: other requests get a turn at each `yield`, a few milliseconds apart."""
 
 
 @dataclass(frozen=True, slots=True)

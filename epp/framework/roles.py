@@ -14,7 +14,7 @@ from epp.framework.candidates import Candidates
 from epp.framework.drops import DropCause
 from epp.framework.headers import DESTINATION_NAMESPACE
 from epp.framework.plugin import OnError, P, Parameters, Plugin, Role, Stage
-from epp.framework.request import Headers, Reading, Request, RequestBody
+from epp.framework.request import Headers, Request, RequestBody
 from epp.framework.response import Response
 from epp.framework.result import Destination, ProfileResult, SchedulingResult
 
@@ -359,11 +359,11 @@ class Parser(Plugin[P], role=Role(title="Parsers")):
         """
 
     @abstractmethod
-    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody | Reading:
+    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
         """Return what routing needs; raises MalformedBodyError with a sentence for the caller.
 
-        `suffix` is the claim that matched, empty for the fallback. All requests wait for a parser: a body that takes
-        more than a few milliseconds is to be read in a generator, which yields in between.
+        `suffix` is the claim that matched, empty for the fallback. All other requests wait for a parser: refuse a body
+        that would take more than 25 ms.
         """
 
 

@@ -23,9 +23,9 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Plugin
 from epp.framework.rates import EndpointRates
 from epp.framework.records import Records
-from epp.framework.request import Headers, Request, RequestBody
+from epp.framework.request import Request
 from epp.framework.result import SchedulingResult
-from epp.framework.roles import Parser, Scorer
+from epp.framework.roles import Scorer
 from epp.framework.snapshot import ACCELERATOR, CORE_COLUMNS, LORA, Attribute, LoraState, Snapshot
 
 
@@ -158,16 +158,3 @@ def run_scheduling(
     from epp.config.made_up_runs import scheduling_run  # noqa: PLC0415  the same
 
     return scheduling_run(config, pool, request or Request("test"), plugins, clock or ManualClock())
-
-
-def read_body(parser: Parser[Any], suffix: str, body: bytes, headers: Headers | None = None) -> RequestBody:
-    """Return what a parser makes of a body, in however many turns."""
-    outcome = parser.parse(suffix, Headers() if headers is None else headers, body)
-    if isinstance(outcome, RequestBody):
-        return outcome
-    while True:
-        try:
-            next(outcome)
-        except StopIteration as end:
-            found: RequestBody = end.value
-            return found

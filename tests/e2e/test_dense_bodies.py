@@ -5,7 +5,7 @@ import pytest
 from bench import request_body, request_headers, response_body, response_headers
 from serving import PLAIN, destination_of, exchange, serving
 
-MESSAGES = b'{"model":"m","messages":[' + b'{"role":"user","content":"a"},' * 30_000 + b"{}]}"
+MESSAGES = b'{"model":"m","messages":[' + b'{"role":"user","content":"a"},' * 20_000 + b"{}]}"
 ANSWER = b'{"choices":[' + b"[]," * 100_000 + b'0],"usage":{"prompt_tokens":7,"completion_tokens":9}}'
 
 
@@ -15,8 +15,8 @@ async def test_dense_request_and_response_pass_unchanged_beside_others(simulated
     async with serving(sims["a"], PLAIN, f"--transport={transport}") as picker, picker.channel() as channel:
         call = exchange(channel)
         await call.write(request_headers())
-        await call.write(request_body(MESSAGES[:400_000], end=False))
-        await call.write(request_body(MESSAGES[400_000:], end=True))
+        await call.write(request_body(MESSAGES[:300_000], end=False))
+        await call.write(request_body(MESSAGES[300_000:], end=True))
         assert await destination_of(channel) == sims["a"].address
         reply = await call.read()
         fields = {option.header.key: option.header.raw_value for option in _set_headers(reply.request_headers)}

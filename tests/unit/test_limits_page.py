@@ -20,6 +20,7 @@ from epp.framework.errors import (
     TooManyPendingError,
     TooManyStreamsError,
 )
+from epp.plugins.parsers import body_limits, vllmhttp
 from epp.pool.collectors import PageLimits
 from epp.pool.collectors.engines import engine
 from epp.pool.collectors.http import answers
@@ -40,6 +41,7 @@ def rows(heading: str) -> list[list[str]]:
 
 
 BUDGETS = rows("What gateways and their clients may take")
+BODIES = dict(rows("What one request body may have"))
 PAGES = rows("What model servers send, and what operators' clients hold")
 
 
@@ -112,6 +114,18 @@ def test_every_flag_of_the_tables_was_compared():
 def test_limit_without_a_flag_is_that_of_the_code(limit, written):
     (row,) = [row for row in PAGES if row[0] == limit]
     assert row[1].removeprefix("none: ") == written
+
+
+def test_limits_of_bodies_are_those_of_the_code():
+    limits = (
+        body_limits.MOST_VALUES,
+        body_limits.MOST_TOKEN_IDS,
+        body_limits.MOST_TEXT,
+        body_limits.MOST_ESCAPES,
+        body_limits.MOST_MODEL,
+        vllmhttp.MOST_FEATURES,
+    )
+    assert list(BODIES.values()) == [f"{limit:,}" for limit in limits]
 
 
 def test_limit_of_new_keys_is_that_of_the_code():

@@ -71,15 +71,12 @@ class FlowControlSettings:
             return found
         return self.negative_band if priority < 0 else self.default_band
 
-    def longest_wait(self, priority: int | None = None) -> float:
-        """Return how long a request may wait at a priority, or at any; infinite for as long as it takes.
+    def longest_wait(self, priority: int) -> float:
+        """Return the longest time in seconds that a request may wait at a priority; infinite without a limit.
 
         The time begins again as the pool becomes empty, or has an endpoint again: once in the time that is returned.
         """
-        bands = (
-            (self.default_band, self.negative_band, *self.bands.values()) if priority is None else (self.of(priority),)
-        )
-        return self.no_endpoint_ttl_seconds + max(band.ttl_seconds for band in bands)
+        return self.no_endpoint_ttl_seconds + self.of(priority).ttl_seconds
 
     def ceiling(self, priority: int, candidates: Candidates) -> float:
         """Return the fullness from which an endpoint has no room for requests of a priority."""

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from epp.plugins.parsers.anthropic_dense import read_dense_messages
 from epp.plugins.parsers.anthropic_reader import read_messages
-from epp.plugins.parsers.json_parser import DenseReader, JsonParser, Reader, dense_not_run, not_run
+from epp.plugins.parsers.json_parser import JsonParser, Reader, not_run
 
 
 class AnthropicParser(JsonParser):
@@ -20,7 +19,4 @@ class AnthropicParser(JsonParser):
     plugin_type = "anthropic-parser"
     readers: ClassVar[Mapping[str, Reader]] = MappingProxyType(
         {"messages": read_messages, "messages/count_tokens": not_run(read_messages)}
-    )
-    dense_readers: ClassVar[Mapping[str, DenseReader]] = MappingProxyType(
-        {"messages": read_dense_messages, "messages/count_tokens": dense_not_run(read_dense_messages)}
     )

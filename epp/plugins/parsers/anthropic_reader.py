@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reader of Anthropic's messages API."""
 
-from collections.abc import Sequence
-
 import msgspec
 
 from epp.framework import RequestBody
@@ -13,7 +11,7 @@ from epp.plugins.parsers.prompt import Content, PromptWriter
 _BILLING = "x-anthropic-billing-header"
 
 
-class Block(msgspec.Struct, gc=False):
+class _Block(msgspec.Struct, gc=False):
     """A content block."""
 
     type: str = ""
@@ -26,28 +24,23 @@ class Block(msgspec.Struct, gc=False):
     content: Content = None
 
 
-class Message(msgspec.Struct, gc=False):
+class _Message(msgspec.Struct, gc=False):
     """A message of a conversation."""
 
     role: str = ""
     content: Content = None
 
 
-class MessagesFields(Common, gc=False):
-    """A request, but for its messages and system prompt."""
-
+class _Messages(Common, gc=False):
     tools: msgspec.Raw = ABSENT
     max_tokens: Limit = None
-
-
-class _Messages(MessagesFields, gc=False):
-    messages: list[Message] | None = None
+    messages: list[_Message] | None = None
     system: Content = None
 
 
-_decode_block = msgspec.json.Decoder(Block).decode
+_decode_block = msgspec.json.Decoder(_Block).decode
 _decode_messages = msgspec.json.Decoder(_Messages).decode
-UNKNOWN = Block()
+_UNKNOWN = _Block()
 
 
 def read_messages(body: bytes) -> RequestBody:
@@ -58,25 +51,20 @@ def read_messages(body: bytes) -> RequestBody:
     prompt = PromptWriter()
     prompt.tools(request.tools)
     _write_system(prompt, request.system)
-    write_messages(prompt, request.messages)
+    _write_messages(prompt, request.messages)
     return request_body(request, prompt.written(), request.max_tokens, prompt.media_items, media=prompt.media())
 
 
-def write_messages(prompt: PromptWriter, messages: list[Message]) -> None:
+def _write_messages(prompt: PromptWriter, messages: list[_Message]) -> None:
     """Write messages of a conversation."""
     for message in messages:
         prompt.text(message.role + "\n")
         if isinstance(message.content, str):
             prompt.text(message.content)
         else:
-            write_blocks(prompt, message.content or ())
+            for raw in message.content or ():
+                _write_block(prompt, raw, _block_of(raw))
         prompt.text("\n")
-
-
-def write_blocks(prompt: PromptWriter, blocks: Sequence[msgspec.Raw]) -> None:
-    """Write content blocks."""
-    for raw in blocks:
-        write_block(prompt, raw, block_of(raw))
 
 
 def _write_system(prompt: PromptWriter, system: Content) -> None:
@@ -90,37 +78,22 @@ def _write_system(prompt: PromptWriter, system: Content) -> None:
     if isinstance(system, str):
         prompt.text(system)
     else:
-        write_system_blocks(prompt, system)
+        for raw in system:
+            block = _block_of(raw)
+            if not (block.text or "").startswith(_BILLING):
+                _write_block(prompt, raw, block)
     prompt.text("\n")
 
 
-def write_system_blocks(prompt: PromptWriter, blocks: list[msgspec.Raw]) -> None:
-    """Write blocks of the system prompt, but for the billing block."""
-    for raw in blocks:
-        block = block_of(raw)
-        if not is_billing(block):
-            write_block(prompt, raw, block)
-
-
-def is_billing(block: Block) -> bool:
-    """Return whether a block of the system prompt is the billing block."""
-    return is_billing_text(block.text or "")
-
-
-def is_billing_text(text: str) -> bool:
-    """Return whether a text of the system prompt is that of the billing block."""
-    return text.startswith(_BILLING)
-
-
-def block_of(raw: msgspec.Raw) -> Block:
+def _block_of(raw: msgspec.Raw) -> _Block:
     """Return a content block; one without any field for an unknown one."""
     try:
-        return _decode_block(raw) if bytes(memoryview(raw)[:1]) == b"{" else UNKNOWN
+        return _decode_block(raw) if bytes(memoryview(raw)[:1]) == b"{" else _UNKNOWN
     except msgspec.ValidationError:  # an unknown block is left to the engine
-        return UNKNOWN
+        return _UNKNOWN
 
 
-def write_block(prompt: PromptWriter, raw: msgspec.Raw, block: Block) -> None:
+def _write_block(prompt: PromptWriter, raw: msgspec.Raw, block: _Block) -> None:
     """Write the part of a block that the model sees, without `cache_control`, which moves each turn, and signatures."""
     if block.type == "text" and block.text is not None:
         prompt.text(block.text)

@@ -2,15 +2,12 @@
 """Explains mistakes in a JSON body: position, found and expected value."""
 
 import re
-from codecs import utf_8_decode
 
 import msgspec
 
 from epp.framework import Headers
 from epp.framework.errors import MalformedBodyError
-from epp.framework.long_json import RUN_BYTES
 from epp.framework.printable import quoted
-from epp.framework.steps import Steps
 
 _WRONG_TYPE = re.compile(r"Expected `([^`]+)`(?: (>=|<=) (-?\d+))?(?:, got `([^`]+)`)?(?: - at `\$\.?([^`]*)`)?")
 _MISSING = re.compile(r"Object missing required field `([^`]+)`(?: - at `\$\.?([^`]*)`)?")
@@ -36,7 +33,6 @@ _EXPECTED = {
     "trailing comma in array": "a value was expected after the comma",
 }
 _FIRST_PRINTABLE = 0x20
-_PAIR_BYTES = 12
 
 
 def wrong_shape(error: msgspec.ValidationError) -> MalformedBodyError:
@@ -61,82 +57,40 @@ def not_json(error: Exception, body: bytes, headers: Headers) -> MalformedBodyEr
 
     No text of the body is quoted, since it may be of the prompt.
     """
-    steps = not_json_in_turns(error, body, headers)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: MalformedBodyError = end.value
-            return found
-
-
-def not_json_in_turns(error: Exception, body: bytes, headers: Headers) -> Steps[MalformedBodyError]:
-    """Return the same, looking at a slice of the body in each turn."""
     encoding = headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         return MalformedBodyError(
             f"the request body has content-encoding {quoted(encoding)}, which is not read here: "
             "send it as plain JSON, uncompressed"
         )
-    problem = yield from _problem(error, body)
-    return MalformedBodyError(f"the request body is not valid JSON: {problem}{_hint(headers)}")
+    return MalformedBodyError(f"the request body is not valid JSON: {_problem(error, body)}{_hint(headers)}")
 
 
-def _problem(error: Exception, body: bytes) -> Steps[str]:
+def _problem(error: Exception, body: bytes) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, UnicodeDecodeError):
-        start = yield from _not_utf8(body)
-        if start is not None:  # the other position is that within a string
-            return f"{(yield from _place(body, start))} is not UTF-8"
+        try:
+            body.decode()
+        except UnicodeDecodeError as whole:  # the other position is that within a string
+            return f"{_place(body, whole.start)} is not UTF-8"
     found = _POSITION.fullmatch(str(error))
     if found is None:
-        half = yield from _half_pair(body)  # to msgspec, such a string has no end
-        place = yield from _place(body, len(body) if half is None else half)
+        half = _HALF_PAIR.search(body) if b"\\u" in body else None  # to msgspec, such a string has no end
         if half is not None:
+            place = _place(body, half.start())
             return f"at {place}, half of a surrogate pair was found, or it ends before it is complete"
-        return f"it ends at {place}, before it is complete"
+        return f"it ends at {_place(body, len(body))}, before it is complete"
     position = int(found[2]) - (found[1] == _TRAILING)  # msgspec has read past the first of those
     if found[1] == "invalid character" and position < len(body) and body[position] < _FIRST_PRINTABLE:
         expected = "a control character was found: inside a string, escape it, a line break as \\n"
     else:
         expected = _EXPECTED.get(found[1], found[1])
-    return f"at {(yield from _place(body, position))}, {expected}"
+    return f"at {_place(body, position)}, {expected}"
 
 
-def _not_utf8(body: bytes) -> Steps[int | None]:
-    """Return the position of the first byte that is not UTF-8."""
-    start = 0
-    while start < len(body):
-        end = start + RUN_BYTES
-        try:
-            _, read = utf_8_decode(body[start:end], "strict", end >= len(body))
-        except UnicodeDecodeError as error:
-            return start + error.start
-        start += read
-        yield None
-    return None
-
-
-def _half_pair(body: bytes) -> Steps[int | None]:
-    """Return the position of the first half of a surrogate pair."""
-    for start in range(0, len(body), RUN_BYTES):
-        half = _HALF_PAIR.search(body, start, start + RUN_BYTES + _PAIR_BYTES)
-        if half is not None and half.start() < start + RUN_BYTES:
-            return half.start()
-        yield None
-    return None
-
-
-def _place(body: bytes, position: int) -> Steps[str]:
-    line, last = 1, -1
-    for start in range(0, position, RUN_BYTES):
-        end = min(start + RUN_BYTES, position)
-        lines = body.count(b"\n", start, end)
-        if lines:
-            line += lines
-            last = body.rfind(b"\n", start, end)
-        yield None
+def _place(body: bytes, position: int) -> str:
+    line, last = body.count(b"\n", 0, position) + 1, body.rfind(b"\n", 0, position)
     return f"line {line}, column {position - last} (byte {position})"
 
 
@@ -165,3 +119,11 @@ def empty(param: str, remedy: str) -> MalformedBodyError:
     return MalformedBodyError(
         f'"{param}" is missing or empty: {remedy}', param=param, kind="missing_required_parameter"
     )
+
+
+def within(error: msgspec.ValidationError, place: str) -> msgspec.ValidationError:
+    """Return an error of a value as one of the whole body, given the place of the value, such as `$.prompt`."""
+    text = str(error)
+    if "at `$" in text:
+        return msgspec.ValidationError(text.replace("at `$", f"at `{place}", 1))
+    return msgspec.ValidationError(f"{text} - at `{place}`")

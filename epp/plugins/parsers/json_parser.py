@@ -3,16 +3,16 @@
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
 
 from epp.framework import Headers, Media, Parser, RequestBody
 from epp.framework.errors import MalformedBodyError, NoParserError
-from epp.framework.request import BYTES_PER_TOKEN, Reading
-from epp.framework.steps import LONG_BYTES
-from epp.plugins.parsers.json_errors import not_json, not_json_in_turns, wrong_shape
-from epp.plugins.parsers.long_arrays import is_dense
+from epp.framework.request import BYTES_PER_TOKEN
+from epp.plugins.parsers import body_limits
+from epp.plugins.parsers.json_errors import not_json, wrong_shape
 
 ABSENT = msgspec.Raw()
 _MOST_TOKENS = 2**63 - 1
@@ -22,8 +22,6 @@ Limit: TypeAlias = int | float | None
 TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 Reader: TypeAlias = Callable[[bytes], RequestBody]
 """Reads the bodies of one API; raises MalformedBodyError or an error of msgspec."""
-DenseReader: TypeAlias = Callable[[bytes], Reading]
-"""Reads the same bodies with the same result, a batch of elements at a time."""
 
 
 class Common(msgspec.Struct, gc=False):
@@ -38,57 +36,25 @@ class JsonParser(Parser):
     """Base: a reader for each path that it claims."""
 
     readers: ClassVar[Mapping[str, Reader]]
-    dense_readers: ClassVar[Mapping[str, DenseReader]]
-    """For long bodies and those of many elements; an API without one reads none."""
+    token_ids: ClassVar[Mapping[str, Callable[[bytes], msgspec.Raw]]] = MappingProxyType({})
+    """By path, what returns the JSON of the member that may have token ids."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
         return tuple(self.readers)
 
-    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody | Reading:
+    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
         read = self.readers.get(suffix)
         if read is None:
             raise NoParserError(suffix)
-        read_dense = self.dense_readers.get(suffix)
-        if len(body) >= LONG_BYTES:
-            return _in_turns(read_dense or _at_once(read), headers, body)
-        if read_dense is not None and is_dense(body):
-            return _begun(_in_turns(read_dense, headers, body))
         try:
+            if len(body) > body_limits.MOST_VALUES:
+                body_limits.check(body, self.token_ids.get(suffix))
             return read(body)
-        except _UNREADABLE as error:
-            raise _malformed(error, headers, body) from error
-
-
-def _at_once(read: Reader) -> DenseReader:
-    def reading(body: bytes) -> Reading:
-        yield from ()
-        return read(body)
-
-    return reading
-
-
-def _in_turns(read: DenseReader, headers: Headers, body: bytes) -> Reading:
-    try:
-        return (yield from read(body))
-    except _UNREADABLE as error:
-        if isinstance(error, msgspec.ValidationError):
+        except msgspec.ValidationError as error:
             raise wrong_shape(error) from error
-        raise (yield from not_json_in_turns(error, body, headers)) from error
-
-
-def _begun(reading: Reading) -> RequestBody | Reading:
-    """Return the result if it takes no more than one turn."""
-    try:
-        next(reading)
-    except StopIteration as end:
-        found: RequestBody = end.value
-        return found
-    return reading
-
-
-def _malformed(error: Exception, headers: Headers, body: bytes) -> MalformedBodyError:
-    return wrong_shape(error) if isinstance(error, msgspec.ValidationError) else not_json(error, body, headers)
+        except _UNREADABLE as error:
+            raise not_json(error, body, headers) from error
 
 
 def request_body(
@@ -100,7 +66,9 @@ def request_body(
     media: tuple[Media, ...] = (),
     ends: tuple[int, ...] = (),
 ) -> RequestBody:
-    """Return the parsed body; a negative limit is none, one beyond 64 bits raises MalformedBodyError."""
+    """Return the parsed body; a negative limit is none. Raises MalformedBodyError for a limit beyond 64 bits."""
+    if common.model is not None and len(common.model) > body_limits.MOST_MODEL:
+        raise body_limits.beyond('characters in "model"', body_limits.MOST_MODEL)
     tokens = -(-len(prompt) // BYTES_PER_TOKEN)
     if ends:
         tokens = sum([-((start - end) // BYTES_PER_TOKEN) for start, end in pairwise((0, *ends))])
@@ -129,14 +97,5 @@ def not_run(read: Reader) -> Reader:
 
     def read_envelope(body: bytes) -> RequestBody:
         return RequestBody(model=read(body).model, skip_response=True)
-
-    return read_envelope
-
-
-def dense_not_run(read: DenseReader) -> DenseReader:
-    """Return the same for bodies of many elements."""
-
-    def read_envelope(body: bytes) -> Reading:
-        return RequestBody(model=(yield from read(body)).model, skip_response=True)
 
     return read_envelope

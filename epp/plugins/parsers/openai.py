@@ -5,20 +5,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from epp.plugins.parsers.json_parser import DenseReader, JsonParser, Reader, dense_not_run, not_run
-from epp.plugins.parsers.openai_dense import (
-    read_dense_chat,
-    read_dense_completions,
-    read_dense_embeddings,
-    read_long_images,
+from epp.plugins.parsers.json_parser import JsonParser, Reader, not_run
+from epp.plugins.parsers.openai_items import read_conversations, read_responses
+from epp.plugins.parsers.openai_readers import (
+    input_of_embeddings,
+    prompt_of_completions,
+    read_chat,
+    read_completions,
+    read_embeddings,
+    read_images,
 )
-from epp.plugins.parsers.openai_items import (
-    read_conversations,
-    read_dense_conversations,
-    read_dense_responses,
-    read_responses,
-)
-from epp.plugins.parsers.openai_readers import read_chat, read_completions, read_embeddings, read_images
 
 
 class OpenAIParser(JsonParser):
@@ -41,15 +37,10 @@ class OpenAIParser(JsonParser):
             "responses": read_responses,
         }
     )
-    dense_readers: ClassVar[Mapping[str, DenseReader]] = MappingProxyType(
+    token_ids = MappingProxyType(
         {
-            "chat/completions": read_dense_chat,
-            "chat/completions/render": dense_not_run(read_dense_chat),
-            "completions": read_dense_completions,
-            "completions/render": dense_not_run(read_dense_completions),
-            "conversations": read_dense_conversations,
-            "embeddings": read_dense_embeddings,
-            "images/generations": read_long_images,
-            "responses": read_dense_responses,
+            "completions": prompt_of_completions,
+            "completions/render": prompt_of_completions,
+            "embeddings": input_of_embeddings,
         }
     )

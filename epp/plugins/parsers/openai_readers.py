@@ -9,10 +9,10 @@ import xxhash
 
 from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
-from epp.plugins.parsers.json_errors import empty
+from epp.plugins.parsers.json_errors import empty, within
 from epp.plugins.parsers.json_parser import ABSENT, Common, Limit, TokenId, request_body
 from epp.plugins.parsers.prompt import Content, PromptWriter
-from epp.plugins.parsers.token_ids import pack
+from epp.plugins.parsers.token_ids import pack, packed_json
 
 Input: TypeAlias = str | list[str | TokenId | list[TokenId]] | None
 """A prompt: a text, texts, token ids or lists of those."""
@@ -20,7 +20,7 @@ Input: TypeAlias = str | list[str | TokenId | list[TokenId]] | None
 _EMBEDS_BASE64_BYTES_PER_TOKEN = 10923  # a hidden size of 4,096 at two bytes, four base64 bytes for three
 
 
-class Message(msgspec.Struct, gc=False):
+class _Message(msgspec.Struct, gc=False):
     """A message of a chat."""
 
     role: str = ""
@@ -29,21 +29,25 @@ class Message(msgspec.Struct, gc=False):
 
 
 class _Chat(Common, gc=False):
-    messages: list[Message] | None = None
+    messages: list[_Message] | None = None
     tools: msgspec.Raw = ABSENT
     max_tokens: Limit = None
     max_completion_tokens: Limit = None
 
 
 class _Completions(Common, gc=False):
-    prompt: Input = None
+    prompt: msgspec.Raw = ABSENT
     prompt_embeds: str | list[str] | None = None
     max_tokens: Limit = None
 
 
 class _Embeddings(Common, gc=False):
-    input: Input = None
-    messages: list[Message] | None = None
+    input: msgspec.Raw = ABSENT
+    messages: list[_Message] | None = None
+
+
+class _InputAlone(msgspec.Struct, gc=False):
+    input: msgspec.Raw = ABSENT
 
 
 class _Images(Common, gc=False):
@@ -53,7 +57,20 @@ class _Images(Common, gc=False):
 _decode_chat = msgspec.json.Decoder(_Chat).decode
 _decode_completions = msgspec.json.Decoder(_Completions).decode
 _decode_embeddings = msgspec.json.Decoder(_Embeddings).decode
+_decode_input_alone = msgspec.json.Decoder(_InputAlone).decode
 _decode_images = msgspec.json.Decoder(_Images).decode
+_decode_input = msgspec.json.Decoder(Input).decode
+_NONE = frozenset({b"", b"null"})
+
+
+def prompt_of_completions(body: bytes) -> msgspec.Raw:
+    """Return the JSON of `prompt`."""
+    return _decode_completions(body).prompt
+
+
+def input_of_embeddings(body: bytes) -> msgspec.Raw:
+    """Return the JSON of `input`."""
+    return _decode_input_alone(body).input
 
 
 def read_chat(body: bytes) -> RequestBody:
@@ -72,31 +89,23 @@ def read_completions(body: bytes) -> RequestBody:
     """Read a request for a completion."""
     completions = _decode_completions(body)
     prompt = PromptWriter()
-    write_input(prompt, completions.prompt, "prompt")
+    _write_input(prompt, completions.prompt, "prompt")
     embeds = completions.prompt_embeds or []
-    write_embeds(prompt, [embeds] if isinstance(embeds, str) else embeds)
-    return completion_of(completions, completions.max_tokens, prompt)
-
-
-def completion_of(common: Common, limit: Limit, prompt: PromptWriter) -> RequestBody:
-    """Return the parsed body of a request for a completion, given its prompt."""
-    return completion_with(common, limit, prompt, prompt.written())
-
-
-def completion_with(common: Common, limit: Limit, prompt: PromptWriter, written: bytes) -> RequestBody:
-    """Return the same, given what was written."""
+    for encoded in [embeds] if isinstance(embeds, str) else embeds:
+        prompt.opaque(xxhash.xxh3_128_digest(encoded.encode()), len(encoded) // _EMBEDS_BASE64_BYTES_PER_TOKEN)
+    written = prompt.written()
     if not written:
         raise empty("prompt", "send a text or token ids")
-    return request_body(common, written, limit, ends=prompt.ends())
+    return request_body(completions, written, completions.max_tokens, ends=prompt.ends())
 
 
 def read_embeddings(body: bytes) -> RequestBody:
     """Read a request for embeddings."""
     embeddings = _decode_embeddings(body)
-    if embeddings.input is None and not embeddings.messages:
+    if bytes(embeddings.input) in _NONE and not embeddings.messages:
         raise empty("input", "send a text or token ids, or messages")
     prompt = PromptWriter()
-    write_input(prompt, embeddings.input, "input")
+    _write_input(prompt, embeddings.input, "input")
     write_messages(prompt, embeddings.messages or [])
     return request_body(
         embeddings, prompt.written(), None, prompt.media_items, media=prompt.media(), ends=prompt.ends()
@@ -108,50 +117,45 @@ def read_images(body: bytes) -> RequestBody:
     images = _decode_images(body)
     if not images.prompt:
         raise empty("prompt", "send a text")
-    return request_body(images, images.prompt.encode(), None)
+    prompt = PromptWriter()
+    prompt.text(images.prompt)
+    return request_body(images, prompt.written(), None)
 
 
-def write_messages(prompt: PromptWriter, messages: list[Message]) -> None:
+def write_messages(prompt: PromptWriter, messages: list[_Message]) -> None:
     """Write messages of a chat."""
     for message in messages:
         prompt.message(message.role, message.content, message.tool_calls)
 
 
-def write_input(prompt: PromptWriter, found: Input, field: str) -> None:
+def _write_input(prompt: PromptWriter, raw: msgspec.Raw, field: str) -> None:
     """Write a string, strings, token ids or lists of token ids; raises MalformedBodyError for a mixture."""
+    text = bytes(raw)
+    if text in _NONE:
+        return
+    packed = packed_json(text) if text.startswith(b"[") else None
+    if packed is not None:
+        prompt.packed(packed)
+        return
+    try:
+        found = _decode_input(text)
+    except msgspec.ValidationError as error:
+        raise within(error, f"$.{field}") from error
     if isinstance(found, str):
         prompt.text(found)
     elif found:
         kinds = set(map(type, found))
-        if kinds == {int}:
-            prompt.packed(cast("list[int]", found))
-        elif kinds == {str}:
+        if kinds == {str}:
             prompt.prompts(cast("list[str]", found), _encoded)
         elif kinds == {list}:
             prompt.prompts(cast("list[list[int]]", found), _packed)
         else:
-            raise mixed(field)
-
-
-def mixed(field: str) -> MalformedBodyError:
-    """Return the error for a list with elements of several types."""
-    return MalformedBodyError(
-        f'"{field}" mixes types: send a string, an array of strings, an array of token ids or an array of '
-        "arrays of token ids",
-        param=field,
-        kind="invalid_type",
-    )
-
-
-def write_embeds(prompt: PromptWriter, embeds: list[str]) -> None:
-    """Write placeholders of embeddings in base64."""
-    for encoded in embeds:
-        write_embed(prompt, xxhash.xxh3_128_digest(encoded.encode()), len(encoded))
-
-
-def write_embed(prompt: PromptWriter, digest: bytes, characters: int) -> None:
-    """Write a placeholder of an embedding of this hash and so many characters of base64."""
-    prompt.opaque(digest, characters // _EMBEDS_BASE64_BYTES_PER_TOKEN)
+            raise MalformedBodyError(
+                f'"{field}" mixes types: send a string, an array of strings, an array of token ids or an array of '
+                "arrays of token ids",
+                param=field,
+                kind="invalid_type",
+            )
 
 
 def _encoded(texts: list[str]) -> bytes:

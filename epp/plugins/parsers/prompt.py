@@ -10,10 +10,9 @@ import msgspec
 import xxhash
 
 from epp.framework.request import BYTES_PER_TOKEN, Media
-from epp.framework.steps import Steps, joined
+from epp.plugins.parsers.body_limits import MOST_TEXT, beyond
 from epp.plugins.parsers.images import pixels
 from epp.plugins.parsers.json_parser import ABSENT
-from epp.plugins.parsers.token_ids import pack
 
 T = TypeVar("T")
 
@@ -64,25 +63,21 @@ class PromptWriter:
     bound the size of the prompt.
     """
 
-    __slots__ = ("_compacted", "_ends", "_media", "_media_left", "_pieces", "_rest", "media_items")
+    __slots__ = ("_ends", "_media", "_media_left", "_pieces", "_rest", "_text_left", "media_items")
 
     def __init__(self, written: bytes = b"") -> None:
         self.media_items = 0
         """Images, audio clips and videos written so far."""
         self._pieces = [written] if written else []
-        self._compacted = 0  # so many pieces stay as they are
         self._ends: list[int] = []
         self._rest = False
-        self._media: list[tuple[int, int, Media]] = []  # each with the number of its piece, and its place in that
+        self._media: list[tuple[int, Media]] = []  # each with the number of its piece
         self._media_left = _MOST_MEDIA
+        self._text_left = MOST_TEXT
 
     def written(self) -> bytes:
         """Return the prompt."""
         return b"".join(self._pieces)
-
-    def written_in_turns(self) -> Steps[bytes]:
-        """Return the prompt, which may be long."""
-        return (yield from joined(self._pieces))
 
     def ends(self) -> tuple[int, ...]:
         """Return where each prompt of a list ends; empty for a single prompt."""
@@ -90,41 +85,13 @@ class PromptWriter:
         return (*known, sum(map(len, self._pieces))) if known else ()
 
     def prompts(self, prompts: list[T], encode: Callable[[list[T]], bytes]) -> None:
-        """Write a list of prompts, or a batch of one, before anything else; those from the 256th on count as one."""
-        apart = [encode([prompt]) for prompt in prompts[: _MOST_PROMPTS - 1 - len(self._ends)]]
+        """Write a list of prompts before anything else; those from the 256th on count as one."""
+        apart = [encode([prompt]) for prompt in prompts[: _MOST_PROMPTS - 1]]
         self._pieces += apart
-        start = self._ends[-1] if self._ends else 0
-        self._ends += [start + size for size in accumulate(map(len, apart))]
+        self._ends += accumulate(map(len, apart))
         if len(prompts) > len(apart):
             self._rest = True
             self._pieces.append(encode(prompts[len(apart) :]))
-
-    def part_of_prompt(self, written: bytes) -> None:
-        """Write a part of a prompt; of one in a list, before `end_prompt`."""
-        self._pieces.append(written)
-
-    def end_prompt(self) -> None:
-        """End a prompt of a list that was written in parts."""
-        if len(self._ends) < _MOST_PROMPTS - 1:
-            self._ends.append(sum(map(len, self._pieces)))
-        else:
-            self._rest = True
-
-    def compact(self) -> None:
-        """Make one piece of those written since the last call, which may be many and short."""
-        at = self._compacted
-        if any(piece >= at for piece, _, _ in self._media[-1:]):
-            starts = list(accumulate(map(len, self._pieces[at:]), initial=0))
-            self._media = [
-                (at, starts[piece - at] + offset, media) if piece >= at else (piece, offset, media)
-                for piece, offset, media in self._media
-            ]
-        self._pieces[at:] = [b"".join(self._pieces[at:])]
-        self._compacted = len(self._pieces)
-
-    def keep(self) -> None:
-        """Leave the pieces so far as they are: they are long."""
-        self._compacted = len(self._pieces)
 
     def message(self, role: str, content: Content, tool_calls: msgspec.Raw = ABSENT) -> None:
         """Write one message of a conversation."""
@@ -161,40 +128,24 @@ class PromptWriter:
             return
         if part.type in _TEXT_TYPES and part.text is not None:
             self.text(part.text)
-        elif self.is_medium(part.type):
-            found = bytes(self.identity(part.type, memoryview(part.source), memoryview(raw)))
-            self.medium(part.type, found, len(found), xxhash.xxh3_128_digest(found))
+        elif part.type == _AUDIO:
+            self._item("audio", found, len(found) // _AUDIO_BASE64_BYTES_PER_TOKEN)
+        elif part.type in _MEDIA:
+            self._medium(part.type, bytes(part.source) or found)
         else:
             self.json(raw)
 
-    @staticmethod
-    def is_text(kind: str) -> bool:
-        """Return whether a content part of this type has a text."""
-        return kind in _TEXT_TYPES
-
-    @staticmethod
-    def is_medium(kind: str) -> bool:
-        """Return whether a content part of this type is an image, an audio clip or a video."""
-        return kind in _MEDIA or kind == _AUDIO
-
-    @staticmethod
-    def identity(kind: str, source: memoryview, whole: memoryview) -> memoryview:
-        """Return the JSON that tells a medium from others, given its `source` and all of its part."""
-        return source if source and kind != _AUDIO else whole
-
-    def medium(self, kind: str, head: bytes, size: int, digest: bytes) -> None:
-        """Write a medium whose identity begins with `head`, is of this size, and has this hash of 128 bits."""
-        if kind == _AUDIO:
-            self._item("audio", digest, size // _AUDIO_BASE64_BYTES_PER_TOKEN)
-            return
+    def _medium(self, kind: str, identity: bytes) -> None:
+        """Write an image or a video; `identity` is the JSON that distinguishes it from others."""
         found, tokens = _MEDIA[kind]
-        width, height = pixels(head) if found == "image" else (0, 0)
+        width, height = pixels(identity) if found == "image" else (0, 0)
         if width and height:
             tokens = min(width * height // _PIXELS_PER_TOKEN, _MOST_IMAGE_TOKENS)
-        self._item(found, digest, tokens, width, height)
+        self._item(found, identity, tokens, width, height)
 
     def text(self, text: str) -> None:
-        """Write a text."""
+        """Write a text; raises MalformedBodyError for more than fits in a prompt."""
+        self._take(len(text))
         self._pieces.append(text.encode())
 
     def json(self, raw: msgspec.Raw) -> bool:
@@ -204,12 +155,13 @@ class PromptWriter:
         found = bytes(raw)
         if found in _EMPTY_JSON:
             return False
+        self._take(len(found))
         self._pieces.append(found)
         return True
 
-    def packed(self, ids: list[int]) -> None:
-        """Write token ids."""
-        self._pieces.append(pack(ids))
+    def packed(self, ids: bytes) -> None:
+        """Write token ids, packed."""
+        self._pieces.append(ids)
 
     def opaque(self, digest: bytes, tokens: int) -> None:
         """Write a placeholder for media of this hash and of about so many tokens, at least four."""
@@ -223,15 +175,18 @@ class PromptWriter:
         if not self._media:
             return ()
         starts = list(accumulate(map(len, self._pieces), initial=0))
-        return tuple(
-            msgspec.structs.replace(media, offset=starts[piece] + offset) for piece, offset, media in self._media
-        )
+        return tuple(msgspec.structs.replace(media, offset=starts[piece]) for piece, media in self._media)
 
-    def _item(self, kind: _Kind, digest: bytes, tokens: int, width: int = 0, height: int = 0) -> None:
+    def _take(self, size: int) -> None:
+        self._text_left -= size
+        if self._text_left < 0:
+            raise beyond("characters of text", MOST_TEXT)
+
+    def _item(self, kind: _Kind, identity: bytes, tokens: int, width: int = 0, height: int = 0) -> None:
         self.media_items += 1
         if self._media_left > 0:
-            self._media.append((len(self._pieces), 0, Media(kind, 0, max(tokens, _DIGEST_TOKENS), width, height)))
-        self.opaque(digest, tokens)
+            self._media.append((len(self._pieces), Media(kind, 0, max(tokens, _DIGEST_TOKENS), width, height)))
+        self.opaque(xxhash.xxh3_128_digest(identity), tokens)
 
 
 def placeholder(found: bytes, tokens: int) -> bytes:

@@ -5,8 +5,13 @@ import sys
 from array import array
 from collections.abc import Iterable
 
+import msgspec
 import numpy as np
 
+from epp.plugins.parsers.json_errors import empty, within
+from epp.plugins.parsers.json_parser import TokenId
+
+_decode_ids = msgspec.json.Decoder(list[TokenId] | None).decode
 _MOST_ID = 2**32 - 1
 _DIGITS_AND_SPACE = b"0123456789, \t\n\r"
 
@@ -19,15 +24,27 @@ def pack(ids: Iterable[int]) -> bytes:
     return packed.tobytes()
 
 
-def are_ids(part: bytes) -> bool:
-    """Return whether a part of a JSON array holds nothing but numbers without sign or fraction."""
-    return not part.translate(None, _DIGITS_AND_SPACE)
-
-
 def packed_json(raw: bytes) -> bytes | None:
     """Return a JSON array of token ids as bytes; None for any other JSON."""
     inside = raw[1:-1].strip()
-    if not inside or not are_ids(inside):
+    if not inside or inside.translate(None, _DIGITS_AND_SPACE):
         return None
     ids = np.fromstring(inside.decode(), np.int64, sep=",")  # numbers beyond 64 bits become the largest one
     return ids.astype("<u4").tobytes() if ids.max() <= _MOST_ID else None
+
+
+def read_ids(raw: msgspec.Raw, field: str) -> bytes:
+    """Return a JSON array of token ids as bytes; raises ValidationError for other elements.
+
+    Null, absence and the empty array are an error of their own: MalformedBodyError.
+    """
+    text = bytes(raw)
+    packed = packed_json(text) if text.startswith(b"[") else None
+    if packed is None:
+        try:
+            packed = pack(_decode_ids(text or b"null") or ())
+        except msgspec.ValidationError as error:
+            raise within(error, f"$.{field}") from error
+    if not packed:
+        raise empty(field, "send the prompt as token ids")
+    return packed

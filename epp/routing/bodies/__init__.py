@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON and SSE bodies as bytes: a few values are read and changed in place, however the body is cut."""
 
-from epp.routing.bodies.long_model import long_with_model, long_with_model_added
 from epp.routing.bodies.model_member import ModelRestorer, with_model, with_model_added
-from epp.routing.bodies.partial import completed, completed_in_turns
+from epp.routing.bodies.partial import completed
 from epp.routing.bodies.usage import UsageReader
 
 __all__ = [
     "ModelRestorer",
     "UsageReader",
     "completed",
-    "completed_in_turns",
-    "long_with_model",
-    "long_with_model_added",
     "with_model",
     "with_model_added",
 ]

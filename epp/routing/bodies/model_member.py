@@ -2,13 +2,11 @@
 """The `model` member of JSON bodies: replaced in requests, and restored in responses."""
 
 import sys
-from collections.abc import Iterable
 from itertools import chain
 
 import msgspec
 
 from epp.framework.errors import MalformedBodyError
-from epp.framework.steps import Steps
 from epp.routing.bodies.members import MemberScanner, Wanted
 from epp.routing.bodies.model_values import TooManyModelsError, model_values
 from epp.routing.bodies.partial import completed
@@ -35,40 +33,21 @@ def with_model(body: bytes, model: str, *, partial: bool = False) -> bytes:
     try:
         spans = model_values(completed(body) if partial else body)
     except TooManyModelsError as error:
-        raise too_many_models() from error
+        raise MalformedBodyError('"model" is in the JSON body more than twice: send it once', param="model") from error
     if spans is None:
         spans = _scanned(body, partial=partial)
     if not spans or spans[-1][1] > len(body):
         return body
     value = msgspec.json.encode(model)
     marks = [0, *chain.from_iterable(spans), len(body)]
-    return value.join(body[start:end] for start, end in zip(marks[::2], marks[1::2], strict=True))
-
-
-def too_many_models() -> MalformedBodyError:
-    """Return the error for a body with more than two top-level members `model`."""
-    return MalformedBodyError('"model" is in the JSON body more than twice: send it once', param="model")
+    view = memoryview(body)  # without a copy of each part
+    return value.join(view[start:end] for start, end in zip(marks[::2], marks[1::2], strict=True))
 
 
 def _scanned(body: bytes, *, partial: bool) -> list[tuple[int, int]]:
-    steps = model_spans_of([memoryview(body)], partial=partial)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: list[tuple[int, int]] = end.value
-            return found
-
-
-def model_spans_of(slices: Iterable[memoryview], *, partial: bool) -> Steps[list[tuple[int, int]]]:
     """Return start and end of each value in an object that only lenient readers accept: one with NaN, for example."""
     scanner = MemberScanner(_MODEL, most_members=sys.maxsize)  # not to let a model pass that is not asked for
-    marks: list[int] = []
-    start = 0
-    for part in slices:
-        marks += [start + mark for mark in scanner.feed(bytes(part))]
-        start += len(part)
-        yield None
+    marks = scanner.feed(body)
     usable = scanner.complete or (partial and not scanner.invalid and len(marks) % 2 == 0)
     return list(zip(marks[::2], marks[1::2], strict=True)) if usable else []
 

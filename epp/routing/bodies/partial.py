@@ -2,17 +2,12 @@
 """Completion of truncated JSON: open strings and brackets are closed, incomplete members dropped."""
 
 import re
-from bisect import bisect_right
-from operator import itemgetter
 
 import numpy as np
 
-from epp.framework.long_json import RUN_BYTES
-from epp.framework.steps import Steps, joined_slices
-
 _SPACES = re.compile(rb"[ \t\n\r]*+")
 _WORD = re.compile(rb'[^ \t\n\r{}\[\],:"]++')
-_MOST_STRINGS, _MOST_BRACKETS = 100_000, 500_000
+_MOST_BYTES, _MOST_STRINGS, _MOST_BRACKETS = 8 * 1024 * 1024, 100_000, 500_000
 """A text with more is not completed: it would stop the event loop for long."""
 _WINDOW_BYTES = 64 * 1024
 _STRUCTURE = (b"{", b"}", b"[", b"]", b",")
@@ -30,6 +25,8 @@ def completed(body: bytes) -> bytes:
     A truncated string value is closed. A key without a value, and a number or literal that may be incomplete, are
     dropped. A complete text is returned unchanged; one that is no JSON does not become JSON.
     """
+    if len(body) > _MOST_BYTES:
+        return body
     masked = _masked(body)
     if np.count_nonzero(np.frombuffer(masked, np.uint8) == ord('"')) > 2 * _MOST_STRINGS:
         return body
@@ -40,108 +37,6 @@ def completed(body: bytes) -> bytes:
         return body
     cut = _cut(body, masked, last, closers)
     return body[: _string_end(body)] + b'"' + closers if cut is None else body[:cut] + closers
-
-
-def completed_in_turns(body: bytes) -> Steps[bytes]:
-    """Return the same for a long text, in turns of the event loop."""
-    tail = _Tail(body)
-    while not tail.done:
-        if not tail.step():
-            return body
-        yield None
-    closers = _closers(b"".join(tail.brackets))
-    if not closers or tail.last < 0 or len(tail.quotes) >= _MOST_TAIL:
-        return body
-    yield None
-    cut = tail.cut(closers)
-    end = _string_end(body) if cut is None else cut
-    closing = closers if cut is not None else b'"' + closers
-    return (yield from joined_slices([memoryview(body)[:end], closing]))
-
-
-class _Tail:
-    """Goes through a text for its brackets, and for what follows the last one or the last comma."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-        self._at = 0
-        self._strings = 0
-        self._brackets = 0
-        self._in_string = False
-        self.brackets: list[bytes] = []
-        self.last = -1
-        """Position of the last bracket or comma outside of strings; -1 for none."""
-        self.quotes: list[int] = []
-        """Positions of the quotes behind it, but for those beyond the first few."""
-
-    @property
-    def done(self) -> bool:
-        """Whether it has been through."""
-        return self._at >= len(self._body)
-
-    def step(self) -> bool:
-        """Go on by a slice; return whether the text is one that is completed."""
-        end = self._at + RUN_BYTES
-        window = self._body[self._at : end]
-        if (len(window) - len(window.rstrip(b"\\"))) % 2:
-            window += self._body[end : end + 1]
-        masked = _masked(window)
-        self._strings += masked.count(b'"')
-        if self._strings > 2 * _MOST_STRINGS:
-            return False
-        parts = masked.split(b'"')
-        outside = b"".join(parts[int(self._in_string) :: 2]).translate(None, _NOT_BRACKETS)
-        self._brackets += len(outside)
-        if self._brackets > _MOST_BRACKETS:
-            return False
-        self.brackets.append(outside)
-        self._find_last(parts)
-        self._in_string ^= len(parts) % 2 == 0
-        self._at += len(window)
-        return True
-
-    def _find_last(self, parts: list[bytes]) -> None:
-        end = self._at + sum(map(len, parts)) + len(parts) - 1
-        quotes: list[int] = []
-        for number in range(len(parts) - 1, max(len(parts) - 1 - _MOST_TAIL, -1), -1):
-            part = parts[number]
-            if number % 2 == int(self._in_string):
-                position = max(map(part.rfind, _STRUCTURE))
-                if position >= 0:
-                    self.last, self.quotes = end - len(part) + position, quotes[::-1]
-                    return
-            end -= len(part) + 1
-            if number:
-                quotes.append(end)
-        self.quotes = [*self.quotes, *quotes[::-1]][:_MOST_TAIL]
-
-    def cut(self, closers: bytes) -> int | None:
-        """Return what `_cut` does, by a text where strings behind the last bracket or comma are empty."""
-        starts, text = [], b"x"  # for all that is before
-        outside = [self.last, *(quote + 1 for quote in self.quotes[1::2])]
-        ends = [*self.quotes[::2], len(self._body)]
-        for number, (start, end) in enumerate(zip(outside, ends, strict=False)):
-            starts.append((len(text), start))
-            closes = 2 * number + 1 < len(self.quotes)
-            text += self._body[start:end] + (b'""' if closes else b'"' if 2 * number < len(self.quotes) else b"")
-        cut = _cut(text, _masked(text), 1, closers)
-        if cut is None:
-            return None
-        if cut == 1:
-            return _stripped_end(self._body, self.last)
-        number = bisect_right(starts, cut, key=itemgetter(0)) - 1
-        return starts[number][1] + cut - starts[number][0]
-
-
-def _stripped_end(body: bytes, end: int) -> int:
-    """Return the end of a part of the body without the space at its end."""
-    while end:
-        window = body[max(end - _WINDOW_BYTES, 0) : end]
-        left = len(window.rstrip())
-        end -= len(window) - left
-        if left:
-            break
-    return end
 
 
 def _masked(text: bytes) -> bytes:

@@ -8,7 +8,6 @@ from epp.routing.director.observers import DirectorObserver, Observers, Refusal
 from epp.routing.director.pending_request import PendingRequest
 from epp.routing.director.pipeline import ParserTable, Pipeline, ResponseNeeds
 from epp.routing.director.policies import PoolPolicies, Rewrite
-from epp.routing.director.reading import Gathered, in_turns
 from epp.routing.director.routing import Cause, Routing
 from epp.routing.director.seeds import Seeds
 from epp.routing.director.simulation import Simulated, Simulation
@@ -18,7 +17,6 @@ __all__ = [
     "Decision",
     "Director",
     "DirectorObserver",
-    "Gathered",
     "Observers",
     "ParserTable",
     "PendingRequest",
@@ -32,6 +30,5 @@ __all__ = [
     "Simulated",
     "Simulation",
     "Subset",
-    "in_turns",
     "top_values",
 ]

@@ -2,7 +2,7 @@
 """The director: reads a request, assigns priority, model and flow, and routes, queues or refuses it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from epp.routing.director.observers import DirectorObserver, Refusal
 from epp.routing.director.pending_request import PendingRequest
 from epp.routing.director.pipeline import ParsedBody, Pipeline
 from epp.routing.director.policies import NO_POLICIES, PoolPolicies
-from epp.routing.director.reading import Gathered, IncomingRequest, StepRunner, path_of, read
+from epp.routing.director.reading import IncomingRequest, path_of, read
 from epp.routing.director.reports import FlowReports
 from epp.routing.director.requests import give_flow, request_of
 from epp.routing.director.reservations import RESERVATION_SECONDS, Reservations
@@ -68,7 +68,6 @@ class Director:
         self._observer = observer or DirectorObserver()
         self._guard = Guard(self._observer)
         self._seeds = seeds or Seeds()
-        self._turns = StepRunner()
         self._is_closed = False
         self._flow: FlowControl | None = None
         self._shedding: SaturationDetector[Any] = UsualDetector()
@@ -176,7 +175,7 @@ class Director:
     def route(
         self,
         headers: Headers,
-        body: bytes | Gathered,
+        body: bytes,
         subset: Subset | None,
         *,
         incomplete: bool = False,
@@ -194,43 +193,19 @@ class Director:
         if self._is_closed:
             raise self.refuse(headers, StartingError())
         call = IncomingRequest(self._pipeline, path_of(headers), headers, len(body), subset, trace, began_at)
-        if isinstance(body, Gathered):
-            return self._held_unread(call, partial(self._turns.read_gathered, call, body, incomplete=incomplete))
         try:
             parsed = read(call, body, incomplete=incomplete)
         except RequestError as error:
             self._observer.refused(Refusal(error, headers))
             raise
-        if not isinstance(parsed, ParsedBody):
-            return self._held_unread(call, partial(self._turns.read, parsed))
         outcome = self._arrive(call, parsed)
         if isinstance(outcome, Routing):
             return outcome
         arrival, hold = outcome
-        longest = self._longest_wait(arrival.request.priority) if isinstance(hold, QueuedRequest) else 0.0
+        flow = self.flow
+        waits = flow is not None and isinstance(hold, QueuedRequest)
+        longest = flow.settings.longest_wait(arrival.request.priority) if flow is not None and waits else 0.0
         return PendingRequest(partial(self._wait, *outcome), partial(self._left, *outcome), longest_seconds=longest)
-
-    def _longest_wait(self, priority: int | None = None) -> float:
-        """Return how long a request may wait for room, at this priority or any; 0 where none does."""
-        return 0.0 if self.flow is None else self.flow.settings.longest_wait(priority)
-
-    def _held_unread(self, call: IncomingRequest, read_later: Callable[[], Awaitable[ParsedBody]]) -> PendingRequest:
-        """Return a request whose body takes long to be read."""
-        proceed, abandoned = partial(self._read, call, read_later), partial(self._left_unread, call)
-        return PendingRequest(proceed, abandoned, longest_seconds=self._longest_wait())
-
-    async def _read(self, call: IncomingRequest, read_later: Callable[[], Awaitable[ParsedBody]]) -> Routing:
-        """Continue with a request after its body was read in steps."""
-        try:
-            parsed = await read_later()
-        except RequestError as error:
-            self._observer.refused(Refusal(error, call.headers))
-            raise
-        except asyncio.CancelledError:
-            self._left_unread(call)
-            raise
-        outcome = self._arrive(call, parsed)
-        return outcome if isinstance(outcome, Routing) else await self._wait(*outcome)
 
     def _arrive(
         self, call: IncomingRequest, parsed: ParsedBody
@@ -353,9 +328,6 @@ class Director:
             hold.outcome.complete(Cause.CLIENT_DISCONNECT)
         else:
             self._refused(arrival.request, ClientGoneError("while the request was held"))
-
-    def _left_unread(self, call: IncomingRequest) -> None:
-        self._observer.refused(Refusal(ClientGoneError("while its body was read"), call.headers))
 
     def _refused(self, request: Request, error: RequestError) -> None:
         seconds = self.clock.now() - request.received_at

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from epp.admission.flow_control import FlowControlSettings
 from epp.framework.errors import NoParserError
@@ -11,9 +11,8 @@ from epp.framework.flow_control import SaturationDetector
 from epp.framework.header_spellings import Spellings
 from epp.framework.headers import CONTROL
 from epp.framework.plugin import Plugin, R
-from epp.framework.request import Headers, Reading, RequestBody
+from epp.framework.request import Headers, RequestBody
 from epp.framework.roles import Parser, ResponseHeaders, ResponseReporter, ResponseTiming
-from epp.framework.steps import Steps
 from epp.routing.scheduling import Profile
 from epp.routing.scheduling.scheduler import Scheduler
 
@@ -26,10 +25,6 @@ class ParsedBody(NamedTuple):
     body: RequestBody
     names_model: bool
     """Whether the API wants a model to be named."""
-
-
-ReadingBody: TypeAlias = Steps[ParsedBody]
-"""A body that is being read, with a turn of the event loop for others at each `yield`."""
 
 
 class ParserTable:
@@ -60,8 +55,8 @@ class ParserTable:
         self._found: dict[str, tuple[str, Parser[Any]]] = {}
         """The last few paths, and the claim that matches each: clients name them."""
 
-    def parse(self, path: str, headers: Headers, body: bytes) -> ParsedBody | ReadingBody:
-        """Return what routing needs of a body, or a generator that does in several turns; raises a BadRequestError."""
+    def parse(self, path: str, headers: Headers, body: bytes) -> ParsedBody:
+        """Return the parsed body; raises a BadRequestError."""
         found = self._found.get(path)
         if found is None:
             found = self._find(path)
@@ -69,10 +64,7 @@ class ParserTable:
                 self._found.clear()
             self._found[path] = found
         suffix, parser = found
-        outcome = parser.parse(suffix, headers, body)
-        if isinstance(outcome, RequestBody):
-            return ParsedBody(outcome, parser.names_model)
-        return _read(outcome, names_model=parser.names_model)
+        return ParsedBody(parser.parse(suffix, headers, body), parser.names_model)
 
     def claims(self, path: str) -> bool:
         """Return whether a parser reads the API at a path, as opposed to one that takes any."""
@@ -98,10 +90,6 @@ class ParserTable:
             if found is not None:
                 return found
         return None
-
-
-def _read(reading: Reading, *, names_model: bool) -> ReadingBody:
-    return ParsedBody((yield from reading), names_model)
 
 
 class ResponseNeeds(NamedTuple):

@@ -29,7 +29,7 @@ from epp.routing.datastore import Datastore
 from epp.routing.director.arrivals import Arrival, BlockedError, QueueDirective
 from epp.routing.director.attempts import Attempts
 from epp.routing.director.observers import DirectorObserver
-from epp.routing.director.pipeline import ParsedBody, Pipeline, ReadingBody
+from epp.routing.director.pipeline import ParsedBody, Pipeline
 from epp.routing.director.policies import PoolPolicies
 from epp.routing.director.reading import IncomingRequest, path_of, read
 from epp.routing.director.requests import give_flow, request_of
@@ -125,10 +125,8 @@ class Simulation:
             use_subset=use_subset,
         )
 
-    def read(
-        self, headers: Headers, body: bytes, subset: Subset | None
-    ) -> tuple[IncomingRequest, ParsedBody | ReadingBody]:
-        """Return what routing needs of a request, or a generator that reads it in turns; raises a RequestError."""
+    def read(self, headers: Headers, body: bytes, subset: Subset | None) -> tuple[IncomingRequest, ParsedBody]:
+        """Return the request and its parsed body; raises a RequestError."""
         call = IncomingRequest(self.pipeline, path_of(headers), headers, len(body), subset)
         return call, read(call, body, incomplete=False)
 

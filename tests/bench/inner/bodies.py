@@ -17,6 +17,7 @@ from epp.extproc.session import Session
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, HttpBody, ProcessingRequest, ProtocolConfiguration
 from epp.framework import Endpoint, SystemClock
 from epp.framework.registry import Registry
+from epp.plugins.parsers.body_limits import MOST_TOKEN_IDS, MOST_VALUES
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, PendingRequest
 
@@ -30,16 +31,17 @@ def new_director() -> Director:
     return Director(store, assemble(llm_d_default(), Builder(Registry(), clock)).pipeline, clock)
 
 
-def bodies(size: int) -> dict[str, tuple[str, bytes]]:
-    """Return path and body by row, each of about `size` bytes."""
+def bodies(share: float) -> dict[str, tuple[str, bytes]]:
+    """Return path and body by row, at this share of the limits of bodies."""
+    pairs, ids = int(share * MOST_VALUES / 2), int(share * MOST_TOKEN_IDS)  # a message or a part is two values
     message, part = b'{"role":"user","content":"x"},', b'{"type":"text","text":"x"},'
     return {
-        "turn-messages": (CHAT, b'{"model":"m","messages":[%s]}' % (message * (size // len(message)))[:-1]),
+        "turn-messages": (CHAT, b'{"model":"m","messages":[%s]}' % (message * pairs)[:-1]),
         "turn-parts": (
             CHAT,
-            b'{"model":"m","messages":[{"role":"user","content":[%s]}]}' % (part * (size // len(part)))[:-1],
+            b'{"model":"m","messages":[{"role":"user","content":[%s]}]}' % (part * pairs)[:-1],
         ),
-        "turn-ids": (COMPLETIONS, b'{"model":"m","prompt":[%s]}' % (b"12345," * (size // 6))[:-1]),
+        "turn-ids": (COMPLETIONS, b'{"model":"m","prompt":[%s]}' % (b"12345," * ids)[:-1]),
     }
 
 
@@ -77,7 +79,7 @@ async def main() -> None:
     no_log_lines()
     few = quick()
     director, figures = new_director(), {}
-    for row, (path, body) in bodies(200_000 if few else 2_000_000).items():
+    for row, (path, body) in bodies(0.1 if few else 0.99).items():
         exchange = messages(path, body)
         figures[row] = min([await longest(play(director, exchange)) for _ in range(1 if few else 5)])
     exchange = messages(CHAT, more=100_000)

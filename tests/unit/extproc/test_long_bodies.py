@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A long request body is read, changed and handed back in turns; the answer is that of a short one."""
+"""Long request bodies: read, changed and handed back in pieces that fit a message."""
 
-import asyncio
 from itertools import pairwise
 
 import pytest
@@ -10,7 +9,7 @@ from bench import Bench, new_bench, request_body, request_headers, request_trail
 from epp.extproc.replies import PIECE_BYTES
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
 from epp.routing.bodies import with_model
-from epp.routing.director import Cause, PendingRequest, PoolPolicies, Rewrite
+from epp.routing.director import PoolPolicies, Rewrite
 
 SIZE = 5_000_000
 TEXT = b"hello " * (SIZE // 6)
@@ -38,18 +37,11 @@ def messages(mode: str, body: bytes, *, trailers: bool = False) -> list[Processi
     return [*found, request_trailers()] if trailers else found
 
 
-def begin(bench: Bench, sent: list[ProcessingRequest]) -> tuple:
-    """Send an exchange's messages; return the session and what it holds."""
+def answers(bench: Bench, sent: list[ProcessingRequest]) -> list[ProcessingResponse]:
+    """Send an exchange's messages; return the answers to the last one."""
     session = bench.session()
-    *_, held = [answer for message in sent for answer in session.receive(message)]
-    assert isinstance(held, PendingRequest)
-    return session, held
-
-
-async def answers(bench: Bench, sent: list[ProcessingRequest]) -> list[ProcessingResponse]:
-    session, held = begin(bench, sent)
-    await held.settle()
-    return session.resume()
+    *_, found = [session.receive(message) for message in sent]
+    return found
 
 
 def returned(found: list[ProcessingResponse]) -> tuple[bytes, list[bool]]:
@@ -67,33 +59,33 @@ def content_length(answer: ProcessingResponse) -> str | None:
 
 
 @pytest.mark.parametrize("trailers", [False, True])
-async def test_body_goes_back_as_it_is(bench, trailers):
-    first, *rest = await answers(bench, messages("FULL_DUPLEX_STREAMED", NAMED, trailers=trailers))
+def test_body_goes_back_as_it_is(bench, trailers):
+    first, *rest = answers(bench, messages("FULL_DUPLEX_STREAMED", NAMED, trailers=trailers))
     assert content_length(first) == (None if trailers else str(len(NAMED)))
     body, ends = returned(rest)
     assert body == NAMED
     assert ends == [False] * (len(ends) - 1) + [not trailers]
 
 
-async def test_body_goes_back_with_another_model(rewriting):
-    first, *rest = await answers(rewriting, messages("FULL_DUPLEX_STREAMED", NAMED))
+def test_body_goes_back_with_another_model(rewriting):
+    first, *rest = answers(rewriting, messages("FULL_DUPLEX_STREAMED", NAMED))
     changed = with_model(NAMED, "other")
     assert content_length(first) == str(len(changed))
     assert returned(rest)[0] == changed
 
 
-async def test_buffered_body_is_replaced_where_its_model_changes(rewriting, bench):
-    (answer,) = await answers(rewriting, messages("BUFFERED", NAMED))
+def test_buffered_body_is_replaced_where_its_model_changes(rewriting, bench):
+    (answer,) = answers(rewriting, messages("BUFFERED", NAMED))
     assert answer.request_body.response.body_mutation.body == with_model(NAMED, "other")
 
 
 @pytest.mark.parametrize("cuts", [(1,), (16_384,), (2_000_000, 2_000_001), (SIZE // 2, SIZE // 2 + 4097, SIZE - 5)])
-async def test_body_goes_back_the_same_however_it_came(rewriting, cuts):
+def test_body_goes_back_the_same_however_it_came(rewriting, cuts):
     first, _ = messages("FULL_DUPLEX_STREAMED", NAMED)
     marks = [0, *cuts, len(NAMED)]
     pieces = [NAMED[start:end] for start, end in pairwise(marks)]
     sent = [request_body(piece, end=piece is pieces[-1]) for piece in pieces]
-    _, *rest = await answers(rewriting, [first, *sent])
+    _, *rest = answers(rewriting, [first, *sent])
     assert returned(rest)[0] == with_model(NAMED, "other")
 
 
@@ -106,60 +98,22 @@ async def test_body_goes_back_the_same_however_it_came(rewriting, cuts):
         (b',"model":"\xff"}', 10, "is not UTF-8"),
     ],
 )
-async def test_long_body_that_is_no_json_is_refused_with_the_place(bench, ending, place, problem):
+def test_long_body_that_is_no_json_is_refused_with_the_place(bench, ending, place, problem):
     body = NAMED[:-1] + ending
-    (answer,) = await answers(bench, messages("FULL_DUPLEX_STREAMED", body))
+    (answer,) = answers(bench, messages("FULL_DUPLEX_STREAMED", body))
     assert answer.immediate_response.status.code == 400
     told = answer.immediate_response.body.decode()
     assert problem in told
     assert f"(byte {len(NAMED) - 1 + place})" in told
 
 
-async def test_name_of_a_model_that_is_longer_than_a_mebibyte_is_refused(bench):
-    body = b'{"prompt":"a","model":"%b"}' % TEXT
-    (answer,) = await answers(bench, messages("FULL_DUPLEX_STREAMED", body))
-    assert b'\\"model\\" is not accepted: longer than 1048576 bytes' in answer.immediate_response.body
-
-
-async def test_buffered_body_that_stays_is_not_sent_back(bench):
-    (answer,) = await answers(bench, messages("BUFFERED", NAMED))
+def test_buffered_body_that_stays_is_not_sent_back(bench):
+    (answer,) = answers(bench, messages("BUFFERED", NAMED))
     assert not answer.request_body.response.HasField("body_mutation")
 
 
-async def test_body_with_too_many_models_is_refused_as_a_short_one(rewriting):
-    (answer,) = await answers(rewriting, messages("FULL_DUPLEX_STREAMED", THRICE))
+def test_body_with_too_many_models_is_refused_as_a_short_one(rewriting):
+    (answer,) = answers(rewriting, messages("FULL_DUPLEX_STREAMED", THRICE))
     assert answer.immediate_response.status.code == 400
     assert b"more than twice" in answer.immediate_response.body
     assert rewriting.in_flight == 0
-
-
-async def test_client_that_leaves_while_the_answer_is_made_leaves_nothing_behind(rewriting):
-    session, held = begin(rewriting, messages("FULL_DUPLEX_STREAMED", NAMED))
-    settling = asyncio.create_task(held.settle())
-    while not rewriting.in_flight:  # noqa: ASYNC110  until it is routed
-        await asyncio.sleep(0)
-    assert not settling.done()
-    settling.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await settling
-    session.close()
-    assert rewriting.in_flight == 0
-    assert rewriting.endings.causes == [Cause.CLIENT_DISCONNECT]
-
-
-async def test_others_have_a_turn_for_each_two_megabytes_at_the_least(rewriting):
-    session, held = begin(rewriting, messages("FULL_DUPLEX_STREAMED", NAMED))
-    settling = asyncio.create_task(held.settle())
-    turns = 0
-    while not settling.done():
-        turns += 1
-        await asyncio.sleep(0)
-    assert turns >= 5 + SIZE // 2_000_000  # looked through, read, routed, changed twice, and handed back
-    assert session.resume()
-
-
-async def test_abandoned_before_anything_awaits_it(bench):
-    session, _ = begin(bench, messages("FULL_DUPLEX_STREAMED", NAMED))
-    session.close()
-    assert bench.in_flight == 0
-    assert bench.endings.refusals == ["ClientGoneError"]

@@ -8,9 +8,8 @@ from itertools import pairwise
 import pytest
 import xxhash
 
-from epp.framework import RequestBody
+from epp.framework import Headers, RequestBody
 from epp.framework.errors import MalformedBodyError, NoParserError
-from epp.framework.testing import read_body
 from epp.plugins.parsers.openai import OpenAIParser
 
 PARSER = OpenAIParser()
@@ -21,7 +20,7 @@ QUESTION = {"role": "user", "content": "Hi"}
 
 def parse(suffix, body):
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return read_body(PARSER, suffix, raw)
+    return PARSER.parse(suffix, Headers(), raw)
 
 
 def test_chat_is_its_messages_in_order():

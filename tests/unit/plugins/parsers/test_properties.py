@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from epp.framework import Headers
 from epp.framework.errors import MalformedBodyError
-from epp.framework.testing import read_body
 from epp.plugins.parsers.anthropic import AnthropicParser
 from epp.plugins.parsers.openai import OpenAIParser
 from epp.plugins.parsers.passthrough import PassthroughParser
@@ -87,7 +87,7 @@ values = st.recursive(
 
 
 def parse(suffix, raw):
-    return read_body(APIS[suffix], suffix, raw)
+    return APIS[suffix].parse(suffix, Headers(), raw)
 
 
 def outcome_is_documented(suffix, raw):

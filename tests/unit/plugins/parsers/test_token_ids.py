@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.framework import Headers
 from epp.framework.errors import MalformedBodyError
-from epp.framework.testing import read_body
 from epp.plugins.parsers.openai import OpenAIParser
 from epp.plugins.parsers.token_ids import pack, packed_json
 
@@ -32,7 +32,7 @@ def test_what_is_no_list_of_token_ids_is_left_to_others(other):
 
 def parsed(prompt: str, rest: str = "") -> bytes:
     body = f'{{"model":"m","prompt":{prompt},"max_tokens":7{rest}}}'.encode()
-    return read_body(OpenAIParser(), "completions", body)
+    return OpenAIParser().parse("completions", Headers(), body)
 
 
 def test_long_list_of_token_ids_is_the_prompt():

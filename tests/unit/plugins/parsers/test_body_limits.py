@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits on JSON bodies: what is refused, and what counts."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.framework import Headers
+from epp.framework.errors import MalformedBodyError
+from epp.plugins.parsers import body_limits
+from epp.plugins.parsers.anthropic import AnthropicParser
+from epp.plugins.parsers.body_limits import (
+    MOST_ESCAPES,
+    MOST_MODEL,
+    MOST_TEXT,
+    MOST_TOKEN_IDS,
+    MOST_VALUES,
+    count_values,
+)
+from epp.plugins.parsers.openai import OpenAIParser
+from epp.plugins.parsers.sglanghttp import SGLangHTTPParser
+from epp.plugins.parsers.vllmhttp import VLLMHTTPParser
+
+PARSERS = {
+    suffix: parser
+    for parser in (OpenAIParser(), AnthropicParser(), VLLMHTTPParser(), SGLangHTTPParser())
+    for suffix in parser.suffixes
+}
+VALUES, IDS = "more than 100000 JSON values", "more than 1048576 token ids"
+TEXT = "more than 8388608 characters of text"
+NAME = 'more than 65536 characters in "model"'
+MESSAGE = b'{"role":"user","content":"x"}'
+
+
+def parsed(suffix: str, body: bytes):
+    return PARSERS[suffix].parse(suffix, Headers(), body)
+
+
+def array(element: bytes, count: int) -> bytes:
+    return b"[" + b",".join([element] * count) + b"]"
+
+
+def chat(messages: bytes) -> bytes:
+    return b'{"model":"m","messages":' + messages + b"}"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "body", "limit"),
+    [
+        ("chat/completions", chat(array(MESSAGE, 50_001)), VALUES),  # two commas a message
+        (
+            "chat/completions",
+            chat(b"[" + MESSAGE[:-4] + array(b'{"x":1}', 100_002) + b"}]"),
+            VALUES,
+        ),
+        ("chat/completions", b'{"model":"m","tools":' + array(b"{}", 100_002) + b"}", VALUES),
+        ("messages", chat(array(MESSAGE, 50_001)), VALUES),
+        ("responses", b'{"model":"m","input":' + array(b"{}", 100_002) + b"}", VALUES),
+        (
+            "completions",
+            b'{"model":"m","prompt":' + array(b"1", MOST_TOKEN_IDS + 2) + b"}",
+            IDS,
+        ),
+        ("completions", b'{"model":"m","prompt":' + array(b"[1]", 100_002) + b"}", VALUES),
+        ("completions", b'{"model":"m","prompt":[1],"x":' + array(b"1", 100_002) + b"}", VALUES),
+        ("embeddings", b'{"model":"m","input":' + array(b'""', 100_002) + b"}", VALUES),
+        (
+            "embeddings",
+            b'{"model":"m","input":"a","messages":' + array(b"{}", 100_002) + b"}",
+            VALUES,
+        ),
+        ("/generate", b'{"input_ids":' + array(b"1", MOST_TOKEN_IDS + 2) + b"}", IDS),
+        ("inference/v1/generate", b'{"token_ids":' + array(b"1", 1_200_000) + b"}", "JSON values and token ids"),
+        (
+            "completions",
+            b'{"model":"m","prompt":"' + b"x" * (MOST_TEXT + 1) + b'"}',
+            TEXT,
+        ),
+        ("images/generations", b'{"prompt":"' + b"x" * (MOST_TEXT + 1) + b'"}', TEXT),
+        ("completions", b'{"prompt":"' + b"\\n" * (MOST_ESCAPES + 1) + b'"}', "more than 2097152 escapes in strings"),
+        (
+            "completions",
+            b'{"prompt":"a","model":"' + b"m" * (MOST_MODEL + 1) + b'"}',
+            'more than 65536 characters in "model"',
+        ),
+    ],
+)
+def test_body_beyond_a_limit_is_refused_with_its_name(suffix, body, limit):
+    with pytest.raises(MalformedBodyError) as refused:
+        parsed(suffix, body)
+    assert limit in str(refused.value)
+    assert refused.value.status == 400
+
+
+def test_longest_context_of_token_ids_is_read():
+    for suffix, field in (
+        ("completions", "prompt"),
+        ("/generate", "input_ids"),
+        ("inference/v1/generate", "token_ids"),
+    ):
+        body = json.dumps({"model": "m", field: list(range(MOST_TOKEN_IDS))}).encode()
+        found = parsed(suffix, body)
+        assert found.prompt_tokens == MOST_TOKEN_IDS
+        assert found.prompt[-4:] == (MOST_TOKEN_IDS - 1).to_bytes(4, "little")
+
+
+def test_numbers_and_quotes_inside_of_a_text_do_not_count():
+    table = json.dumps([[1, 2, "a"]] * 60_000)  # JSON in a text: 360,000 commas
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": table}]}).encode()
+    assert parsed("chat/completions", body).prompt == f"user\n{table}\n".encode()
+
+
+def test_image_of_thirty_megabytes_is_read():
+    url = {"url": "data:image/png;base64," + "QUJD" * 7_500_000}
+    part = {"type": "image_url", "image_url": url}
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": [part]}]}).encode()
+    assert parsed("chat/completions", body).media_items == 1
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text('a",\\[]{}é:\n', max_size=8),
+        lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text('a",\\', max_size=4), inner, max_size=6),
+        max_leaves=60,
+    ),
+    st.integers(1, 40),
+    st.booleans(),
+)
+def test_commas_outside_of_strings_are_counted_however_the_text_is_cut(value, window, ascii_only):
+    def commas(found) -> int:
+        if isinstance(found, dict):
+            found = list(found.values())
+        if not isinstance(found, list):
+            return 0
+        return max(len(found) - 1, 0) + sum(map(commas, found))
+
+    text = json.dumps(value, ensure_ascii=ascii_only).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(body_limits, "_WINDOW_BYTES", window)
+        assert count_values(text, MOST_VALUES) == commas(value)
