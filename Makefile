@@ -98,7 +98,7 @@ docs: .venv/test
 
 # The documents as a site, in dist/site; fails for a page, link or anchor that does not exist.
 site: .venv/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Writes deploy/manifests/ anew from the chart; needs Helm.
 manifests: .venv/test
