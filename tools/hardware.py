@@ -40,7 +40,7 @@ def _lines() -> Iterator[str]:
         "",
         "## Machine types",
         "",
-        "Where a node has no label that names a product, its machine type tells product and number of devices.",
+        "If no label of a node names a product, its machine type gives the product and the number of devices.",
         "",
         *_table(("product", "devices", "machine types"), _machine_rows()),
     )

@@ -39,7 +39,7 @@ from epp.cli.picker_flags import POOL_GROUP, Gateway, Serve
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """Validate configuration files and show the plugins that they run, or try what a picker needs of a cluster. Exit
+    """Validate configuration files and show their plugins, or check the rights of a picker in a cluster. Exit
     code 1: a file is invalid, or the picker would not serve.
     """  # noqa: D205  one paragraph is the help
 
@@ -56,7 +56,7 @@ class Check:
     cluster: Annotated[
         Switch,
         switch_option(
-            "Try the access to Kubernetes and look at the pool; print the Role that grants what is missing. The flags "
+            "Check the access to Kubernetes and the pool; print a Role with the missing rights. The flags "
             "below are for this."
         ),
     ] = Switch.FALSE
@@ -107,10 +107,10 @@ class PluginOutput(StrEnum):
 class Plugins:
     """List plugin types with parameters and defaults."""
 
-    types: Annotated[list[str] | None, typer.Argument(metavar="TYPE", help="Show these alone, in full.")] = None
+    types: Annotated[list[str] | None, typer.Argument(metavar="TYPE", help="Show only these, in full.")] = None
     output: Annotated[
         PluginOutput,
-        typer.Option(help="json for programs; markdown for a reference of plugins; data for what plugins can read."),
+        typer.Option(help="json for programs; markdown for a reference of plugins; data for the inputs of plugins."),
     ] = PluginOutput.TEXT
 
 
@@ -180,7 +180,7 @@ class Simulate:
     decisions: Annotated[
         Path,
         typer.Option(
-            metavar="FILE", help="What --decision-file wrote, or an answer of /api/decisions; - for standard input."
+            metavar="FILE", help="Output of --decision-file, or an answer of /api/decisions; - for standard input."
         ),
     ]
     limit: Annotated[int, count_option("Decisions that are taken again, the last ones.")] = 10_000

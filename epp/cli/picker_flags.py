@@ -59,9 +59,9 @@ class PickerFlags:
         typer.Option(
             metavar="PATH,...",
             help="Files or directories of cluster objects: InferenceObjective and InferenceModelRewrite, which set "
-            "priorities and models of requests, and GPUResourceQuota for tenant-quotas. Where nothing else names the "
-            "endpoints, they are the pods in these files, with the hardware that other objects tell of. New versions "
-            "are applied without a restart.",
+            "priorities and models of requests, and GPUResourceQuota for tenant-quotas. If no endpoints are "
+            "configured, the pods in these files are the endpoints, and other objects describe their hardware. New "
+            "versions are applied without a restart.",
         ),
     ] = ""
     pool_name: PoolName = None
@@ -72,7 +72,7 @@ class PickerFlags:
         typer.Option(
             metavar="FILE",
             help="File with the token that clients of the metrics page have to send, as Authorization: Bearer; "
-            "without it, /healthz tells whether the picker is ready and no more. It is read again when it changes.",
+            "without it, /healthz only tells whether the picker is ready. It is read again when it changes.",
         ),
     ] = None
     metrics_endpoint_auth: Annotated[
@@ -87,8 +87,8 @@ class PickerFlags:
         Path | None,
         typer.Option(
             metavar="DIRECTORY",
-            help="Where tls.crt and tls.key of the metrics page are, which is served over HTTPS then; read again when "
-            "they change. Takes a way to tell who may read it: --metrics-endpoint-auth, --metrics-token-file or "
+            help="Directory with tls.crt and tls.key for the metrics page, which is then served over HTTPS; read again "
+            "when they change. Requires authentication of clients: --metrics-endpoint-auth, --metrics-token-file or "
             "--metrics-client-ca-file.",
         ),
     ] = None
@@ -96,8 +96,8 @@ class PickerFlags:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Certificates of the authorities of which clients of the metrics page have to have one, PEM; read "
-            "again when it changes. Takes --metrics-cert-dir.",
+            help="Certificates of the authorities (PEM) that sign the client certificates required for the metrics "
+            "page; read again when it changes. Requires --metrics-cert-dir.",
         ),
     ] = None
     legacy_metrics: Annotated[
@@ -149,36 +149,36 @@ class PickerFlags:
     max_gathered_bytes: Annotated[
         int | None,
         size_option(
-            "Bytes of bodies that may wait, of all requests together: those that come in, and those that a gateway "
-            "does not read. Beyond it requests are refused with 503, the ones first that have been coming in for long. "
-            "By default 256Mi, or twice --max-request-body where that is more."
+            "Bytes of all bodies that are arriving and of all replies that gateways have not read. Beyond it, "
+            "requests are refused with 503, those first that have been arriving for long. By default 256Mi, or twice "
+            "--max-request-body if that is more."
         ),
     ] = None
     max_pending_streams: Annotated[
         int,
-        count_option("Requests that may have begun and not be complete at a time; a further one is refused with 503."),
+        count_option("Most incomplete requests at a time; further ones are refused with 503."),
     ] = 16_384
     max_streams: Annotated[
-        int, count_option("Requests that may be under way at a time, until their responses end; others get 503.")
+        int, count_option("Most requests at a time, until their responses end; further ones get 503.")
     ] = 65_536
     max_streams_per_connection: Annotated[
         int,
         count_option(
-            "Requests that one connection of a gateway may have under way; it is told, and opens another connection."
+            "Most requests at a time on one connection of a gateway; the gateway is told and opens another connection."
         ),
     ] = 16_384
     max_connections: Annotated[
         int,
         count_option(
-            "Connections of gateways, half of the file descriptors at most. A further one takes the place of one "
-            "without requests, first of one that never had any, or is closed. Not with --transport grpcio."
+            "Connections of gateways, half of the file descriptors at most. A further one replaces one "
+            "without requests, first one that never had any, or is closed. Not with --transport grpcio."
         ),
     ] = 4096
     body_timeout: Annotated[
         float,
         duration_option(
-            "Longest time without another byte of a request body that has begun; then it is refused with 408. 0 for no "
-            "limit. What a gateway gathers before it sends it is not counted."
+            "Longest pause within a request body; then the request is refused with 408. 0 for no limit. The time in "
+            "which a gateway buffers a body is not counted."
         ),
     ] = Seconds(60)
     plain_errors: Annotated[Switch, switch_option("Send errors as plain text instead of the API's JSON.")] = (
@@ -193,9 +193,9 @@ class PickerFlags:
     response_usage: Annotated[
         Literal["auto", "always", "never"],
         typer.Option(
-            help="Read the tokens of responses, for metrics and log lines. auto: where the gateway shows their bodies. "
-            "always: ask it for those that it does not show. never: ask it not to show those that nothing else needs. "
-            "Envoy has to allow that (allow_mode_override), and does not while bodies are in full duplex."
+            help="Read the tokens of responses, for metrics and log lines. auto: if the gateway shows their bodies. "
+            "always: request the bodies that it does not show. never: decline the bodies that no plugin needs. Envoy "
+            "must allow this (allow_mode_override), and does not while bodies are in full duplex."
         ),
     ] = "auto"
     ignore_client_headers: Annotated[
@@ -211,24 +211,24 @@ class PickerFlags:
     reservation_ttl: Annotated[
         float,
         duration_option(
-            "Time in which an endpoint is to begin its response, after which a request counts as its load no more, "
-            "though its stream is open; 0 for no limit. Without streaming, responses begin when all of their tokens "
-            "are there. It holds where the gateway shows the headers of responses."
+            "Time for an endpoint to begin its response. After it, a request no longer counts as load, although its "
+            "stream is open; 0 for no limit. Without streaming, responses begin when all of their tokens are ready. It "
+            "applies if the gateway shows response headers."
         ),
     ] = Seconds(600)
     inherited_requests_ttl: Annotated[
         float,
         duration_option(
-            "Time in which requests that model servers had under way when this picker started, or took over, count as "
-            "sent by it, as long as they report as many; 0 for none: where several pickers are active, they are of "
-            "others too."
+            "Time for which the requests that model servers report when this picker starts, or becomes the leader, "
+            "count as its own, as long as they report as many; 0 for no such requests: use 0 if several pickers are "
+            "active."
         ),
     ] = Seconds(600)
     outlier_detection: Annotated[
         Switch,
         switch_option(
-            "Avoid endpoints at which requests fail: one to which a connection fails until its port has answered, and "
-            "one that goes on failing for a time."
+            "Avoid endpoints whose requests fail: after a failed connection until its port answers, and after repeated "
+            "failures for a time."
         ),
     ] = Switch.TRUE
     outlier_consecutive_gateway_failure: Annotated[
@@ -283,7 +283,7 @@ class PickerFlags:
     zap_log_level: Annotated[
         int | None,
         log_level_option(
-            "Log verbosity in place of -v: info as -v 1, debug as -v 4, error for errors alone, or a number as for -v."
+            "Log verbosity instead of -v: info (-v 1), debug (-v 4), error (only errors), or a number as for -v."
         ),
     ] = None
     zap_time_encoding: Annotated[
@@ -293,7 +293,7 @@ class PickerFlags:
     tracing: Annotated[
         Switch,
         switch_option(
-            "Export OpenTelemetry traces of requests where the environment sets an exporter, by "
+            "Export OpenTelemetry traces of requests if the environment sets an exporter, by "
             "OTEL_TRACES_EXPORTER=otlp or OTEL_EXPORTER_OTLP_ENDPOINT."
         ),
     ] = Switch.TRUE
@@ -306,8 +306,8 @@ class PickerFlags:
     stall_threshold: Annotated[
         float,
         duration_option(
-            "Delay of the event loop, which all requests share, from which a log line says so, and names the plugin "
-            "whose call took most of it; 0 for no line. The metric event_loop_lag_seconds has all delays."
+            "Delay of the event loop, which all requests share, that is logged, with the plugin whose call took most "
+            "of it; 0 for no log line. The metric event_loop_lag_seconds has all delays."
         ),
     ] = Seconds(0.1)
     refresh_metrics_interval: Annotated[
@@ -328,8 +328,8 @@ class PickerFlags:
     max_series_size: Annotated[
         int,
         size_option(
-            "Bytes of the series that are read of an endpoint's page, whatever else it has; a single one may have a "
-            "quarter of them. Requests wait while they are read, some milliseconds for 64Ki."
+            "Most bytes of the series that are read from an endpoint's page; a single series can have a quarter of "
+            "them. Requests wait while they are read, some milliseconds for 64Ki."
         ),
     ] = Bytes(64 * 1024)
 
@@ -344,7 +344,7 @@ class Serve(PickerFlags):
             metavar="NAME",
             help="The InferencePool whose pods are the endpoints: in the cluster, or in the files of --objects if "
             "there are any. With --endpoints, or endpoints in the configuration: the name of the pool in the labels "
-            "of its metrics, by default default; objects of --objects that are for pools of other names are left out.",
+            "of its metrics, by default default; objects of --objects for other pools are ignored.",
         ),
     ] = None
     pool_namespace: PoolNamespace = None
@@ -354,7 +354,7 @@ class Serve(PickerFlags):
     kubeconfig: Kubeconfig = None
     ha_enable_leader_election: Annotated[
         Switch,
-        switch_option("Of all replicas of a pool in Kubernetes, be the one that is ready, or stand by to take over."),
+        switch_option("Elect one replica of a pool in Kubernetes that is ready; the others stand by to take over."),
     ] = Switch.FALSE
     bind_address: Annotated[
         str | None,
@@ -392,8 +392,8 @@ class Serve(PickerFlags):
         str,
         typer.Option(
             metavar="CIDR,...",
-            help="Networks of gateways from which the headers of --ignore-client-headers count all the same: they have "
-            "set or checked them. From them alone, x-gateway-decision-record: true has a decision recorded.",
+            help="Networks of gateways whose headers are obeyed in spite of --ignore-client-headers, since the "
+            "gateways set or check them. Only from these, x-gateway-decision-record: true records a decision.",
         ),
     ] = ""
     disable_endpoint_subset_filter: Annotated[Switch, switch_option("Ignore the gateway's subset hint.")] = Switch.FALSE
@@ -411,8 +411,8 @@ class Serve(PickerFlags):
 class Gateway(PickerFlags):
     """Run Envoy with the picker behind it, for OpenAI-style requests to model servers.
 
-    Flags of `serve` that are left out have nothing to act on here: the two talk over a private socket, and this Envoy
-    neither sends a subset hint nor reads scores.
+    Some flags of `serve` are missing since they have no effect here: Envoy and picker use a private socket, and this
+    Envoy neither sends a subset hint nor reads scores.
     """
 
     listen: Listen = "127.0.0.1:8080"
@@ -432,11 +432,11 @@ class Gateway(PickerFlags):
     body_mode: Annotated[
         Literal["full-duplex", "buffered"] | None,
         typer.Option(
-            help="How bodies come to the picker. full-duplex: in pieces, both ways. buffered: requests whole, of "
-            "--max-request-body at most, and of responses only those that are needed, to put back the name of a "
-            "rewritten model or for a plugin. That takes three messages a request, and none for the pieces of its "
-            "response; but there are no tokens in metrics and log lines, no time to the first token of a stream, and "
-            "no telling whether a response that ended was complete. By default full-duplex; with FailOpen, requests "
+            help="How Envoy sends bodies to the picker. full-duplex: in pieces, in both directions. buffered: requests "
+            "whole, at most --max-request-body, and only the responses that are needed, to restore the name of a "
+            "rewritten model or for a plugin. This takes three messages for a request and none for the pieces of its "
+            "response, but gives no tokens in metrics and log lines, no time to the first token of a stream, and no "
+            "distinction between complete and truncated responses. By default full-duplex; with FailOpen, requests "
             "whole and responses in pieces."
         ),
     ] = None
@@ -456,8 +456,8 @@ class Gateway(PickerFlags):
     retry_on_reset: Annotated[
         Switch,
         switch_option(
-            "With override-host: send a request again, too, whose server is lost before its response begins. It may "
-            "have worked on it; and a request that makes servers crash then reaches up to three."
+            "With override-host: also send a request again if its server is lost before the response begins. The "
+            "server may have worked on it, and a request that crashes servers then reaches up to three."
         ),
     ] = Switch.FALSE
     drain_timeout: DrainTimeout = Seconds(0)

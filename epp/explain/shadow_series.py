@@ -23,7 +23,7 @@ class ShadowSeries:
         of_profile = ("profile",)
         self._runs = Counters(
             "llm_d_epp_shadow_runs",
-            "Runs of shadow profiles, by what came of them: agrees, ties (another endpoint, which scores the same), "
+            "Runs of shadow profiles by outcome: agrees, ties (another endpoint, which scores the same), "
             "differs, refused (its filters left none), failed or timeout.",
             ("profile", "outcome"),
             registry,

@@ -61,7 +61,7 @@ class FlowSeries:
         )
         self._cycle_seconds = families.histograms(
             f"{_PREFIX}dispatch_cycle_duration_seconds",
-            "Time of one look at the queues, with the routing of what is released.",
+            "Time of one dispatch cycle, including the routing of released requests.",
             SCHEDULING_SECONDS,
             (),
             Legacy(f"{_OLDER}dispatch_cycle_duration_seconds"),

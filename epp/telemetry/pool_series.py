@@ -56,7 +56,7 @@ class PoolSeries:
         ):
             self._spreads[column] = (
                 of_pool(f"average_{name}", f"Mean {what}.", f"average_{name}"),
-                of_pool(f"std_dev_{name}", f"Standard deviation of the {what}; 0 for one endpoint alone."),
+                of_pool(f"std_dev_{name}", f"Standard deviation of the {what}; 0 for a single endpoint."),
             )
         self._endpoints = EndpointSeries(pool_name, legacy=families.legacy)
         families.registry.register(self._endpoints)
