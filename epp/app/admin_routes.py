@@ -4,10 +4,11 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from aiohttp import web
+
 from epp.admin import (
     LoopCalls,
     PoolView,
-    Route,
     SimulatedPicker,
     allocation_routes,
     config_routes,
@@ -33,7 +34,7 @@ def admin_routes(
     recorder: Recorder | None,
     picks: Callable[[], Mapping[str, int]],
     build: Callable[[str], Assembly],
-) -> Sequence[Route]:
+) -> Sequence[web.RouteDef]:
     """Return the routes for the event loop that runs now.
 
     `config` tells which configuration is in effect, `picks` how often each endpoint was picked. `build` makes another

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy.ma  # noqa: F401  np.median imports it at its first call, for which requests would wait
 import structlog
+from aiohttp import web
 
 from epp.admin import (
     AdminPort,
     ClusterAccess,
     LoopCalls,
     PluginStates,
-    Route,
     TokenAccess,
 )
 from epp.app import health
@@ -213,7 +213,7 @@ class Picker:
 
     @property
     def metrics_port(self) -> int:
-        """The port of the operator page; 0 where there is none."""
+        """The port of the metrics port; 0 where there is none."""
         return self._servers.metrics_port
 
     @property
@@ -423,7 +423,7 @@ class Picker:
         """Return how placements chose, by name; called in any thread."""
         return {name: each for plugin in self._running.assembly.plugins for name, each in plugin.explanations.items()}
 
-    def _admin_routes(self) -> Sequence[Route]:
+    def _admin_routes(self) -> Sequence[web.RouteDef]:
         """Return the routes of the admin port, for the event loop that runs now."""
         return admin_routes(
             self._running,

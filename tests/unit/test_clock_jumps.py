@@ -18,7 +18,7 @@ HOUR = 3600.0
 
 ASKS_FOR_THE_TIME_OF_DAY = {
     "pool/collectors/exposition.py": {"time.time"},  # time stamps of a page are times of day
-    "admin/plugin_states.py": {"datetime.now"},  # of a page
+    "admin/configuration.py": {"datetime.now"},  # of a page
     "lab/demo/clusters.py": {"datetime.now"},  # a date in an object of the demo
     "extproc/certificates.py": {"dt.datetime.now"},  # of a certificate that is made
     "framework/clock.py": {"time.time"},
