@@ -25,7 +25,6 @@ from epp.app.running import RunningConfig
 from epp.app.servers import Servers
 from epp.app.settings import PickerSettings
 from epp.app.trial import on_trial
-from epp.app.trimming import give_back_memory
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.explain.recorder import Recorder, Setup, recorder_of
 from epp.explain.series import DecisionMetrics
@@ -303,7 +302,6 @@ class Picker:
         if self.recorder is not None:
             self._supervisor.start("decision records", self.recorder.run)
         self._supervisor.start("shadow profiles", self._shadows.run)
-        self._supervisor.start("memory", partial(give_back_memory, self._servers.extproc.budgets.gathered))
 
     async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
         """Drain, refuse what still waits for room, then close open streams and release resources.
