@@ -41,10 +41,10 @@ from epp.lab.gateway import (
 )
 from epp.lab.gateway.eds_file import discovery_response
 from epp.pool.discovery import StaticDiscovery
-from epp.telemetry.leadership import LeaderMetrics
+from epp.telemetry.process_series import LeaderMetrics
 from epp.telemetry.plugin_metrics import families_of
 from epp.telemetry.tracing.counts import SpanCounts
-from epp.telemetry.watches import WatchMetrics
+from epp.telemetry.process_series import WatchMetrics
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -19,12 +19,11 @@ from epp.admin import (
     TokenAccess,
 )
 from epp.app import health
-from epp.app.admin_routes import admin_routes
+from epp.app.admin_routes import admin_routes, on_trial
 from epp.app.kubernetes import Kubernetes
 from epp.app.running import RunningConfig
 from epp.app.servers import Servers
 from epp.app.settings import PickerSettings
-from epp.app.trial import on_trial
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.explain.recorder import Recorder, Setup, recorder_of
 from epp.explain.series import DecisionMetrics
@@ -46,19 +45,15 @@ from epp.kube.reviews import TokenReviews
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver
 from epp.runtime.supervisor import Supervisor
-from epp.telemetry.accelerator_names import UnknownAccelerators
-from epp.telemetry.budgets import BudgetMetrics
-from epp.telemetry.build_info import show_build
 from epp.telemetry.cluster_scores import cluster_scores
 from epp.telemetry.connection_series import ConnectionSeries, StreamSeries
-from epp.telemetry.inflight_series import InflightSeries
-from epp.telemetry.inputs import InputMetrics
-from epp.telemetry.leadership import LeaderMetrics
+from epp.telemetry.flow_series import InflightSeries
+from epp.telemetry.hardware_series import UnknownAccelerators
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.page import OperatorPage
 from epp.telemetry.page_tls import PageTls
 from epp.telemetry.plugin_metrics import PluginMetrics
-from epp.telemetry.watches import WatchMetrics
+from epp.telemetry.process_series import BudgetMetrics, InputMetrics, LeaderMetrics, WatchMetrics, show_build
 
 _NAMES_SHOWN = 10
 

@@ -31,7 +31,7 @@ from epp.routing.outliers import OutlierSettings
 from epp.runtime import heap
 from epp.runtime.http_server import HttpLimits
 from epp.telemetry import logs
-from epp.telemetry.log_writer import LogWriter
+from epp.telemetry.logs import LogWriter
 from epp.telemetry.page_tls import PageTlsSettings
 from epp.telemetry.request_log import request_log
 

@@ -5,8 +5,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from epp.extproc.open_streams import StreamObserver
 from epp.runtime.http_connections import ConnectionCounts, Cut
-from epp.telemetry.buckets import STREAM_SECONDS
-from epp.telemetry.families import Counters, Families, Gauges
+from epp.telemetry.families import STREAM_SECONDS, Counters, Families, Gauges
 
 
 class StreamSeries(StreamObserver):

@@ -24,7 +24,7 @@ ASKS_FOR_THE_TIME_OF_DAY = {
     "framework/clock.py": {"time.time"},
     "framework/plugin_metrics.py": {"time.time"},  # `_created` of a histogram
     "telemetry/families.py": {"time.time"},  # `_created` of a counter
-    "telemetry/log_lines.py": {"time.time", "time.time_ns", "datetime.now"},  # of a log line
+    "telemetry/logs.py": {"time.time", "time.time_ns", "datetime.now"},  # of a log line
     "lab/sim/completions.py": {"time.time"},  # `created` of an answer
     "lab/sim/driver.py": {"time.time"},
     "lab/sim/server.py": {"time.time"},
