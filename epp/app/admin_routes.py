@@ -73,9 +73,9 @@ def admin_routes(
 
 
 def on_trial(text: str, builder: Builder, in_effect: Assembly, object_paths: Sequence[str]) -> Assembly:
-    """Return what a configuration would be, from its text; nothing of it is observed, followed or collected.
+    """Return a configuration, assembled from its text, that does not observe, follow or collect anything.
 
-    It may name no other files than the configuration in effect: whoever asks would read them in its errors. Raises
+    It may only name the files that the configuration in effect names: errors quote the content of files. Raises
     ConfigurationError.
     """
     named = (value for plugin in in_effect.loaded.model.plugins for value in _texts(plugin.parameters))

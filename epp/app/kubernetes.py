@@ -40,7 +40,7 @@ class KubernetesSettings:
     source: PoolName | PodTarget
     """The InferencePool, or the pods themselves."""
     replica: str
-    """Name of this replica, which no other has."""
+    """Unique name of this replica."""
     kubeconfig: Path | None = None
     """None for KUBECONFIG, the service account of the pod, or `~/.kube/config`."""
     lease: LeaseSettings | None = None
@@ -87,7 +87,7 @@ class Kubernetes:
 
     @property
     def awaited(self) -> str:
-        """What the start of the picker waits for, and why; empty where all was read."""
+        """Kinds of objects that the start of the picker waits for, and why; empty once all are read."""
         titles: dict[str, list[str]] = {}
         for watch in self.watches:
             awaited = watch.resource.kind in _INDISPENSABLE and not watch.resource.everywhere
@@ -98,7 +98,7 @@ class Kubernetes:
 
     @property
     def inputs(self) -> InputState:
-        """Objects whose newest version is not in effect, without those that the plugins that read them report."""
+        """Objects whose newest version is not in effect, without objects that plugins report themselves."""
         own = (watch for watch in self.watches if watch.resource not in (*ACCELERATORS, *OME_SERVICES, *CLUSTERS))
         rules = () if self._policies is None else self._policies.problems
         return InputState((*(problem for watch in own for problem in watch.problems), *rules))

@@ -141,7 +141,7 @@ class Picker:
         self.metrics.count_protocol_errors(lambda: self._servers.extproc.protocol_errors)
 
     def _recorder(self) -> Recorder | None:
-        """Return what records decisions; None where nobody could read them."""
+        """Return the recorder of decisions; None if no command or route could read them."""
         if self._settings.decisions is None:
             return None
         setup = Setup(
@@ -279,7 +279,7 @@ class Picker:
         self._kubernetes.contend(lambda leads: self._set_ready(ready=leads))
 
     def _request_observers(self) -> Iterator[DirectorObserver]:
-        """Yield what is told of requests, beside the metrics."""
+        """Yield the observers of requests, beside the metrics."""
         if self.recorder is not None:
             yield self.recorder
         yield self._shadows
@@ -357,7 +357,7 @@ class Picker:
         self._shadows.use(assembly.pipeline.shadows, plugins[0].limits if plugins else None)
 
     def _build_next(self, loaded: LoadedConfig) -> Assembly:
-        """Make the plugins of a new configuration; those that the present one has too are kept, state and all."""
+        """Make the plugins of a new configuration; unchanged plugins keep their state."""
         assembly = self._build(loaded, self.plugins)
         self._running.discovery_of(assembly)
         return assembly

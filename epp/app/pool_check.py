@@ -57,7 +57,7 @@ class PodCounts(msgspec.Struct, frozen=True):
 
 
 class PoolReport(msgspec.Struct, frozen=True):
-    """What there is of a pool, and what is wrong with it."""
+    """The objects of a pool, and the problems with them."""
 
     name: str = ""
     """Empty for pods without an InferencePool."""
@@ -230,7 +230,7 @@ def _problems(kind: str, items: Iterable[Item[T]]) -> Iterator[str]:
 
 
 async def _service_problems(api: KubeApi, picker: _PickerReference, namespace: str) -> list[str]:
-    """Return what is wrong with the Service that gateways are told to ask; nothing where it may not be read."""
+    """Return the problems of the Service that gateways ask; empty if it may not be read."""
     if picker.kind != "Service" or picker.group or not picker.name:
         return []
     try:
@@ -272,7 +272,7 @@ _TOLD_BY_THE_POOL = frozenset(each.kind for each in (PODS, *POLICIES, pools(POOL
 
 
 async def check_objects(api: KubeApi, readers: Iterable[ObjectReader[Any]], namespace: str) -> tuple[str, ...]:
-    """Return what the plugins say of the objects that they read: those not in effect, and values that are ignored.
+    """Return the problems that plugins report of the objects they read: rejected objects, and ignored values.
 
     Up to 100 sentences for each plugin. Kinds that cannot be listed are left out. Raises ApiUnreachableError.
     """

@@ -119,7 +119,7 @@ class RunningConfig:
 
     @property
     def awaited(self) -> str:
-        """What the start waits for, in words; may be read in any thread."""
+        """A description of what the start waits for; any thread may read it."""
         return self._first_reports.awaited
 
     @property
@@ -232,7 +232,7 @@ class RunningConfig:
             await asyncio.sleep(self._gauge_seconds)
 
     async def _connect_readers(self, assembly: Assembly) -> None:
-        """Let plugins read objects of the cluster, besides those that do: what tags endpoints then knows them."""
+        """Let further plugins read objects of the cluster, before endpoints are tagged."""
         if self._readers is not None:
             await self._readers.connect(assembly.readings, self._retag)
             return
@@ -304,7 +304,7 @@ class FirstReports:
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
         self.awaited = ""
-        """What is waited for, in words; may be read in any thread."""
+        """A description of what it waits for; any thread may read it."""
 
     async def wait(self) -> None:
         """Wait until each endpoint has been asked for its load once, whatever came of it, but not long."""

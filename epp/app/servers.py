@@ -35,7 +35,7 @@ class Servers:
         admin_routes: Callable[[], Sequence[web.RouteDef]] = tuple,
         streams: StreamObserver | None = None,
     ) -> None:
-        """Prepare; `admin_routes` is called on the event loop of what the routes show and change."""
+        """Prepare; `admin_routes` is called on the event loop that owns the state of the routes."""
         self.extproc = ExtProcServer(sessions, settings, streams)
         self._page = page
         self._metrics_address = metrics_address
@@ -80,7 +80,7 @@ class Servers:
                 raise ConfigurationError(f"the admin port {refusal(address, error)}") from error
 
     def set_ready(self, *, ready: bool) -> None:
-        """Report to gateways whether new requests are served; open streams go on either way."""
+        """Report to gateways whether new requests are served. Open streams are served in both cases."""
         self._ready = ready
         self.extproc.set_ready(ready=ready)
 

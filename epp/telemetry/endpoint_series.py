@@ -81,7 +81,7 @@ def _ids(endpoints: tuple[Endpoint | None, ...]) -> frozenset[str]:
 
 
 ENDPOINT_DERIVATIONS: Sequence[Derivation] = ((_slots_by_name,), (_ids,))
-"""What is derived of all endpoints."""
+"""Values computed from all endpoints."""
 
 _OUTLIERS = "llm_d_epp_outlier_detection_"
 

@@ -167,7 +167,7 @@ class FlowSeries:
             self._count(request, self._series(request), Outcome.DISPATCHED, 0.0, release=True)
 
     def show(self, snapshot: Snapshot, flow: FlowControl | None, now: float) -> None:
-        """Set the gauges to what waits now; None where flow control is off."""
+        """Set the gauges to the waiting requests; None if flow control is off."""
         for gauge in (self._saturation, self._stale, *self._of_band, *self._of_all):
             gauge.clear()
         if flow is None:
@@ -230,7 +230,7 @@ _MOST_PRIORITIES = 64
 
 
 class RevocationSeries:
-    """Counts decisions and what comes of them."""
+    """Counts decisions and their results."""
 
     def __init__(self, pool_name: str, families: Families) -> None:
         self._pool = pool_name
@@ -265,7 +265,7 @@ class RevocationSeries:
 
     def decided(
         self,
-        target: int,  # noqa: ARG002  requests; what they take is shown
+        target: int,  # noqa: ARG002  requests; the metric shows their sums
         issued: int,
         pending: int,
         *,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of plugins: those that they keep, and the durations of their calls."""
+"""Metrics of plugins: their own metrics, and the durations of their calls."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -81,7 +81,7 @@ class PoolSeries:
         return self._endpoints.ids
 
     def show(self, snapshot: Snapshot, now: float) -> None:
-        """Set all gauges to what the snapshot has."""
+        """Set all gauges from the snapshot."""
         up = snapshot.column(REACHABLE) == ANSWERS
         self._ready.labels(self._name).set(int(up[snapshot.slots].sum()))
         self._hardware.show(snapshot)
@@ -132,7 +132,7 @@ _log = structlog.get_logger()
 
 
 class QuotaSeries:
-    """Written by the event loop; what it shows is read by any thread."""
+    """Written by the event loop; any thread may read it."""
 
     def __init__(self, clock: Clock, registry: CollectorRegistry) -> None:
         self._clock = clock
