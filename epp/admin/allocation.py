@@ -11,7 +11,7 @@ from epp.admin.endpoints import PoolView, accelerator_of, in_turns, number, read
 from epp.admin.loop_calls import LoopCalls
 from epp.admin.routes import Route
 from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, Snapshot
 from epp.routing.director import Director, Routing
 from epp.telemetry.http_request import HttpRequest

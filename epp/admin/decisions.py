@@ -11,7 +11,7 @@ from epp.admin.answers import AdminError, BadAdminRequestError, as_json
 from epp.admin.loop_calls import LoopCalls
 from epp.admin.routes import Route
 from epp.explain.recorder import Recorder
-from epp.framework.printable import quoted
+from epp.framework.messages import quoted
 from epp.telemetry.http_request import HttpRequest
 from epp.telemetry.http_thread import Answer
 

@@ -15,7 +15,7 @@ from epp.admin.loop_calls import LoopCalls
 from epp.admin.routes import Route
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.endpoint import Endpoint
-from epp.framework.printable import quoted
+from epp.framework.messages import quoted
 from epp.framework.snapshot import (
     ACCELERATOR,
     LAST_PICKED,

@@ -14,10 +14,10 @@ from epp.admin.simulate import SimulatedPicker
 from epp.clusters.placement.evaluation import ClusterTotal
 from epp.explain.simulating import error_of
 from epp.framework.arrays import Floats, Positions
-from epp.framework.cluster_arrays import ClusterIndex, Clusters
+from epp.framework.clusters import ClusterIndex, Clusters
 from epp.framework.errors import RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS
-from epp.framework.printable import quoted
+from epp.framework.messages import quoted
 from epp.framework.request import Headers
 from epp.framework.result import FilterTrace, ProfileAttempt, ProfileResult, ScoreTrace
 from epp.framework.snapshot import Snapshot

@@ -11,7 +11,7 @@ import msgspec
 
 from epp.admin.answers import AdminError
 from epp.admin.loop_calls import LoopCalls
-from epp.framework.faults import described
+from epp.framework.messages import described
 from epp.framework.plugin import Plugin
 from epp.framework.snapshot import Snapshot
 from epp.telemetry.http_request import HttpRequest

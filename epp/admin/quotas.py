@@ -14,11 +14,10 @@ from epp.admin.loop_calls import LoopCalls
 from epp.admin.routes import Route, read_object, read_switch
 from epp.admission.quotas import Adjustment, Quotas, QuotaUsage
 from epp.admission.tenant_quotas.parameters import QuotaParameters, TenantName, written
-from epp.framework.breach import Breach
-from epp.framework.errors import ConfigurationError
+from epp.framework.errors import Breach, ConfigurationError
+from epp.framework.messages import printable, quoted
 from epp.framework.parameters import ParameterError, read_struct
 from epp.framework.plugin import Parameters
-from epp.framework.printable import printable, quoted
 from epp.framework.quotas import Quota
 from epp.telemetry.http_request import HttpRequest
 from epp.telemetry.http_thread import Answer

@@ -20,12 +20,12 @@ from epp.admin.routes import Route, read_object
 from epp.config import Assembly
 from epp.explain.made_up_pool import MOST_CHANGES, EndpointChange, UnknownEndpointError, made_up
 from epp.explain.simulating import error_of, simulated_record
-from epp.framework.addresses import Subset
+from epp.framework.candidates import Subset
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS
+from epp.framework.messages import quoted
 from epp.framework.parameters import ParameterError, read_struct
 from epp.framework.plugin import Parameters
-from epp.framework.printable import quoted
 from epp.framework.request import Headers
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Director, Simulated, Simulation

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from epp.framework.errors import ConfigurationError
-from epp.framework.regular_files import read_regular
+from epp.framework.files import read_regular
 
 _LEAST_CHARACTERS = 16
 _MOST_BYTES = 4096

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
-from epp.framework.inputs import InputProblem
+from epp.framework.plugin_status import InputProblem
 from epp.kube.access import KubeApi
 from epp.kube.errors import ApiError
 from epp.kube.listing import list_objects

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from epp.config import Assembly, Builder, assemble, load_text
 from epp.framework.cluster import ObjectReader
-from epp.framework.regular_files import only_files
+from epp.framework.files import only_files
 
 
 def on_trial(text: str, builder: Builder, in_effect: Assembly, object_paths: Sequence[str]) -> Assembly:

@@ -23,7 +23,7 @@ from epp.explain.settings import DecisionSettings
 from epp.framework.clock import Clock
 from epp.framework.errors import RequestError
 from epp.framework.headers import DECISION_RECORD, REQUEST_ID
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.framework.request import Headers, Request, RequestBody
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot

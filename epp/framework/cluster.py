@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from epp.framework.datalayer import AffectedEndpoints
-from epp.framework.inputs import InputProblem
 from epp.framework.plugin import P, Plugin, Role
+from epp.framework.plugin_status import InputProblem
 
 
 class ObjectKind(NamedTuple):

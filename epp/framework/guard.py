@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any, TypeVar, TypeVarTuple
 
 from epp.framework.errors import PluginFailedError, RequestError
-from epp.framework.faults import described
+from epp.framework.messages import described
 from epp.framework.plugin import OnError, Plugin, Role
 
 T = TypeVar("T")

@@ -11,10 +11,9 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args,
 
 import msgspec
 
-from epp.framework.corrections import correct
 from epp.framework.errors import ConfigurationError
-from epp.framework.hints import hint_at, nearest
-from epp.framework.limits import described, metas_of
+from epp.framework.limits import correct, described, metas_of
+from epp.framework.messages import hint_at, nearest
 from epp.framework.plugin import Parameters
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -12,8 +12,7 @@ from typing_extensions import TypeVar
 
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, SystemClock
-from epp.framework.inputs import InputState
-from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.request import DataKey, Request
 from epp.framework.snapshot import Attribute, Column, Snapshot
 
@@ -193,9 +192,7 @@ def roles_of(cls: type[Plugin[Any]]) -> tuple[type[Plugin[Any]], ...]:
     return tuple(role for role in all_roles() if issubclass(cls, role))
 
 
-_HOMES = tuple(
-    f"epp.framework.{name}" for name in ("roles", "shadows", "quotas", "datalayer", "cluster", "flow_control")
-)
+_HOMES = tuple(f"epp.framework.{name}" for name in ("roles", "quotas", "datalayer", "cluster", "flow_control"))
 """The modules of roles, in the order of the plugin reference."""
 
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas: limits on a single request of a tenant, and on all of its requests together."""
+"""Tenants, and their quotas: limits on a single request of a tenant, and on all of its requests together."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from epp.framework.breach import Breach
-from epp.framework.errors import QuotaExceededError
+from epp.framework.errors import Breach, QuotaExceededError
 from epp.framework.plugin import P, Plugin, Role
+from epp.framework.request import DataKey
 
 ALERT_PERCENT = 95.0
 """Share of a limit from which its use is reported, where a quota says nothing else."""
@@ -125,3 +125,24 @@ class QuotaSource(Plugin[P], role=Role(title="Quotas")):
     @abstractmethod
     def quota_of(self, tenant: str) -> Quota | None:
         """Return what a tenant may take; None for whatever it wants. Called for each request: look it up, no more."""
+
+
+Qos: TypeAlias = Literal["low", "medium", "high", "critical"]
+"""Quality of service, in the words of TensorFusion."""
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    """One whose requests are counted together, and queue together."""
+
+    name: str
+    """Its fairness id too."""
+    priority: int | None = None
+    """Of its requests that name no objective; None for 0."""
+    highest_priority: int | None = None
+    """The most that an objective may give them; None for any."""
+    qos: str = ""
+    """Quality of service: low, medium, high or critical; empty for none."""
+
+
+TENANT: DataKey[Tenant] = DataKey("tenant", "tenants")
+"""The tenant of the request; without it, the fairness id names the tenant."""

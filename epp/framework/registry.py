@@ -10,8 +10,7 @@ from typing import Any
 
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
-from epp.framework.faults import described
-from epp.framework.hints import hint_at
+from epp.framework.messages import described, hint_at
 from epp.framework.parameters import read_parameters
 from epp.framework.plugin import Parameters, Plugin
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One LLM request as plugins see it: protocol-neutral, with a typed store for what producers compute."""
+"""One LLM request and its response as plugins see them: protocol-neutral, with a typed store for computed data."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,9 +11,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from epp.framework.addresses import Subset
 from epp.framework.arrays import read_only
-from epp.framework.candidates import Candidates
+from epp.framework.candidates import Candidates, Subset
+from epp.framework.endpoint import Endpoint
 
 T = TypeVar("T")
 
@@ -276,3 +276,31 @@ class Request(msgspec.Struct, eq=False):
         """Return what a producer computed; None when it did not."""
         found: T | None = self._data.get(key.id)
         return found
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one request."""
+
+    prompt_tokens: int
+    """Of the prompt, cached ones included."""
+    completion_tokens: int
+    """Generated; 0 where none are, as for embeddings."""
+    cached_tokens: int
+    """Of the prompt, those that came from a cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What is known of a response so far."""
+
+    served: Endpoint
+    """The endpoint that serves it, as far as is known."""
+    served_address: str = ""
+    """`ip:port` that the gateway says it used; empty where it does not say."""
+    status: int = 0
+    """HTTP status."""
+    headers: Headers = field(default_factory=Headers)
+    usage: Usage | None = None
+    """Tokens as the endpoint counted them, once the body is over."""
+    events: int = 0
+    """Events of an event stream so far; 0 where they are not counted."""

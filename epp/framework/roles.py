@@ -3,6 +3,7 @@
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, TypeAlias
 
@@ -11,12 +12,10 @@ from typing_extensions import TypeVar
 
 from epp.framework.arrays import Floats, Mask, Positions, as_mask, as_positions, as_scores
 from epp.framework.candidates import Candidates
-from epp.framework.drops import DropCause
 from epp.framework.headers import DESTINATION_NAMESPACE
 from epp.framework.plugin import OnError, P, Parameters, Plugin, Role, Stage
-from epp.framework.request import Headers, Request, RequestBody
-from epp.framework.response import Response
-from epp.framework.result import Destination, ProfileResult, SchedulingResult
+from epp.framework.request import Headers, Request, RequestBody, Response
+from epp.framework.result import Destination, DropCause, ProfileResult, SchedulingResult
 
 __all__ = [
     "Admitter",
@@ -369,3 +368,29 @@ class Parser(Plugin[P], role=Role(title="Parsers")):
 
 def _made_up_draw() -> "np.random.Generator":
     return np.random.default_rng()
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowLimits:
+    """What shadows may take."""
+
+    sample_rate: float
+    """Share of the requests, 0..1."""
+    max_queue: int
+    """Requests that wait for their shadows; each holds a snapshot."""
+    seconds: float
+    """Time for one profile and one request."""
+
+
+class Shadowing(Plugin[P], role=Role(title="Shadow profiles")):
+    """Names profiles that decide nothing: they run afterwards, on the same endpoints, and their picks are compared."""
+
+    @property
+    @abstractmethod
+    def shadow_profiles(self) -> Sequence[str]:
+        """Names of profiles of the same configuration."""
+
+    @property
+    @abstractmethod
+    def limits(self) -> ShadowLimits:
+        """What they may take, all together."""

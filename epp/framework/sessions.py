@@ -19,8 +19,7 @@ from epp.framework.headers import SESSION_ID as SESSION_ID_HEADER
 from epp.framework.headers import SESSION_TOKEN
 from epp.framework.limits import Corrected, Count, NameOrDefault, PositiveOrDefault
 from epp.framework.plugin import Parameters
-from epp.framework.request import AGENT_IDENTITY, SESSION_ID, DataKey, Request
-from epp.framework.response import Response
+from epp.framework.request import AGENT_IDENTITY, SESSION_ID, DataKey, Request, Response
 from epp.framework.result import ProfileResult, SchedulingResult
 from epp.framework.roles import PreRequest, ResponseHeaders
 from epp.framework.snapshot import Snapshot

@@ -9,9 +9,8 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from epp.framework.inputs import InputProblem
-from epp.framework.regular_files import FileId, read_regular
-from epp.framework.second_look import UnsettledVersion, doubt, next_wait
+from epp.framework.files import FileId, UnsettledVersion, doubt, next_wait, read_regular
+from epp.framework.plugin_status import InputProblem
 
 LIMIT_BYTES = 16 * 1024 * 1024
 

@@ -5,7 +5,7 @@ import json
 import os
 from importlib import metadata
 
-from epp.framework.plugin_metrics import Legacy
+from epp.framework.plugin_status import Legacy
 from epp.telemetry.families import Families
 
 _PACKAGE = "inference-epp"

@@ -9,11 +9,10 @@ import numpy as np
 from epp.admission.flow_control import AT_ONCE, QUEUEING_OUTCOME, FlowControl, Limits, Outcome, Waiting
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.flow_control import SaturationDetector
-from epp.framework.plugin_metrics import Legacy
+from epp.framework.flow_control import SaturationDetector, saturation_of
+from epp.framework.plugin_status import Legacy
 from epp.framework.request import DataKey, Request
 from epp.framework.snapshot import METRICS_AT, Snapshot
-from epp.framework.stages import saturation_of
 from epp.telemetry.buckets import QUEUE_SECONDS, SCHEDULING_SECONDS
 from epp.telemetry.families import Families, Gauges
 from epp.telemetry.request_series import OTHER, RequestSeries, Series

@@ -8,7 +8,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from epp.framework.inputs import HasInputs
+from epp.framework.plugin_status import HasInputs
 
 _LABELS = ("plugin_name", "file")
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of polls, and of problems with metrics pages of endpoints."""
 
-from epp.framework.plugin_metrics import Legacy
+from epp.framework.plugin_status import Legacy
 from epp.telemetry.families import Families
 
 _PREFIX = "datalayer_"

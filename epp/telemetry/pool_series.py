@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 
 from epp.framework import LoraState
-from epp.framework.plugin_metrics import Legacy
+from epp.framework.plugin_status import Legacy
 from epp.framework.records import ENDPOINTS, Derivation
 from epp.framework.snapshot import (
     ACCELERATOR,

@@ -11,7 +11,7 @@ from prometheus_client.registry import CollectorRegistry
 from epp.admission.quotas import Quotas
 from epp.framework.clock import Clock
 from epp.framework.errors import OverQuotaError, QuotaExceededError, RequestError
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.telemetry.families import Counters, Gauges
 from epp.telemetry.request_series import OTHER, shortened
 

@@ -4,7 +4,7 @@
 from collections.abc import MutableMapping
 from typing import Any
 
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 
 REQUEST_EVENT = "request"
 _MOST_TEXT = 198

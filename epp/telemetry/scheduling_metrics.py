@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from epp.framework import Endpoint, Request
-from epp.framework.plugin_metrics import Legacy
+from epp.framework.plugin_status import Legacy
 from epp.framework.result import SchedulingResult
 from epp.telemetry.buckets import SCHEDULING_SECONDS
 from epp.telemetry.families import Count, Families

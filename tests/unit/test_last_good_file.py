@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework.second_look import UNCHANGED_SECONDS
+from epp.framework.files import UNCHANGED_SECONDS
 from epp.runtime.last_good_file import LIMIT_BYTES, LastGoodFile, ParsedFile
 
 GOOD, FAULTY, BROKEN = "good", "faulty", "broken"

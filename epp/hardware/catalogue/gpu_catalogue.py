@@ -9,9 +9,8 @@ from typing import Annotated
 
 import msgspec
 
-from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import Partition, Sharing
-from epp.framework.quantities import exact_quantity
+from epp.framework.quantities import GIB, exact_quantity
 from epp.hardware.catalogue.lookup import CATALOGUE, Catalogue
 from epp.hardware.catalogue.product import Product
 from epp.hardware.files.rows import read_rows

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from epp.framework.inputs import InputState
+from epp.framework.plugin_status import InputState
 from epp.hardware.catalogue import CATALOGUE, Catalogue
 from epp.hardware.catalogue.gpu_catalogue import GpuCatalogueEntry, read_gpu_catalogue, with_gpu_catalogue
 from epp.hardware.prices import Price, PriceList, read_prices

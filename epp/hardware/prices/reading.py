@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import get_args
 
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at
 from epp.hardware.files.rows import Row, Rows, read_rows
 from epp.hardware.prices.price_list import Price, PricedUnit
 from epp.runtime.last_good_file import ParsedFile

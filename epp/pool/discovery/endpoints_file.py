@@ -9,7 +9,7 @@ from typing import Protocol
 import yaml
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at
 from epp.framework.parameters import ParameterError, read_struct
 from epp.hardware.mig.possible import profile_fault
 from epp.pool.discovery.targets import Target

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from epp.framework.response import Usage
+from epp.framework.request import Usage
 from epp.routing.bodies.members import MemberScanner, Wanted
 
 _MAX_LINE_BYTES = 1024 * 1024

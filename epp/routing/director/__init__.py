@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One request: from headers and body to its destination, and on to the end of its response."""
 
-from epp.framework.addresses import Subset
+from epp.framework.candidates import Subset
 from epp.routing.director.decision import Decision, top_values
 from epp.routing.director.director import Director
 from epp.routing.director.observers import DirectorObserver, Observers, Refusal

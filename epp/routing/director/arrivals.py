@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import msgspec
 
 from epp.admission.flow_control import Entrant
-from epp.framework.addresses import Subset
 from epp.framework.arrays import Mask
-from epp.framework.candidates import Candidates
+from epp.framework.candidates import Candidates, Subset
 from epp.framework.errors import RequestError
 from epp.framework.quotas import Blocked
 from epp.framework.request import Request

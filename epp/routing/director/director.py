@@ -8,8 +8,7 @@ from typing import Any
 
 from epp.admission.flow_control import Evictions, FlowControl, GuardedDetector, guarded
 from epp.admission.quotas import Quotas
-from epp.framework.addresses import Subset
-from epp.framework.candidates import Candidates
+from epp.framework.candidates import Candidates, Subset
 from epp.framework.clock import Clock
 from epp.framework.errors import AdmissionDeniedError, ClientGoneError, RequestError, StartingError
 from epp.framework.flow_control import SaturationDetector

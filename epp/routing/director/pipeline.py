@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from epp.admission.flow_control import FlowControlSettings
 from epp.framework.errors import NoParserError
 from epp.framework.flow_control import SaturationDetector
-from epp.framework.header_spellings import Spellings
-from epp.framework.headers import CONTROL
+from epp.framework.headers import CONTROL, Spellings
 from epp.framework.plugin import Plugin, R
 from epp.framework.request import Headers, RequestBody
 from epp.framework.roles import Parser, ResponseHeaders, ResponseReporter, ResponseTiming

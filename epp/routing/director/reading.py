@@ -3,7 +3,7 @@
 
 from typing import NamedTuple
 
-from epp.framework.addresses import Subset
+from epp.framework.candidates import Subset
 from epp.framework.errors import BadRequestError, BodyMissingError
 from epp.framework.headers import METHOD, PATHS
 from epp.framework.request import Headers, RequestBody

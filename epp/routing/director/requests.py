@@ -6,9 +6,9 @@ import uuid
 from epp.framework.errors import ModelMissingError
 from epp.framework.guard import Guard
 from epp.framework.headers import FAIRNESS_ID, REQUEST_ID
+from epp.framework.quotas import TENANT
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Request
 from epp.framework.roles import RequestHeaders
-from epp.framework.tenants import TENANT
 from epp.routing.director.observers import DirectorObserver
 from epp.routing.director.pipeline import ParsedBody, Pipeline
 from epp.routing.director.policies import PoolPolicies, assign_priority, choose_model, give_priority

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from epp.framework.clock import Clock
-from epp.framework.response import Usage
+from epp.framework.request import Usage
 from epp.framework.snapshot import Snapshot
 
 RESERVATION_SECONDS = 600.0

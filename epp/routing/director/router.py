@@ -10,9 +10,8 @@ import numpy as np
 
 from epp.admission.flow_control import Evictions
 from epp.admission.quotas import Quotas
-from epp.framework.addresses import Subset
 from epp.framework.arrays import Mask, Positions
-from epp.framework.candidates import Candidates
+from epp.framework.candidates import Candidates, Subset
 from epp.framework.clock import Clock
 from epp.framework.errors import (
     LATER_SECONDS,

@@ -9,8 +9,7 @@ from typing import Literal, Protocol
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import PluginFailedError, RequestError, SupersededError
 from epp.framework.guard import Failure, Guard, PluginObserver
-from epp.framework.request import Headers, Request
-from epp.framework.response import Response, Usage
+from epp.framework.request import Headers, Request, Response, Usage
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Metadata, MetadataValue, PreRequest, ResponseHeaders, ResponseReporter, ResponseTiming
 from epp.routing.bodies import UsageReader

@@ -9,11 +9,10 @@ from epp.framework import Parameters
 from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
 from epp.framework.errors import SheddableDroppedError
-from epp.framework.flow_control import SaturationDetector
+from epp.framework.flow_control import SaturationDetector, saturation_of
 from epp.framework.load import expected_load
 from epp.framework.request import Request
 from epp.framework.snapshot import KV_USAGE, WAITING
-from epp.framework.stages import saturation_of
 
 _FULL_QUEUE = 5.0
 """Requests in an engine's queue at which it is full: the default of `utilization-detector`."""

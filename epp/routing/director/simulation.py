@@ -13,13 +13,12 @@ import msgspec
 from epp.admission.flow_control import Evictions, FlowControlSettings, GuardedDetector, guarded
 from epp.admission.flow_control.queues import Queues
 from epp.admission.quotas import Quotas
-from epp.framework.addresses import Subset
-from epp.framework.candidates import Candidates
+from epp.framework.candidates import Candidates, Subset
 from epp.framework.clock import Clock
 from epp.framework.errors import RequestError, StartingError
 from epp.framework.flow_control import SaturationDetector
 from epp.framework.guard import Guard, SchedulingObserver
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.framework.quotas import Blocked, QuotaSource
 from epp.framework.request import Headers, Request
 from epp.framework.result import SchedulingResult

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from epp.framework.inputs import InputProblem
+from epp.framework.plugin_status import InputProblem
 from epp.kube.cluster import Cluster
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import decode_object

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import structlog
 
 from epp.framework.clock import Clock
-from epp.framework.inputs import InputProblem, InputState
+from epp.framework.plugin_status import InputProblem, InputState
 from epp.kube.objects.files.last_good import FileObjects, ObjectVersions
 from epp.kube.objects.files.source import ObjectSource
 from epp.kube.objects.inference import POLICY_KINDS, rewrite_faults

@@ -9,7 +9,6 @@ import numpy as np
 
 from epp.framework.arrays import Mask, all_true, as_mask
 from epp.framework.candidates import Candidates
-from epp.framework.drops import DropCause, lasting_cause
 from epp.framework.errors import (
     AllBusyError,
     RequestError,
@@ -20,7 +19,7 @@ from epp.framework.errors import (
 )
 from epp.framework.guard import Failure, Guard
 from epp.framework.request import Request
-from epp.framework.result import FilterTrace
+from epp.framework.result import DropCause, FilterTrace, lasting_cause
 from epp.framework.roles import Filter
 from epp.routing.scheduling.profile import OnStale, Profile, ProfileFilter, Staleness
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
-from epp.framework.drops import DropCause
 from epp.framework.plugin import OnError, Role
+from epp.framework.result import DropCause
 from epp.framework.roles import Filter, Picker, Scorer
 
 

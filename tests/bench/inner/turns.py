@@ -23,7 +23,7 @@ from epp.app.running import RunningConfig
 from epp.config import Assembly, Builder, assemble, load_text
 from epp.extproc.http2.pace import Pace
 from epp.framework import Endpoint, Headers, RequestError, SystemClock
-from epp.framework.breach import Breach
+from epp.framework.errors import Breach
 from epp.framework.quotas import Blocked
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore

@@ -8,7 +8,7 @@ import pytest
 
 from epp.config import Builder, assemble, load_text
 from epp.framework import Endpoint, Headers, ManualClock, Request
-from epp.framework.addresses import Subset
+from epp.framework.candidates import Subset
 from epp.framework.datalayer import Report
 from epp.framework.errors import ModelMissingError, SheddableDroppedError
 from epp.framework.flow_control import SaturationDetector

@@ -21,9 +21,9 @@ from epp.framework.errors import (
     UnknownApiKeyError,
 )
 from epp.framework.flow_control import EvictionFilter
+from epp.framework.quotas import Tenant
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, WAITING
-from epp.framework.tenants import Tenant
 from epp.pool.collectors import Tagging
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver, PendingRequest, PoolPolicies, Refusal, Routing, Seeds

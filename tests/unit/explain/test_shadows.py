@@ -15,7 +15,7 @@ from epp.explain.record import ShadowRun
 from epp.explain.shadows import Shadows
 from epp.framework import Candidates, Endpoint, Floats, Headers, ManualClock, Request, Scorer
 from epp.framework.registry import Registry
-from epp.framework.shadows import ShadowLimits
+from epp.framework.roles import ShadowLimits
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, Director, Observers, Routing, Seeds
 

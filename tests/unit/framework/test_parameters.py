@@ -9,8 +9,8 @@ import pytest
 from msgspec import Meta
 
 from epp.framework import WAITING, ConfigurationError, FilterParameters, ManualClock, Parameters, Request, Scorer
-from epp.framework.hints import hint_at
 from epp.framework.limits import Count, Name, Natural, NonNegative, Port, Positive, PositiveShare, Share
+from epp.framework.messages import hint_at
 from epp.framework.parameters import ParameterError, mistakes_in, read_parameters, without_mistakes
 from epp.framework.registry import Registry, UnknownTypeError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import structlog
 
-from epp.framework.inputs import InputState
+from epp.framework.plugin_status import InputState
 from epp.kube.objects.decode import Kinds
 from epp.kube.objects.files.last_good import FileObjects, ObjectVersions
 from epp.kube.objects.files.reading import ObjectFiles
