@@ -29,7 +29,7 @@ from epp.framework.plugin import Parameters
 from epp.framework.request import Headers
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Director, Simulated, Simulation
-from epp.routing.director.reading import DEFAULT_PATH
+from epp.routing.director.incoming_request import DEFAULT_PATH
 from epp.telemetry.http_request import HttpRequest
 from epp.telemetry.http_thread import Answer
 

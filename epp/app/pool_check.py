@@ -19,7 +19,7 @@ from epp.pool.discovery import PodTarget, PoolName
 from epp.pool.discovery.pods import endpoints_of
 from epp.routing.policies import PoolIdentity
 from epp.routing.policies.build import build_policies
-from epp.runtime.host_port import is_ip
+from epp.runtime.addresses import is_ip
 
 T = TypeVar("T")
 

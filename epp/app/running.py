@@ -26,7 +26,7 @@ from epp.pool.collectors import Collector, PageLimits, Tagging
 from epp.pool.collectors.turns import in_turns
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver, Observers
-from epp.routing.director.reservations import RESERVATION_SECONDS
+from epp.routing.director.open_requests import RESERVATION_SECONDS
 from epp.routing.outliers import OutlierSettings
 from epp.runtime.supervisor import Supervisor
 from epp.telemetry.endpoints import EndpointReport, EndpointState

@@ -15,7 +15,7 @@ from epp.config.sources import decoded, read_again
 from epp.framework import Clock, ConfigurationError, SystemClock
 from epp.framework.files import UnsettledVersion, doubt, file_id, next_wait
 from epp.framework.messages import described
-from epp.runtime.watch import RELOADS, changes
+from epp.runtime.followed_files import RELOADS, changes
 
 _log = structlog.get_logger()
 

@@ -28,7 +28,7 @@ from epp.framework.request import Headers, Request, RequestBody
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
-from epp.routing.director.reading import path_of
+from epp.routing.director.incoming_request import path_of
 from epp.routing.scheduling import Profile
 
 SAMPLED, ASKED, FAILED = "sampled", "asked", "failed"

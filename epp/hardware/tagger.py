@@ -29,7 +29,7 @@ from epp.hardware.tag_builder import TagBuilder, TaggerOptions
 from epp.kube.objects.decode import ALL_KINDS, CLUSTER_KINDS, SCORER_KINDS, decode_object
 from epp.kube.objects.followed import Change, FollowedObjects
 from epp.kube.objects.inference import INFERENCE_KINDS
-from epp.runtime.watch import changes
+from epp.runtime.followed_files import changes
 
 _KINDS = (
     ObjectKind("", "Pod"),

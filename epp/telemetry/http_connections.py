@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import structlog
 
-from epp.runtime.descriptors import NO_DESCRIPTOR
+from epp.runtime.process import NO_DESCRIPTOR
 from epp.telemetry.connection_series import ConnectionCounts, Cut
 
 _RETRY_SECONDS = 0.5

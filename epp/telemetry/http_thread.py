@@ -11,8 +11,8 @@ from http import HTTPStatus
 from threading import Thread
 from typing import TypeAlias
 
-from epp.runtime.descriptors import share_of_limit
-from epp.runtime.listening import listener
+from epp.runtime.addresses import listener
+from epp.runtime.process import share_of_limit
 from epp.telemetry.connection_series import ConnectionCounts, Cut
 from epp.telemetry.http_connections import Accepting, Contexts, OpenConnections
 from epp.telemetry.http_request import (

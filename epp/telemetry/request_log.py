@@ -15,7 +15,7 @@ from epp.framework.messages import printable
 from epp.framework.result import ProfileResult
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Cause, Decision, DirectorObserver, Refusal, Rewrite, Routing, top_values
-from epp.routing.director.tracing import TRACE
+from epp.routing.director.observers import TRACE
 from epp.telemetry.request_line import REQUEST_EVENT
 
 _LINES_FROM = 2

@@ -17,8 +17,7 @@ from epp.framework.errors import UnknownApiKeyError, UnknownClientError, Without
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.quotas import TENANT, Tenant
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Request
-from epp.runtime.last_good_file import LastGoodFile
-from epp.runtime.watch import changes
+from epp.runtime.followed_files import LastGoodFile, changes
 
 _REQUESTS = PluginMetric(
     "tenant_requests", "Requests by what said which tenant sends them.", ("identified_by",), is_counter=True

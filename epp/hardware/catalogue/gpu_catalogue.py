@@ -16,7 +16,7 @@ from epp.hardware.catalogue.product import Product
 from epp.hardware.files.rows import read_rows
 from epp.hardware.mig.profile import parse_mig_profile
 from epp.kube.objects.base import convert
-from epp.runtime.last_good_file import ParsedFile
+from epp.runtime.followed_files import ParsedFile
 
 _FORM = "write a list of entries, such as - {model: T4, costPerHour: 0.53}"
 _WRITTEN = {"cost_per_hour": "costPerHour", "fp16": "fp16TFlops"}

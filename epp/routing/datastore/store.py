@@ -29,11 +29,9 @@ from epp.framework.snapshot import (
     Column,
     Snapshot,
 )
-from epp.routing.datastore.inheritance import Inheritance
-from epp.routing.datastore.ledger import Ledger
-from epp.routing.datastore.slots import Change, Slots, by_id
+from epp.routing.datastore.ledger import Inheritance, Ledger
+from epp.routing.datastore.slots import Change, ColumnTable, Slots, by_id
 from epp.routing.datastore.staging import Staging, Tagged
-from epp.routing.datastore.table import ColumnTable
 
 T = TypeVar("T")
 

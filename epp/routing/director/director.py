@@ -19,23 +19,23 @@ from epp.framework.request import Headers, Request
 from epp.framework.roles import Admitter, EndpointObserver
 from epp.framework.snapshot import Snapshot
 from epp.routing.datastore import Change, Datastore
-from epp.routing.director.arrivals import Arrival, BlockedError, NeedsFullEndpointError, QueueDirective, QueuedRequest
-from epp.routing.director.attempts import Attempts
-from epp.routing.director.dispatcher import Dispatcher, QueueStatus
-from epp.routing.director.observers import DirectorObserver, Refusal
-from epp.routing.director.pending_request import PendingRequest
+from epp.routing.director.incoming_request import IncomingRequest, Seeds, give_flow, path_of, read, request_of
+from epp.routing.director.observers import DirectorObserver, FlowReports, Refusal, RequestTrace
+from epp.routing.director.open_requests import RESERVATION_SECONDS, Attempts, Reservations
+from epp.routing.director.overload import Dispatcher, QueueStatus, UsualDetector, shed
 from epp.routing.director.pipeline import ParsedBody, Pipeline
 from epp.routing.director.policies import NO_POLICIES, PoolPolicies
-from epp.routing.director.reading import IncomingRequest, path_of, read
-from epp.routing.director.reports import FlowReports
-from epp.routing.director.requests import give_flow, request_of
-from epp.routing.director.reservations import RESERVATION_SECONDS, Reservations
 from epp.routing.director.router import Router, none_eligible
 from epp.routing.director.routing import Cause, Routing
-from epp.routing.director.seeds import Seeds
-from epp.routing.director.shedding import UsualDetector, shed
 from epp.routing.director.simulation import Simulation
-from epp.routing.director.tracing import RequestTrace
+from epp.routing.director.waiting import (
+    Arrival,
+    BlockedError,
+    NeedsFullEndpointError,
+    PendingRequest,
+    QueueDirective,
+    QueuedRequest,
+)
 from epp.routing.outliers import OutlierDetector, OutlierSettings
 
 

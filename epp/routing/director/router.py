@@ -35,12 +35,11 @@ from epp.framework.result import SchedulingResult
 from epp.framework.roles import Admitter, PreRequest, Producer, Screener
 from epp.framework.snapshot import Snapshot
 from epp.routing.datastore import Credit, Datastore, Flow, Ticket
-from epp.routing.director.arrivals import Arrival, BlockedError, NeedsFullEndpointError, QueueDirective
-from epp.routing.director.attempts import Attempts
 from epp.routing.director.observers import DirectorObserver
+from epp.routing.director.open_requests import Attempts, Reservation, Reservations
 from epp.routing.director.pipeline import Pipeline
-from epp.routing.director.reservations import Reservation, Reservations
 from epp.routing.director.routing import Routing
+from epp.routing.director.waiting import Arrival, BlockedError, NeedsFullEndpointError, QueueDirective
 from epp.routing.outliers import OutlierDetector
 
 _IF_AVAILABLE = re.compile(r"(?:\A|,)\s*+if-available\s*+(?:[;=,]|\Z)", re.IGNORECASE | re.ASCII)

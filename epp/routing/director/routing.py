@@ -15,8 +15,8 @@ from epp.framework.roles import Metadata, MetadataValue, PreRequest, ResponseHea
 from epp.routing.bodies import UsageReader
 from epp.routing.datastore import Credit
 from epp.routing.director.decision import Decision
+from epp.routing.director.open_requests import Reservation
 from epp.routing.director.pipeline import Pipeline
-from epp.routing.director.reservations import Reservation
 from epp.routing.outliers import Failure as EndpointFailure
 from epp.routing.outliers import OutlierDetector, Verdict
 

@@ -25,16 +25,14 @@ from epp.framework.result import SchedulingResult
 from epp.framework.roles import Admitter
 from epp.framework.snapshot import Snapshot
 from epp.routing.datastore import Datastore
-from epp.routing.director.arrivals import Arrival, BlockedError, QueueDirective
-from epp.routing.director.attempts import Attempts
+from epp.routing.director.incoming_request import IncomingRequest, give_flow, path_of, read, request_of
 from epp.routing.director.observers import DirectorObserver
+from epp.routing.director.open_requests import Attempts, Reservations
+from epp.routing.director.overload import UsualDetector, shed
 from epp.routing.director.pipeline import ParsedBody, Pipeline
 from epp.routing.director.policies import PoolPolicies
-from epp.routing.director.reading import IncomingRequest, path_of, read
-from epp.routing.director.requests import give_flow, request_of
-from epp.routing.director.reservations import Reservations
 from epp.routing.director.router import PERHAPS_ELSEWHERE, Router, none_eligible
-from epp.routing.director.shedding import UsualDetector, shed
+from epp.routing.director.waiting import Arrival, BlockedError, QueueDirective
 from epp.routing.outliers import OutlierDetector
 
 _MOST_PROBLEMS = 20

@@ -10,8 +10,7 @@ import structlog
 from epp.framework.clock import Clock
 from epp.framework.endpoint import Endpoint
 from epp.routing.datastore import Change, Datastore
-from epp.routing.outliers.failures import Ask, Failure, Told, Verdict
-from epp.routing.outliers.record import OutlierSettings, Record, RequestCounts, State
+from epp.routing.outliers.record import Ask, Failure, OutlierSettings, Record, RequestCounts, State, Told, Verdict
 
 _LONGEST_SUSPICION_SECONDS = 3.0
 """By then the polls themselves have found a silent endpoint to be one."""

@@ -13,7 +13,7 @@ from epp.framework.plugin import Plugin, Role
 from epp.framework.request import Request, Usage
 from epp.framework.result import SchedulingResult
 from epp.routing.director import Cause, Routing
-from epp.routing.director.tracing import RequestTrace
+from epp.routing.director.observers import RequestTrace
 
 _MOST_CALLS = 500
 """Plugin calls of one request that are recorded."""

@@ -30,7 +30,7 @@ from epp.routing.datastore import Datastore
 from epp.routing.director import Director, PendingRequest, PoolPolicies, Rewrite
 from epp.routing.director.pipeline import Pipeline
 from epp.routing.director.policies import NO_POLICIES
-from epp.runtime.heap import collect_rarely
+from epp.runtime.process import collect_rarely
 from epp.telemetry.metrics import Metrics
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"

@@ -17,7 +17,7 @@ from epp.pool.collectors.polling.poll import CollectorObserver, Poll
 from epp.pool.collectors.polling.reachability import Reachability
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director
-from epp.routing.director.seeds import Seeds
+from epp.routing.director.incoming_request import Seeds
 
 POLL_SECONDS = 0.05
 

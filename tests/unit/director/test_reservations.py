@@ -22,7 +22,7 @@ from epp.framework.testing import candidates
 from epp.plugins.profile_handlers import SingleProfileHandler
 from epp.routing.datastore import Credit, Datastore
 from epp.routing.director import Cause, ParserTable, Pipeline, Routing
-from epp.routing.director.reservations import RESERVATION_SECONDS, Reservations
+from epp.routing.director.open_requests import RESERVATION_SECONDS, Reservations
 from epp.routing.director.routing import RoutingObserver
 from epp.routing.outliers import OutlierDetector
 from epp.routing.scheduling import Scheduler

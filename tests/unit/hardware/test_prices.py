@@ -16,7 +16,7 @@ from epp.framework.snapshot import ACCELERATOR
 from epp.hardware.mig import UNKNOWN_SLICE
 from epp.hardware.prices import PriceList, read_prices
 from epp.hardware.tag_builder import TagBuilder, TaggerOptions
-from epp.runtime.last_good_file import ParsedFile
+from epp.runtime.followed_files import ParsedFile
 
 YAML = Path("prices.yaml")
 MACHINE, REGION = "node.kubernetes.io/instance-type", "topology.kubernetes.io/region"

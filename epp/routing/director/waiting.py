@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that are not routed yet: waiting for an admitter, or for room at an endpoint."""
+"""Requests that are not routed yet: waiting for an admitter, for a quota, or for room at an endpoint."""
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from epp.framework.quotas import Blocked
 from epp.framework.request import Request
 from epp.framework.roles import Admitter
 from epp.routing.director.pipeline import Pipeline
-from epp.routing.director.routing import Routing
+from epp.routing.director.routing import Cause, Routing
 
 
 class Arrival(msgspec.Struct, eq=False):
@@ -145,3 +145,53 @@ class QueuedRequest(Entrant):
         self.outcome = outcome
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
+
+
+class PendingRequest:
+    """Await `settle`, then take the outcome from `routing`; or `abandon` it."""
+
+    __slots__ = ("_abandoned", "_has_begun", "_outcome", "_proceed", "longest_seconds")
+
+    def __init__(
+        self,
+        proceed: Callable[[], Awaitable[Routing]],
+        abandoned: Callable[[], None] = lambda: None,
+        *,
+        longest_seconds: float = 0.0,
+    ) -> None:
+        """`abandoned` is called where the request is given up before anything awaits it; later, `proceed` is ended."""
+        self.longest_seconds = longest_seconds
+        """How long it may wait for room; infinite for as long as it takes, 0 where only something else holds it."""
+        self._proceed = proceed
+        self._abandoned = abandoned
+        self._has_begun = False
+        self._outcome: Routing | Exception | None = None
+
+    async def settle(self) -> None:
+        """Wait until the request is routed, refused or failed; an error is raised by `routing`, not here."""
+        self._has_begun = True
+        try:
+            self._outcome = await self._proceed()
+        except Exception as error:  # noqa: BLE001  handled where errors of requests that are not held are
+            self._outcome = error
+
+    def abandon(self) -> None:
+        """Give the request up; where it is awaited now, that ends by cancellation instead."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._abandoned()
+        elif isinstance(self._outcome, Routing):  # that nobody has taken
+            self._outcome.complete(Cause.CLIENT_DISCONNECT)
+
+    def routing(self) -> Routing:
+        """Return the routing; raises the error that refused or failed it once, RuntimeError before it is settled."""
+        outcome = self._outcome
+        if outcome is None:
+            raise RuntimeError("a held request was not awaited")
+        if isinstance(outcome, Routing):
+            return outcome
+        self._outcome = None
+        try:
+            raise outcome
+        finally:
+            del outcome  # which has the frames that it passes, and they have this request
