@@ -13,7 +13,7 @@ from epp.admin.routes import Route
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.messages import printable
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, Snapshot
-from epp.routing.director import Director, Routing
+from epp.routing.director import Director
 from epp.telemetry.http_request import HttpRequest
 from epp.telemetry.http_thread import Answer
 
@@ -58,7 +58,7 @@ def allocation_routes(loop: LoopCalls, view: PoolView, director: Director) -> tu
 
 def _assumed(director: Director) -> _Held:
     """Return the requests that no endpoint has answered yet."""
-    routings = (each for each in islice(director.reservations, _MOST_HELD) if isinstance(each, Routing))
+    routings = islice(director.reservations, _MOST_HELD)
     return _counted((routing.result.targets[0].id, routing.request.fairness_id) for routing in routings)
 
 

@@ -22,7 +22,6 @@ from epp.framework.request import Headers
 from epp.framework.result import FilterTrace, ProfileAttempt, ProfileResult, ScoreTrace
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Simulated, Simulation
-from epp.routing.director.pipeline import ParsedBody
 from epp.telemetry.http_request import HttpRequest
 from epp.telemetry.http_thread import Answer
 
@@ -86,11 +85,10 @@ def _tried(simulation: Simulation, model: str, objective: str) -> Simulated:
         fields.append((OBJECTIVE[0], objective))
     headers, body = Headers(fields), msgspec.json.encode({"model": model, "prompt": " "}) if model else b""
     try:
-        call, parsed = simulation.read(headers, body, None)
+        incoming = simulation.read(headers, body, None)
     except RequestError as error:
         return simulation.refusal(headers, error)
-    assert isinstance(parsed, ParsedBody)  # noqa: S101  it is short
-    return simulation.run(call, parsed, seed=0)
+    return simulation.run(incoming, seed=0)
 
 
 def _shown(pool: str, simulation: Simulation, found: Simulated, wanted: str) -> Mapping[str, object]:

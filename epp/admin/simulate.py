@@ -136,10 +136,10 @@ class _SimulationPage:
             raise BadAdminRequestError(f"endpoints: {error}") from error
         simulation = director.simulation(None if config is None else config.pipeline, snapshot)
         try:
-            call, parsed = simulation.read(headers, ask.bytes, subset)
+            incoming = simulation.read(headers, ask.bytes, subset)
         except RequestError as error:
             return simulation, simulation.refusal(headers, error)
-        return simulation, simulation.run(call, parsed, seed=seed)
+        return simulation, simulation.run(incoming, seed=seed)
 
     def _answer(self, simulation: Simulation, found: Simulated, config: Assembly | None) -> Answer:
         picker = self._picker

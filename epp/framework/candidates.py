@@ -65,7 +65,7 @@ class Candidates:
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """The endpoints themselves, in order; a loop over them costs what the columns save."""
+        """The endpoints, in order. Use columns where possible: a loop over endpoints is slow."""
         return [self[position] for position in range(len(self))]
 
     def keep(self, mask: Mask) -> "Candidates":
@@ -197,8 +197,8 @@ _UNKNOWN = hash("")
 def closeness(candidates: Candidates, slot: int) -> Positions:
     """Return for each candidate the index in LEVELS of the closest level it shares with the slot's endpoint, or FAR.
 
-    A level is shared where both name the same place. What is not known is never shared, not even with itself; the
-    levels are compared one by one; places need not nest.
+    A level is shared where both name the same place. Unknown places are never shared. Levels are compared one by one;
+    places need not nest.
     """
     places = candidates.snapshot.records(TOPOLOGY).derive(_places)
     there = places[:, slot, None]

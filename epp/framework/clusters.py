@@ -65,7 +65,7 @@ class ClusterTaint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacementStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a placement decided on a cluster."""
+    """Decision of a placement on a cluster."""
 
     chosen: bool = False
     score: float | None = None
@@ -77,7 +77,7 @@ class PlacementStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the cluster of an endpoint."""
+    """Known status of the cluster of an endpoint."""
 
     cluster: str = ""
     """Its name; empty if nothing is known of it."""
@@ -88,9 +88,8 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     expired: frozenset[str] = frozenset()
     """`resourceName/scoreName` of scores whose `validUntil` has passed."""
     placements: Mapping[str, PlacementStatus] = msgspec.field(default_factory=dict)
-    """By `namespace/name`: every placement that is known, those that did not choose the cluster included. An
-    imported pool is one too, under `InferencePoolImport/namespace/name`: of the clusters that export it, and the local
-    one."""
+    """All known placements by `namespace/name`, also ones that did not choose the cluster. An imported pool counts as a
+    placement, `InferencePoolImport/namespace/name`, that chose the clusters that export it and the local one."""
     taints: tuple[ClusterTaint, ...] = ()
     active: bool | None = None
     """Whether an admission check of multi-cluster queueing that uses it is active; None if there is none."""

@@ -48,11 +48,12 @@ RequestError
 │   └── PluginFailedError
 └── AdmissionDeniedError            the status of its cause
 
-Statuses, codes and reasons are those that clients of llm-d-router already match on; 408, 413, 431 and 502 are ours, and
-so are the reasons `rejected-constraint`, `rejected-unavailable` and `rejected-stale`, which tell apart what it calls
-saturated, `rejected-quota`, `rejected-starting`, `superseded`, and those of requests that are too much for this
-program: `rejected-streams`, `rejected-pending-streams`, `rejected-gathered-bytes` and `rejected-body-timeout`. The
-words are for the caller: HTTP and JSON, what is wrong and what to do, no name of a plugin or of a class.
+Statuses, codes and reasons are the same as in llm-d-router, because clients match on them. This project adds the
+statuses 408, 413, 431 and 502. It also adds the reasons `rejected-constraint`, `rejected-unavailable` and
+`rejected-stale` (llm-d-router calls all three saturated), `rejected-quota`, `rejected-starting`, `superseded`, and the
+reasons for limits of this program: `rejected-streams`, `rejected-pending-streams`, `rejected-gathered-bytes` and
+`rejected-body-timeout`. Messages are for the client: problem and remedy in terms of HTTP and JSON, without names of
+plugins or classes.
 """
 
 from collections.abc import Mapping
@@ -87,7 +88,7 @@ class RequestError(Exception):
     llm_d_message: str = ""
     """The sentence that llm-d-router has for it, to the letter, since tools look for it; empty where it has none."""
     detail: str = ""
-    """What the operator may know of it, and the client may not."""
+    """Details for the operator; never sent to the client."""
     retry_after_seconds: int | None = None
     """Value of the response header `retry-after`; None where waiting is not known to help."""
     attempt: "ProfileAttempt | None" = None
@@ -97,7 +98,7 @@ class RequestError(Exception):
 
     @property
     def message(self) -> str:
-        """What is wrong and what to do, for the client."""
+        """Problem and remedy, for the client."""
         return str(self)
 
     @property
@@ -114,7 +115,7 @@ class Breach:
     key: str
     """Which limit: `total.max.workers.limit`, in the words of TensorFusion where it has it."""
     requested: float
-    """What the request would make of it, with all that is taken already."""
+    """Use of the quota with this request included."""
     limit: float
 
     def __str__(self) -> str:
@@ -143,7 +144,7 @@ class NoParserError(BadRequestError):
 
 
 class MalformedBodyError(BadRequestError):
-    """The body is not what the API at this path takes."""
+    """The body is invalid for the API at this path."""
 
     def __init__(self, message: str, *, param: str | None = None, kind: str | None = None) -> None:
         super().__init__(message)
@@ -210,7 +211,7 @@ class ForbiddenError(RequestError):
 
 
 class NotFoundError(RequestError):
-    """A plugin says that what is asked for does not exist."""
+    """A plugin found that the requested thing does not exist."""
 
     status = 404
     code = "NotFound"
@@ -283,7 +284,7 @@ CONSTRAINT_CODES: Mapping[int, str] = MappingProxyType(
 
 
 class UnmetConstraintError(RequestError):
-    """Endpoints exist, and none is what the request or its profile asks for: waiting does not help."""
+    """Endpoints exist, and none meets the constraints of the request or its profile: waiting does not help."""
 
     llm_d_message = "no endpoints available for the given request"
     reason = "rejected-constraint"
@@ -324,7 +325,7 @@ class SaturatedError(ResourceExhaustedError):
 
 
 class AllBusyError(SaturatedError):
-    """Endpoints exist that are what the request asks for, and all of them are too busy."""
+    """Endpoints exist that meet the constraints of the request, and all of them are too busy."""
 
     retry_after_seconds = SOON_SECONDS
 
@@ -350,7 +351,7 @@ class QueueFullError(SaturatedError):
 
 
 class QuotaExceededError(ResourceExhaustedError):
-    """What the requests of a tenant take together leaves no room for this one; later there may be."""
+    """The running requests of a tenant use its quota; a later retry may succeed."""
 
     reason = "rejected-quota"
 
@@ -459,7 +460,7 @@ class QueueTimeoutNoEndpointsError(NoEndpointsError):
 
 
 class UnavailableError(ServiceUnavailableError):
-    """Endpoints exist, and all that are what the request asks for drain, are unhealthy, or not known to be ready."""
+    """All endpoints that meet the constraints of the request drain, are unhealthy, or not known to be ready."""
 
     reason = "rejected-unavailable"
     retry_after_seconds = LATER_SECONDS
@@ -470,7 +471,7 @@ class UnavailableError(ServiceUnavailableError):
 
 
 class StaleDataError(ServiceUnavailableError):
-    """Endpoints exist, and all that are what the request asks for have not reported for too long."""
+    """All endpoints that meet the constraints of the request have not reported for too long."""
 
     reason = "rejected-stale"
     retry_after_seconds = SOON_SECONDS
@@ -504,7 +505,7 @@ class SupersededError(ServiceUnavailableError):
 
 
 class StartingError(ServiceUnavailableError):
-    """The picker has started, and does not yet know the endpoints and what they have under way.
+    """The picker has started, and does not yet know the endpoints and their running requests.
 
     A fail-open gateway continues without the picker; a fail-closed one answers the client itself.
     """
@@ -537,7 +538,7 @@ class TooManyPendingError(ServiceUnavailableError):
 
 
 class TooManyBytesError(ServiceUnavailableError):
-    """The picker holds as many bytes of bodies as it may, or this one was long in coming and had to give way to others.
+    """The picker holds the maximum of body bytes; slow bodies are dropped first.
 
     The limit is --max-gathered-bytes.
     """

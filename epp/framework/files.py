@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that others write: reading them safely, and waiting until a version is complete.
 
-A file that is written in place is empty at first, and then grows; its beginning may be valid by itself. So a version
-that is written in place, or that has much less than the one before, waits until it has stayed the same for a while.
+A file that is written in place is empty at first, and then grows; its beginning may be valid. Therefore a version
+that is written in place, or is much smaller than the version before, waits until it has stayed the same for a while.
 """
 
 import errno
@@ -47,7 +47,7 @@ def file_id(path: Path) -> FileId | None:
 
 @contextmanager
 def only_files(paths: Collection[str], *, below: Collection[str] = ()) -> Iterator[None]:
-    """Refuse to read others than these files, and those `below` these directories, in what is called from here."""
+    """Allow only these files, and files `below` these directories, to be read within the context."""
     token = _ALLOWED.set((frozenset(paths), frozenset(below)))
     try:
         yield
@@ -140,9 +140,9 @@ def next_wait(before: UnsettledVersion | None, digest: bytes, now: float) -> Uns
 
 
 def doubt(*, in_place: bool, entries: int = 0, entries_before: int = 0) -> str:
-    """Return why a version may be half of one, in words; empty where nothing says so.
+    """Return why a version may be incomplete, in words; empty for a complete one.
 
-    `in_place` says that the file is the one of the last look. Another file, renamed over it, is whole as a rule: then
+    `in_place`: the file is the same as at the last look. A new file that was renamed over it is usually complete: then
     only the loss of more than half of the entries counts.
     """
     if in_place:

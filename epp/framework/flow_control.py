@@ -22,7 +22,7 @@ def as_fullness(value: object, count: int) -> Floats:
     try:
         found: Floats = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ResultError(f"returned what is no array of numbers: {error}") from error
+        raise ResultError(f"returned a value that is not an array of numbers: {error}") from error
     if found.shape != (count,):
         raise ResultError(f"returned an array of shape {found.shape} for {count} candidates")
     if np.isnan(found).any():
@@ -150,22 +150,22 @@ class FlowOrder(ABC):
 
     @abstractmethod
     def empty(self, flow: str) -> None:
-        """Forget a flow: nothing waits there any more."""
+        """Forget a flow that has become empty."""
 
     @abstractmethod
     def first(self) -> str:
-        """Return the flow that is next; asked only while there is one, perhaps more than once before its turn."""
+        """Return the next flow; called only while there is one, perhaps several times before a dispatch."""
 
     @abstractmethod
     def dispatched(self, flow: str) -> None:
-        """Note that a flow has had its turn; `head` or `empty` follows."""
+        """Note a dispatch from a flow; `head` or `empty` follows."""
 
 
 class FairnessPolicy(Plugin[P], role=Role(title="Fairness between flows")):
     """Chooses the flow whose request is next."""
 
     in_order_of_arrival: bool = False
-    """Whether what waits in other flows goes before a request that comes, where the order within flows says so too."""
+    """Whether requests that wait in other flows precede a new one, if the order within flows agrees."""
 
     @abstractmethod
     def order(self) -> FlowOrder:
@@ -181,7 +181,7 @@ class FairnessPolicy(Plugin[P], role=Role(title="Fairness between flows")):
         while flows:
             flow = order.first()
             if flow not in flows:
-                raise ResultError(f"chose flow {flow!r}, in which nothing waits")
+                raise ResultError(f"chose flow {flow!r}, which is empty")
             flows.remove(flow)
             order.dispatched(flow)
             order.empty(flow)
@@ -273,7 +273,7 @@ class Saturation(NamedTuple):
     """How full endpoints are together: from 1 on, they are full."""
 
     effective: float
-    """The larger one of the stages; that of all endpoints where none is of a stage."""
+    """The larger value of both stages; without stages, the saturation of all endpoints."""
     prefill: float | None = None
     """None where no endpoint is of this stage."""
     decode: float | None = None

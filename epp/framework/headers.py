@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers and metadata keys of the protocol, each name once; and those that a client may not send to an endpoint.
+"""Headers and metadata keys of the protocol, and the headers that are removed from requests of clients.
 
 Names are lower-case, as HTTP/2 and Envoy have them. A tuple holds the current name first, then the deprecated ones:
 `Headers.first_of` reads it.
@@ -30,9 +30,10 @@ class Spellings:
         """Tell whether a lower-case name is one of them."""
 
     def among(self, names: Collection[str]) -> list[str]:
-        """Return those of the lower-case names that are: usually none is, which one search tells sooner than a loop.
+        """Return the matching names among these lower-case names.
 
-        Of many or long names the search may take long, as clients choose them; the loop does not.
+        One search is faster than a loop in the usual case of no match. Long input takes the loop: the search could
+        take long on names that clients choose.
         """
         text = "\n".join(names)
         if len(text) <= _MOST_SEARCHED and self._search(text) is None:
@@ -112,7 +113,7 @@ AUTHORIZATION = "authorization"
 API_KEYS = (AUTHORIZATION, "x-api-key", "api-key")
 """The API key of the client, as clients of OpenAI, Anthropic and Azure send it."""
 DECISION_RECORD = "x-gateway-decision-record"
-"""`true` to have the decision recorded; it counts from gateways of `--trusted-gateways` alone."""
+"""`true` to have the decision recorded; it counts only from gateways of `--trusted-gateways`."""
 PREFER = "prefer"
 """Preferences of RFC 7240; with `if-available`, the request is for an endpoint that holds its KV cache, or for none."""
 ENDPOINT_SELECTION = "test-epp-endpoint-selection"

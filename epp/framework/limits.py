@@ -117,7 +117,7 @@ class Correction(NamedTuple):
 
 
 def correct(cls: type[msgspec.Struct], data: Mapping[str, object]) -> tuple[dict[str, object], list[Correction]]:
-    """Return the plain data of a struct as it counts, and what was corrected.
+    """Return the corrected plain data of a struct, and the corrections.
 
     A value out of limits that are marked `Corrected` is replaced; a key in other capitals stands for the parameter; a
     whole number may be written `5.0`; and an empty value counts as left out.

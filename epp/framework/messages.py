@@ -31,7 +31,7 @@ def shown_path(path: str) -> str:
 
 
 def printable(text: str, most: int = 64) -> str:
-    """Return the text cut to `most` characters, with escapes for what a terminal would not print."""
+    """Return the text cut to `most` characters, with escapes for unprintable characters."""
     text = _cut(text, most)
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -57,7 +57,7 @@ _NEAREST = 3
 def hint_at(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return `did you mean 'x'?` for the known name that is near this one, or else all that are known.
 
-    Of more than 20 known names, only the nearest three are listed; `otherwise` says what to do instead of a list.
+    If more than 20 names are known, only the nearest three are listed; `otherwise` replaces the list.
     """
     names = sorted(known)
     near = nearest(name, names)
@@ -67,7 +67,7 @@ def hint_at(name: str, known: Iterable[str], otherwise: str = "") -> str:
         return otherwise
     if len(names) > _MOST_LISTED:
         return f"the nearest of {len(names)} are {', '.join(get_close_matches(name, names, _NEAREST, cutoff=0))}"
-    return f"known are {', '.join(names)}" if names else "none are known here"
+    return f"known are {', '.join(names)}" if names else "no names are known here"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -124,7 +124,7 @@ _AROUND = ("epp.framework", "epp.routing.scheduling", "epp.routing.director", "e
 def described(error: BaseException, owner: type | None = None) -> str:
     """Return `KeyError: 'x' (my_plugins/zones.py:25)`: the last line in the package of `owner`, or else of any.
 
-    What a plugin returned, as opposed to raised, has no line: its message says it all.
+    A ResultError, for a wrong return value, has only its message: no line raised it.
     """
     if isinstance(error, ResultError):
         return str(error)
@@ -175,7 +175,7 @@ def install_command(extra: str, project: str = _PROJECT) -> str:
     """Return the command that installs an extra from where this program was installed.
 
     That is the directory or the wheel, if it is still there. Otherwise the command names the packages of the extra:
-    never this project, whose name on a package index may be somebody else's.
+    never this project, because its name on a package index may belong to another project.
     """
     try:
         installed = metadata.distribution(project)

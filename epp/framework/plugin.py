@@ -33,7 +33,7 @@ R = TypeVar("R", bound="Plugin[Any]")
 
 
 class Stability(StrEnum):
-    """What a user may rely on."""
+    """Stability of names, parameters and defaults."""
 
     BETA = "Beta"
     """Names, parameters and defaults stay."""
@@ -61,7 +61,7 @@ class Stage(IntEnum):
 
 
 class OnError(StrEnum):
-    """What follows where a plugin raises."""
+    """Consequence of an exception in a plugin."""
 
     SKIP = "Skip"
     """Continue without its result."""
@@ -71,7 +71,7 @@ class OnError(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """What an abstract plugin class says of itself; graph, reference, data order and error handling derive from it."""
+    """Description of an abstract plugin class; graph, reference, data order and error handling derive from it."""
 
     title: str
     """Heading in the plugin reference."""
@@ -138,7 +138,7 @@ class Plugin(ABC, Generic[P]):
 
     @property
     def without_prices(self) -> str:
-        """What the plugin does while no endpoint has a price; empty if it needs none."""
+        """Behaviour of the plugin while no endpoint has a price; empty if it needs none."""
         return ""
 
     @property
@@ -175,7 +175,7 @@ class Plugin(ABC, Generic[P]):
         """Why placements chose the clusters that they did, by `namespace/name`; read from any thread."""
         return {}
 
-    def dump_state(self, snapshot: Snapshot) -> object | None:  # noqa: ARG002  for those that override it
+    def dump_state(self, snapshot: Snapshot) -> object | None:  # noqa: ARG002  for overrides
         """Return the state for `/debug/plugins/state`: plain data for JSON; None for a plugin that has nothing to tell.
 
         It is bounded, and holds no prompts, credentials or tokens; `snapshot` has the endpoints by slot. Called on the

@@ -103,7 +103,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Legacy:
-    """The older name of a metric, which dashboards may use: what it counts is summed over the labels that it lacks."""
+    """The older name of a metric, for dashboards; its values are sums over the labels that it lacks."""
 
     name: str
     """With its own prefix, and for a counter with `_total`."""

@@ -32,7 +32,7 @@ def exact_quantity(text: str | float) -> Fraction:
 
 
 def parse_quantity(text: str) -> int:
-    """Return the number, rounded up to a whole one; raises ValueError for what is no quantity or is negative."""
+    """Return the number, rounded up to a whole one; raises ValueError for malformed text and negative numbers."""
     match = _QUANTITY.fullmatch(text)
     if match is None or match[1] == "-":
         raise ValueError(f"{text!r} is not a quantity: write 0 or more, with k, M, G, T, Ki, Mi, Gi or Ti if need be")

@@ -30,8 +30,8 @@ T = TypeVar("T", bound=BySlot)
 class Reported(Generic[T]):
     """Arrays built from columns of a snapshot, kept until one of them is written.
 
-    For columns that change with reports: those that change with each request, such as IN_FLIGHT, would have them built
-    for each. The same function builds them at each call, from these columns and what never changes.
+    For columns that change with reports; columns that change with each request, such as IN_FLIGHT, would rebuild the
+    arrays each time. Pass the same function at each call; it reads only these columns and constants.
     """
 
     __slots__ = ("_arrays", "_available", "_by_slot", "_names", "_of_available")
@@ -46,7 +46,7 @@ class Reported(Generic[T]):
     def of(self, candidates: Candidates, build: Callable[[Snapshot], T]) -> T | None:
         """Return the arrays of the candidates.
 
-        None where stale load is hidden from them: then the columns are not what they see.
+        None where stale load is hidden: the candidates then see other values than the columns.
         """
         if candidates.hides_load:
             return None
@@ -82,11 +82,11 @@ class Queues(NamedTuple):
 
     A place is free once in `output tokens * ITL / batch` seconds. The batch of an engine with a queue is full, and that
     of one with as many requests as it has places, where these are known. Requests that wait for a place are those
-    reported, or those in flight that have no place where they are more: what was just sent counts at once.
+    reported, or requests in flight without a place if there are more of them, so that new requests count at once.
     """
 
     waiting: Floats
-    """Requests that wait by what is reported, this one included where the places are known; 0 or more."""
+    """Requests that wait according to reports, this one included where the places are known; 0 or more."""
     room: Floats
     """Requests in flight beyond which each waits; infinite where no queue and no places are known."""
     turn_seconds: Floats
@@ -144,7 +144,7 @@ class _Terms(NamedTuple):
     running: Floats
     """Requests in the batch; NaN where not known."""
     queues: Queues | None
-    """None if nothing waits anywhere."""
+    """None if all queues are empty."""
     is_known: bool
     """Whether the batch is known of all."""
 
@@ -162,7 +162,7 @@ class EndpointRates:
     prefill_tokens_per_second: Floats
     """Prompt tokens that the whole endpoint computes in a second."""
     itl_base_seconds: Floats
-    """Alpha of `ITL = alpha + beta * batch`: time between two tokens of a request, but for what the batch adds."""
+    """Alpha of `ITL = alpha + beta * batch`: time between two tokens of a request, without the share of the batch."""
     itl_seconds_per_request: Floats
     """Beta: what each request in the batch adds, itself included; 0 or more."""
     ttft_base_seconds: Floats
@@ -202,7 +202,7 @@ class EndpointRates:
         return self.itl_base_seconds[slots] + self.itl_seconds_per_request[slots] * batch
 
     def ttft_seconds(self, candidates: Candidates, uncached: Floats) -> Floats:
-        """Return the time to the first token of a prompt of which each candidate has so many tokens to compute.
+        """Return the time to the first token, given the uncached prompt tokens for each candidate.
 
         It waits for a place in the batch, and for the prompt tokens in flight. A plugin that calls this reads
         IN_FLIGHT_TOKENS and IN_FLIGHT, and lists LOAD_INPUTS in `may_read`.
@@ -295,9 +295,9 @@ def uncached_tokens(request: Request, candidates: Candidates, match: PrefixMatch
 
 
 def batch_sizes(candidates: Candidates) -> Floats:
-    """Return how many requests each candidate works at: as it reports, or as this picker sent it where that is more.
+    """Return the batch size of each candidate: the reported one, or this picker's requests in flight if that is more.
 
-    What was just sent counts at once, what others sent as soon as it is reported. A batch that is not reported is
+    New requests of this picker count at once, requests of other clients when they are reported. An unreported batch is
     estimated: a plugin that calls this lists LOAD_INPUTS in `may_read`.
     """
     return np.maximum(comparable_load(candidates, RUNNING, as_reported=True), candidates.values(IN_FLIGHT))

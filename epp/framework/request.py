@@ -95,7 +95,7 @@ class RequestBody(msgspec.Struct, frozen=True):
     model: str = ""
     """As the client wrote it; empty where the API names no model."""
     prompt: bytes = b""
-    """What the engine will see as its prompt, in that order: equal prefixes here are equal prefixes there."""
+    """The prompt in the order of the engine: equal prefixes here are equal prefixes in the engine."""
     prompt_tokens: int = 0
     """Estimate, or exact where the request came as token ids."""
     max_output_tokens: int | None = None
@@ -220,7 +220,7 @@ class Request(msgspec.Struct, eq=False):
     seed: int = 0
     """Seed of the random choices, 64 bits: the same seed, snapshot and configuration give the same result."""
     target_model: str = ""
-    """The model to ask for instead of the one in the body; empty for no other."""
+    """The model that replaces the one in the body; empty for no replacement."""
     rewritten_by: str = ""
     """Name of the InferenceModelRewrite that chose `target_model`; empty for none."""
     priority: int = 0
@@ -230,7 +230,7 @@ class Request(msgspec.Struct, eq=False):
     subset: Subset | None = None
     """Endpoints among which the gateway allows to pick; None for all."""
     dry_run: bool = False
-    """Whether it goes nowhere: it is only asked where it would go. Plugins count nothing and remember nothing of it."""
+    """Whether it is a simulation: plugins count nothing and remember nothing of it."""
     _data: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
@@ -265,7 +265,7 @@ class Request(msgspec.Struct, eq=False):
         return msgspec.structs.replace(self, dry_run=True, seed=seed, _data=dict(self._data))
 
     def put(self, key: DataKey[T], value: T) -> None:
-        """Publish what a producer computed."""
+        """Publish a producer's result."""
         self._data[key.id] = value
 
     def drop(self, key: DataKey[T]) -> None:
@@ -273,7 +273,7 @@ class Request(msgspec.Struct, eq=False):
         self._data.pop(key.id, None)
 
     def get(self, key: DataKey[T]) -> T | None:
-        """Return what a producer computed; None when it did not."""
+        """Return a producer's result; None if there is none."""
         found: T | None = self._data.get(key.id)
         return found
 
@@ -284,14 +284,14 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     """Of the prompt, cached ones included."""
     completion_tokens: int
-    """Generated; 0 where none are, as for embeddings."""
+    """Generated tokens; 0 for embeddings."""
     cached_tokens: int
-    """Of the prompt, those that came from a cache."""
+    """Prompt tokens that came from a cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What is known of a response so far."""
+    """Known parts of a response so far."""
 
     served: Endpoint
     """The endpoint that serves it, as far as is known."""

@@ -18,7 +18,7 @@ class DropCause(StrEnum):
     """Why a filter drops an endpoint; from the most lasting cause to the one that passes soonest."""
 
     CONSTRAINT = "constraint"
-    """It is not what is asked for: other hardware, too expensive, another label. Waiting does not change that."""
+    """It does not meet a constraint, such as hardware, price or label. Waiting does not change that."""
     AVAILABILITY = "availability"
     """It drains, is unhealthy or not ready, or its state is unknown."""
     STALE = "stale"
@@ -26,15 +26,15 @@ class DropCause(StrEnum):
     SATURATION = "saturation"
     """It is too busy."""
     UNSTATED = "unstated"
-    """Of filters that do not say."""
+    """The filter gives no cause."""
 
 
 def lasting_cause(kept: Iterable[Mapping[DropCause, Mask]], otherwise: DropCause) -> DropCause:
     """Return the first cause, in their order, that leaves none together with those before it.
 
-    `kept` has, for each filter, the candidates that it keeps as far as each cause goes. Thus the order of the filters
-    does not matter: where a constraint alone leaves none, that is the cause, however busy the endpoints are. Where all
-    of them leave some, as filters can that compare candidates with each other, it is `otherwise`.
+    `kept` has, for each filter and cause, the candidates that the filter keeps. The order of the filters does not
+    matter: if constraints alone leave no candidate, they are the cause, however busy the endpoints are. If all causes
+    together leave a candidate, which is possible for filters that compare candidates, the result is `otherwise`.
     """
     filters = tuple(kept)
     for number, cause in enumerate(DropCause, 1):

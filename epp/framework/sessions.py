@@ -134,11 +134,11 @@ class Bindings(Generic[B]):
         self._bound: OrderedDict[bytes, tuple[B, float]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Sessions in memory, including those that expired since the last sweep."""
+        """Sessions in memory, including sessions that expired since the last sweep."""
         return len(self._bound)
 
     def find(self, session: str, now: float, *, use: bool = True) -> B | None:
-        """Return what the session is bound to; None for an unknown or expired session.
+        """Return the endpoint of the session; None for an unknown or expired session.
 
         That counts as a use, unless it is only looked at.
         """

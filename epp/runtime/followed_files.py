@@ -18,7 +18,7 @@ from epp.framework.plugin_status import InputProblem
 
 _DEBOUNCE_MILLISECONDS = 100
 _STEP_MILLISECONDS = 100
-"""Time between two looks of a thread, each of which takes the interpreter from the event loop for a moment."""
+"""Time between two looks of a thread; each look takes the interpreter from the event loop for a moment."""
 _POLL_MILLISECONDS = 1000
 _RETRY_SECONDS = 5.0
 
@@ -26,7 +26,7 @@ _log = structlog.get_logger()
 
 
 class Reloads:
-    """Requests to read files again, as with SIGHUP. Of use in one event loop; `count` may be read in any thread."""
+    """Requests to read files again, as with SIGHUP. For one event loop; `count` may be read in any thread."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -93,7 +93,7 @@ T = TypeVar("T")
 
 
 class ParsedFile(NamedTuple, Generic[T]):
-    """What a version of the file says, without its mistakes, and a sentence on each of them."""
+    """Valid content of a version of the file, and a sentence on each mistake in it."""
 
     value: T
     size: int

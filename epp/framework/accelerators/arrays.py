@@ -55,7 +55,7 @@ def _plausible_tflops(tag: AcceleratorTag) -> float | None:
 
 
 WAKE_UP_INPUTS = (ACCELERATOR, RUNNING, IN_FLIGHT)
-"""What the cost is computed of; a plugin that uses it reads them."""
+"""Data that the cost is computed from; a plugin that uses `WakeUpCost` reads them."""
 
 
 class WakeUpCost:

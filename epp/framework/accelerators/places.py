@@ -111,8 +111,8 @@ def tiers_of(closeness: Floats) -> Floats:
 def device_closeness(candidates: Candidates, peer: int) -> Floats:
     """Return the closeness of each candidate to the endpoint of a slot, 0..99.
 
-    Of each device, the closest one of the peer counts; of the devices of an endpoint, the one that is farthest off.
-    The same device has 99; a direct link 75 or more, by its share of the highest bandwidth; a clique 75; a PCIe root
+    Each device is compared with the closest device of the peer; the endpoint has the value of its farthest device.
+    The same device gives 99; a direct link 75 or more, by its share of the highest bandwidth; a clique 75; a PCIe root
     74; a NUMA node 50; two NUMA nodes of one node 25; one node 24; everything else 0.
     """
     records = candidates.snapshot.records(ACCELERATOR)

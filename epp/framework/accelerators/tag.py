@@ -260,7 +260,7 @@ class AcceleratorDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_u
     accelerator_class: str = msgspec.field(default="", name="class")
     """Name of an AcceleratorClass, or of a product in the built-in catalogue, such as `h100`."""
     count: Annotated[int, Meta(ge=1, le=_MOST_DEVICES)] | None = None
-    """Number of devices or slices; 1 if a class is named and no other source has the number."""
+    """Number of devices or slices; 1 if a class is named and the number is unknown."""
     profile: str = ""
     """MIG profile of each, such as `3g.20gb`."""
     sharers: Annotated[int, Meta(ge=1, le=_MOST_DEVICES)] | None = None
@@ -305,9 +305,9 @@ VRAM_USED, TFLOPS_USED = "tensor-fusion.ai/vramUsedFraction", "tensor-fusion.ai/
 """Share of all GPUs of the endpoint that TensorFusion has allocated, 0..1; negative for a capacity of 0. More than 1
 where a node sells more than it has."""
 VRAM_FREE, TFLOPS_FREE = "tensor-fusion.ai/vramFree", "tensor-fusion.ai/tflopsFree"
-"""What is left of all these GPUs: bytes, and TFLOPS."""
+"""Free share of all these GPUs: bytes, and TFLOPS."""
 VIRTUAL = "Virtual"
-"""Ends the names of shares and amounts that count what an oversubscribed node sells; only where that is more."""
+"""Suffix of shares and amounts that count virtual capacity; present only on oversubscribed nodes."""
 PHASE = "tensor-fusion.ai/phase"
 """Phases of the GPUs in TensorFusion, comma-separated."""
 ISOLATION_MODE = "tensor-fusion.ai/isolationMode"

@@ -29,8 +29,8 @@ class TooManyModelsError(Exception):
 def model_values(body: bytes) -> list[tuple[int, int]] | None:
     """Return start and end of each value, in order; None for a body that is no JSON object.
 
-    Raises TooManyModelsError. Of several members msgspec returns the last, so each is looked for in what comes before
-    the one found: hence the limit.
+    Raises TooManyModelsError. msgspec returns the last of several members, so the part before it is decoded
+    again for each further member: hence the limit.
     """
     found: list[tuple[int, int]] = []
     rest = body
@@ -82,7 +82,7 @@ def with_model(body: bytes, model: str, *, partial: bool = False) -> bytes:
 
     Raises MalformedBodyError for more than two.
 
-    A body that is no JSON object, or has no top-level `model`, is returned unchanged. So is a truncated one, unless
+    A body that is no JSON object, or has no top-level `model`, is returned unchanged; also a truncated one, unless
     `partial` allows it: then a complete `model` is replaced.
     """
     try:
@@ -115,7 +115,7 @@ def with_model_added(body: bytes, model: str) -> bytes:
 
 
 class ModelRestorer:
-    """Replaces the top-level `model` in the JSON object of a response, or in that of each event of a stream.
+    """Replaces the top-level `model` in the JSON object of a response, or of each event of a stream.
 
     In an event also the `model` of a top-level `response` or `message`, as APIs have it that stream typed events. Only
     a string of at most 64 KiB is replaced; other nested members and text stay. The output does not depend on how the

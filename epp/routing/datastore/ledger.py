@@ -60,7 +60,7 @@ class Ledger:
 
     @property
     def by_flow(self) -> Mapping[Place, Work]:
-        """A copy of what is under way, by slot and flow; may be asked for in any thread."""
+        """A copy of the running work, by slot and flow; may be called in any thread."""
         return {
             place: work
             for place, work in list(self._by_place.items())
@@ -202,7 +202,7 @@ class Credit:
         return self._target.slot
 
     def first_token(self) -> None:
-        """Release what the first token shows to be done: the prompt, and the work of all other legs."""
+        """Release the prompt, and the work of all other legs: the first token shows that they are done."""
         self._target.first_token()
         self._close_legs()
 

@@ -36,7 +36,7 @@ class Slots:
         """By id of the endpoint."""
         self.endpoints: list[Endpoint | None] = [None] * capacity
         self.identities: list[Identity] = [_NOBODY] * capacity
-        """By slot, with what was known of an endpoint before it took its last labels."""
+        """By slot, including identity fields known before the last change of labels."""
         self._by_address: dict[str, list[int]] = {}
         self._free: list[int] = list(range(capacity))
 
@@ -194,7 +194,7 @@ class ColumnTable:
             self._dirty.add(column.name)
 
     def grow(self, capacity: int) -> None:
-        """Make room; what is there stays."""
+        """Make room, and keep all values."""
         extra = capacity - self._capacity
         for name, column in self._columns.items():
             self._set_working(name, np.concatenate([self._working[name], np.full(extra, column.unknown)]))

@@ -8,6 +8,7 @@ from epp.routing.director.incoming_request import Seeds
 from epp.routing.director.observers import DirectorObserver, Observers, Refusal
 from epp.routing.director.pipeline import ParserTable, Pipeline, ResponseNeeds
 from epp.routing.director.policies import PoolPolicies, Rewrite
+from epp.routing.director.router import Runtime
 from epp.routing.director.routing import Cause, Routing
 from epp.routing.director.simulation import Simulated, Simulation
 from epp.routing.director.waiting import PendingRequest
@@ -26,6 +27,7 @@ __all__ = [
     "ResponseNeeds",
     "Rewrite",
     "Routing",
+    "Runtime",
     "Seeds",
     "Simulated",
     "Simulation",

@@ -61,7 +61,7 @@ class RequestTracer(ABC):
     @property
     @abstractmethod
     def fields(self) -> frozenset[str]:
-        """Names of headers, in lower case, that tell of traces."""
+        """Names of headers, in lower case, with trace context."""
 
     @abstractmethod
     def begin(self, headers: Headers, metadata: Mapping[str, str]) -> RequestTrace:

@@ -2,43 +2,27 @@
 """Routed requests without an answer: attempts that supersede each other, and reservations that expire."""
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from epp.framework.clock import Clock
 from epp.framework.errors import SupersededError
 from epp.framework.headers import ATTEMPT_COUNT
-from epp.framework.request import Request, Usage
-from epp.framework.snapshot import Snapshot
+from epp.framework.request import Request
+from epp.routing.director.routing import Routing
 
 MOST_OF_ONE_ID = 16
 """Open attempts of one id among which a later one looks for its like: clients may use one id for many requests."""
 _MOST_DIGITS = 6
 
 
-class Attempt(Protocol):
-    """A routed request whose attempt number the gateway states."""
-
-    @property
-    def request(self) -> Request:
-        """The request."""
-
-    @property
-    def is_committed(self) -> bool:
-        """Whether its endpoint has answered."""
-
-    def supersede(self, error: SupersededError) -> None:
-        """Release what it holds at once, and end its exchange soon."""
-
-
 class Attempts:
     """Open attempts by the id of their request.
 
     An id alone names no request: clients choose ids, and use one for all requests of a trace. A superseded exchange is
-    ended, so that its load is gone in truth when its reservation is: ids that are repeated hide no work.
+    ended, so that its load ends with its reservation: repeated ids cannot hide work.
     """
 
     def __init__(self) -> None:
-        self._open: dict[str, list[Attempt]] = {}
+        self._open: dict[str, list[Routing]] = {}
 
     def __len__(self) -> int:
         return sum(len(attempts) for attempts in self._open.values())
@@ -58,14 +42,14 @@ class Attempts:
                 return True
         return False
 
-    def opened(self, attempt: Attempt) -> None:
+    def opened(self, attempt: Routing) -> None:
         """Note a routed request; of very many with one id, the oldest are independent from now on."""
         attempts = self._open.setdefault(attempt.request.id, [])
         if len(attempts) == MOST_OF_ONE_ID:
             del attempts[0]
         attempts.append(attempt)
 
-    def ended(self, attempt: Attempt) -> None:
+    def ended(self, attempt: Routing) -> None:
         """Note the end of one."""
         attempts = self._open.get(attempt.request.id)
         if attempts is None:
@@ -98,63 +82,40 @@ RESERVATION_SECONDS = 600.0
 SWEEP_SECONDS = 30.0
 """Time between two looks for such requests."""
 _EXPIRED = 32
-"""Requests that expire in a step: with what is recorded of each, that takes some milliseconds."""
-
-
-class Reservation(Protocol):
-    """Something that a routed request holds until it ends; every verb may be called any number of times."""
-
-    def commit(self) -> None:
-        """Keep it for good: the endpoint answers, with the headers of a response or with a part of its body."""
-
-    def first_token(self) -> None:
-        """Give back what only the prompt took: the endpoint has computed it."""
-
-    def move(self, snapshot: Snapshot, slot: int) -> None:
-        """Hold it at another endpoint from now on: the gateway went there."""
-
-    def release(self, usage: Usage | None) -> None:
-        """Give everything back; `usage` is what the endpoint counted, None where that is not known."""
-
-
-class Assumed(Protocol):
-    """A routed request that no endpoint has answered yet."""
-
-    def expire(self) -> bool:
-        """Release what it holds, unless its answer would not be seen; return whether that was done."""
+"""Requests that expire in one step, which takes some milliseconds."""
 
 
 class Reservations:
-    """The book of assumed requests; it holds open ones only, and each costs one entry until it is answered.
+    """Routed requests that have not been answered; one entry each.
 
-    An exchange may stay open for ever although nobody works on its request: a gateway without a timeout waits for a
-    server that has gone without a word. Its share of the endpoint's load comes back after a while.
+    An exchange may stay open without work: a gateway without a timeout waits for ever for a server that has vanished.
+    After a time limit, the request does not count as load of its endpoint.
     """
 
     def __init__(self, clock: Clock, *, seconds: float = RESERVATION_SECONDS) -> None:
         """`seconds` is the time for an answer; infinite for no limit."""
         self._clock = clock
         self.seconds = seconds
-        self._assumed: dict[Assumed, float] = {}
+        self._assumed: dict[Routing, float] = {}
         """When each was picked for, the first one first."""
 
     def __len__(self) -> int:
         return len(self._assumed)
 
-    def assume(self, assumed: Assumed, at: float) -> None:
+    def assume(self, assumed: Routing, at: float) -> None:
         """Note a request that is picked for now."""
         self._assumed[assumed] = at
 
-    def settle(self, assumed: Assumed) -> None:
+    def settle(self, assumed: Routing) -> None:
         """Note that it was answered, or has ended."""
         self._assumed.pop(assumed, None)
 
-    def __iter__(self) -> Iterator[Assumed]:
+    def __iter__(self) -> Iterator[Routing]:
         """Yield the reservations without a response, the oldest first."""
         return iter(self._assumed)
 
     def sweep(self) -> Iterator[int]:
-        """Expire what was not answered in time, some in each step, as all may be due at once; yield how many."""
+        """Expire requests without an answer in time, a limited number in each step; yield their number."""
         due = self._clock.now() - self.seconds
         overdue = []
         for assumed, at in self._assumed.items():

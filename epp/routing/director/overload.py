@@ -37,7 +37,7 @@ class UsualDetector(SaturationDetector[Parameters]):
         super().__init__(name="usual-detector")
 
     def fullness(self, candidates: Candidates) -> Floats:
-        """Return the larger of `waiting / 5` and `kv_usage / 0.8`; what is unknown is estimated from own requests."""
+        """Return the larger of `waiting / 5` and `kv_usage / 0.8`; unknown values are estimated from own requests."""
         with np.errstate(over="ignore"):  # pages can claim any number
             fullest: Floats = np.maximum(
                 expected_load(candidates, WAITING) / _FULL_QUEUE, expected_load(candidates, KV_USAGE) / _FULL_KV_USAGE
@@ -57,11 +57,11 @@ def shed(request: Request, candidates: Candidates, detector: SaturationDetector[
 
 
 _LONGEST_SECONDS = 0.05
-"""Time after which queues are looked at although nothing was heard: what is known of endpoints ages."""
+"""Longest time between two looks at the queues: known load of endpoints ages."""
 
 
 class QueueStatus(msgspec.Struct, frozen=True):
-    """What waits at one moment."""
+    """Waiting requests at one moment."""
 
     requests: int = 0
     size_bytes: int = 0
@@ -84,7 +84,7 @@ class Dispatcher:
         self._is_soon = False
         """Whether the timer is for the next turn."""
         self.latest = _NOBODY
-        """What waited when it was looked at last; at most 50 ms old, unless the event loop is late."""
+        """Status at the last look; at most 50 ms old, unless the event loop is late."""
 
     def arm(self) -> None:
         """Begin, unless it has begun; look in the next turn where one that came has left something to do."""

@@ -25,7 +25,7 @@ Ask: TypeAlias = Callable[[Endpoint, Told], None]
 
 
 class Failure(StrEnum):
-    """A failed request, by what it says about the endpoint."""
+    """Kind of a failed request, by its cause at the endpoint."""
 
     CONNECTION = "connection"
     """The gateway had no connection to it, or lost it before the response."""
@@ -46,7 +46,7 @@ _UNAVAILABLE, _TIMEOUT = 503, 504
 
 
 def failure_of(status: int, *, by_gateway: bool, overloaded: bool) -> Failure | None:
-    """Return what a response of that status says; None for nothing.
+    """Return the failure that a response of that status stands for; None for none.
 
     `by_gateway` says that the gateway made the response, `overloaded` that the server named a time to try again. A
     gateway's own 504 is a time limit of its route, which a long answer exceeds as well: it counts as the least.
@@ -108,7 +108,7 @@ class State(Enum):
 
     @property
     def is_ejected(self) -> bool:
-        """Whether it counts as one of those that are ejected."""
+        """Whether it counts as ejected."""
         return self in _OUT
 
     @property
@@ -148,7 +148,7 @@ class RequestCounts:
         self._now[success] += 1
 
     def age(self, now: float) -> None:
-        """Drop what is older than the window; everything, where the clock was set back."""
+        """Drop entries older than the window; all of them if the clock was set back."""
         half = now // HALF_WINDOW_SECONDS
         if half != self._half:
             self._now, self._past = [0, 0], self._now if half == self._half + 1 else [0, 0]
@@ -169,7 +169,7 @@ class Record:
     has_failed: bool = False
     """Whether a request is the reason for suspicion, as opposed to a connection of our own that ended."""
     asked: int = 0
-    """Hash of what the last failed request asked."""
+    """Hash of the content of the last failed request."""
     requests: RequestCounts = field(init=False)
     """Requests since its first failure."""
     connections: int = 0
@@ -203,7 +203,7 @@ class Record:
         self.connections = self.errors = 0
 
     def age(self, now: float, settings: OutlierSettings) -> None:
-        """Let what is long ago count for less; a clock that was set back makes no time longer than it was to be."""
+        """Reduce the weight of old failures; a clock that was set back prolongs no deadline."""
         self.requests.age(now)
         self.failed_at = min(self.failed_at, now)
         if self.state is not State.IN:

@@ -108,7 +108,7 @@ class PolicyFiles:
 
 
 def _idle_rules(files: Sequence[FileObjects]) -> Iterator[InputProblem]:
-    """Yield the rewrites in effect of which some rules are not."""
+    """Yield the rewrites in effect that have rules without effect."""
     for file in files:
         for held in file.held:
             if not held.sound:
