@@ -15,7 +15,7 @@ from aiohttp import web
 
 from epp.admin.answers import AdminError, BadAdminRequestError
 from epp.framework.errors import ConfigurationError
-from epp.framework.regular_files import read_regular
+from epp.framework.files import read_regular
 from epp.kube.reviews import NoVerdictError, TokenReviews, Verdict
 
 _OWN_SITES: Final = frozenset({"same-origin", "none"})

@@ -11,7 +11,7 @@ import msgspec
 import yaml
 from aiohttp import web
 
-from epp.framework.printable import quoted
+from epp.framework.messages import quoted
 from epp.runtime.http_server import read_body, response
 from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from epp.admin.answers import AdminError, LoopCalls, as_json, read_number, read_text
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.endpoint import Endpoint
-from epp.framework.printable import quoted
+from epp.framework.messages import quoted
 from epp.framework.snapshot import (
     ACCELERATOR,
     LAST_PICKED,

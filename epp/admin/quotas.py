@@ -13,11 +13,10 @@ from msgspec import UNSET, UnsetType
 from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_json, read_object, read_switch
 from epp.admission.quotas import Adjustment, Quotas, QuotaUsage
 from epp.admission.tenant_quotas.parameters import QuotaParameters, TenantName, written
-from epp.framework.breach import Breach
-from epp.framework.errors import ConfigurationError
+from epp.framework.errors import Breach, ConfigurationError
+from epp.framework.messages import printable, quoted
 from epp.framework.parameters import ParameterError, read_struct
 from epp.framework.plugin import Parameters
-from epp.framework.printable import printable, quoted
 from epp.framework.quotas import Quota
 
 PATH = "/api/quota"

@@ -19,16 +19,16 @@ from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_js
 from epp.config import Assembly
 from epp.explain.made_up_pool import MOST_CHANGES, EndpointChange, UnknownEndpointError, made_up
 from epp.explain.simulating import error_of, simulated_record
-from epp.framework.addresses import Subset
+from epp.framework.candidates import Subset
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS
+from epp.framework.messages import quoted
 from epp.framework.parameters import ParameterError, read_struct
 from epp.framework.plugin import Parameters
-from epp.framework.printable import quoted
 from epp.framework.request import Headers
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Director, Simulated, Simulation
-from epp.routing.director.reading import DEFAULT_PATH
+from epp.routing.director.incoming_request import DEFAULT_PATH
 
 PATH = "/api/simulate-schedule"
 MOST_BYTES = 1024 * 1024
@@ -133,10 +133,10 @@ class _SimulationPage:
             raise BadAdminRequestError(f"endpoints: {error}") from error
         simulation = director.simulation(None if config is None else config.pipeline, snapshot)
         try:
-            call, parsed = simulation.read(headers, ask.bytes, subset)
+            incoming = simulation.read(headers, ask.bytes, subset)
         except RequestError as error:
             return simulation, simulation.refusal(headers, error)
-        return simulation, simulation.run(call, parsed, seed=seed)
+        return simulation, simulation.run(incoming, seed=seed)
 
     def _answer(self, simulation: Simulation, found: Simulated, config: Assembly | None) -> web.Response:
         picker = self._picker

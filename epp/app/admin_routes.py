@@ -24,7 +24,7 @@ from epp.config import Assembly, Builder, ConfigState, assemble, load_text
 from epp.explain.recorder import Recorder
 from epp.framework import Clock
 from epp.framework.cluster import ObjectReader
-from epp.framework.regular_files import only_files
+from epp.framework.files import only_files
 
 
 def admin_routes(

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from epp.explain.file import DecisionFile
 from epp.extproc.budgets import Budgets
-from epp.framework.inputs import HasInputs
-from epp.routing.director.dispatcher import QueueStatus
+from epp.framework.plugin_status import HasInputs
+from epp.routing.director.overload import QueueStatus
 from epp.telemetry.endpoints import MAX_ROWS, EndpointState
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from epp.framework.clock import Clock
-from epp.framework.inputs import InputState
+from epp.framework.plugin_status import InputState
 from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
 from epp.kube.election import LeaderElection

@@ -36,10 +36,10 @@ from epp.framework import SystemClock
 from epp.framework.cluster import ObjectReader
 from epp.framework.errors import ConfigurationError
 from epp.framework.guard import SchedulingObserver
-from epp.framework.inputs import HasInputs
 from epp.framework.plugin import Plugin
+from epp.framework.plugin_status import HasInputs
 from epp.framework.registry import Registry
-from epp.framework.shadows import Shadowing
+from epp.framework.roles import Shadowing
 from epp.kube.access import KubeApi
 from epp.kube.reviews import TokenReviews
 from epp.routing.datastore import Datastore

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
-from epp.framework.inputs import InputProblem
+from epp.framework.plugin_status import InputProblem
 from epp.kube.access import KubeApi
 from epp.kube.errors import ApiError
 from epp.kube.listing import ABSENT, list_objects
@@ -32,7 +32,7 @@ from epp.pool.discovery import PodTarget, PoolName
 from epp.pool.discovery.pods import endpoints_of
 from epp.routing.policies import PoolIdentity
 from epp.routing.policies.build import build_policies
-from epp.runtime.host_port import is_ip
+from epp.runtime.addresses import is_ip
 
 T = TypeVar("T")
 

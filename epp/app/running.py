@@ -24,8 +24,8 @@ from epp.kube.readers import ClusterReaders
 from epp.pool.collectors import Collector, PageLimits, Tagging
 from epp.pool.collectors.turns import in_turns
 from epp.routing.datastore import Datastore
-from epp.routing.director import Director, DirectorObserver, Observers
-from epp.routing.director.reservations import RESERVATION_SECONDS
+from epp.routing.director import Director, DirectorObserver, Observers, Runtime
+from epp.routing.director.open_requests import RESERVATION_SECONDS
 from epp.routing.outliers import OutlierSettings
 from epp.runtime.supervisor import Supervisor
 from epp.telemetry.endpoints import EndpointReport, EndpointState, PriceWatch
@@ -75,10 +75,8 @@ class RunningConfig:
         self._source_pool = SourcePool(self.store, clock)
         observer = Observers(metrics, *observers) if observers else metrics
         self.director = Director(
-            self.store,
+            Runtime(self.store, clock, observer),
             assembly.pipeline,
-            clock,
-            observer=observer,
             use_subset=use_subset,
             reservation_seconds=reservation_seconds,
             outliers=outliers,

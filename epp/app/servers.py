@@ -13,8 +13,7 @@ from epp.extproc.open_streams import StreamObserver
 from epp.extproc.server import ExtProcServer
 from epp.extproc.settings import ServerSettings
 from epp.framework.errors import ConfigurationError
-from epp.runtime.host_port import HostPort, shown_listening
-from epp.runtime.listening import refusal
+from epp.runtime.addresses import HostPort, refusal, shown_listening
 from epp.telemetry.page import OperatorPage
 
 _ANSWER_SECONDS = 2.0

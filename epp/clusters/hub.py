@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from epp.framework.inputs import IgnoredValue
+from epp.framework.plugin_status import IgnoredValue
 from epp.kube.objects.by_kind import ObjectsByKind
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.dra import ResourceClaim, ResourceSlice

@@ -10,8 +10,8 @@ from msgspec import Meta
 from epp.clusters.decisions import Evaluate
 from epp.clusters.usage import UsageItem
 from epp.framework.clusters import CLUSTER_LABELS
-from epp.framework.durations import parse_duration
 from epp.framework.plugin import Parameters
+from epp.framework.quantities import parse_duration
 
 
 class ClusterTaggerParameters(Parameters, frozen=True):

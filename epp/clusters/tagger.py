@@ -18,8 +18,7 @@ from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.clusters import CLUSTER, cluster_of
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, no_endpoint
 from epp.framework.endpoint import Endpoint
-from epp.framework.inputs import InputState
-from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.kube.objects.decode import CLUSTER_KINDS, Kinds, decode_object
 from epp.kube.objects.files.last_good import FileObjects
 from epp.kube.objects.followed import Change, FollowedObjects

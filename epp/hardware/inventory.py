@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from epp.framework.accelerators.device_expressions import DeviceExpression
-from epp.framework.inputs import IgnoredValue
+from epp.framework.plugin_status import IgnoredValue
 from epp.hardware.classes.faults import device_expression, doubts_of
 from epp.hardware.dra.pools import DevicePool, PoolName, device_pools
 from epp.hardware.index import difference, reindexed

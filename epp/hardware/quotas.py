@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import msgspec
 
-from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.framework.plugin_status import PluginMetric, Sample
 from epp.kube.objects.tensor_fusion import Amount, GpuResourceQuota
 
 _MOST_SHOWN = 100

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from epp.framework.errors import ConfigurationError
-from epp.framework.extras import install_command
+from epp.framework.messages import install_command
 from epp.kube.errors import reason_of, refuse_access
 from epp.kube.kubeconfig import read_kubeconfig
 

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 
 _MESSAGE_BYTES = 1024
 _LINE_BYTES = 400

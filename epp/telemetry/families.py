@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
-from epp.framework.plugin_metrics import Distribution, Legacy
+from epp.framework.plugin_status import Distribution, Legacy
 
 PREFIX = "llm_d_epp_"
 _TRUE = frozenset({"true", "1", "t"})

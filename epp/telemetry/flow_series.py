@@ -15,12 +15,11 @@ from prometheus_client.samples import Sample
 from epp.admission.flow_control import AT_ONCE, QUEUEING_OUTCOME, FlowControl, Limits, Outcome, Waiting
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.flow_control import SaturationDetector
+from epp.framework.flow_control import SaturationDetector, saturation_of
 from epp.framework.plugin import Plugin
-from epp.framework.plugin_metrics import Legacy
+from epp.framework.plugin_status import Legacy
 from epp.framework.request import IN_FLIGHT_COST, DataKey, Request
 from epp.framework.snapshot import METRICS_AT, Snapshot
-from epp.framework.stages import saturation_of
 from epp.routing.datastore import Datastore
 from epp.telemetry.families import (
     CONFIRMATION_SECONDS,

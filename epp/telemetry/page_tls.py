@@ -11,7 +11,7 @@ import structlog
 from epp.extproc.http2.tls import server_context
 from epp.extproc.tls import CertificateFiles
 from epp.framework.errors import ConfigurationError
-from epp.framework.regular_files import read_regular
+from epp.framework.files import read_regular
 
 _DIRECTORY_FLAG, _AUTHORITY_FLAG = "--metrics-cert-dir", "--metrics-client-ca-file"
 _MOST_BYTES = 1024 * 1024

@@ -14,8 +14,8 @@ from epp.admission.quotas import Quotas
 from epp.framework import LoraState
 from epp.framework.clock import Clock
 from epp.framework.errors import OverQuotaError, QuotaExceededError, RequestError
-from epp.framework.plugin_metrics import Legacy
-from epp.framework.printable import printable
+from epp.framework.messages import printable
+from epp.framework.plugin_status import Legacy
 from epp.framework.records import ENDPOINTS, Derivation
 from epp.framework.snapshot import (
     ACCELERATOR,

@@ -11,11 +11,11 @@ from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock, SystemClock
 from epp.framework.errors import ClientGoneError, InternalError, RequestError
 from epp.framework.headers import OBJECTIVE, REQUEST_ID
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.framework.result import ProfileResult
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Cause, Decision, DirectorObserver, Refusal, Rewrite, Routing, top_values
-from epp.routing.director.tracing import TRACE
+from epp.routing.director.observers import TRACE
 
 _LINES_FROM = 2
 _STEPS_FROM = 4

@@ -22,7 +22,7 @@ ASKS_FOR_THE_TIME_OF_DAY = {
     "lab/demo/clusters.py": {"datetime.now"},  # a date in an object of the demo
     "extproc/certificates.py": {"dt.datetime.now"},  # of a certificate that is made
     "framework/clock.py": {"time.time"},
-    "framework/plugin_metrics.py": {"time.time"},  # `_created` of a histogram
+    "framework/plugin_status.py": {"time.time"},  # `_created` of a histogram
     "telemetry/families.py": {"time.time"},  # `_created` of a counter
     "telemetry/logs.py": {"time.time", "time.time_ns", "datetime.now"},  # of a log line
     "lab/sim/completions.py": {"time.time"},  # `created` of an answer

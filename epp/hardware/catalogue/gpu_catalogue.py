@@ -9,15 +9,14 @@ from typing import Annotated
 
 import msgspec
 
-from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import Partition, Sharing
-from epp.framework.quantities import exact_quantity
+from epp.framework.quantities import GIB, exact_quantity
 from epp.hardware.catalogue.lookup import CATALOGUE, Catalogue
 from epp.hardware.catalogue.product import Product
 from epp.hardware.files.rows import read_rows
 from epp.hardware.mig.profile import parse_mig_profile
 from epp.kube.objects.base import convert
-from epp.runtime.last_good_file import ParsedFile
+from epp.runtime.followed_files import ParsedFile
 
 _FORM = "write a list of entries, such as - {model: T4, costPerHour: 0.53}"
 _WRITTEN = {"cost_per_hour": "costPerHour", "fp16": "fp16TFlops"}

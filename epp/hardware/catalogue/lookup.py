@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from epp.framework.accelerators.memory import GIB, NOMINAL_TOLERANCE
+from epp.framework.quantities import GIB, NOMINAL_TOLERANCE
 from epp.hardware.catalogue.product import Product
 from epp.hardware.catalogue.products import PRODUCTS
 

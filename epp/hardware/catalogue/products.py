@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import AcceleratorKind
+from epp.framework.quantities import GIB
 from epp.hardware.catalogue.product import Product
 
 _FAMILIES = (

@@ -6,9 +6,9 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from epp.framework.accelerators.memory import parse_memory
 from epp.framework.accelerators.tag import AcceleratorDeclaration, Partition, Sharing
 from epp.framework.endpoint import Endpoint
+from epp.framework.quantities import parse_memory
 from epp.hardware.catalogue import Catalogue
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.classes import class_facts

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import msgspec
 
-from epp.framework.inputs import InputState
+from epp.framework.plugin_status import InputState
 from epp.hardware.catalogue import CATALOGUE, Catalogue
 from epp.hardware.catalogue.gpu_catalogue import GpuCatalogueEntry, read_gpu_catalogue, with_gpu_catalogue
 from epp.hardware.prices import Price, PriceList, read_prices
-from epp.runtime.last_good_file import LastGoodFile
+from epp.runtime.followed_files import LastGoodFile
 
 _Products = LastGoodFile[tuple[GpuCatalogueEntry, ...]]
 _Prices = LastGoodFile[tuple[Price, ...]]

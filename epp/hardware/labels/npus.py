@@ -4,8 +4,8 @@
 import re
 from collections.abc import Mapping
 
-from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import AcceleratorKind
+from epp.framework.quantities import GIB
 from epp.hardware.catalogue import CATALOGUE, Catalogue
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.labels.reading import LabelReader, Reading

@@ -4,8 +4,8 @@
 import math
 from collections.abc import Sequence
 
-from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import Partition, Sharing
+from epp.framework.quantities import GIB
 from epp.hardware.catalogue import CATALOGUE, Catalogue
 from epp.hardware.mig.layouts import MIG_GPUS, MigGpu
 from epp.hardware.mig.profile import MigProfile

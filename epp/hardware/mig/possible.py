@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 from functools import lru_cache
 
-from epp.framework.accelerators.memory import GIB
+from epp.framework.quantities import GIB
 from epp.hardware.catalogue import CATALOGUE, Catalogue
 from epp.hardware.catalogue.product import Product
 from epp.hardware.mig.layouts import MIG_GPUS, MigGpu, SliceLayout

@@ -5,8 +5,7 @@ import re
 
 import msgspec
 
-from epp.framework.accelerators.memory import GIB
-from epp.framework.accelerators.mig_names import canonical_mig_name
+from epp.framework.quantities import GIB, canonical_mig_name
 
 _PARTS = re.compile(r"(?:(?P<instance>\d)c\.)?(?P<compute>\d)g\.(?P<memory>\d+)gb(?P<attributes>.*)")
 _ATTRIBUTE = re.compile(r"[+.]|(?=-)")

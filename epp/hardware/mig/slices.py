@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from epp.framework.accelerators.mig_names import canonical_mig_name
 from epp.framework.accelerators.tag import Routability
+from epp.framework.quantities import canonical_mig_name
 from epp.hardware.mig.profile import parse_mig_profile
 from epp.kube.objects.base import Condition, condition_of
 from epp.kube.objects.core import PodReference

@@ -8,10 +8,10 @@ from math import isfinite
 from pathlib import Path
 from typing import get_args
 
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at
 from epp.hardware.files.rows import Row, Rows, read_rows
 from epp.hardware.prices.price_list import Price, PricedUnit
-from epp.runtime.last_good_file import ParsedFile
+from epp.runtime.followed_files import ParsedFile
 
 _MOST_DOLLARS = 1e6
 _MOST_DEVICES = 4096

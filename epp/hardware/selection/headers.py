@@ -8,9 +8,8 @@ from epp.framework import ConfigurationError, Headers
 from epp.framework.accelerators.requirements import SelectionParameters
 from epp.framework.accelerators.selection import ANY, Selection, combined
 from epp.framework.headers import ACCELERATOR_PREFIX
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at, printable, quoted
 from epp.framework.parameters import read_parameters
-from epp.framework.printable import printable, quoted
 
 _MOST_CHARACTERS = 300
 """Of one problem, which may quote the value of a header."""

@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 from epp.framework import Parameters
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
-from epp.framework.inputs import InputState
+from epp.framework.plugin_status import InputState
 from epp.hardware.selection.objectives import KINDS, Objectives, objectives_of
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.followed import Change, FollowedObjects

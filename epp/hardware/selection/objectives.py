@@ -8,7 +8,7 @@ from types import MappingProxyType
 import msgspec
 
 from epp.framework.accelerators.selection import ANY, Selection, combined
-from epp.framework.inputs import IgnoredValue
+from epp.framework.plugin_status import IgnoredValue
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds
 from epp.kube.objects.files.last_good import FileObjects

@@ -23,7 +23,7 @@ from epp.framework.accelerators.selection import (
 )
 from epp.framework.errors import BadRequestError
 from epp.framework.headers import ACCELERATOR_PREFIX, OBJECTIVE
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.hardware.selection.headers import header_of, read_wishes
 from epp.hardware.selection.object_follower import ObjectFollower, ObjectParameters
 from epp.hardware.selection.objectives import Objectives

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypeVar, cast
 
-from epp.framework.inputs import IgnoredValue
+from epp.framework.plugin_status import IgnoredValue
 from epp.kube.objects.base import Object
 from epp.kube.objects.files.last_good import FileObjects
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
-from epp.framework.inputs import InputProblem, InputState
+from epp.framework.plugin_status import InputProblem, InputState
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import ObjectKey
 from epp.kube.objects.files.last_good import FileObjects

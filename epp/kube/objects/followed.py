@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from epp.framework.cluster import ObjectsOfKind
-from epp.framework.inputs import InputState
+from epp.framework.plugin_status import InputState
 from epp.kube.objects.cluster_objects import ClusterObjects
 from epp.kube.objects.decode import Kinds
 from epp.kube.objects.files.last_good import FileObjects, ObjectVersions

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 
 _SIZES = ("tensorParallelSize", "pipelineParallelSize", "dataParallelSize")
 _MOST_CHARACTERS = 60

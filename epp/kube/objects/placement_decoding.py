@@ -4,7 +4,7 @@
 from typing import Any
 
 from epp.framework.clusters import MOST_WEIGHT, USAGE_ALIASES, USAGE_SCORE, TaintEffect
-from epp.framework.durations import parse_duration
+from epp.framework.quantities import parse_duration
 from epp.kube.objects.base import Metadata, Part, convert
 from epp.kube.objects.core import MatchExpression
 from epp.kube.objects.faults import Faults

@@ -10,11 +10,10 @@ from opentelemetry.trace import Span, format_span_id, format_trace_id
 
 from epp.framework.errors import RequestError
 from epp.framework.plugin import Plugin, Role
-from epp.framework.request import Request
-from epp.framework.response import Usage
+from epp.framework.request import Request, Usage
 from epp.framework.result import SchedulingResult
 from epp.routing.director import Cause, Routing
-from epp.routing.director.tracing import RequestTrace
+from epp.routing.director.observers import RequestTrace
 
 _MOST_CALLS = 500
 """Plugin calls of one request that are recorded."""

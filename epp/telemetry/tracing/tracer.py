@@ -17,7 +17,7 @@ from epp.framework.request import Headers, Request
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import DirectorObserver, Refusal
-from epp.routing.director.tracing import TRACE, RequestTrace, RequestTracer
+from epp.routing.director.observers import TRACE, RequestTrace, RequestTracer
 from epp.telemetry.tracing.trace import Trace, Unsampled
 
 REQUEST_SPAN = "gateway.request"

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
-from epp.framework.inputs import InputProblem
+from epp.framework.plugin_status import InputProblem
 from epp.hardware.classes.faults import object_faults
 from epp.kube.objects.base import Object
 from epp.kube.objects.cluster_objects import ClusterObjects

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from epp.framework.durations import parse_duration
-from epp.framework.inputs import InputProblem, InputState
-from epp.framework.regular_files import FileContent, FileId
-from epp.framework.second_look import UnsettledVersion, doubt, next_wait
+from epp.framework.files import FileContent, FileId, UnsettledVersion, doubt, next_wait
+from epp.framework.plugin_status import InputProblem, InputState
+from epp.framework.quantities import parse_duration
 from epp.kube.objects.decode import Kinds, Version, kinds_without_use, versions_in
 from epp.kube.objects.files.reading import Reading, parse
 from epp.kube.objects.object_in_effect import Judge, ObjectInEffect, no_faults, replaces

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import structlog
 
-from epp.framework.inputs import InputState
+from epp.framework.plugin_status import InputState
 from epp.kube.objects.decode import Kinds
 from epp.kube.objects.files.last_good import FileObjects, ObjectVersions
 from epp.kube.objects.files.reading import ObjectFiles
 from epp.kube.objects.object_in_effect import Judge, no_faults
-from epp.runtime.watch import changes
+from epp.runtime.followed_files import changes
 
 _MOST_WARNINGS = 100
 

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Share of an endpoint's GPUs in use: memory and TFLOPS, weighted."""
+"""Placement of requests among GPUs: templates of the cluster, and the share of each endpoint's GPUs in use."""
 
+from collections.abc import Mapping
+from enum import StrEnum
 from math import inf
+from types import MappingProxyType
 
+import msgspec
 import numpy as np
 
 from epp.framework.accelerators.arrays import tag_numbers
@@ -13,7 +17,49 @@ from epp.framework.limits import Count, Weight
 from epp.framework.load import LOAD_INPUTS, fill_unknown
 from epp.framework.plugin import Parameters
 from epp.framework.scoring import require_weights
-from epp.framework.snapshot import GPU_UTILIZATION, KV_USAGE, RUNNING
+from epp.framework.snapshot import GPU_UTILIZATION, KV_USAGE, RUNNING, Attribute
+
+
+class PlacementMode(StrEnum):
+    """Order of GPUs."""
+
+    COMPACT_FIRST = "CompactFirst"
+    LOW_LOAD_FIRST = "LowLoadFirst"
+    NODE_COMPACT = "NodeCompactGPULowLoad"
+
+
+class PlacementTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    """A template that the cluster has."""
+
+    name: str
+    mode: PlacementMode = PlacementMode.NODE_COMPACT
+    most_connections: int | None = None
+    """Requests on one GPU at which it gets no more; None for no limit."""
+    zone_label: str = ""
+    """Label of nodes that all legs of a request must share; empty for none."""
+    allow_local_gpu: bool = True
+    """Whether endpoints may use the GPUs of the node that they run on."""
+
+
+class EndpointPlacement(msgspec.Struct, frozen=True, kw_only=True):
+    """Templates, as seen from an endpoint."""
+
+    own: str = ""
+    """Name of the template of its GPUPool; empty for none."""
+    templates: Mapping[str, PlacementTemplate] = MappingProxyType({})
+    """All templates by name."""
+    is_local: bool = False
+    """Whether it runs on the node of its GPUs."""
+
+    def template(self, name: str) -> PlacementTemplate | None:
+        """Return the template of that name, or the endpoint's own one for an empty name; None if there is none."""
+        return self.templates.get(name or self.own)
+
+
+NO_PLACEMENT = EndpointPlacement()
+PLACEMENT: Attribute[EndpointPlacement] = Attribute("placement", NO_PLACEMENT, "accelerator-data-source")
+"""Placement templates of the cluster, and the one of the endpoint."""
+
 
 UNKNOWN_SCORE = 0.5
 USAGE_INPUTS = (KV_USAGE, GPU_UTILIZATION, *LOAD_INPUTS)

@@ -1,41 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts of gateways at one request: a later one supersedes an earlier one that nothing answers."""
+"""Routed requests without an answer: attempts that supersede each other, and reservations that expire."""
 
-from typing import Protocol
+from collections.abc import Iterator
 
+from epp.framework.clock import Clock
 from epp.framework.errors import SupersededError
 from epp.framework.headers import ATTEMPT_COUNT
 from epp.framework.request import Request
+from epp.routing.director.routing import Routing
 
 MOST_OF_ONE_ID = 16
 """Open attempts of one id among which a later one looks for its like: clients may use one id for many requests."""
 _MOST_DIGITS = 6
 
 
-class Attempt(Protocol):
-    """A routed request whose attempt number the gateway states."""
-
-    @property
-    def request(self) -> Request:
-        """The request."""
-
-    @property
-    def is_committed(self) -> bool:
-        """Whether its endpoint has answered."""
-
-    def supersede(self, error: SupersededError) -> None:
-        """Release what it holds at once, and end its exchange soon."""
-
-
 class Attempts:
     """Open attempts by the id of their request.
 
     An id alone names no request: clients choose ids, and use one for all requests of a trace. A superseded exchange is
-    ended, so that its load is gone in truth when its reservation is: ids that are repeated hide no work.
+    ended, so that its load ends with its reservation: repeated ids cannot hide work.
     """
 
     def __init__(self) -> None:
-        self._open: dict[str, list[Attempt]] = {}
+        self._open: dict[str, list[Routing]] = {}
 
     def __len__(self) -> int:
         return sum(len(attempts) for attempts in self._open.values())
@@ -55,14 +42,14 @@ class Attempts:
                 return True
         return False
 
-    def opened(self, attempt: Attempt) -> None:
+    def opened(self, attempt: Routing) -> None:
         """Note a routed request; of very many with one id, the oldest are independent from now on."""
         attempts = self._open.setdefault(attempt.request.id, [])
         if len(attempts) == MOST_OF_ONE_ID:
             del attempts[0]
         attempts.append(attempt)
 
-    def ended(self, attempt: Attempt) -> None:
+    def ended(self, attempt: Routing) -> None:
         """Note the end of one."""
         attempts = self._open.get(attempt.request.id)
         if attempts is None:
@@ -88,3 +75,53 @@ def _are_alike(one: Request, other: Request) -> bool:
         and one.body.model == other.body.model
         and one.body.prompt == other.body.prompt
     )
+
+
+RESERVATION_SECONDS = 600.0
+"""Time without an answer after which an endpoint is not believed to work on a request any more."""
+SWEEP_SECONDS = 30.0
+"""Time between two looks for such requests."""
+_EXPIRED = 32
+"""Requests that expire in one step, which takes some milliseconds."""
+
+
+class Reservations:
+    """Routed requests that have not been answered; one entry each.
+
+    An exchange may stay open without work: a gateway without a timeout waits for ever for a server that has vanished.
+    After a time limit, the request does not count as load of its endpoint.
+    """
+
+    def __init__(self, clock: Clock, *, seconds: float = RESERVATION_SECONDS) -> None:
+        """`seconds` is the time for an answer; infinite for no limit."""
+        self._clock = clock
+        self.seconds = seconds
+        self._assumed: dict[Routing, float] = {}
+        """When each was picked for, the first one first."""
+
+    def __len__(self) -> int:
+        return len(self._assumed)
+
+    def assume(self, assumed: Routing, at: float) -> None:
+        """Note a request that is picked for now."""
+        self._assumed[assumed] = at
+
+    def settle(self, assumed: Routing) -> None:
+        """Note that it was answered, or has ended."""
+        self._assumed.pop(assumed, None)
+
+    def __iter__(self) -> Iterator[Routing]:
+        """Yield the reservations without a response, the oldest first."""
+        return iter(self._assumed)
+
+    def sweep(self) -> Iterator[int]:
+        """Expire requests without an answer in time, a limited number in each step; yield their number."""
+        due = self._clock.now() - self.seconds
+        overdue = []
+        for assumed, at in self._assumed.items():
+            if at > due:
+                break
+            overdue.append(assumed)
+        for start in range(0, len(overdue), _EXPIRED):
+            some = overdue[start : start + _EXPIRED]
+            yield sum(assumed.expire() for assumed in some if assumed in self._assumed)

@@ -1,16 +1,93 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Garbage collection of a process that runs for long."""
+"""Limits of this process: file descriptors, and pauses by garbage collection."""
 
 import asyncio
+import contextlib
+import errno
 import gc
 import sys
 import time
 
+_RESERVE = 256
+"""For connections of gateways and scrapers, and for files; half of a limit that is lower than twice that."""
+_BRIEF_SHARE = 8
+_PORT_SHARE = 8
+_OWN = 32
+"""Listeners, pipes and the like that a picker opens at its start."""
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+"""Error numbers for no descriptor left."""
+
+
+def raise_limit() -> None:
+    """Raise the soft limit to the hard limit, if the platform allows it."""
+    if sys.platform != "win32":
+        import resource  # noqa: PLC0415  not to be had on Windows
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def limit() -> int | None:
+    """Return how many descriptors this process may have; None for no limit."""
+    if sys.platform == "win32":
+        return None
+    import resource  # noqa: PLC0415  not to be had on Windows
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def share_of_limit(wanted: int) -> int:
+    """Return how many connections a port may have that is not for requests: as wanted, an eighth of all at most."""
+    most = limit()
+    return wanted if most is None else max(min(wanted, most // _PORT_SHARE), 1)
+
+
+def gateway_connections(wanted: int) -> int:
+    """Return how many connections gateways may have: as wanted, half of all at most.
+
+    With more, new connections would find no descriptor before an idle connection is closed.
+    """
+    most = limit()
+    return wanted if most is None else max(min(wanted, most // 2), 1)
+
+
+def shortage(connections: int) -> str | None:
+    """Return a warning if the limit is too low for that many polling connections; None if it suffices."""
+    most, bound = limit(), polling_bound(kept=True)
+    if most is None or bound is None or connections <= bound - _OWN:
+        return None
+    remedy = connections + _RESERVE + _RESERVE // _BRIEF_SHARE + _OWN
+    return (
+        f"polling needs {connections} connections, the limit of {most} file descriptors leaves {max(bound - _OWN, 0)}, "
+        f"with {_reserve(most)} kept for listeners and files: the other endpoints are polled less "
+        f"often; raise the limit to {remedy} or more (ulimit -n, LimitNOFILE of a systemd unit)"
+    )
+
+
+def polling_bound(*, kept: bool) -> int | None:
+    """Return the number that the descriptors of polling stay below; None for no limit.
+
+    A new descriptor has the lowest number that is free, so all from the bound on are left to others. The bound is lower
+    for connections that are `kept`; the remaining endpoints share the rest.
+    """
+    most = limit()
+    if most is None:
+        return None
+    reserve = _reserve(most)
+    return most - reserve - (reserve // _BRIEF_SHARE if kept else 0)
+
+
+def _reserve(most: int) -> int:
+    return min(_RESERVE, most // 2)
+
+
 _YOUNG = 4_000
 """Net new objects between two collections; Python has 700. Requests leave no cycles, and need fewer while in flight."""
 _MIDDLE = 1
-"""Collections of the young before one of the middle generation; Python has 10. That one looks at what came since,
-12,000 objects, for 2 or 3 ms: as a pool or a configuration changes, all of it may stay."""
+"""Collections of the young generation before one of the middle generation; Python has 10. One of the middle generation
+visits 12,000 objects in 2 or 3 ms; after a change of pool or configuration, all of them may stay."""
 _FULL = 250
 """Collections of the middle generation between two full ones; Python has 10."""
 _NEVER = 2**31 - 1
@@ -37,7 +114,7 @@ def collect_rarely() -> None:
 def freeze() -> None:
     """Leave all that exists now out of collections for good.
 
-    Not after later changes of the configuration: what has been frozen is never collected again.
+    Call it once, at the start: frozen objects are never collected.
     """
     gc.collect()
     gc.freeze()
@@ -46,8 +123,8 @@ def freeze() -> None:
 class Sweeps:
     """Collections of the middle generation between stretches of long work, so that none of them takes long.
 
-    Python collects once there are so many more objects than at the last time. Where endpoints take the place of others
-    there are not: objects of a thousand endpoints are young then, and a look at them takes 50 ms.
+    Python collects when the number of objects has grown. If endpoints replace others, it does not grow: the objects of
+    a thousand endpoints are then young, and one collection takes 50 ms.
     """
 
     def __init__(self) -> None:
@@ -61,7 +138,7 @@ class Sweeps:
         return self._worked_seconds >= _SWEEP_SECONDS
 
     def sweep(self) -> None:
-        """Look at what is young."""
+        """Collect the young and middle generations."""
         self._worked_seconds = 0.0
         self.count += 1
         gc.collect(1)
@@ -88,7 +165,7 @@ class FullCollections:
     def look(self) -> bool:
         """Collect if it is time; return whether that was done."""
         total = gc.get_count()[2]
-        if total < self._count:  # another has collected, to freeze what is left
+        if total < self._count:  # `freeze` has collected since
             self._base, self._sweeps.count = sys.getallocatedblocks(), 0
         self._count = total
         count = total - self._sweeps.count

@@ -13,12 +13,12 @@ from epp.pool.discovery import StaticDiscovery, parse_targets
 
 FROZEN = """
 import gc
-from epp.runtime import heap
-heap.collect_rarely()
+from epp.runtime import process
+process.collect_rarely()
 imported = gc.get_freeze_count()
 kept = [[] for _ in range(1000)]
 cycle = []; cycle.append(cycle); del cycle
-heap.freeze()
+process.freeze()
 assert gc.get_freeze_count() >= imported + 1000
 assert gc.get_threshold()[0] > 700
 assert gc.isenabled()
@@ -36,9 +36,9 @@ def test_heap_is_frozen_without_its_garbage():
 
 QUIET = """
 import gc
-from epp.runtime import heap
-heap.collect_rarely()
-full = heap.FullCollections()
+from epp.runtime import process
+process.collect_rarely()
+full = process.FullCollections()
 ended = []
 gc.callbacks.append(lambda phase, about: ended.append(phase) if about["generation"] == 2 else None)
 
@@ -75,9 +75,9 @@ def test_full_collection_waits_until_few_objects_are_left():
 
 PATIENT = """
 import gc
-from epp.runtime import heap
-heap.collect_rarely()
-full = heap.FullCollections()
+from epp.runtime import process
+process.collect_rarely()
+full = process.FullCollections()
 waiting = [[] for _ in range(200_000)]
 looks = 0
 while not full.look():
@@ -94,14 +94,14 @@ def test_full_collection_comes_although_it_is_never_quiet():
 
 SWEPT = """
 import gc
-from epp.runtime import heap
-heap.collect_rarely()
+from epp.runtime import process
+process.collect_rarely()
 looked_at = []
 def note(phase, about):
     if phase == "start":
         looked_at.append(sum(len(gc.get_objects(each)) for each in range(about["generation"] + 1)))
 gc.callbacks.append(note)
-full, sweeps = heap.FullCollections(), heap.SWEEPS
+full, sweeps = process.FullCollections(), process.SWEEPS
 pool = [[] for _ in range(60_000)]
 gc.collect(1)
 

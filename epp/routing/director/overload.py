@@ -1,21 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests in front of a full pool: what keeps their queues moving, and how many they are."""
+"""Requests in front of a full pool: refused by priority where there are no queues, or queued and dispatched."""
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from epp.admission.flow_control import FlowControl
+from epp.framework import Parameters
+from epp.framework.arrays import Floats
+from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
+from epp.framework.errors import SheddableDroppedError
+from epp.framework.flow_control import SaturationDetector, saturation_of
+from epp.framework.load import expected_load
+from epp.framework.request import Request
+from epp.framework.snapshot import KV_USAGE, WAITING
 from epp.routing.datastore import Datastore
 
+_FULL_QUEUE = 5.0
+"""Requests in an engine's queue at which it is full: the default of `utilization-detector`."""
+_FULL_KV_USAGE = 0.8
+"""Share of an engine's KV cache at which it is full, likewise."""
+
+
+class UsualDetector(SaturationDetector[Parameters]):
+    """The detector of a configuration that names none: `utilization-detector` without a limit of age.
+
+    An endpoint whose numbers are unknown or old is not full for that reason, as llm-d-router has it: sheddable requests
+    to a pool without metrics pages, or with slow ones, are served.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="usual-detector")
+
+    def fullness(self, candidates: Candidates) -> Floats:
+        """Return the larger of `waiting / 5` and `kv_usage / 0.8`; unknown values are estimated from own requests."""
+        with np.errstate(over="ignore"):  # pages can claim any number
+            fullest: Floats = np.maximum(
+                expected_load(candidates, WAITING) / _FULL_QUEUE, expected_load(candidates, KV_USAGE) / _FULL_KV_USAGE
+            )
+        return fullest
+
+    def saturation(self, candidates: Candidates) -> float:
+        """Return the mean."""
+        with np.errstate(over="ignore"):
+            return super().saturation(candidates)
+
+
+def shed(request: Request, candidates: Candidates, detector: SaturationDetector[Any]) -> None:
+    """Raise SheddableDroppedError for a request of negative priority while the pool is saturated."""
+    if request.priority < 0 and saturation_of(detector, candidates).effective >= 1.0:
+        raise SheddableDroppedError
+
+
 _LONGEST_SECONDS = 0.05
-"""Time after which queues are looked at although nothing was heard: what is known of endpoints ages."""
+"""Longest time between two looks at the queues: known load of endpoints ages."""
 
 
 class QueueStatus(msgspec.Struct, frozen=True):
-    """What waits at one moment."""
+    """Waiting requests at one moment."""
 
     requests: int = 0
     size_bytes: int = 0
@@ -38,7 +84,7 @@ class Dispatcher:
         self._is_soon = False
         """Whether the timer is for the next turn."""
         self.latest = _NOBODY
-        """What waited when it was looked at last; at most 50 ms old, unless the event loop is late."""
+        """Status at the last look; at most 50 ms old, unless the event loop is late."""
 
     def arm(self) -> None:
         """Begin, unless it has begun; look in the next turn where one that came has left something to do."""
