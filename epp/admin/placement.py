@@ -11,7 +11,7 @@ from epp.admin.answers import AdminError, BadAdminRequestError, as_json
 from epp.admin.loop_calls import LoopCalls
 from epp.admin.routes import Route
 from epp.admin.simulate import SimulatedPicker
-from epp.clusters.placement.evaluation import ClusterTotal
+from epp.clusters.placement import ClusterTotal
 from epp.explain.simulating import error_of
 from epp.framework.arrays import Floats, Positions
 from epp.framework.cluster_arrays import ClusterIndex, Clusters

@@ -6,9 +6,8 @@ from typing import Any
 
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.inputs import InputProblem
-from epp.kube.access import KubeApi
-from epp.kube.errors import ApiError
-from epp.kube.listing import list_objects
+from epp.kube.access import ApiError, KubeApi
+from epp.kube.collection import list_objects
 from epp.kube.object_set import Decode, Item
 from epp.kube.resources import PODS, POLICIES, POOL_GROUP, Resource, pools, resource_of
 

@@ -6,9 +6,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from epp.kube.access import KubeApi
-from epp.kube.errors import ApiError
-from epp.kube.listing import ABSENT, list_objects
+from epp.kube.access import ApiError, KubeApi
+from epp.kube.collection import ABSENT, list_objects
 from epp.kube.object_set import Decode, Item
 from epp.kube.objects.base import Object, Part, convert
 from epp.kube.objects.core import Pod

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from epp.framework.inputs import IgnoredValue
-from epp.kube.objects.by_kind import ObjectsByKind
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.dra import ResourceClaim, ResourceSlice
-from epp.kube.objects.files.last_good import FileObjects
+from epp.kube.objects.inference import InferencePoolImport
+from epp.kube.objects.last_good import FileObjects, ObjectsByKind
 from epp.kube.objects.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from epp.kube.objects.ocm import (
     OCM,
@@ -20,7 +20,6 @@ from epp.kube.objects.ocm import (
     PlacementDecision,
 )
 from epp.kube.objects.placement import Placement
-from epp.kube.objects.pool_import import InferencePoolImport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

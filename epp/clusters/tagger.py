@@ -4,25 +4,27 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import structlog
+from msgspec import Meta
 
-from epp.clusters.cluster_status import ClusterStatuses, cluster_statuses
+from epp.clusters.cluster_status import ClusterStatuses, Evaluate, cluster_statuses
 from epp.clusters.hub import Hub
-from epp.clusters.parameters import ClusterTaggerParameters
-from epp.clusters.placement.evaluation import Explanation
-from epp.clusters.usage import USAGE_ITEMS, usage_scores
+from epp.clusters.placement import Explanation
+from epp.clusters.usage import USAGE_ITEMS, UsageItem, usage_scores
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
-from epp.framework.clusters import CLUSTER, cluster_of
+from epp.framework.clusters import CLUSTER, CLUSTER_LABELS, cluster_of
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, no_endpoint
+from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
+from epp.framework.plugin import Parameters
 from epp.framework.plugin_metrics import PluginMetric, Sample
 from epp.kube.objects.decode import CLUSTER_KINDS, Kinds, decode_object
-from epp.kube.objects.files.last_good import FileObjects
 from epp.kube.objects.followed import Change, FollowedObjects
+from epp.kube.objects.last_good import FileObjects
 
 _KINDS = tuple(ObjectKind(group, kind) for group, kind in sorted(CLUSTER_KINDS))
 _USAGE_KINDS = (
@@ -41,13 +43,49 @@ _NO_PODS = (
     "usageScores needs the pods of the cluster, and none is known: allow list and watch of pods in all namespaces, \
 or add the pods to the files"
 )
-
 _SCORES = PluginMetric(
     "cluster_scores", "Scores of clusters: valid, expired, or missing where a placement asks for them.", ("state",)
 )
 _PROBLEMS = PluginMetric("cluster_object_problems", "Values and objects on clusters that are not used.")
 
 _log = structlog.get_logger()
+
+
+class ClusterTaggerParameters(Parameters, frozen=True):
+    """Sources of objects, and what is computed of them."""
+
+    read_cluster: bool = True
+    """Read these objects from the Kubernetes cluster of the pool as well, where there is one, such as a hub: those that
+    are installed, and that the picker may list and watch. Of two objects with one name, the one in a file counts."""
+    paths: tuple[str, ...] = ()
+    """Files, or directories of files (.yaml, .yml, .json), with objects of a hub: AddOnPlacementScore, ManagedCluster,
+    ManagedClusterSet, ManagedClusterSetBinding, Placement, PlacementDecision, AdmissionCheck, MultiKueueCluster,
+    MultiKueueConfig, InferencePoolImport; with `usageScores` also Node, Pod, ResourceSlice and ResourceClaim of the
+    local cluster. A file can have several documents."""
+    watch_files: bool = True
+    """Apply new versions of the files as soon as they are written, all at once."""
+    missing_file_grace_period: str = "5m"
+    """Time for which the objects of a missing or empty file stay in effect: `0s` removes them at once."""
+    cluster: str = ""
+    """Name of the local cluster: that of endpoints without a cluster."""
+    cluster_labels: Annotated[tuple[str, ...], Meta(max_length=16)] = CLUSTER_LABELS
+    """Labels of an endpoint that name its cluster, where the endpoint itself has none; the first one that is there."""
+    evaluate: Evaluate = "auto"
+    """Evaluation of placements by this picker: of those without a PlacementDecision (`auto`), of all (`always`), or of
+    none (`never`)."""
+    usage_scores: bool = False
+    """Compute the scores `resource-usage-score` of the local cluster from its nodes and pods, where the hub has none.
+    In a cluster, this needs the right to list and watch pods and resource claims in all namespaces."""
+    usage_items: Mapping[str, UsageItem] = msgspec.field(default_factory=dict)
+    """Items of these scores, besides `cpu`, `mem`, `gpu` and `tpu`, or in place of those: each is two scores, with the
+    endings `NodeAvailable` and `ClusterAvailable`."""
+
+    def __post_init__(self) -> None:
+        """Check the duration; raises ValueError."""
+        try:
+            parse_duration(self.missing_file_grace_period)
+        except ValueError as error:
+            raise ValueError(f"missingFileGracePeriod: {error}") from None
 
 
 class _Usage(NamedTuple):

@@ -4,36 +4,84 @@
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.inputs import IgnoredValue
-from epp.hardware.classes.faults import device_expression, doubts_of
-from epp.hardware.dra.pools import DevicePool, PoolName, device_pools
-from epp.hardware.index import difference, reindexed
-from epp.hardware.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
-from epp.hardware.mig.vetting import vetted_claims
-from epp.hardware.placement_templates import placement_faults
+from epp.hardware.class_validation import device_expression, doubts_of
+from epp.hardware.dra_pools import DevicePool, PoolName, device_pools
+from epp.hardware.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes, vetted_claims
 from epp.hardware.selection.objectives import ignored_values
+from epp.hardware.tensor_fusion import placement_faults
 from epp.hardware.validation import Validation, gpus_of_node, may_have_slices
-from epp.kube.objects.by_kind import ObjectsByKind
+from epp.kube.objects.base import Object
 from epp.kube.objects.core import Node, Pod, PodReference
 from epp.kube.objects.costs import UnitCost, UnitCosts, VariantAutoscaling
 from epp.kube.objects.decode import KNOWN_GROUPS
 from epp.kube.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from epp.kube.objects.files.last_good import FileObjects
-from epp.kube.objects.gpu_pools import GpuPool, SchedulingConfigTemplate
 from epp.kube.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
+from epp.kube.objects.last_good import FileObjects, ObjectsByKind
 from epp.kube.objects.ocm import OCM
 from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
+from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
 
+O = TypeVar("O", bound=Object)  # noqa: E741  an object
+K = TypeVar("K", bound=Hashable)
 HOSTNAME = "kubernetes.io/hostname"
 _NOTHING: frozenset[str] = frozenset()
-
 _T = TypeVar("_T")
 _K = TypeVar("_K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(Generic[O]):
+    """Removed and added objects; for a changed object, both versions."""
+
+    gone: tuple[O, ...] = ()
+    new: tuple[O, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything changed."""
+        return bool(self.gone or self.new)
+
+
+def difference(before: Mapping[str, O], now: Mapping[str, O]) -> Difference[O]:
+    """Compare two moments by identity: an object is decoded again when it changes."""
+    return Difference(
+        tuple(each for name, each in before.items() if now.get(name) is not each),
+        tuple(each for name, each in now.items() if before.get(name) is not each),
+    )
+
+
+def reindexed(
+    index: Mapping[K, tuple[O, ...]], changes: Difference[O], keys: Callable[[O], AbstractSet[K]]
+) -> Mapping[K, tuple[O, ...]]:
+    """Return the index after the changes: objects by each of their keys, those of one key in the order of their ids."""
+    if not changes:
+        return index
+    gone: defaultdict[K, set[int]] = defaultdict(set)
+    new: defaultdict[K, list[O]] = defaultdict(list)
+    for each in changes.gone:
+        for key in keys(each):
+            gone[key].add(id(each))
+    for each in changes.new:
+        for key in keys(each):
+            new[key].append(each)
+    found = dict(index)
+    for key, ids in gone.items():
+        kept = tuple(each for each in found.pop(key, ()) if id(each) not in ids)
+        if kept:
+            found[key] = kept
+    for key, added in new.items():
+        members = (*found.get(key, ()), *added)
+        found[key] = members if len(members) == 1 else tuple(sorted(members, key=_id))
+    return found
+
+
+def _id(each: Object) -> str:
+    return each.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports on a cluster: slices that still fit on each GPU, and devices of each class."""
+"""Reports on a cluster: slices that still fit on each GPU, devices of each class, and unknown facts."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import floor
@@ -7,18 +7,59 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.hardware.classes.matching import Evidence, matching_classes
-from epp.hardware.classes.pci import pci_of
-from epp.hardware.index import difference
-from epp.hardware.inventory import Inventory
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
+from epp.hardware.class_matching import Evidence, matching_classes, pci_of
+from epp.hardware.inventory import Inventory, difference
 from epp.hardware.labels import facts_from_labels, with_label_aliases
 from epp.hardware.mig import mig_gpu
-from epp.hardware.mig.layouts import Placed, more_that_fit
+from epp.hardware.mig.profile import Placed, more_that_fit
 from epp.hardware.resources import resource_key, resource_requests
 from epp.kube.objects.core import Node, Pod
 
+_DECLARE = "under accelerator in the endpoint list, or in an override"
+_REMEDIES: Mapping[str, str] = {
+    "accelerator": f"no known resource, label, claim or class: write an AcceleratorClass, or class {_DECLARE}",
+    "model": f"no label, machine type or class names it: write an AcceleratorClass, or class {_DECLARE}",
+    "count": f"the pod is not known, or others share its node: write count {_DECLARE}",
+    "memory": f"no label, class or row of the catalogue: write memory {_DECLARE}, or capabilities.memoryGB in an "
+    "AcceleratorClass",
+    "TFLOPS": "no class and no row of the catalogue: write capabilities.performance in an AcceleratorClass, or "
+    "fp16TFlops in the file of gpuCatalogue",
+    "price": f"no class, variant, node or file of prices: give --prices FILE, or write cost.perHour in an "
+    f"AcceleratorClass, or costPerHour {_DECLARE}",
+}
 Fit = Mapping[str, Mapping[str, Mapping[str, int]]]
 """Number of slices that still fit, if all are of one profile: by node, UUID of the GPU, profile."""
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """A fact that no source has."""
+
+    fact: str
+    """accelerator, model, count, memory, TFLOPS or price."""
+    remedy: str
+
+
+def missing_of(tag: AcceleratorTag) -> tuple[Missing, ...]:
+    """Return what is not known of the accelerators; nothing for an endpoint without any."""
+    return tuple(Missing(fact, _REMEDIES[fact]) for fact in _facts(tag))
+
+
+def _facts(tag: AcceleratorTag) -> Iterator[str]:
+    if tag.kind is AcceleratorKind.CPU:
+        return
+    if tag.kind is AcceleratorKind.UNKNOWN:
+        yield "accelerator"
+    elif not tag.model and not tag.product:
+        yield "model"
+    if not tag.count:
+        yield "count"
+    if tag.memory_bytes is None:
+        yield "memory"
+    if not tag.tflops():
+        yield "TFLOPS"
+    if tag.cost_per_hour() is None:
+        yield "price"
 
 
 class ClassTotal(msgspec.Struct, frozen=True, kw_only=True):

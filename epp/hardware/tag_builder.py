@@ -11,37 +11,38 @@ from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKi
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters
 from epp.framework.snapshot import NODE_NAME
-from epp.hardware.catalogue import CATALOGUE, Catalogue
-from epp.hardware.catalogue.instance_types import InstanceType
-from epp.hardware.catalogue.products import features_of
-from epp.hardware.classes.matching import Evidence, matching_classes
-from epp.hardware.classes.pci import pci_of
-from epp.hardware.dra.devices import Allocated, allocated_devices, claims_of, resource_keys
+from epp.hardware.catalogue import CATALOGUE, Catalogue, InstanceType, features_of
+from epp.hardware.class_matching import Evidence, matching_classes, pci_of
+from epp.hardware.dra_devices import Allocated, allocated_devices, claims_of, resource_keys
 from epp.hardware.facts import Facts, Merged, Rank, merge
-from epp.hardware.facts.classes import class_facts
 from epp.hardware.facts.declared import (
     ENDPOINT_LIST,
     AcceleratorOverride,
     Declared,
+    class_facts,
     class_on_pod,
     declared_facts,
     override_source,
 )
 from epp.hardware.facts.dra import dra_facts
-from epp.hardware.facts.frozen import frozen_facts
 from epp.hardware.facts.instaslice import instaslice_facts
-from epp.hardware.facts.listed_prices import devices_of_machine, listed_prices, with_listed_prices
 from epp.hardware.facts.merge import DrainOrIgnore, PassOrDrain
-from epp.hardware.facts.pod import cpu_facts, endpoint_facts, pod_facts
-from epp.hardware.facts.prices import CostUnit, cost_facts, cost_warnings
-from epp.hardware.facts.surroundings import Surroundings, surroundings_of
+from epp.hardware.facts.pod import cpu_facts, endpoint_facts, frozen_facts, pod_facts
+from epp.hardware.facts.prices import (
+    CostUnit,
+    cost_facts,
+    cost_warnings,
+    devices_of_machine,
+    listed_prices,
+    with_listed_prices,
+)
 from epp.hardware.facts.tensor_fusion import DOMAIN, tensor_fusion_facts, tensor_fusion_gpus
 from epp.hardware.inventory import Inventory
 from epp.hardware.labels import NodeFacts, facts_from_labels, spot_from_labels, with_label_aliases
 from epp.hardware.mig import is_unknown_slice
-from epp.hardware.placements import Placements
 from epp.hardware.prices import PriceList
 from epp.hardware.resources import ResourceRequest, possible, resource_key, resource_requests
+from epp.hardware.surroundings import Placements, Surroundings, surroundings_of
 from epp.hardware.validation import IGNORED, gpus_of_node
 from epp.kube.objects.ome import AcceleratorClass
 

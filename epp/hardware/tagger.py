@@ -19,14 +19,14 @@ from epp.framework.inputs import InputState
 from epp.framework.plugin_metrics import PluginMetric, Sample
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.hardware.affected_endpoints import concerns_of
-from epp.hardware.classes.faults import object_faults
+from epp.hardware.class_validation import object_faults
 from epp.hardware.facts import Merged
-from epp.hardware.files.tables import Tables
 from epp.hardware.inventory import Inventory
-from epp.hardware.mig.possible import profile_fault
-from epp.hardware.quotas import QUOTA_METRICS, quota_samples
+from epp.hardware.mig.partition import profile_fault
 from epp.hardware.reports import ClassTotals
+from epp.hardware.tables import Tables
 from epp.hardware.tag_builder import TagBuilder, TaggerOptions
+from epp.hardware.tensor_fusion import QUOTA_METRICS, quota_samples
 from epp.kube.objects.decode import ALL_KINDS, CLUSTER_KINDS, SCORER_KINDS, decode_object
 from epp.kube.objects.followed import Change, FollowedObjects
 from epp.kube.objects.inference import INFERENCE_KINDS

@@ -10,12 +10,10 @@ from typing import NamedTuple, cast
 import msgspec
 
 from epp.hardware.labels import facts_from_labels
-from epp.hardware.labels.gpus import gpus_by_labels
-from epp.hardware.mig.possible import profile_fault
-from epp.hardware.mig.slices import SliceNode
-from epp.hardware.mig.vetting import Doubt, NodeGpus, vetted_claim
+from epp.hardware.labels.node import gpus_by_labels
+from epp.hardware.mig.partition import profile_fault
+from epp.hardware.mig.slices import ANNOTATION, Doubt, NodeGpus, SliceNode, annotated_claims, vetted_claim
 from epp.hardware.resources import profile_of
-from epp.hardware.slice_annotation import ANNOTATION, annotated_claims
 from epp.kube.objects.base import quantity_of
 from epp.kube.objects.core import Container, Node, Pod
 from epp.kube.objects.dra import ResourceSlice, SliceDevice

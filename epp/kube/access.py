@@ -11,8 +11,7 @@ import msgspec
 import structlog
 
 from epp.framework.errors import ConfigurationError
-from epp.kube.configuration import SERVICE_ACCOUNT, client_of, credential_errors, read_config
-from epp.kube.errors import ApiUnreachableError, error_of, reason_of
+from epp.kube.configuration import SERVICE_ACCOUNT, client_of, credential_errors, read_config, reason_of
 
 if TYPE_CHECKING:
     import httpx2
@@ -28,6 +27,41 @@ _ERROR_STATUS = 400
 _UNAUTHORIZED = 401
 
 _log = structlog.get_logger()
+
+
+class ApiUnreachableError(Exception):
+    """The API server did not answer: no connection, TLS refused, time ran out, or no valid credentials."""
+
+
+class ApiError(Exception):
+    """The API server answered with an error."""
+
+    def __init__(self, status: int, reason: str = "", message: str = "", *, retry_after: float = 0.0) -> None:
+        super().__init__(message or reason or f"HTTP status {status}")
+        self.status = status
+        """The HTTP status, or the code of the Status object in a watch."""
+        self.reason = reason
+        """One word of Kubernetes, such as Forbidden or Expired."""
+        self.retry_after = retry_after
+        """Seconds that the server asks to wait; 0 where it does not say."""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    """A Status object, as far as it is read."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+def error_of(status: int, body: bytes, retry_after: str = "") -> ApiError:
+    """Return the error in the body of an answer, or of an event; a body that is no Status says nothing more."""
+    try:
+        found = msgspec.json.decode(body, type=_Status)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = _Status()
+    seconds = float(retry_after) if retry_after.isdecimal() else 0.0
+    return ApiError(found.code or status, found.reason, found.message[:1000], retry_after=seconds)
 
 
 class KubeApi:

@@ -9,9 +9,8 @@ from enum import StrEnum
 import msgspec
 
 from epp.framework.errors import ConfigurationError
-from epp.kube.access import KubeApi
-from epp.kube.errors import ApiError, ApiUnreachableError
-from epp.kube.listing import ABSENT, first_page
+from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
+from epp.kube.collection import ABSENT, first_page
 from epp.kube.needs import Importance, Need
 from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, REWRITES, Resource
 

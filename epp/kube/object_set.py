@@ -10,7 +10,7 @@ import structlog
 
 from epp.framework.faults import described
 from epp.framework.inputs import InputProblem
-from epp.kube.errors import ApiError, error_of
+from epp.kube.access import ApiError, error_of
 from epp.kube.resources import Resource
 
 T = TypeVar("T")
@@ -88,6 +88,7 @@ _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_list = msgspec.json.Decoder(_List).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_document = msgspec.json.Decoder(dict[str, object]).decode
+
 _log = structlog.get_logger()
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 

@@ -10,8 +10,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from epp.framework.clock import Clock
-from epp.kube.access import KubeApi
-from epp.kube.errors import ApiError, ApiUnreachableError
+from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
 from epp.kube.resources import REVIEWS
 
 ALLOWED_SECONDS, REFUSED_SECONDS = 60.0, 10.0

@@ -11,10 +11,9 @@ import structlog
 
 from epp.framework.clock import Clock
 from epp.framework.inputs import InputProblem
-from epp.kube.access import KubeApi
-from epp.kube.errors import ApiError, ApiUnreachableError
+from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
+from epp.kube.collection import Place
 from epp.kube.object_set import EXPIRED, Decode, Delta, Item, ObjectSet, T
-from epp.kube.place import Place
 from epp.kube.resources import Resource
 
 _PAGE = 500

@@ -14,17 +14,15 @@ from epp.framework.accelerators.tag import (
     Routability,
     Sharing,
 )
-from epp.hardware.catalogue import Catalogue, Product
-from epp.hardware.catalogue.lookup import same_size
-from epp.hardware.dra.devices import Allocated, health_of
-from epp.hardware.dra.pools import taints_of
-from epp.hardware.dra.shares import Share, consumed_share, device_memory, share_of
+from epp.hardware.catalogue import Catalogue, Product, same_size
+from epp.hardware.dra_devices import Allocated, Share, consumed_share, device_memory, health_of, share_of
+from epp.hardware.dra_pools import taints_of
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.merge import DrainOrIgnore
-from epp.hardware.facts.surroundings import Surroundings
 from epp.hardware.inventory import Inventory
 from epp.hardware.labels.reading import PCI_DEVICES
 from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, partition_of
+from epp.hardware.surroundings import Surroundings
 
 STALE = "epp/stale"
 """Attribute: true if the description of the devices is from an older generation of their pool."""

@@ -14,13 +14,11 @@ from epp.framework.accelerators.tag import (
 )
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.merge import DrainOrIgnore, PassOrDrain
-from epp.hardware.facts.surroundings import Surroundings
 from epp.hardware.inventory import Inventory
 from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, parse_mig_profile, partition_of
-from epp.hardware.mig.slices import SliceClaim, SliceNode
-from epp.hardware.mig.vetting import vetted_claim
+from epp.hardware.mig.slices import SliceClaim, SliceNode, annotated_claims, vetted_claim
 from epp.hardware.resources import SLICER_DOMAINS, ResourceRequest
-from epp.hardware.slice_annotation import annotated_claims
+from epp.hardware.surroundings import Surroundings
 from epp.hardware.validation import gpus_of_node
 
 SLICE = "epp/slice"

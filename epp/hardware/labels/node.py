@@ -6,23 +6,36 @@ from collections.abc import Mapping
 import msgspec
 
 from epp.framework.accelerators.tag import Partition
-from epp.hardware.catalogue import CATALOGUE, Catalogue
-from epp.hardware.catalogue.instance_types import InstanceType, find_instance_type
+from epp.hardware.catalogue import CATALOGUE, Catalogue, InstanceType, find_instance_type
 from epp.hardware.facts import Facts
-from epp.hardware.labels.amd import read_amd
-from epp.hardware.labels.clouds import read_clouds
-from epp.hardware.labels.gke import read_gke_gpu, read_gke_tpu
-from epp.hardware.labels.intel import read_intel
-from epp.hardware.labels.npus import read_ascend, read_gaudi
+from epp.hardware.labels.clouds import read_clouds, read_gke_gpu, read_gke_tpu
 from epp.hardware.labels.nvidia import read_nvidia
+from epp.hardware.labels.other_vendors import read_amd, read_ascend, read_gaudi, read_intel
 from epp.hardware.labels.reading import (
     INSTANCE_TYPE_LABELS,
     Reading,
     common_facts,
     read_pci,
 )
+from epp.hardware.mig.slices import NodeGpus
 
+_PRODUCT, _MEMORY, _GKE = "nvidia.com/gpu.product", "nvidia.com/gpu.memory", "cloud.google.com/gke-accelerator"
+_MIB = 2**20
 _READERS = (read_nvidia, read_gke_gpu, read_gke_tpu, read_amd, read_intel, read_gaudi, read_ascend)
+
+
+def gpus_by_labels(labels: Mapping[str, str]) -> NodeGpus:
+    """Return the GPU that the labels name: by its product, or by the machine type; none if they name none."""
+    product = labels.get(_PRODUCT, "").strip()
+    memory = labels.get(_MEMORY, "").strip()
+    if product:
+        of_slice = "-mig-" in product.lower()  # so is its memory
+        known = not of_slice and memory.isascii() and memory.isdecimal() and len(memory) < len(str(2**63))
+        return NodeGpus(((product, int(memory) * _MIB if known else None),))
+    if named := labels.get(_GKE, "").strip():
+        return NodeGpus(((named, None),))
+    machine = find_instance_type(next((labels[key] for key in INSTANCE_TYPE_LABELS if labels.get(key)), ""))
+    return NodeGpus() if machine is None else NodeGpus(((machine.product, None),))
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):

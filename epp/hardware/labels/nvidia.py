@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
 from epp.framework.quantities import exact_quantity
-from epp.hardware.catalogue import CATALOGUE, Catalogue
-from epp.hardware.catalogue.products import family_of, features_of
+from epp.hardware.catalogue import CATALOGUE, Catalogue, family_of, features_of
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.labels.reading import LabelReader, Reading
 from epp.hardware.mig import UNKNOWN_SLICE, MigProfile, mig_gpu, parse_mig_profile, partition_of
-from epp.hardware.mig.possible import profile_fault
+from epp.hardware.mig.partition import profile_fault
 
 MIB = 2**20
 _MOST_MEMORY = 2**46

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG slices allocated to pods by InstaSlice, and the nodes that it manages: both generations in one form."""
+"""MIG slices allocated to pods by InstaSlice, without profiles and placements that their GPU cannot have."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from epp.framework.accelerators.mig_names import canonical_mig_name
 from epp.framework.accelerators.tag import Routability
+from epp.hardware.mig.partition import mig_gpu, placement_fault, profile_fault
 from epp.hardware.mig.profile import parse_mig_profile
-from epp.kube.objects.base import Condition, condition_of
-from epp.kube.objects.core import PodReference
+from epp.kube.objects.base import Condition, condition_of, convert
+from epp.kube.objects.core import Pod, PodReference
 from epp.kube.objects.instaslice import (
     AllocationClaim,
+    ClaimSpec,
     Instaslice,
     NodeAccelerator,
     NodeGpu,
@@ -21,6 +24,10 @@ from epp.kube.objects.instaslice import (
 
 _GONE = frozenset({"deleting", "deleted"})
 _BEFORE_USE = frozenset({"created", "processing"})
+_LEAVING = frozenset({"orphaned", "deleting", "deleted"})
+Doubt = tuple[str, str]
+"""Source or name of an object, and field, value and remedy of what is left out of it."""
+ANNOTATION = "mig.das.com/allocation"
 
 
 class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,4 +167,126 @@ def _node(source: str, name: str, resources: NodeResources, conditions: tuple[Co
         reason="" if ready is None else ready.reason,
         boot_id=resources.boot_id,
         profiles=frozenset(canonical_mig_name(text) or text for text in resources.profiles),
+    )
+
+
+class NodeGpus(msgspec.Struct, frozen=True):
+    """Names and memory of the GPUs of a node, as far as they are known."""
+
+    products: tuple[tuple[str, int | None], ...] = ()
+    profiles: frozenset[str] = frozenset()
+    """MIG profiles that the node says it can have."""
+
+    def fault_of(self, profile: str) -> str:
+        """Return why none of the GPUs can have the profile; empty if one can, or may."""
+        parsed = parse_mig_profile(profile)
+        if parsed is not None and parsed.name in self.profiles:
+            return ""
+        faults = [profile_fault(profile, *product) for product in self.products] or [profile_fault(profile)]
+        return faults[0] if all(faults) else ""
+
+
+def vetted_claims(
+    claims: Iterable[SliceClaim], nodes: Mapping[str, SliceNode], gpus_of: Callable[[str], NodeGpus]
+) -> tuple[tuple[SliceClaim, ...], tuple[Doubt, ...]]:
+    """Return each slice once, without profiles and placements that are impossible, and what was left out.
+
+    `gpus_of` returns the GPUs of a node by its labels, for GPUs without a name. Of two slices at the same place, the
+    one that is not in use loses its placement.
+    """
+    doubts: list[Doubt] = []
+    found = without_duplicates([_vetted(claim, nodes.get(claim.node), gpus_of, doubts) for claim in claims])
+    by_gpu: defaultdict[tuple[str, str], list[SliceClaim]] = defaultdict(list)
+    for claim in found:
+        if claim.gpu_uuid and claim.start is not None and claim.occupies and not _is_leaving(claim):
+            by_gpu[claim.node, claim.gpu_uuid].append(claim)
+    moved = {id(claim) for members in by_gpu.values() for claim in _overlapping(members, doubts)}
+    return tuple(_unplaced(claim) if id(claim) in moved else claim for claim in found), tuple(doubts)
+
+
+def vetted_claim(claim: SliceClaim, node: SliceNode | None, others: NodeGpus) -> tuple[SliceClaim, tuple[Doubt, ...]]:
+    """Return the slice without an impossible profile or placement, and what was left out."""
+    doubts: list[Doubt] = []
+    return _vetted(claim, node, lambda _: others, doubts), tuple(doubts)
+
+
+def _vetted(
+    claim: SliceClaim, node: SliceNode | None, gpus_of: Callable[[str], NodeGpus], doubts: list[Doubt]
+) -> SliceClaim:
+    gpu = None if node is None else node.gpu(claim.gpu_uuid)
+    named = gpu is not None and bool(gpu.gpu_name)
+    gpus = NodeGpus(((gpu.gpu_name, gpu.memory_bytes),)) if gpu is not None and named else gpus_of(claim.node)
+    if node is not None:
+        gpus = msgspec.structs.replace(gpus, profiles=node.profiles)
+    if claim.profile and (fault := gpus.fault_of(claim.profile)):
+        doubts.append((claim.source, f"{claim.profile_field} {fault}"))
+        claim = msgspec.structs.replace(claim, profile="")
+    if claim.start is None or claim.size is None:
+        return claim
+    layout = mig_gpu(*gpus.products[0]) if len(gpus.products) == 1 else None
+    if fault := placement_fault(claim.start, claim.size, parse_mig_profile(claim.profile), layout):
+        doubts.append((claim.source, f"{claim.placement_field} {fault}"))
+        return _unplaced(claim)
+    return claim
+
+
+def _overlapping(claims: Sequence[SliceClaim], doubts: list[Doubt]) -> list[SliceClaim]:
+    """Return the slices of one GPU to drop because they overlap. Slices in use stay, then the first by name."""
+    taken: dict[int, SliceClaim] = {}
+    found: list[SliceClaim] = []
+    for claim in sorted(claims, key=_by_trust):
+        slots = range(claim.start or 0, (claim.start or 0) + (claim.size or 0))
+        other = next((taken[slot] for slot in slots if slot in taken), None)
+        if other is None:
+            taken.update(dict.fromkeys(slots, claim))
+        elif not _same_slice(claim, other):
+            shown = f"{{size: {claim.size}, start: {claim.start}}}"
+            remedy = f"where {other.source} is: write free memory slots, or delete one of the two"
+            doubts.append((claim.source, f"{claim.placement_field} is {shown}, {remedy}"))
+            found.append(claim)
+    return found
+
+
+def _by_trust(claim: SliceClaim) -> tuple[bool, bool, str, str]:
+    in_use = claim.routability(pod_ready=False) is Routability.ROUTABLE
+    return not claim.sound, not in_use, claim.source, claim.pod.uid
+
+
+def _same_slice(one: SliceClaim, other: SliceClaim) -> bool:
+    """Return whether both describe one slice of one pod."""
+    return (one.start, one.size) == (other.start, other.size) and not one.pod.keys.isdisjoint(other.pod.keys)
+
+
+def _is_leaving(claim: SliceClaim) -> bool:
+    return not _LEAVING.isdisjoint(claim.state.split("+"))
+
+
+def _unplaced(claim: SliceClaim) -> SliceClaim:
+    return msgspec.structs.replace(claim, start=None, size=None)
+
+
+def annotated_claims(pod: Pod, node: str) -> tuple[SliceClaim, ...]:
+    """Return the slices in the annotation; `node` is that of the pod. Raises ValueError if it cannot be read."""
+    text = pod.metadata.annotations.get(ANNOTATION, "")
+    if not text:
+        return ()
+    try:
+        entries = msgspec.json.decode(text, type=list[dict[str, object]])
+    except msgspec.DecodeError:
+        raise ValueError("it is no list of claims: write JSON as the device plugin does") from None
+    specs = [convert(entry.get("spec", entry), ClaimSpec, f"[{index}]") for index, entry in enumerate(entries)]
+    return tuple(
+        SliceClaim(
+            source=f"annotation {ANNOTATION}",
+            pod=spec.pod_ref,
+            profile=spec.profile,
+            gpu_uuid=spec.gpu_uuid,
+            node=spec.nodename or node,
+            start=None if spec.mig_placement is None else spec.mig_placement.start,
+            size=None if spec.mig_placement is None else spec.mig_placement.size,
+            profile_field=f"[{index}].profile",
+            placement_field=f"[{index}].migPlacement",
+            state="inUse",
+        )
+        for index, spec in enumerate(specs)
     )

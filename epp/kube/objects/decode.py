@@ -17,7 +17,6 @@ from epp.kube.objects.dra import (
     read_resource_slice,
 )
 from epp.kube.objects.dynamic_scoring import DYNAMIC_SCORING, read_dynamic_scorer, read_dynamic_scoring_config
-from epp.kube.objects.gpu_pools import GpuPool, SchedulingConfigTemplate
 from epp.kube.objects.inference import (
     GROUP,
     LEGACY_GROUP,
@@ -25,6 +24,7 @@ from epp.kube.objects.inference import (
     read_inference_model_rewrite,
     read_inference_objective,
     read_inference_pool,
+    read_pool_import,
 )
 from epp.kube.objects.instaslice import Instaslice, read_allocation_claim, read_node_accelerator
 from epp.kube.objects.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
@@ -38,9 +38,8 @@ from epp.kube.objects.ocm import (
 )
 from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.kube.objects.ome_services import read_cluster_serving_runtime, read_inference_service, read_serving_runtime
-from epp.kube.objects.placement_decoding import read_placement
-from epp.kube.objects.pool_import import read_pool_import
-from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
+from epp.kube.objects.placement import read_placement
+from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
 
 Kinds: TypeAlias = frozenset[tuple[str, str]]
 """Group and kind of each."""

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of conversion in the form `field is value: remedy`."""
+"""Errors in the fields of an object, in the form `field is value: remedy`."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -23,6 +25,7 @@ _REMEDIES = {
 _SHOWN_CHARACTERS = 60
 
 Convert = Callable[[Any], object]
+_MOST_FAULTS = 20
 
 
 def explain(error: msgspec.ValidationError, data: object, convert: Convert, place: str) -> str:
@@ -95,6 +98,8 @@ def _with_one_key(data: Any, path: list[str | int], key: str) -> Any:
 
 
 def _shown(value: object) -> str:
+    if value is None:
+        return "missing"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
@@ -103,3 +108,59 @@ def _shown(value: object) -> str:
         return "a list"
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+class Faults:
+    """Impossible values of one object: field, value and remedy of each."""
+
+    def __init__(self) -> None:
+        self._found: list[str] = []
+        self._left_out = 0
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """All of them, the first twenty in words."""
+        more = (f"{self._left_out} further values are impossible as well",) if self._left_out else ()
+        return (*self._found, *more)
+
+    def add(self, field: str, value: object, remedy: str) -> None:
+        """Note a value."""
+        if len(self._found) < _MOST_FAULTS:
+            self._found.append(f"{field} is {_shown(value)}: {remedy}")
+        else:
+            self._left_out += 1
+
+    def number(self, field: str, value: object, low: float, high: float) -> float | None:
+        """Return a number within limits; None, with a fault, for anything else."""
+        usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if usable and isinstance(value, (int, float)) and low <= value <= high:
+            return float(value)
+        self.add(field, value, f"write a number from {low:g} to {high:g}")
+        return None
+
+    def count(self, field: str, value: object, least: int = 0) -> int | None:
+        """Return a whole number; None, with a fault, for anything else."""
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31:
+            return value
+        self.add(field, value, f"write a whole number of at least {least}")
+        return None
+
+    def time(self, field: str, value: object) -> float | None:
+        """Return seconds since the epoch; None for no value, and with a fault for what is no date."""
+        if value is None or value == "":
+            return None
+        if isinstance(value, str):
+            try:
+                found = datetime.fromisoformat(value)
+                return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+            except (ValueError, OverflowError):
+                pass
+        self.add(field, value, "write a date such as 2030-01-01T00:00:00Z")
+        return None
+
+    def choice(self, field: str, value: object, choices: tuple[str, ...]) -> str | None:
+        """Return one of the words; None, with a fault, for anything else."""
+        if isinstance(value, str) and value in choices:
+            return value
+        self.add(field, value, f"write {' or '.join(choices)}")
+        return None

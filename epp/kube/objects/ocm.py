@@ -10,7 +10,7 @@ import msgspec
 from epp.framework.clusters import MOST_SCORE, ClusterTaint, TaintEffect
 from epp.kube.objects.base import ClusterObject, Condition, Metadata, Object, Part, convert, quantity_of
 from epp.kube.objects.core import MatchExpression
-from epp.kube.objects.faults import Faults
+from epp.kube.objects.field_errors import Faults
 
 OCM = "cluster.open-cluster-management.io"
 CLUSTER_SET_LABEL = f"{OCM}/clusterset"

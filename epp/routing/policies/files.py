@@ -9,9 +9,9 @@ import structlog
 
 from epp.framework.clock import Clock
 from epp.framework.inputs import InputProblem, InputState
-from epp.kube.objects.files.last_good import FileObjects, ObjectVersions
-from epp.kube.objects.files.source import ObjectSource
+from epp.kube.objects.followed import ObjectSource
 from epp.kube.objects.inference import POLICY_KINDS, rewrite_faults
+from epp.kube.objects.last_good import FileObjects, ObjectVersions
 from epp.routing.director.policies import PoolPolicies
 from epp.routing.policies.build import BuiltPolicies, PoolIdentity, build_policies
 

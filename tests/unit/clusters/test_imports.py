@@ -11,7 +11,7 @@ from epp.framework.clusters import CLUSTER
 from epp.framework.endpoint import Endpoint
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
-from epp.kube.objects.pool_import import read_pool_import
+from epp.kube.objects.inference import read_pool_import
 from epp.plugins.clusters.placement import PlacementFilter
 
 HEAD = {

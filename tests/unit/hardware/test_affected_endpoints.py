@@ -13,8 +13,8 @@ from epp.framework.endpoint import Endpoint
 from epp.hardware.affected_endpoints import concerns_of
 from epp.hardware.inventory import Inventory
 from epp.hardware.tag_builder import TagBuilder
-from epp.kube.objects.cluster_objects import ClusterObjects
 from epp.kube.objects.decode import decode_object
+from epp.kube.objects.followed import ClusterObjects
 
 PODS = {"a": "n1", "b": "n1", "c": "n2"}
 """Pods and their nodes, which never change."""

@@ -18,7 +18,7 @@ from epp.framework.testing import candidates
 from epp.hardware.inventory import Inventory
 from epp.hardware.selection.producer import AcceleratorSelectionProducer
 from epp.kube.objects.decode import decode_object
-from epp.kube.objects.files.source import ObjectSource
+from epp.kube.objects.followed import ObjectSource
 
 GIB = 2**30
 POOL = candidates(labels=[{}, {}])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from epp.framework import ManualClock
-from epp.kube.errors import ApiError, ApiUnreachableError
+from epp.kube.access import ApiError, ApiUnreachableError
 from epp.kube.reviews import ALLOWED_SECONDS, KEPT_SECONDS, REFUSED_SECONDS, NoVerdictError, TokenReviews, Verdict
 
 PATH = "/metrics"

@@ -9,10 +9,9 @@ from decoding import decode
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.costs import UnitCosts, VariantAutoscaling
 from epp.kube.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from epp.kube.objects.gpu_pools import SchedulingConfigTemplate
 from epp.kube.objects.instaslice import AllocationClaim, NodeAccelerator
 from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
+from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
 
 GIB = 2**30
 

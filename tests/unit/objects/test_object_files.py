@@ -6,7 +6,7 @@ import os
 import pytest
 
 from epp.framework import ConfigurationError
-from epp.kube.objects.files.reading import ObjectFiles, parse
+from epp.kube.objects.files import ObjectFiles, parse
 
 
 def read(*paths) -> dict[str, tuple[object, ...] | str]:

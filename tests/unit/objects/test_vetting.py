@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.kube.objects.base import Object
-from epp.kube.objects.cluster_objects import ClusterObjects
 from epp.kube.objects.decode import decode_object, kinds_without_use
-from epp.kube.objects.files.last_good import FileObjects
-from epp.kube.objects.vetting import vetted
+from epp.kube.objects.followed import ClusterObjects
+from epp.kube.objects.last_good import FileObjects
+from epp.kube.objects.limits import vetted
 
 OME, TF, DRA = "ome.io/v1beta1", "tensor-fusion.ai/v1", "resource.k8s.io/v1"
 GPUS_OF_FIRST = "spec.containers[0].resources.limits[nvidia.com/gpu]"

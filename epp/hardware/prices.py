@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Price lists of users: files with prices of accelerators and machines, and the prices of one endpoint."""
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import msgspec
+
+from epp.framework.hints import hint_at
+from epp.hardware.catalogue import CATALOGUE, Catalogue, Product
+from epp.hardware.rows import Row, Rows, read_rows
+from epp.runtime.last_good_file import ParsedFile
+
+PricedUnit: TypeAlias = Literal["device", "machine"]
+"""One whole accelerator, or a machine with all of its accelerators."""
+_MOST_DOLLARS = 1e6
+_MOST_DEVICES = 4096
+_CONDITIONS = ("accelerator", "class", "instanceType", "region")
+_PRICES = ("perHour", "spotPerHour")
+_FIELDS = (*_CONDITIONS, "per", "devices", *_PRICES)
+_FORM = "write prices: with a list of entries, such as - {accelerator: h100, perHour: 4.25}"
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True):
+    """Prices in US dollars an hour, and the endpoints that have them: all of its conditions must hold."""
+
+    line: int
+    """Of the file, for messages."""
+    accelerator: str = ""
+    """Product or model, by any name that the catalogue finds: `h100`, `NVIDIA-A100-SXM4-80GB`."""
+    accelerator_class: str = ""
+    """Name of an AcceleratorClass."""
+    instance_type: str = ""
+    """Machine type, such as `p5.48xlarge`."""
+    region: str = ""
+    """Empty for everywhere."""
+    per: PricedUnit = "device"
+    devices: int | None = None
+    """Accelerators of a machine; None to take the number of its type or node."""
+    per_hour: float | None = None
+    """On demand."""
+    spot_per_hour: float | None = None
+
+    @property
+    def title(self) -> str:
+        """The conditions, for provenance: `p5.48xlarge in us-east-1`."""
+        named = f"AcceleratorClass {self.accelerator_class}" if self.accelerator_class else ""
+        what = " with ".join(text for text in (self.instance_type, named, self.accelerator) if text)
+        return f"{what} in {self.region}" if self.region else what
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an endpoint that prices depend on."""
+
+    product: Product | None = None
+    """Of the catalogue."""
+    names: tuple[str, ...] = ()
+    """Product and model as their sources spell them."""
+    classes: tuple[str, ...] = ()
+    """AcceleratorClasses that match, the primary one first."""
+    instance_type: str = ""
+    region: str = ""
+    devices: int | None = None
+    """Whole accelerators of the machine; None if unknown."""
+
+
+class Listed(NamedTuple):
+    """A price of one whole accelerator, and its source."""
+
+    per_hour: float
+    source: str
+    """`prices.yaml: p5.48xlarge in us-east-1`."""
+
+
+class Quote(NamedTuple):
+    """Prices of one whole accelerator of an endpoint; None for none."""
+
+    per_hour: Listed | None = None
+    spot_per_hour: Listed | None = None
+    remark: str = ""
+    """Why an entry for this hardware is not used, with the remedy; empty where a price was found."""
+
+
+class _Terms(NamedTuple):
+    """An entry, and the accelerators that it is for."""
+
+    price: Price
+    products: frozenset[str]
+    """Names of products; empty for one that the catalogue does not have."""
+
+    def fits(self, place: Place) -> bool:
+        """Return whether all conditions but the region hold."""
+        price = self.price
+        return (
+            (not price.instance_type or price.instance_type.lower() == place.instance_type.lower())
+            and (not price.accelerator_class or price.accelerator_class in place.classes)
+            and (not price.accelerator or self._is_accelerator_of(place))
+        )
+
+    def _is_accelerator_of(self, place: Place) -> bool:
+        if self.products:
+            return place.product is not None and place.product.name in self.products
+        return _key(self.price.accelerator) in map(_key, place.names)
+
+    def rank(self, place: Place) -> tuple[object, ...]:
+        """Return the sort key among the entries that fit, the most specific first.
+
+        An entry with a machine type goes first, then one with a class (the primary class before others), then one with
+        an accelerator (that names fewer products), then one with a region.
+        """
+        price = self.price
+        return (
+            not price.instance_type,
+            not price.accelerator_class,
+            place.classes.index(price.accelerator_class) if price.accelerator_class else 0,
+            not price.accelerator,
+            len(self.products),
+            not price.region,
+            price.line,
+        )
+
+
+class PriceList:
+    """Entries of a price file, found by machine type, class or accelerator."""
+
+    def __init__(self, entries: Iterable[Price] = (), name: str = "", catalogue: Catalogue = CATALOGUE) -> None:
+        """Index the entries; `name` is that of the file, for provenance."""
+        self._name = name
+        self._index: defaultdict[tuple[str, str], defaultdict[str, list[_Terms]]] = defaultdict(_by_region)
+        """By what they are for, then by region."""
+        unknown: list[str] = []
+        for price in entries:
+            meant = catalogue.meant(price.accelerator) if price.accelerator else ()
+            products = frozenset(product.name for product in meant)
+            terms = _Terms(price, products)
+            for key in _keys(terms):
+                self._index[key][price.region.lower()].append(terms)
+            if price.accelerator and not products:
+                unknown.append(
+                    f"line {price.line}: {price.accelerator!r} is no product of the catalogue: it is the price of "
+                    "endpoints whose labels name their product so"
+                )
+        self.remarks = tuple(unknown)
+        """Sentences on entries that are valid and may not be intended."""
+
+    def __bool__(self) -> bool:
+        """Whether there is any entry."""
+        return bool(self._index)
+
+    def quote(self, place: Place) -> Quote:
+        """Return the prices of the endpoint; each is that of the most specific entry that has it."""
+        here = self._fitting(place, {"", place.region.lower()})
+        usable = [each for each in here if self._share(each.price, place) is not None]
+        on_demand = next((each.price for each in usable if each.price.per_hour is not None), None)
+        spot = next((each.price for each in usable if each.price.spot_per_hour is not None), None)
+        return Quote(
+            None if on_demand is None else self._listed(on_demand, on_demand.per_hour, place),
+            None if spot is None else self._listed(spot, spot.spot_per_hour, place),
+            "" if usable else self._remark(here, place),
+        )
+
+    def _fitting(self, place: Place, regions: Collection[str] | None = None) -> list[_Terms]:
+        """Return the entries for these regions, or all, that fit otherwise, the most specific first."""
+        found: dict[int, _Terms] = {}
+        for key in _keys_of(place):
+            by_region: Mapping[str, list[_Terms]] = self._index.get(key, {})
+            for region in by_region if regions is None else regions:
+                found.update((id(terms), terms) for terms in by_region.get(region, ()) if terms.fits(place))
+        return sorted(found.values(), key=lambda terms: terms.rank(place))
+
+    def _listed(self, price: Price, dollars: float | None, place: Place) -> Listed:
+        return Listed((dollars or 0.0) / (self._share(price, place) or 1), f"{self._name}: {price.title}")
+
+    @staticmethod
+    def _share(price: Price, place: Place) -> int | None:
+        """Return by how many accelerators a price is divided; None if that is not known."""
+        if price.per == "device":
+            return 1
+        return price.devices or place.devices
+
+    def _remark(self, here: list[_Terms], place: Place) -> str:
+        if here:
+            price = here[0].price
+            return (
+                f"{self._name}, line {price.line}: the price of a machine is not used, since the number of its "
+                "accelerators is not known: add devices to the entry, such as devices: 8"
+            )
+        if elsewhere := self._fitting(place):
+            price = elsewhere[0].price
+            region = f"in {place.region}" if place.region else "without the label topology.kubernetes.io/region"
+            return (
+                f"{self._name} has no price for its region: line {price.line} is for {price.title}, and its node is "
+                f"{region}: add an entry"
+            )
+        return ""
+
+
+def _by_region() -> defaultdict[str, list[_Terms]]:
+    return defaultdict(list)
+
+
+def _keys(terms: _Terms) -> Iterator[tuple[str, str]]:
+    """Yield the keys of an entry in the index: one condition of it is enough."""
+    price = terms.price
+    if price.instance_type:
+        yield "machine", price.instance_type.lower()
+    elif price.accelerator_class:
+        yield "class", price.accelerator_class
+    elif terms.products:
+        yield from (("product", name) for name in terms.products)
+    else:
+        yield "name", _key(price.accelerator)
+
+
+def _keys_of(place: Place) -> Iterator[tuple[str, str]]:
+    yield "machine", place.instance_type.lower()
+    yield from (("class", name) for name in place.classes)
+    if place.product is not None:
+        yield "product", place.product.name
+    yield from (("name", _key(name)) for name in place.names)
+
+
+def _key(name: str) -> str:
+    return "-".join(name.lower().replace("_", "-").split())
+
+
+def read_prices(content: bytes, path: Path) -> ParsedFile[tuple[Price, ...]]:
+    """Return the prices in a file; raises ValueError for a file that is no price list."""
+    text = content.decode("utf-8-sig")
+    is_csv = path.suffix.lower() == ".csv"
+    rows, found = _csv_rows(text) if is_csv else read_rows(text, form=_FORM, key="prices", beside=_beside)
+    problems = list(found)
+    entries: list[Price] = []
+    first_lines: dict[tuple[str, ...], int] = {}
+    for row in rows:
+        try:
+            entry = _entry(row)
+        except ValueError as error:
+            problems.append(f"line {row.line}: {error}")
+            continue
+        repeated = _repeated(entry, first_lines)
+        if repeated:
+            problems.append(f"line {entry.line}: {repeated}")
+        else:
+            entries.append(entry)
+    return ParsedFile(tuple(entries), len(entries), tuple(problems))
+
+
+def _beside(key: str, value: object) -> str:
+    """Return what is wrong with a key beside `prices`."""
+    if key != "currency":
+        return f"{key!r:.40} is unknown: {hint_at(key, ('prices', 'currency'))}"
+    if value != "USD":
+        return f"currency is {value!r:.40}: convert the prices to US dollars, and write USD or leave it out"
+    return ""
+
+
+def _csv_rows(text: str) -> Rows:
+    reader = csv.reader(io.StringIO(text), skipinitialspace=True, strict=True)
+    lines = ((reader.line_num, [cell.strip() for cell in cells]) for cells in reader)
+    try:
+        table = [(line, cells) for line, cells in lines if any(cells) and not cells[0].startswith("#")]
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: not CSV: {error}") from error
+    if not table:
+        raise ValueError(f"it is empty: begin with a line of column names, of {', '.join(_FIELDS)}")
+    (at, names), *rest = table
+    for name in names:
+        if name not in _FIELDS or names.count(name) > 1:
+            what = "occurs twice" if name in _FIELDS else f"is unknown: {hint_at(name, _FIELDS)}"
+            raise ValueError(f"line {at}: column {name!r} {what}")
+    long = [f"line {line}: more cells than columns: remove a comma" for line, cells in rest if len(cells) > len(names)]
+    rows = [
+        Row(line, {name: cell for name, cell in zip(names, cells, strict=False) if cell})
+        for line, cells in rest
+        if len(cells) <= len(names)
+    ]
+    return Rows(tuple(rows), tuple(long))
+
+
+def _entry(row: Row) -> Price:
+    """Return the entry; raises ValueError with field, value and remedy."""
+    fields = row.fields
+    for name in fields:
+        if name not in _FIELDS:
+            raise ValueError(f"{name!r:.40} is unknown: {hint_at(name, _FIELDS)}")
+    accelerator, accelerator_class, instance_type, region = (_text(fields, name) for name in _CONDITIONS)
+    if not (accelerator or accelerator_class or instance_type):
+        raise ValueError("nothing says what has this price: add accelerator, class or instanceType")
+    per_hour, spot_per_hour = (_number(fields, name, _dollars) for name in _PRICES)
+    if per_hour is None and spot_per_hour is None:
+        raise ValueError("there is no price: add perHour, spotPerHour or both, in US dollars")
+    per = fields.get("per", "machine" if instance_type else "device")
+    if per not in get_args(PricedUnit):
+        raise ValueError(f"per is {per!r:.40}: write device for one accelerator, or machine for all of them")
+    devices = _number(fields, "devices", _count)
+    if devices is not None and per != "machine":
+        raise ValueError("devices counts those of a machine: write per: machine, or leave it out")
+    return Price(
+        line=row.line,
+        accelerator=accelerator,
+        accelerator_class=accelerator_class,
+        instance_type=instance_type,
+        region=region,
+        per="machine" if per == "machine" else "device",
+        devices=None if devices is None else int(devices),
+        per_hour=per_hour,
+        spot_per_hour=spot_per_hour,
+    )
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name, "")
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r:.40}: write text, in quotes")  # noqa: TRY004  as all that is wrong with a file
+    return value.strip()
+
+
+def _number(fields: Mapping[str, object], name: str, check: Callable[[float], str]) -> float | None:
+    """Return the number; None without one. `check` returns what to write instead of a number out of its limits."""
+    value = fields.get(name)
+    if value is None:
+        return None
+    try:
+        number = float("nan") if isinstance(value, bool) or not isinstance(value, str | int | float) else float(value)
+    except (ValueError, OverflowError):
+        number = float("nan")
+    if remedy := check(number):
+        raise ValueError(f"{name} is {value!r:.40}: {remedy}")
+    return number
+
+
+def _dollars(number: float) -> str:
+    if not isfinite(number) or number < 0:
+        return "write US dollars an hour, a number of 0 or more without a currency sign"
+    return "" if number <= _MOST_DOLLARS else f"write US dollars an hour, {_MOST_DOLLARS:,.0f} at most"
+
+
+def _count(number: float) -> str:
+    ok = isfinite(number) and number == int(number) and 1 <= number <= _MOST_DEVICES
+    return "" if ok else f"write the number of accelerators of the machine, a whole one from 1 to {_MOST_DEVICES}"
+
+
+def _repeated(entry: Price, first_lines: dict[tuple[str, ...], int]) -> str:
+    """Return a sentence if an entry before has a price under the same conditions; note those of this one otherwise."""
+    conditions = (entry.accelerator, entry.accelerator_class, entry.instance_type, entry.region)
+    prices = zip(_PRICES, (entry.per_hour, entry.spot_per_hour), strict=True)
+    keys = [(*map(str.lower, conditions), name) for name, price in prices if price is not None]
+    for key in keys:
+        if key in first_lines:
+            return f"{entry.title} has {key[-1]} in line {first_lines[key]} already, which counts: remove one of them"
+    first_lines.update(dict.fromkeys(keys, entry.line))
+    return ""
