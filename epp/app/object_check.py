@@ -9,7 +9,8 @@ from epp.framework.inputs import InputProblem
 from epp.kube.access import ApiError, KubeApi
 from epp.kube.collection import list_objects
 from epp.kube.object_set import Decode, Item
-from epp.kube.resources import PODS, POLICIES, POOL_GROUP, Resource, pools, resource_of
+from epp.kube.objects.inference import POOL_GROUP
+from epp.kube.resources import PODS, POLICIES, Resource, pools, resource_of
 
 _FORBIDDEN = 403
 _MOST_SENTENCES = 100

@@ -134,24 +134,23 @@ def active_clusters(hub: Hub, decided: Mapping[str, Decided]) -> dict[str, bool]
     A check names a MultiKueueConfig or a Placement. A cluster whose own condition Active is False is not active,
     whatever its checks say.
     """
-    own = {each.cluster: each.status.active for each in hub.kueue_clusters.values()}
+    own = {each.cluster: each.active for each in hub.kueue_clusters.values()}
     checks: defaultdict[str, list[bool]] = defaultdict(list)
     for check in hub.checks.values():
         for cluster in _clusters_of(check, hub, decided):
-            checks[cluster].append(check.status.active is True)
+            checks[cluster].append(check.active is True)
     found = {cluster: any(states) for cluster, states in checks.items()}
     found.update({cluster: False for cluster, state in own.items() if state is False})
     return found
 
 
 def _clusters_of(check: AdmissionCheck, hub: Hub, decided: Mapping[str, Decided]) -> frozenset[str]:
-    parameters = check.spec.parameters
-    if parameters.kind == "Placement":  # in the namespace of Kueue, which the check does not name
+    if check.parameters_kind == "Placement":  # in the namespace of Kueue, which the check does not name
         placements = {*hub.placements, *hub.pages}
-        named = [decided[name] for name in placements if name.rpartition("/")[2] == parameters.name]
+        named = [decided[name] for name in placements if name.rpartition("/")[2] == check.parameters_name]
         return frozenset(cluster for each in named for cluster in each.clusters)
-    config = hub.kueue_configs.get(parameters.name) if parameters.kind == "MultiKueueConfig" else None
-    names = () if config is None else config.spec.clusters
+    config = hub.kueue_configs.get(check.parameters_name) if check.parameters_kind == "MultiKueueConfig" else None
+    names = () if config is None else config.clusters
     found = (hub.kueue_clusters.get(name) for name in names)
     return frozenset(name if each is None else each.cluster for name, each in zip(names, found, strict=True))
 

@@ -274,10 +274,8 @@ class Inventory:
         of_class = any(
             (c.per_hour, c.spot_per_hour, c.per_million_tokens) != (None, None, None) or c.tier for c in costs
         )
-        of_node = any(each.spec.cost_per_hour is not None for each in self.gpu_nodes.values())
-        return (
-            of_class or of_node or bool(self.unit_costs) or any(each.spec.price is not None for each in self.variants)
-        )
+        of_node = any(each.cost_per_hour is not None for each in self.gpu_nodes.values())
+        return of_class or of_node or bool(self.unit_costs) or any(each.price is not None for each in self.variants)
 
     def device_users(self, device: str) -> frozenset[str]:
         """Return the UIDs of the pods that use a device, `driver/pool/device`."""

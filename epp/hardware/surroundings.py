@@ -96,7 +96,7 @@ class Placements:
         annotations = {} if around.pod is None else around.pod.metadata.annotations
         name = annotations.get(self._label) or (gpus[0].metadata.labels.get(self._label, "") if gpus else "")
         pool = self._pools.get(name)
-        own = "" if pool is None else pool.spec.scheduling_config_template
+        own = "" if pool is None else pool.template
         is_local = bool(gpus) and all(gpu.node == around.node_name for gpu in gpus)
         found = self._records.get((own, is_local))
         if found is None:

@@ -30,27 +30,10 @@ from epp.hardware.tensor_fusion import QUOTA_METRICS, quota_samples
 from epp.kube.objects.decode import ALL_KINDS, CLUSTER_KINDS, SCORER_KINDS, decode_object
 from epp.kube.objects.followed import Change, FollowedObjects
 from epp.kube.objects.inference import INFERENCE_KINDS
+from epp.kube.resources import ACCELERATORS, PODS
 from epp.runtime.watch import changes
 
-_KINDS = (
-    ObjectKind("", "Pod"),
-    ObjectKind("", "Node"),
-    ObjectKind("ome.io", "AcceleratorClass"),
-    ObjectKind("inference.redhat.com", "Instaslice"),
-    ObjectKind("inference.redhat.com", "NodeAccelerator"),
-    ObjectKind("inference.redhat.com", "AllocationClaim"),
-    ObjectKind("tensor-fusion.ai", "GPU"),
-    ObjectKind("tensor-fusion.ai", "GPUNode"),
-    ObjectKind("tensor-fusion.ai", "GPUPool"),
-    ObjectKind("tensor-fusion.ai", "SchedulingConfigTemplate"),
-    ObjectKind("tensor-fusion.ai", "GPUResourceQuota"),
-    ObjectKind("resource.k8s.io", "ResourceSlice"),
-    ObjectKind("resource.k8s.io", "ResourceClaim"),
-    ObjectKind("resource.k8s.io", "DeviceClass"),
-    ObjectKind("resource.k8s.io", "DeviceTaintRule"),
-    ObjectKind("kueue.x-k8s.io", "ResourceFlavor"),
-    ObjectKind("llmd.ai", "VariantAutoscaling"),
-)
+_KINDS = tuple(ObjectKind(*each.key) for each in (PODS, *ACCELERATORS))
 _MAX_WARNINGS = 100
 """Warnings on endpoints, or on objects, that are logged for one version of the objects; large pools could flood the
 log."""

@@ -126,7 +126,7 @@ def placement_faults(
     for each in templates.values():
         yield from (("SchedulingConfigTemplate", each.id, fault) for fault in read_template(each)[1])
     for pool in pools:
-        name = pool.spec.scheduling_config_template
+        name = pool.template
         if name and name not in templates:
             fault = (
                 f"spec.schedulingConfigTemplate is {name!r}: add such a SchedulingConfigTemplate, or correct the name"
@@ -136,7 +136,7 @@ def placement_faults(
 
 def read_template(each: SchedulingConfigTemplate) -> tuple[PlacementTemplate, tuple[str, ...]]:
     """Return the template without its invalid values, and field, value and remedy of each of these."""
-    given, faults = each.spec.placement, []
+    given, faults = each.placement, []
     mode = _MODES.get(given.mode)
     if mode is None:
         mode = PlacementMode.NODE_COMPACT

@@ -4,6 +4,9 @@
 from typing import NamedTuple
 
 from epp.framework.cluster import ObjectKind
+from epp.kube.objects.dynamic_scoring import DYNAMIC_SCORING
+from epp.kube.objects.inference import GROUP, LEGACY_GROUP, POOL_GROUP
+from epp.kube.objects.ocm import OCM
 
 
 class Resource(NamedTuple):
@@ -19,6 +22,11 @@ class Resource(NamedTuple):
     namespaced: bool = True
     everywhere: bool = False
     """Whether it is read in all namespaces, or in that of the pool where all of them are forbidden."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Group and kind."""
+        return self.group, self.kind
 
     @property
     def title(self) -> str:
@@ -37,12 +45,9 @@ class Resource(NamedTuple):
         return f"{self.group}/{version}" if self.group else version
 
 
-LLM_D = "llm-d.ai"
-LEGACY = "inference.networking.x-k8s.io"
-POOL_GROUP = "inference.networking.k8s.io"
-
 PODS = Resource("", ("v1",), "pods", "Pod")
 NODES = Resource("", ("v1",), "nodes", "Node", namespaced=False)
+CONFIG_MAPS = Resource("", ("v1",), "configmaps", "ConfigMap")
 
 
 def pools(group: str) -> Resource:
@@ -50,10 +55,10 @@ def pools(group: str) -> Resource:
     return Resource(group, ("v1",), "inferencepools", "InferencePool")
 
 
-OBJECTIVES = Resource(LLM_D, ("v1alpha2",), "inferenceobjectives", "InferenceObjective")
-LEGACY_OBJECTIVES = OBJECTIVES._replace(group=LEGACY)
-REWRITES = Resource(LLM_D, ("v1alpha2",), "inferencemodelrewrites", "InferenceModelRewrite")
-LEGACY_REWRITES = REWRITES._replace(group=LEGACY)
+OBJECTIVES = Resource(GROUP, ("v1alpha2",), "inferenceobjectives", "InferenceObjective")
+LEGACY_OBJECTIVES = OBJECTIVES._replace(group=LEGACY_GROUP)
+REWRITES = Resource(GROUP, ("v1alpha2",), "inferencemodelrewrites", "InferenceModelRewrite")
+LEGACY_REWRITES = REWRITES._replace(group=LEGACY_GROUP)
 
 POLICIES = (OBJECTIVES, LEGACY_OBJECTIVES, REWRITES, LEGACY_REWRITES)
 
@@ -92,35 +97,34 @@ ACCELERATORS = (
 )
 """Objects that bear on the hardware of endpoints; all of them are optional."""
 
-_OCM = "cluster.open-cluster-management.io"
-_DYNAMIC_SCORING = "dynamic-scoring.open-cluster-management.io"
 _SETS = ("v1beta2", "v1beta1")
 _KUEUE = ("v1beta2", "v1beta1", "v1alpha1")
 CLUSTERS = (
-    Resource(_OCM, ("v1alpha1",), "addonplacementscores", "AddOnPlacementScore", everywhere=True),
-    Resource(_OCM, ("v1",), "managedclusters", "ManagedCluster", namespaced=False),
-    Resource(_OCM, _SETS, "managedclustersets", "ManagedClusterSet", namespaced=False),
-    Resource(_OCM, _SETS, "managedclustersetbindings", "ManagedClusterSetBinding", everywhere=True),
-    Resource(_OCM, ("v1beta1", "v1alpha1"), "placements", "Placement", everywhere=True),
-    Resource(_OCM, ("v1beta1", "v1alpha1"), "placementdecisions", "PlacementDecision", everywhere=True),
+    Resource(OCM, ("v1alpha1",), "addonplacementscores", "AddOnPlacementScore", everywhere=True),
+    Resource(OCM, ("v1",), "managedclusters", "ManagedCluster", namespaced=False),
+    Resource(OCM, _SETS, "managedclustersets", "ManagedClusterSet", namespaced=False),
+    Resource(OCM, _SETS, "managedclustersetbindings", "ManagedClusterSetBinding", everywhere=True),
+    Resource(OCM, ("v1beta1", "v1alpha1"), "placements", "Placement", everywhere=True),
+    Resource(OCM, ("v1beta1", "v1alpha1"), "placementdecisions", "PlacementDecision", everywhere=True),
     Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "admissionchecks", "AdmissionCheck", namespaced=False),
     Resource("kueue.x-k8s.io", _KUEUE, "multikueueclusters", "MultiKueueCluster", namespaced=False),
     Resource("kueue.x-k8s.io", _KUEUE, "multikueueconfigs", "MultiKueueConfig", namespaced=False),
-    Resource(LEGACY, ("v1alpha1",), "inferencepoolimports", "InferencePoolImport"),
+    Resource(LEGACY_GROUP, ("v1alpha1",), "inferencepoolimports", "InferencePoolImport"),
 )
 """Objects of a hub of Open Cluster Management on its clusters, and imported pools; all of them are optional."""
 SCORERS = (
-    Resource(_DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscorers", "DynamicScorer", everywhere=True),
-    Resource(_DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscoringconfigs", "DynamicScoringConfig", everywhere=True),
+    Resource(DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscorers", "DynamicScorer", everywhere=True),
+    Resource(DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscoringconfigs", "DynamicScoringConfig", everywhere=True),
 )
 """Outside scorers; both are optional."""
 
 _ALL = (PODS, *POLICIES, pools(POOL_GROUP), *ACCELERATORS, *OME_SERVICES, *CLUSTERS, *SCORERS)
-_KNOWN = {(each.group, each.kind): each for each in _ALL}
+BY_KIND = {each.key: each for each in _ALL}
+"""Resource of each kind, by group and kind."""
 
 
 def resource_of(kind: ObjectKind) -> Resource:
     """Return the resource of a kind that a plugin reads: as it is known here, or else to be asked of the API server."""
-    known = _KNOWN.get((kind.group, kind.kind), Resource(kind.group, (), "", kind.kind))
+    known = BY_KIND.get((kind.group, kind.kind), Resource(kind.group, (), "", kind.kind))
     known = known._replace(everywhere=known.everywhere or kind.everywhere)
     return known._replace(versions=(kind.version,)) if kind.version else known

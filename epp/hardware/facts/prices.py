@@ -113,11 +113,11 @@ def cost_facts(
     unit_dollars = Fraction(1, 100) if unit == "cents" else Fraction(1)
     node = inventory.gpu_nodes.get(around.node_name)
     devices = _devices_of(node, inventory)
-    if node is not None and node.spec.cost_per_hour is not None and devices:
-        yield _price(f"GPUNode/{node.name}", node.spec.cost_per_hour / devices)
+    if node is not None and node.cost_per_hour is not None and devices:
+        yield _price(f"GPUNode/{node.name}", node.cost_per_hour / devices)
     variant = variant_of(around.pod, inventory)
     share = max(tag.count, 1) * tag.partition.memory_fraction
-    cost = None if variant is None else variant.spec.price
+    cost = None if variant is None else variant.price
     if variant is not None and cost is not None and share > 0:
         yield _price(f"VariantAutoscaling/{variant.id} in {unit}", cost * unit_dollars / Fraction(share))
     name = "" if variant is None else variant.metadata.labels.get(_ACCELERATOR_NAME, "")
@@ -131,7 +131,7 @@ def cost_facts(
 def cost_warnings(around: Surroundings, inventory: Inventory) -> Iterator[str]:
     """Yield a warning for a variant with the price that a cluster fills in."""
     variant = variant_of(around.pod, inventory)
-    if variant is not None and variant.spec.variant_cost == DEFAULT_VARIANT_COST:
+    if variant is not None and variant.cost == DEFAULT_VARIANT_COST:
         yield (
             f"VariantAutoscaling/{variant.id}: variantCost is {DEFAULT_VARIANT_COST}, which a cluster fills in where "
             "none is given, so it counts as unknown: write another value, or the price of the accelerator in "
@@ -151,7 +151,7 @@ def variant_of(pod: Pod | None, inventory: Inventory) -> VariantAutoscaling | No
         for owner in pod.metadata.owner_references
     }
     for variant in inventory.variants:
-        target = variant.spec.scale_target_ref
+        target = variant.target
         if variant.metadata.namespace == pod.metadata.namespace and (target.kind, target.name) in owners:
             return variant
     return None
@@ -162,7 +162,7 @@ def _devices_of(node: GpuNode | None, inventory: Inventory) -> int:
     gpus = inventory.gpus_by_node.get("" if node is None else node.name, ())
     if node is None or not gpus:
         return 0
-    total, each = node.status.total_vram, gpus[0].status.capacity.vram
+    total, each = node.total_vram, gpus[0].status.capacity.vram
     return max(len(gpus), round(total / each) if total and each else 0)
 
 

@@ -107,10 +107,9 @@ def _of_node(node: GpuNode | None, resource: Resource) -> tuple[Fraction | None,
     """Return the total and the virtual amount of a node."""
     if node is None:
         return None, None
-    status = node.status
     if resource == "vram":
-        return status.total_vram, status.virtual_vram
-    return status.total_tflops, status.virtual_tflops
+        return node.total_vram, node.virtual_vram
+    return node.total_tflops, node.virtual_tflops
 
 
 def tensor_fusion_gpus(around: Surroundings, inventory: Inventory, annotation_domain: str = DOMAIN) -> tuple[Gpu, ...]:

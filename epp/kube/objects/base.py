@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of cluster objects: metadata, conditions, quantities, and conversion from plain data."""
+"""Base of cluster objects: metadata, conditions, quantities, and conversion from plain data.
 
-from collections.abc import Mapping
+A field with a dotted name, such as `spec.nodeName`, is read from that place in the document.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Any, Self, TypeVar
+from functools import lru_cache
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
 from epp.framework.quantities import exact_quantity
-from epp.kube.objects.field_errors import explain
+from epp.kube.objects.field_errors import explain, shown
 
 T = TypeVar("T")
+P = TypeVar("P", bound="Part")
 
 _QUANTITY_CHARACTERS = 64
 _QUANTITY_REMEDY = "write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be"
@@ -123,8 +128,37 @@ def convert(data: object, cls: type[T], place: str = "") -> T:
         raise ValueError(explain(error, plain, lambda part: _converted(part, cls), place)) from error
 
 
+def with_fields(cls: type[P], raw: "Part", **fields: object) -> P:
+    """Return an object of this class with the given fields, and the other fields of `raw`."""
+    return cls(**{**{name: getattr(raw, name) for name in raw.__struct_fields__}, **fields})
+
+
 def _converted(data: object, cls: type[T]) -> T:
-    return msgspec.convert(data, cls, dec_hook=_quantity)
+    dotted = _dotted_fields(cast("Hashable", cls)) if isinstance(data, Mapping) else ()
+    found = {**data, **dict(_values_at(data, dotted))} if dotted and isinstance(data, Mapping) else data
+    return msgspec.convert(found, cls, dec_hook=_quantity)
+
+
+@lru_cache(maxsize=256)  # one entry for each type of struct
+def _dotted_fields(cls: Hashable) -> tuple[str, ...]:
+    if not (isinstance(cls, type) and issubclass(cls, msgspec.Struct)):
+        return ()
+    return tuple(field.encode_name for field in msgspec.structs.fields(cls) if "." in field.encode_name)
+
+
+def _values_at(data: Mapping[str, object], names: Iterable[str]) -> Iterator[tuple[str, object]]:
+    """Yield each dotted name that is in the data, with its value; raises ValueError if a parent is no mapping."""
+    for name in names:
+        value: object = data
+        place = ""
+        for step in name.split("."):
+            if not isinstance(value, Mapping):
+                raise ValueError(f"{place} is {shown(value)}: write a mapping")  # noqa: TRY004  of a document
+            if step not in value:
+                break
+            value, place = value[step], f"{place}.{step}".removeprefix(".")
+        else:
+            yield name, value
 
 
 def without_nulls(value: Any) -> Any:

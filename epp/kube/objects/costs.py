@@ -11,7 +11,7 @@ from epp.kube.objects.limits import LargePrice, RequiredPrice
 
 UNIT_COSTS_NAME = "accelerator-unit-costs"
 DEFAULT_VARIANT_COST = Fraction(10)
-"""Of the kind VariantAutoscaling; no price, since nothing is known of the hardware by it."""
+"""Default of the kind VariantAutoscaling. It says nothing about the hardware, so it is not a price."""
 
 
 class UnitCost(Part, frozen=True, kw_only=True):
@@ -34,23 +34,17 @@ class ScaleTarget(Part, frozen=True, kw_only=True):
     name: str = ""
 
 
-class VariantSpec(Part, frozen=True, kw_only=True):
-    """A variant of a model's servers."""
+class VariantAutoscaling(Object, frozen=True, kw_only=True):
+    """A variant of a model's servers and its price."""
 
-    scale_target_ref: ScaleTarget = ScaleTarget()
-    variant_cost: LargePrice = None
+    target: ScaleTarget = msgspec.field(default=ScaleTarget(), name="spec.scaleTargetRef")
+    cost: LargePrice = msgspec.field(default=None, name="spec.variantCost")
     """Price of one replica with all its accelerators."""
 
     @property
     def price(self) -> Fraction | None:
-        """The price; None where nobody wrote one: a cluster fills in the default of the kind."""
-        return None if self.variant_cost == DEFAULT_VARIANT_COST else self.variant_cost
-
-
-class VariantAutoscaling(Object, frozen=True, kw_only=True):
-    """A variant and its price."""
-
-    spec: VariantSpec = VariantSpec()
+        """The price; None for the default of the kind, which a cluster fills in if none is given."""
+        return None if self.cost == DEFAULT_VARIANT_COST else self.cost
 
 
 class _ConfigMap(Part, frozen=True, kw_only=True):

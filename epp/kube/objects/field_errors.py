@@ -44,7 +44,7 @@ def explain(error: msgspec.ValidationError, data: object, convert: Convert, plac
         field = with_step(field, step)
     if of_key and isinstance(value, Mapping):
         key = next((key for key in value if not isinstance(key, str)), "")
-        return f"{field or 'the object'} has the key {_shown(key)}: write it in quotes"
+        return f"{field or 'the object'} has the key {shown(key)}: write it in quotes"
     if missing := _MISSING.fullmatch(message):
         return f"{field}.{missing[1]}".removeprefix(".") + " is missing: add it"
     if expected := _EXPECTED.fullmatch(message):
@@ -53,7 +53,7 @@ def explain(error: msgspec.ValidationError, data: object, convert: Convert, plac
             message = f"{message} of at {'least' if bound[1] == '>=' else 'most'} {bound[2]}"
         if expected[1] == "str" and isinstance(value, (int, float)):
             message = "write it in quotes"
-    return f"{field or 'the object'} is {_shown(value)}: {message}"
+    return f"{field or 'the object'} is {shown(value)}: {message}"
 
 
 def with_step(place: str, step: str | int) -> str:
@@ -97,7 +97,8 @@ def _with_one_key(data: Any, path: list[str | int], key: str) -> Any:
     return copy
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a value for a message, in at most 63 characters."""
     if value is None:
         return "missing"
     if isinstance(value, bool):
@@ -126,7 +127,7 @@ class Faults:
     def add(self, field: str, value: object, remedy: str) -> None:
         """Note a value."""
         if len(self._found) < _MOST_FAULTS:
-            self._found.append(f"{field} is {_shown(value)}: {remedy}")
+            self._found.append(f"{field} is {shown(value)}: {remedy}")
         else:
             self._left_out += 1
 

@@ -2,9 +2,11 @@
 """InferencePool, InferencePoolImport, InferenceObjective and InferenceModelRewrite."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from epp.kube.objects.base import Metadata, Object, Part, convert
+import msgspec
+
+from epp.kube.objects.base import Object, Part, convert, with_fields
 
 _OBJECTIVE, _REWRITE = "InferenceObjective", "InferenceModelRewrite"
 GROUP = "llm-d.ai"
@@ -62,7 +64,14 @@ class PoolMember(Object, frozen=True, kw_only=True):
     """An object that belongs to pools: those it refers to, or every pool of its namespace if it refers to none."""
 
     api_version: str = ""
-    pools: tuple[PoolReference, ...] = ()
+    pool_ref: PoolReference | None = msgspec.field(default=None, name="spec.poolRef")
+    pool_refs: tuple[PoolReference, ...] = msgspec.field(default=(), name="spec.poolRefs")
+    pool_selector: Any = msgspec.field(default=None, name="spec.poolSelector")
+
+    @property
+    def pools(self) -> tuple[PoolReference, ...]:
+        """References to pools, in all fields that can have them."""
+        return (*(() if self.pool_ref is None else (self.pool_ref,)), *self.pool_refs)
 
     @property
     def is_legacy(self) -> bool:
@@ -73,7 +82,7 @@ class PoolMember(Object, frozen=True, kw_only=True):
 class InferenceObjective(PoolMember, frozen=True, kw_only=True):
     """A priority for the requests that name the objective."""
 
-    priority: int = 0
+    priority: int = msgspec.field(default=0, name="spec.priority")
     """Negative for requests that are refused while the pool is saturated."""
 
 
@@ -104,30 +113,11 @@ class InferenceModelRewrite(PoolMember, frozen=True, kw_only=True):
     rules: tuple[RewriteRule, ...] = ()
 
 
-class _ObjectiveSpec(Part, frozen=True, kw_only=True):
-    priority: int = 0
-    pool_ref: PoolReference | None = None
-    pool_refs: tuple[PoolReference, ...] = ()
-    pool_selector: Any = None
+M = TypeVar("M", bound=PoolMember)
 
 
-class _RewriteSpec(Part, frozen=True, kw_only=True):
-    rules: tuple[Any, ...]
-    pool_ref: PoolReference | None = None
-    pool_refs: tuple[PoolReference, ...] = ()
-    pool_selector: Any = None
-
-
-class _Objective(Part, frozen=True, kw_only=True):
-    api_version: str = ""
-    metadata: Metadata
-    spec: _ObjectiveSpec = _ObjectiveSpec()
-
-
-class _Rewrite(Part, frozen=True, kw_only=True):
-    api_version: str = ""
-    metadata: Metadata
-    spec: _RewriteSpec
+class _RawRewrite(PoolMember, frozen=True, kw_only=True):
+    rules: tuple[Any, ...] = msgspec.field(name="spec.rules")
 
 
 class _ModelMatch(Part, frozen=True, kw_only=True):
@@ -166,23 +156,19 @@ def read_inference_pool(document: object) -> InferencePool:
 
 def read_inference_objective(document: object) -> InferenceObjective:
     """Return the object; raises ValueError."""
-    raw = convert(document, _Objective)
-    priority = raw.spec.priority
+    found = _with_known_pools(convert(document, InferenceObjective))
+    priority = found.priority
     if not -_MOST_PRIORITY - 1 <= priority <= _MOST_PRIORITY:
         lowest, highest = -_MOST_PRIORITY - 1, _MOST_PRIORITY
         raise ValueError(f"spec.priority is {priority}: write a whole number from {lowest} to {highest}")
-    return InferenceObjective(
-        api_version=raw.api_version, metadata=raw.metadata, pools=_pools(raw.spec), priority=priority
-    )
+    return found
 
 
 def read_inference_model_rewrite(document: object) -> InferenceModelRewrite:
     """Return the object; raises ValueError, also for a rule of which it cannot be told what it is for."""
-    raw = convert(document, _Rewrite)
-    rules = tuple(_rule(rule, f"spec.rules[{index}]") for index, rule in enumerate(raw.spec.rules))
-    return InferenceModelRewrite(
-        api_version=raw.api_version, metadata=raw.metadata, pools=_pools(raw.spec), rules=rules
-    )
+    raw = _with_known_pools(convert(document, _RawRewrite))
+    rules = tuple(_rule(rule, f"spec.rules[{index}]") for index, rule in enumerate(raw.rules))
+    return with_fields(InferenceModelRewrite, raw, rules=rules)
 
 
 def rewrite_faults(found: Object) -> Iterable[str]:
@@ -190,12 +176,10 @@ def rewrite_faults(found: Object) -> Iterable[str]:
     return [rule.fault for rule in found.rules if rule.fault] if isinstance(found, InferenceModelRewrite) else ()
 
 
-def _pools(spec: _ObjectiveSpec | _RewriteSpec) -> tuple[PoolReference, ...]:
-    """Return the references of all fields that can have them; raises ValueError."""
-    references = (*(() if spec.pool_ref is None else (spec.pool_ref,)), *spec.pool_refs)
-    if spec.pool_selector is not None and not references:
+def _with_known_pools(member: M) -> M:
+    if member.pool_selector is not None and not member.pools:
         raise ValueError("spec.poolSelector is not supported: write poolRef with the name of the pool")
-    return references
+    return member
 
 
 def _rule(data: object, place: str) -> RewriteRule:
@@ -232,35 +216,27 @@ def _targets(data: object, place: str) -> tuple[WeightedModel, ...]:
     return targets
 
 
-class InferencePoolImport(Object, frozen=True, kw_only=True):
-    """A pool of other clusters, as a controller describes it in this one."""
+class Exporter(Part, frozen=True, kw_only=True):
+    """A cluster that exports a pool."""
 
-    clusters: tuple[str, ...] = ()
-    """Clusters that export the pool, each once."""
-
-
-class _Cluster(Part, frozen=True, kw_only=True):
     name: str
 
 
-class _Controller(Part, frozen=True, kw_only=True):
-    exporting_clusters: tuple[_Cluster, ...] = ()
+class ImportController(Part, frozen=True, kw_only=True):
+    """A controller that imports a pool."""
+
+    exporting_clusters: tuple[Exporter, ...] = ()
 
 
-class _Status(Part, frozen=True, kw_only=True):
-    controllers: tuple[_Controller, ...] = ()
-    clusters: tuple[_Cluster, ...] = ()
+class InferencePoolImport(Object, frozen=True, kw_only=True):
+    """A pool of other clusters, as controllers describe it in this one."""
+
+    controllers: tuple[ImportController, ...] = msgspec.field(default=(), name="status.controllers")
+    exporters: tuple[Exporter, ...] = msgspec.field(default=(), name="status.clusters")
     """As the proposal had it before there were controllers."""
 
-
-class _Import(Part, frozen=True, kw_only=True):
-    metadata: Metadata
-    status: _Status = _Status()
-
-
-def read_pool_import(document: object) -> InferencePoolImport:
-    """Return the object; raises ValueError."""
-    raw = convert(document, _Import)
-    found = [each for controller in raw.status.controllers for each in controller.exporting_clusters]
-    names = dict.fromkeys(each.name for each in (*found, *raw.status.clusters) if each.name)
-    return InferencePoolImport(metadata=raw.metadata, clusters=tuple(names))
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Clusters that export the pool, each once."""
+        found = [each for controller in self.controllers for each in controller.exporting_clusters]
+        return tuple(dict.fromkeys(each.name for each in (*found, *self.exporters) if each.name))

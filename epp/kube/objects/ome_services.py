@@ -3,13 +3,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from epp.framework.accelerators.selection import Selection
 from epp.framework.printable import printable
-from epp.kube.objects.base import ClusterObject, Metadata, Object, Part, convert
+from epp.kube.objects.base import ClusterObject, Object, Part, convert
 from epp.kube.objects.inference import InferenceObjective, InferencePool
 from epp.kube.objects.ome_selection import (
     THRESHOLD,
@@ -114,79 +114,70 @@ class ClusterServingRuntime(Runtime, ClusterObject, frozen=True, kw_only=True):
     """A runtime for services of all namespaces."""
 
 
-class _Reference(Part, frozen=True, kw_only=True):
-    name: Any = ""
-    kind: Any = ""
+R = TypeVar("R", bound=Runtime)
 
 
 class _Component(Part, frozen=True, kw_only=True):
     accelerator_override: Any = None
 
 
-class _ServiceSpec(Part, frozen=True, kw_only=True):
-    model: _Reference = _Reference()
-    runtime: _Reference = _Reference()
-    accelerator_selector: Any = None
-    engine: _Component = _Component()
-    decoder: _Component | None = None
-
-
-class _Service(Part, frozen=True, kw_only=True):
-    metadata: Metadata
-    spec: _ServiceSpec = _ServiceSpec()
+class _RawService(Object, frozen=True, kw_only=True):
+    model: Any = msgspec.field(default="", name="spec.model.name")
+    runtime: Any = msgspec.field(default="", name="spec.runtime.name")
+    runtime_kind: Any = msgspec.field(default="", name="spec.runtime.kind")
+    selector: Any = msgspec.field(default=None, name="spec.acceleratorSelector")
+    engine: Any = msgspec.field(default=None, name="spec.engine.acceleratorOverride")
+    decoder: _Component | None = msgspec.field(default=None, name="spec.decoder")
 
 
 class _Format(Part, frozen=True, kw_only=True):
     accelerator_config: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-class _RuntimeSpec(Part, frozen=True, kw_only=True):
-    accelerator_requirements: Any = None
-    supported_model_formats: tuple[_Format, ...] = ()
-
-
-class _Runtime(Part, frozen=True, kw_only=True):
-    metadata: Metadata
-    spec: _RuntimeSpec = _RuntimeSpec()
+class _RawRuntime(Object, frozen=True, kw_only=True):
+    requirements: Any = msgspec.field(default=None, name="spec.acceleratorRequirements")
+    formats: tuple[_Format, ...] = msgspec.field(default=(), name="spec.supportedModelFormats")
 
 
 def read_inference_service(document: object) -> InferenceService:
     """Return the object; raises ValueError. Values of accelerators that cannot be used are left out as faults."""
-    raw = convert(document, _Service)
-    spec, place = raw.spec, "acceleratorOverride"
-    decoder = spec.decoder
+    raw = convert(document, _RawService)
+    override = None if raw.decoder is None else raw.decoder.accelerator_override
     return InferenceService(
         metadata=raw.metadata,
-        model=_name(spec.model.name),
-        runtime=_name(spec.runtime.name),
-        namespaced_runtime=spec.runtime.kind == "ServingRuntime",
+        model=_name(raw.model),
+        runtime=_name(raw.runtime),
+        namespaced_runtime=raw.runtime_kind == "ServingRuntime",
         service=read_annotations(raw.metadata.annotations).over(
-            read_selector(spec.accelerator_selector, "spec.acceleratorSelector")
+            read_selector(raw.selector, "spec.acceleratorSelector")
         ),
-        engine=read_selector(spec.engine.accelerator_override, f"spec.engine.{place}"),
-        decoder=None if decoder is None else read_selector(decoder.accelerator_override, f"spec.decoder.{place}"),
+        engine=read_selector(raw.engine, "spec.engine.acceleratorOverride"),
+        decoder=None if raw.decoder is None else read_selector(override, "spec.decoder.acceleratorOverride"),
     )
 
 
 def read_serving_runtime(document: object) -> ServingRuntime:
     """Return the object; raises ValueError."""
-    raw = convert(document, _Runtime)
-    return ServingRuntime(
-        metadata=raw.metadata,
-        requirements=_requirements(raw),
-        configured_classes=_configured(raw),
-        configuration_faults=_configuration_faults(raw),
-    )
+    return _runtime(document, ServingRuntime)
 
 
 def read_cluster_serving_runtime(document: object) -> ClusterServingRuntime:
     """Return the object; raises ValueError."""
-    raw = convert(document, _Runtime)
-    return ClusterServingRuntime(
+    return _runtime(document, ClusterServingRuntime)
+
+
+def _runtime(document: object, cls: type[R]) -> R:
+    raw = convert(document, _RawRuntime)
+    faults = (
+        fault
+        for index, each in enumerate(raw.formats)
+        for fault in configuration_faults(each.accelerator_config, f"spec.supportedModelFormats[{index}].{_PER_CLASS}")
+    )
+    return cls(
         metadata=raw.metadata,
-        requirements=_requirements(raw),
-        configured_classes=_configured(raw),
-        configuration_faults=_configuration_faults(raw),
+        requirements=read_requirements(raw.requirements, "spec.acceleratorRequirements"),
+        configured_classes=tuple({name.lower(): None for each in raw.formats for name in each.accelerator_config}),
+        configuration_faults=tuple(islice(faults, _MOST_FAULTS)),
     )
 
 
@@ -230,24 +221,6 @@ def classes_named(found: Object) -> tuple[str, ...]:
             return class_names(found.requirements.selection)
         case _:
             return ()
-
-
-def _requirements(raw: _Runtime) -> Layer:
-    return read_requirements(raw.spec.accelerator_requirements, "spec.acceleratorRequirements")
-
-
-def _configured(raw: _Runtime) -> tuple[str, ...]:
-    return tuple({name.lower(): None for each in raw.spec.supported_model_formats for name in each.accelerator_config})
-
-
-def _configuration_faults(raw: _Runtime) -> tuple[str, ...]:
-    formats = enumerate(raw.spec.supported_model_formats)
-    found = (
-        fault
-        for index, each in formats
-        for fault in configuration_faults(each.accelerator_config, f"spec.supportedModelFormats[{index}].{_PER_CLASS}")
-    )
-    return tuple(islice(found, _MOST_FAULTS))
 
 
 def _name(value: object) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from epp.framework.clusters import MOST_WEIGHT, USAGE_ALIASES, USAGE_SCORE, TaintEffect
 from epp.framework.durations import parse_duration
-from epp.kube.objects.base import Metadata, Object, Part, convert
+from epp.kube.objects.base import Object, Part, convert
 from epp.kube.objects.core import MatchExpression
 from epp.kube.objects.field_errors import Faults
 from epp.kube.objects.ocm import OCM, LabelSelector
@@ -139,11 +139,6 @@ class _Configuration(Part, frozen=True, kw_only=True):
     weight: Any = 1
 
 
-class _Policy(Part, frozen=True, kw_only=True):
-    mode: Any = ""
-    configurations: tuple[_Configuration, ...] = ()
-
-
 class _Toleration(Part, frozen=True, kw_only=True):
     key: str = ""
     operator: Any = ""
@@ -159,59 +154,43 @@ class _Constraint(Part, frozen=True, kw_only=True):
     when_unsatisfiable: Any = "ScheduleAnyway"
 
 
-class _Spread(Part, frozen=True, kw_only=True):
-    spread_constraints: tuple[_Constraint, ...] = ()
-
-
 class _Group(Part, frozen=True, kw_only=True):
     group_name: str = ""
     group_cluster_selector: _Selector = _Selector()
 
 
-class _GroupStrategy(Part, frozen=True, kw_only=True):
-    decision_groups: tuple[_Group, ...] = ()
-    clusters_per_decision_group: Any = "100%"
-
-
-class _Strategy(Part, frozen=True, kw_only=True):
-    group_strategy: _GroupStrategy = _GroupStrategy()
-
-
-class _Spec(Part, frozen=True, kw_only=True):
-    cluster_sets: tuple[str, ...] = ()
-    number_of_clusters: Any = None
-    predicates: tuple[_Predicate, ...] = ()
-    prioritizer_policy: _Policy = _Policy()
-    tolerations: tuple[_Toleration, ...] = ()
-    spread_policy: _Spread = _Spread()
-    decision_strategy: _Strategy = _Strategy()
-    sort_by: Any = "ClusterName"
-    score_rate_limit: Any = None
-
-
-class _Placement(Part, frozen=True, kw_only=True):
-    metadata: Metadata
-    spec: _Spec = _Spec()
+class _RawPlacement(Object, frozen=True, kw_only=True):
+    cluster_sets: tuple[str, ...] = msgspec.field(default=(), name="spec.clusterSets")
+    number_of_clusters: Any = msgspec.field(default=None, name="spec.numberOfClusters")
+    predicates: tuple[_Predicate, ...] = msgspec.field(default=(), name="spec.predicates")
+    mode: Any = msgspec.field(default="", name="spec.prioritizerPolicy.mode")
+    configurations: tuple[_Configuration, ...] = msgspec.field(default=(), name="spec.prioritizerPolicy.configurations")
+    tolerations: tuple[_Toleration, ...] = msgspec.field(default=(), name="spec.tolerations")
+    spread: tuple[_Constraint, ...] = msgspec.field(default=(), name="spec.spreadPolicy.spreadConstraints")
+    groups: tuple[_Group, ...] = msgspec.field(default=(), name="spec.decisionStrategy.groupStrategy.decisionGroups")
+    clusters_per_group: Any = msgspec.field(
+        default="100%", name="spec.decisionStrategy.groupStrategy.clustersPerDecisionGroup"
+    )
+    sort_by: Any = msgspec.field(default="ClusterName", name="spec.sortBy")
+    score_rate_limit: Any = msgspec.field(default=None, name="spec.scoreRateLimit")
 
 
 def read_placement(document: object) -> Placement:
     """Return the placement; raises ValueError."""
-    found, faults = convert(document, _Placement), Faults()
-    spec = found.spec
-    number = spec.number_of_clusters
-    groups = spec.decision_strategy.group_strategy
-    tolerations = (_toleration(each, f"spec.tolerations[{i}]", faults) for i, each in enumerate(spec.tolerations))
+    raw, faults = convert(document, _RawPlacement), Faults()
+    number = raw.number_of_clusters
+    tolerations = (_toleration(each, f"spec.tolerations[{i}]", faults) for i, each in enumerate(raw.tolerations))
     return Placement(
-        metadata=found.metadata,
-        cluster_sets=spec.cluster_sets,
+        metadata=raw.metadata,
+        cluster_sets=raw.cluster_sets,
         number_of_clusters=None if number is None else faults.count("spec.numberOfClusters", number),
         predicates=tuple(
             _selector(each.required_cluster_selector, f"spec.predicates[{index}].requiredClusterSelector", faults)
-            for index, each in enumerate(spec.predicates)
+            for index, each in enumerate(raw.predicates)
         ),
         tolerations=tuple(each for each in tolerations if each is not None),
-        weights=_weights(spec.prioritizer_policy, faults),
-        spread=_spread(spec.spread_policy.spread_constraints, faults),
+        weights=_weights(raw.mode, raw.configurations, faults),
+        spread=_spread(raw.spread, faults),
         groups=tuple(
             DecisionGroup(
                 name=each.group_name,
@@ -221,12 +200,12 @@ def read_placement(document: object) -> Placement:
                     faults,
                 ),
             )
-            for index, each in enumerate(groups.decision_groups)
+            for index, each in enumerate(raw.groups)
         ),
-        clusters_per_group=_per_group(groups.clusters_per_decision_group, faults),
-        sort_by_score=faults.choice("spec.sortBy", spec.sort_by, ("ClusterName", "Score")) == "Score",
-        score_rate_limit=_rate_limit(spec.score_rate_limit, faults),
-        disabled=found.metadata.annotations.get(_DISABLED) == "true",
+        clusters_per_group=_per_group(raw.clusters_per_group, faults),
+        sort_by_score=faults.choice("spec.sortBy", raw.sort_by, ("ClusterName", "Score")) == "Score",
+        score_rate_limit=_rate_limit(raw.score_rate_limit, faults),
+        disabled=raw.metadata.annotations.get(_DISABLED) == "true",
         faults=faults.found,
     )
 
@@ -279,10 +258,10 @@ def _toleration(each: _Toleration, place: str, faults: Faults) -> Toleration | N
     )
 
 
-def _weights(policy: _Policy, faults: Faults) -> dict[Coordinate, float]:
-    mode = faults.choice("spec.prioritizerPolicy.mode", policy.mode or "Additive", ("Additive", "Exact"))
-    weights = {} if mode == "Exact" else {Coordinate(built_in=BALANCE): 1.0, Coordinate(built_in=STEADY): 1.0}
-    for index, each in enumerate(policy.configurations):
+def _weights(mode: Any, configurations: tuple[_Configuration, ...], faults: Faults) -> dict[Coordinate, float]:
+    known = faults.choice("spec.prioritizerPolicy.mode", mode or "Additive", ("Additive", "Exact"))
+    weights = {} if known == "Exact" else {Coordinate(built_in=BALANCE): 1.0, Coordinate(built_in=STEADY): 1.0}
+    for index, each in enumerate(configurations):
         place = f"spec.prioritizerPolicy.configurations[{index}]"
         coordinate = _coordinate(each, place, faults)
         weight = faults.number(f"{place}.weight", each.weight, -MOST_WEIGHT, MOST_WEIGHT)

@@ -140,29 +140,17 @@ class Gpu(ClusterObject, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, status=msgspec.structs.replace(self.status, **fields))
 
 
-class GpuNodeSpec(Part, frozen=True, kw_only=True):
-    """Spec of a node with GPUs."""
-
-    cost_per_hour: LargePrice = None
-    """US dollars for the whole node."""
-
-
-class GpuNodeStatus(Part, frozen=True, kw_only=True):
-    """Status of a node with GPUs."""
-
-    total_vram: Memory = msgspec.field(default=None, name="totalVRAM")
-    total_tflops: Tflops = msgspec.field(default=None, name="totalTFlops")
-    virtual_vram: Memory = msgspec.field(default=None, name="virtualVRAM")
-    """What is sold, with memory expanded to host memory and disk."""
-    virtual_tflops: Tflops = msgspec.field(default=None, name="virtualTFlops")
-    """What is sold, by the oversell ratio."""
-
-
 class GpuNode(ClusterObject, frozen=True, kw_only=True):
     """A node with GPUs managed by TensorFusion."""
 
-    spec: GpuNodeSpec = GpuNodeSpec()
-    status: GpuNodeStatus = GpuNodeStatus()
+    cost_per_hour: LargePrice = msgspec.field(default=None, name="spec.costPerHour")
+    """US dollars for the whole node."""
+    total_vram: Memory = msgspec.field(default=None, name="status.totalVRAM")
+    total_tflops: Tflops = msgspec.field(default=None, name="status.totalTFlops")
+    virtual_vram: Memory = msgspec.field(default=None, name="status.virtualVRAM")
+    """Memory for sale, including the host memory and disk that extend it."""
+    virtual_tflops: Tflops = msgspec.field(default=None, name="status.virtualTFlops")
+    """TFLOPS for sale, by the oversell ratio."""
 
 
 class QuotaTotal(Part, frozen=True, kw_only=True):
@@ -210,17 +198,11 @@ class GpuResourceQuota(Object, frozen=True, kw_only=True):
     status: QuotaStatus = QuotaStatus()
 
 
-class GpuPoolSpec(Part, frozen=True, kw_only=True):
-    """Spec of a pool."""
-
-    scheduling_config_template: str = ""
-    """Name of its SchedulingConfigTemplate."""
-
-
 class GpuPool(ClusterObject, frozen=True, kw_only=True):
     """A pool of GPUs."""
 
-    spec: GpuPoolSpec = GpuPoolSpec()
+    template: str = msgspec.field(default="", name="spec.schedulingConfigTemplate")
+    """Name of its SchedulingConfigTemplate."""
 
 
 class GpuFilter(Part, frozen=True, kw_only=True):
@@ -238,13 +220,7 @@ class Placement(Part, frozen=True, kw_only=True):
     gpu_filters: tuple[GpuFilter, ...] = ()
 
 
-class SchedulingConfigSpec(Part, frozen=True, kw_only=True):
-    """Spec of a scheduling template."""
-
-    placement: Placement = Placement()
-
-
 class SchedulingConfigTemplate(ClusterObject, frozen=True, kw_only=True):
     """Scheduling template of pools."""
 
-    spec: SchedulingConfigSpec = SchedulingConfigSpec()
+    placement: Placement = msgspec.field(default=Placement(), name="spec.placement")
