@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints that a change of cluster objects concerns: those of some pods, or on some nodes, or all."""
+"""Endpoints that a change of cluster objects affected: those of some pods, or on some nodes, or all."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class AffectedPlaces:
         return (endpoint.uid in self.pods and endpoint.uid != "") or endpoint.node in self.nodes
 
 
-def concerns_of(
+def affected_endpoints(
     changes: Iterable[ObjectsOfKind],
     before: ClusterObjects,
     after: ClusterObjects,
@@ -42,8 +42,8 @@ def concerns_of(
     found = AffectedPlaces(
         frozenset[str]().union(*(each.pods for each in known)), frozenset[str]().union(*(each.nodes for each in known))
     )
-    concerns = found.__contains__ if found != AffectedPlaces() else no_endpoint
-    return concerns if len(known) == len(places) else EveryEndpoint(first=concerns)
+    affected = found.__contains__ if found != AffectedPlaces() else no_endpoint
+    return affected if len(known) == len(places) else EveryEndpoint(first=affected)
 
 
 def places_of(each: Object, inventories: Iterable[Inventory]) -> AffectedPlaces | None:

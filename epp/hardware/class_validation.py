@@ -117,7 +117,7 @@ def _bound(test: MatchExpression) -> Fraction:
     return number
 
 
-def doubts_of(each: AcceleratorClass) -> Iterator[str]:
+def issues_of(each: AcceleratorClass) -> Iterator[str]:
     """Yield doubtful and invalid values of the class, each with its interpretation; all others count."""
     memory = each.spec.capabilities.memory
     if memory is not None and 0 < memory < BARE_GB_BELOW:

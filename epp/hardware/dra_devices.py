@@ -10,9 +10,9 @@ from typing import NamedTuple
 from epp.framework.accelerators.tag import CAPACITY, AttributeValue
 from epp.hardware.catalogue import Product, devices_of_mode
 from epp.hardware.dra_pools import DevicePool, PoolName
+from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.inventory import Inventory
 from epp.hardware.mig import MigProfile, parse_mig_profile
-from epp.hardware.surroundings import Surroundings
 from epp.hardware.validation import mig_fault
 from epp.kube.objects.core import Pod
 from epp.kube.objects.dra import AllocatedDevice, ResourceClaim, SliceDevice
@@ -93,18 +93,18 @@ class Allocated:
         return None if amount is None else int(amount)
 
 
-def claims_of(around: Surroundings, inventory: Inventory) -> tuple[ResourceClaim, ...]:
+def claims_of(context: EndpointContext, inventory: Inventory) -> tuple[ResourceClaim, ...]:
     """Return the claims of the pod: in its status or spec, for its extended resources, or reserved for it."""
-    names = () if around.pod is None else around.pod.claims
+    names = () if context.pod is None else context.pod.claims
     named = [inventory.resource_claims[name] for name in names if name in inventory.resource_claims]
-    reserved = inventory.all_by_pod(inventory.resource_claims_by_pod, around.pod_keys)
+    reserved = inventory.all_by_pod(inventory.resource_claims_by_pod, context.pod_keys)
     return tuple({claim.id: claim for claim in (*named, *reserved)}.values())
 
 
-def allocated_devices(around: Surroundings, inventory: Inventory) -> tuple[Allocated, ...]:
+def allocated_devices(context: EndpointContext, inventory: Inventory) -> tuple[Allocated, ...]:
     """Return the accelerators of the endpoint, each once, without other devices and without admin access."""
     found: dict[str, Allocated] = {}
-    for claim in claims_of(around, inventory):
+    for claim in claims_of(context, inventory):
         for result in claim.results:
             if result.admin_access or result.id in found:
                 continue

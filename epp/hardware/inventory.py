@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.inputs import IgnoredValue
-from epp.hardware.class_validation import device_expression, doubts_of
+from epp.hardware.class_validation import device_expression, issues_of
 from epp.hardware.dra_pools import DevicePool, PoolName, device_pools
 from epp.hardware.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes, vetted_claims
 from epp.hardware.selection.objectives import ignored_values
@@ -138,7 +138,7 @@ class Inventory:
     variants: tuple[VariantAutoscaling, ...] = ()
     pods_with_slices: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
     """By node: those that request slices, or that have parts of GPUs by their annotations."""
-    doubts: Validation = field(default_factory=Validation)
+    issues: Validation = field(default_factory=Validation)
     """Values that are impossible beside those of other objects."""
     ignored: tuple[IgnoredValue, ...] = ()
     """All impossible values; the objects are used without them."""
@@ -174,7 +174,7 @@ class Inventory:
         if difference(before.resource_slices, slices) or claims_by_pool.keys() != before.claims_by_pool.keys():
             pools = device_pools(slices.values(), before.pools, frozenset(claims_by_pool))
         by_pod, by_node = before.slice_claims_by_pod, before.slice_claims_by_node
-        slicers, doubts = before.slice_nodes, before.doubts.claims
+        slicers, issues = before.slice_nodes, before.issues.claims
         same = (
             not difference(before.instaslices, instaslices),
             not difference(before.allocation_claims, allocation_claims),
@@ -184,7 +184,7 @@ class Inventory:
         if not (same[0] and same[2]):
             slicers = slice_nodes(instaslices.values(), node_accelerators.values())
         if not all(same):
-            claims, doubts = vetted_claims(
+            claims, issues = vetted_claims(
                 slice_claims(instaslices.values(), allocation_claims.values()),
                 slicers,
                 lambda name: gpus_of_node(nodes.get(name), None),
@@ -194,16 +194,16 @@ class Inventory:
         pods_with_slices = reindexed(
             before.pods_with_slices, of_pods, lambda pod: {pod.spec.node_name} if may_have_slices(pod) else _NOTHING
         )
-        all_doubts = before.doubts.after(
+        all_issues = before.issues.after(
             nodes=nodes,
             pods=pods_with_slices,
             slicers=slicers,
             slices=slices,
             gpus=gpus,
-            claims=doubts,
+            claims=issues,
             classes=classes,
         )
-        of_others = (*all_doubts, *placement_faults(templates, gpu_pools.values()))
+        of_others = (*all_issues, *placement_faults(templates, gpu_pools.values()))
         ignored = (
             *found.ignored,
             *(IgnoredValue(found.file_of(*each[:2]), *each) for each in of_others),
@@ -213,7 +213,7 @@ class Inventory:
             *(note for file in files for note in file.notes),
             *_pool_problems(pools.values()),
             *_class_problems(classes.values(), flavors),
-            *all_doubts.remarks,
+            *all_issues.remarks,
             *found.unused(KNOWN_GROUPS - {OCM}),
         )
         problems = [*(str(each) for file in files for each in file.problems), *remarks, *map(str, ignored)]
@@ -259,7 +259,7 @@ class Inventory:
             unit_costs={name: cost for each in found.of(UnitCosts).values() for name, cost in each.costs.items()},
             variants=tuple(found.of(VariantAutoscaling).values()),
             pods_with_slices=pods_with_slices,
-            doubts=all_doubts,
+            issues=all_issues,
             ignored=ignored,
             remarks=remarks,
             problems=tuple(problems),
@@ -327,7 +327,7 @@ def _expressions(classes: Iterable[AcceleratorClass]) -> dict[str, DeviceExpress
     """Return the valid CEL device selectors of the classes."""
     found: dict[str, DeviceExpression] = {}
     for each in classes:
-        with contextlib.suppress(ValueError):  # reported by `doubts_of`
+        with contextlib.suppress(ValueError):  # reported by `issues_of`
             if (expression := device_expression(each)) is not None:
                 found[each.id] = expression
     return found
@@ -336,7 +336,7 @@ def _expressions(classes: Iterable[AcceleratorClass]) -> dict[str, DeviceExpress
 def _class_problems(classes: Iterable[AcceleratorClass], flavors: Mapping[str, ResourceFlavor]) -> Iterator[str]:
     for each in classes:
         discovery = each.spec.discovery
-        found = list(doubts_of(each))
+        found = list(issues_of(each))
         flavor = each.spec.integration.kueue_resource_flavor
         no_selector = not discovery.node_selector and discovery.affinity.node_affinity.required is None
         if flavor and flavor not in flavors and no_selector:

@@ -54,7 +54,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         return f"{what} in {self.region}" if self.region else what
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class PriceQuery(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of an endpoint that prices depend on."""
 
     product: Product | None = None
@@ -93,21 +93,21 @@ class _Terms(NamedTuple):
     products: frozenset[str]
     """Names of products; empty for one that the catalogue does not have."""
 
-    def fits(self, place: Place) -> bool:
+    def fits(self, query: PriceQuery) -> bool:
         """Return whether all conditions but the region hold."""
         price = self.price
         return (
-            (not price.instance_type or price.instance_type.lower() == place.instance_type.lower())
-            and (not price.accelerator_class or price.accelerator_class in place.classes)
-            and (not price.accelerator or self._is_accelerator_of(place))
+            (not price.instance_type or price.instance_type.lower() == query.instance_type.lower())
+            and (not price.accelerator_class or price.accelerator_class in query.classes)
+            and (not price.accelerator or self._is_accelerator_of(query))
         )
 
-    def _is_accelerator_of(self, place: Place) -> bool:
+    def _is_accelerator_of(self, query: PriceQuery) -> bool:
         if self.products:
-            return place.product is not None and place.product.name in self.products
-        return _key(self.price.accelerator) in map(_key, place.names)
+            return query.product is not None and query.product.name in self.products
+        return _key(self.price.accelerator) in map(_key, query.names)
 
-    def rank(self, place: Place) -> tuple[object, ...]:
+    def rank(self, query: PriceQuery) -> tuple[object, ...]:
         """Return the sort key among the entries that fit, the most specific first.
 
         An entry with a machine type goes first, then one with a class (the primary class before others), then one with
@@ -117,7 +117,7 @@ class _Terms(NamedTuple):
         return (
             not price.instance_type,
             not price.accelerator_class,
-            place.classes.index(price.accelerator_class) if price.accelerator_class else 0,
+            query.classes.index(price.accelerator_class) if price.accelerator_class else 0,
             not price.accelerator,
             len(self.products),
             not price.region,
@@ -152,47 +152,47 @@ class PriceList:
         """Whether there is any entry."""
         return bool(self._index)
 
-    def quote(self, place: Place) -> Quote:
+    def quote(self, query: PriceQuery) -> Quote:
         """Return the prices of the endpoint; each is that of the most specific entry that has it."""
-        here = self._fitting(place, {"", place.region.lower()})
-        usable = [each for each in here if self._share(each.price, place) is not None]
+        here = self._fitting(query, {"", query.region.lower()})
+        usable = [each for each in here if self._share(each.price, query) is not None]
         on_demand = next((each.price for each in usable if each.price.per_hour is not None), None)
         spot = next((each.price for each in usable if each.price.spot_per_hour is not None), None)
         return Quote(
-            None if on_demand is None else self._listed(on_demand, on_demand.per_hour, place),
-            None if spot is None else self._listed(spot, spot.spot_per_hour, place),
-            "" if usable else self._remark(here, place),
+            None if on_demand is None else self._listed(on_demand, on_demand.per_hour, query),
+            None if spot is None else self._listed(spot, spot.spot_per_hour, query),
+            "" if usable else self._remark(here, query),
         )
 
-    def _fitting(self, place: Place, regions: Collection[str] | None = None) -> list[_Terms]:
+    def _fitting(self, query: PriceQuery, regions: Collection[str] | None = None) -> list[_Terms]:
         """Return the entries for these regions, or all, that fit otherwise, the most specific first."""
         found: dict[int, _Terms] = {}
-        for key in _keys_of(place):
+        for key in _keys_of(query):
             by_region: Mapping[str, list[_Terms]] = self._index.get(key, {})
             for region in by_region if regions is None else regions:
-                found.update((id(terms), terms) for terms in by_region.get(region, ()) if terms.fits(place))
-        return sorted(found.values(), key=lambda terms: terms.rank(place))
+                found.update((id(terms), terms) for terms in by_region.get(region, ()) if terms.fits(query))
+        return sorted(found.values(), key=lambda terms: terms.rank(query))
 
-    def _listed(self, price: Price, dollars: float | None, place: Place) -> Listed:
-        return Listed((dollars or 0.0) / (self._share(price, place) or 1), f"{self._name}: {price.title}")
+    def _listed(self, price: Price, dollars: float | None, query: PriceQuery) -> Listed:
+        return Listed((dollars or 0.0) / (self._share(price, query) or 1), f"{self._name}: {price.title}")
 
     @staticmethod
-    def _share(price: Price, place: Place) -> int | None:
+    def _share(price: Price, query: PriceQuery) -> int | None:
         """Return by how many accelerators a price is divided; None if that is not known."""
         if price.per == "device":
             return 1
-        return price.devices or place.devices
+        return price.devices or query.devices
 
-    def _remark(self, here: list[_Terms], place: Place) -> str:
+    def _remark(self, here: list[_Terms], query: PriceQuery) -> str:
         if here:
             price = here[0].price
             return (
                 f"{self._name}, line {price.line}: the price of a machine is not used, since the number of its "
                 "accelerators is not known: add devices to the entry, such as devices: 8"
             )
-        if elsewhere := self._fitting(place):
+        if elsewhere := self._fitting(query):
             price = elsewhere[0].price
-            region = f"in {place.region}" if place.region else "without the label topology.kubernetes.io/region"
+            region = f"in {query.region}" if query.region else "without the label topology.kubernetes.io/region"
             return (
                 f"{self._name} has no price for its region: line {price.line} is for {price.title}, and its node is "
                 f"{region}: add an entry"
@@ -217,12 +217,12 @@ def _keys(terms: _Terms) -> Iterator[tuple[str, str]]:
         yield "name", _key(price.accelerator)
 
 
-def _keys_of(place: Place) -> Iterator[tuple[str, str]]:
-    yield "machine", place.instance_type.lower()
-    yield from (("class", name) for name in place.classes)
-    if place.product is not None:
-        yield "product", place.product.name
-    yield from (("name", _key(name)) for name in place.names)
+def _keys_of(query: PriceQuery) -> Iterator[tuple[str, str]]:
+    yield "machine", query.instance_type.lower()
+    yield from (("class", name) for name in query.classes)
+    if query.product is not None:
+        yield "product", query.product.name
+    yield from (("name", _key(name)) for name in query.names)
 
 
 def _key(name: str) -> str:

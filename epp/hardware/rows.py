@@ -65,10 +65,12 @@ def _loaded(text: str) -> tuple[yaml.Node | None, object]:
         loader.dispose()
 
 
-def _beside(root: yaml.MappingNode, data: Mapping[object, object], key: str, judge: BesideList | None) -> Iterator[str]:
+def _beside(
+    root: yaml.MappingNode, data: Mapping[object, object], key: str, validate: BesideList | None
+) -> Iterator[str]:
     lines = {str(name.value): _line(name) for name, _ in root.value}
     for name, value in data.items():
-        if name != key and judge is not None and (problem := judge(str(name), value)):
+        if name != key and validate is not None and (problem := validate(str(name), value)):
             yield f"line {lines.get(str(name), _line(root))}: {problem}"
 
 

@@ -14,6 +14,7 @@ from epp.framework.snapshot import NODE_NAME
 from epp.hardware.catalogue import CATALOGUE, Catalogue, InstanceType, features_of
 from epp.hardware.class_matching import Evidence, matching_classes, pci_of
 from epp.hardware.dra_devices import Allocated, allocated_devices, claims_of, resource_keys
+from epp.hardware.endpoint_context import EndpointContext, Placements, context_of
 from epp.hardware.facts import Facts, Merged, Rank, merge
 from epp.hardware.facts.declared import (
     ENDPOINT_LIST,
@@ -42,7 +43,6 @@ from epp.hardware.labels import NodeFacts, facts_from_labels, spot_from_labels, 
 from epp.hardware.mig import is_unknown_slice
 from epp.hardware.prices import PriceList
 from epp.hardware.resources import ResourceRequest, possible, resource_key, resource_requests
-from epp.hardware.surroundings import Placements, Surroundings, surroundings_of
 from epp.hardware.validation import IGNORED, gpus_of_node
 from epp.kube.objects.ome import AcceleratorClass
 
@@ -105,25 +105,25 @@ class TagBuilder:
         options = self._options
         inventory = self._inventory_of(endpoint)
         local = inventory is self._inventory
-        around = surroundings_of(endpoint, inventory, trust_pod_labels=options.trust_pod_labels)
-        declared = self._declared(around)
+        context = context_of(endpoint, inventory, trust_pod_labels=options.trust_pod_labels)
+        declared = self._declared(context)
         warnings = (*declared.warnings, *(() if local else self._cluster_warnings(endpoint)))
-        requested = () if around.pod is None else resource_requests(around.pod, self._resource_names)
+        requested = () if context.pod is None else resource_requests(context.pod, self._resource_names)
         if any(each.is_slice for each in requested):
-            requested = possible(requested, gpus_of_node(around.node, inventory.slice_nodes.get(around.node_name)))
-        devices = allocated_devices(around, inventory)
-        gpus = tensor_fusion_gpus(around, inventory, options.tensor_fusion_domain)
+            requested = possible(requested, gpus_of_node(context.node, inventory.slice_nodes.get(context.node_name)))
+        devices = allocated_devices(context, inventory)
+        gpus = tensor_fusion_gpus(context, inventory, options.tensor_fusion_domain)
         allocated = [
-            *dra_facts(around, inventory, devices, self._catalogue, on_unhealthy=options.on_unhealthy_device),
+            *dra_facts(context, inventory, devices, self._catalogue, on_unhealthy=options.on_unhealthy_device),
             *instaslice_facts(
-                around,
+                context,
                 inventory,
                 requested,
                 on_missing_claim=options.on_missing_claim,
                 on_node_not_ready=options.on_node_not_ready,
             ),
             *tensor_fusion_facts(
-                around,
+                context,
                 gpus,
                 inventory,
                 self._catalogue,
@@ -131,60 +131,60 @@ class TagBuilder:
                 on_pending=options.on_pending_gpu,
             ),
         ]
-        frozen = frozen_facts(around, options.tensor_fusion_domain)
+        frozen = frozen_facts(context, options.tensor_fusion_domain)
         warnings = (*warnings, *frozen.warnings)
-        place = endpoint_facts(around, inventory, options.cluster)
-        if around.pod is not None and not (
-            declared.facts or requested or allocated or self._may_have_accelerators(around, inventory)
+        place = endpoint_facts(context, inventory, options.cluster)
+        if context.pod is not None and not (
+            declared.facts or requested or allocated or self._may_have_accelerators(context, inventory)
         ):
-            merged = merge([cpu_facts(around.pod), place, *frozen.facts, *_spot(around.node_labels)])
+            merged = merge([cpu_facts(context.pod), place, *frozen.facts, *_spot(context.node_labels)])
             return msgspec.structs.replace(merged, warnings=warnings)
-        node = self._facts_of_node(around)
+        node = self._facts_of_node(context)
         labels, by_machine = _split(node.facts)
-        own = [*declared.facts, *allocated, *pod_facts(around, requested, node, inventory, self._catalogue)]
+        own = [*declared.facts, *allocated, *pod_facts(context, requested, node, inventory, self._catalogue)]
         unknown = [each for each in requested if not each.known and not declared.facts and not allocated]
         if unknown or self._contradicted(own, labels):
-            labels, by_machine = _spot(around.node_labels), []
+            labels, by_machine = _spot(context.node_labels), []
         keys = {resource_key(each.name) for each in requested if each.profile or not each.is_slice} | resource_keys(
             devices, inventory
         )
         keys |= {_VENDOR_RESOURCES.get(gpu.status.vendor.lower(), "nvidia.com/gpu") for gpu in gpus}
-        classes = self._classes(around, inventory, devices, [*own, *labels], keys=keys)
+        classes = self._classes(context, inventory, devices, [*own, *labels], keys=keys)
         of_class = [] if declared.classes or not classes else [self._of_class(classes[0], [*own, *labels])]
         names = dict.fromkeys((*declared.classes, *(each.name for each in classes)))
         known = _with_shares([place, *frozen.facts, *own, *of_class, *labels])
         if is_unknown_slice(_partition(known)):
             known, by_machine = _without_figures(known), _without_figures(by_machine)
-        count = devices_of_machine(around, node, options.instance_types)
-        merged = self._merged(known, by_machine, around, inventory, classes=tuple(names), machine_devices=count)
+        count = devices_of_machine(context, node, options.instance_types)
+        merged = self._merged(known, by_machine, context, inventory, classes=tuple(names), machine_devices=count)
         of_resources = _resource_warnings(unknown) if merged.tag.kind is AcceleratorKind.UNKNOWN else ()
         # labels of a node that have no effect are said of the node
-        of_labels = [text for text in node.warnings if around.node is None or not text.endswith(IGNORED)]
+        of_labels = [text for text in node.warnings if context.node is None or not text.endswith(IGNORED)]
         return msgspec.structs.replace(merged, warnings=(*warnings, *of_labels, *of_resources, *merged.warnings))
 
-    def surroundings(self, endpoint: Endpoint) -> Surroundings:
+    def context(self, endpoint: Endpoint) -> EndpointContext:
         """Return pod and node of the endpoint."""
         inventory = self._inventory_of(endpoint)
-        return surroundings_of(endpoint, inventory, trust_pod_labels=self._options.trust_pod_labels)
+        return context_of(endpoint, inventory, trust_pod_labels=self._options.trust_pod_labels)
 
-    def placement(self, around: Surroundings) -> EndpointPlacement:
+    def placement(self, context: EndpointContext) -> EndpointPlacement:
         """Return the placement templates of the endpoint's cluster."""
-        inventory = self._inventory_of(around.endpoint)
-        gpus = tensor_fusion_gpus(around, inventory, self._options.tensor_fusion_domain)
-        return self._placements.of(around, gpus) if inventory is self._inventory else NO_PLACEMENT
+        inventory = self._inventory_of(context.endpoint)
+        gpus = tensor_fusion_gpus(context, inventory, self._options.tensor_fusion_domain)
+        return self._placements.of(context, gpus) if inventory is self._inventory else NO_PLACEMENT
 
-    def node_labels(self, around: Surroundings) -> Mapping[str, str]:
+    def node_labels(self, context: EndpointContext) -> Mapping[str, str]:
         """Return the labels of the endpoint's node, with its name as `metadata.name`; none for an unknown node.
 
         One mapping for all endpoints of a node.
         """
-        if around.node is None:
-            named = {NODE_NAME: around.node_name} if around.node_name else {}
-            return {**around.node_labels, **named}
-        found = self._node_labels.get(around.node.name)
+        if context.node is None:
+            named = {NODE_NAME: context.node_name} if context.node_name else {}
+            return {**context.node_labels, **named}
+        found = self._node_labels.get(context.node.name)
         if found is None:
-            labels = {**around.node_labels, NODE_NAME: around.node.name}
-            found = self._node_labels[around.node.name] = MappingProxyType(labels)
+            labels = {**context.node_labels, NODE_NAME: context.node.name}
+            found = self._node_labels[context.node.name] = MappingProxyType(labels)
         return found
 
     def _inventory_of(self, endpoint: Endpoint) -> Inventory:
@@ -200,17 +200,17 @@ class TagBuilder:
                 f"their pods and nodes are ignored; if it is the same cluster, write cluster: {endpoint.cluster}"
             )
 
-    def _may_have_accelerators(self, around: Surroundings, inventory: Inventory) -> bool:
+    def _may_have_accelerators(self, context: EndpointContext, inventory: Inventory) -> bool:
         """Return whether the pod has claims or annotations for accelerators."""
-        annotations = {} if around.pod is None else around.pod.metadata.annotations
+        annotations = {} if context.pod is None else context.pod.metadata.annotations
         domain = f"{self._options.tensor_fusion_domain}/"
-        return bool(claims_of(around, inventory)) or any(key.startswith(domain) for key in annotations)
+        return bool(claims_of(context, inventory)) or any(key.startswith(domain) for key in annotations)
 
     def _merged(
         self,
         known: list[Facts],
         by_machine: list[Facts],
-        around: Surroundings,
+        context: EndpointContext,
         inventory: Inventory,
         *,
         classes: tuple[str, ...],
@@ -228,14 +228,14 @@ class TagBuilder:
         if unknown:
             table = _without_figures(table)
         draft = merge([*known, *table]).tag
-        listed = listed_prices(self._prices, draft, product, classes, around, devices=machine_devices)
+        listed = listed_prices(self._prices, draft, product, classes, context, devices=machine_devices)
         if not unknown:
             known = with_listed_prices(known, listed.facts)
-            known += cost_facts(draft, around, inventory, self._catalogue, self._options.cost_unit)
+            known += cost_facts(draft, context, inventory, self._catalogue, self._options.cost_unit)
         merged = merge([*known, *table], classes)
         tag = merged.tag
         priced = tag.cost.per_hour is not None
-        warnings = () if priced else (*cost_warnings(around, inventory), *([listed.remark] if listed.remark else []))
+        warnings = () if priced else (*cost_warnings(context, inventory), *([listed.remark] if listed.remark else []))
         if tag.vendor == "nvidia" and tag.compute_capability:
             tag = msgspec.structs.replace(tag, features=tag.features | features_of(tag.compute_capability))
         return Merged(tag, merged.conflicts, warnings)
@@ -247,19 +247,19 @@ class TagBuilder:
         products = [(fact, self._catalogue.find(fact.product or "")) for fact in table]
         return [fact if product is None else product.facts(fact.source, part) for fact, product in products]
 
-    def _declared(self, around: Surroundings) -> Declared:
+    def _declared(self, context: EndpointContext) -> Declared:
         """Return declared facts: of the endpoint list, then of overrides, then of the pod if it is trusted."""
         found: list[tuple[AcceleratorDeclaration, str, Rank]] = []
-        if around.endpoint.accelerator is not None:
-            found.append((around.endpoint.accelerator, ENDPOINT_LIST, Rank.OPERATOR))
+        if context.endpoint.accelerator is not None:
+            found.append((context.endpoint.accelerator, ENDPOINT_LIST, Rank.OPERATOR))
         for number, override in enumerate(self._options.overrides, 1):
-            if override.fits(around.endpoint, around.node_name):
+            if override.fits(context.endpoint, context.node_name):
                 found.append((override.accelerator, override_source(number), Rank.OPERATOR))
                 break
         if self._options.trust_pod_labels:
-            pod = around.pod
+            pod = context.pod
             texts = () if pod is None else (pod.metadata.annotations, pod.metadata.labels)
-            if name := class_on_pod(*texts, around.endpoint.labels):
+            if name := class_on_pod(*texts, context.endpoint.labels):
                 found.append((AcceleratorDeclaration(accelerator_class=name), "pod labels", Rank.POD))
         parts = [
             declared_facts(declaration, source, self._inventory.classes, self._catalogue, rank)
@@ -271,13 +271,13 @@ class TagBuilder:
             tuple(warning for part in parts for warning in part.warnings),
         )
 
-    def _facts_of_node(self, around: Surroundings) -> NodeFacts:
+    def _facts_of_node(self, context: EndpointContext) -> NodeFacts:
         """Return the facts of labels; those of a node are read once for all its endpoints."""
-        if around.node is None:
-            return self._read_labels(around.node_labels)
-        found = self._node_facts.get(around.node.name)
+        if context.node is None:
+            return self._read_labels(context.node_labels)
+        found = self._node_facts.get(context.node.name)
         if found is None:
-            found = self._node_facts[around.node.name] = self._read_labels(around.node_labels)
+            found = self._node_facts[context.node.name] = self._read_labels(context.node_labels)
         return found
 
     def _read_labels(self, labels: Mapping[str, str]) -> NodeFacts:
@@ -298,7 +298,7 @@ class TagBuilder:
 
     def _classes(
         self,
-        around: Surroundings,
+        context: EndpointContext,
         inventory: Inventory,
         devices: Sequence[Allocated],
         facts: Sequence[Facts],
@@ -312,17 +312,17 @@ class TagBuilder:
             keys.add("nvidia.com/gpu")
         attributes = tuple((each.driver, each.attributes) for each in devices)
         evidence = Evidence(
-            labels=with_label_aliases(around.node_labels),
-            node=around.node_name,
-            resources=frozenset(keys | sliced) if keys or sliced or self._requests_nothing(around, facts) else None,
-            pci=pci_of(around.node_labels, attributes),
+            labels=with_label_aliases(context.node_labels),
+            node=context.node_name,
+            resources=frozenset(keys | sliced) if keys or sliced or self._requests_nothing(context, facts) else None,
+            pci=pci_of(context.node_labels, attributes),
             devices=attributes,
         )
         return matching_classes(inventory.classes.values(), evidence, inventory.flavors, inventory.expressions)
 
-    def _requests_nothing(self, around: Surroundings, facts: Sequence[Facts]) -> bool:
+    def _requests_nothing(self, context: EndpointContext, facts: Sequence[Facts]) -> bool:
         """Return whether the resources of the endpoint are known to be none."""
-        return around.pod is not None and not any(fact.rank is Rank.OPERATOR for fact in facts)
+        return context.pod is not None and not any(fact.rank is Rank.OPERATOR for fact in facts)
 
     def _of_class(self, each: AcceleratorClass, facts: Sequence[Facts]) -> Facts:
         product = next((fact.product for fact in facts if fact.product), "") or ""

@@ -18,7 +18,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
 from epp.framework.plugin_metrics import PluginMetric, Sample
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
-from epp.hardware.affected_endpoints import concerns_of
+from epp.hardware.affected_endpoints import affected_endpoints
 from epp.hardware.class_validation import object_faults
 from epp.hardware.facts import Merged
 from epp.hardware.inventory import Inventory
@@ -123,7 +123,7 @@ class AcceleratorTagger(
     An object with an impossible value, such as a MIG profile that the GPU cannot have or a negative price, is used
     without it: the log, `/healthz` and `llm_d_epp_input_values_ignored` have field, value and remedy.
 
-    An object that changes in the cluster takes effect at once, for the endpoints that it concerns. A kind that is not
+    An object that changes in the cluster takes effect at once, for the endpoints that it affected. A kind that is not
     installed, or that the picker may not read, is done without until it is, or may.
     """
 
@@ -141,7 +141,7 @@ class AcceleratorTagger(
             owner=self.name,
             grace_period=self.parameters.missing_file_grace_period,
             kinds=ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS - SCORER_KINDS,
-            judge=object_faults,
+            validate=object_faults,
         )
         self._totals = ClassTotals()
         self._changing = asyncio.Lock()
@@ -230,15 +230,15 @@ class AcceleratorTagger(
         return self._report(endpoint, self.merged(endpoint))
 
     def _report(self, endpoint: Endpoint, merged: Merged) -> Report:
-        around = self._builder.surroundings(endpoint)
+        context = self._builder.context(endpoint)
         return Report(
             attributes={
                 ACCELERATOR: merged.tag.located(),
-                NODE_LABELS: self._builder.node_labels(around),
-                PLACEMENT: self._builder.placement(around),
+                NODE_LABELS: self._builder.node_labels(context),
+                PLACEMENT: self._builder.placement(context),
             },
-            uid="" if around.pod is None else around.pod.metadata.uid,
-            boot_id=around.boot_id,
+            uid="" if context.pod is None else context.pod.metadata.uid,
+            boot_id=context.boot_id,
         )
 
     def merged(self, endpoint: Endpoint) -> Merged:
@@ -292,7 +292,7 @@ class AcceleratorTagger(
         if self.clock.now() - self._warned_since > _WARN_AGAIN_SECONDS:
             self._endpoint_problems.clear()
             self._warned_since = self.clock.now()
-        return concerns_of(kinds, before, self._objects.cluster, (inventory, self.inventory))
+        return affected_endpoints(kinds, before, self._objects.cluster, (inventory, self.inventory))
 
     def _read(self) -> _Next | None:
         """Return the objects in the files; None if nothing changed. Runs in a thread, so it changes no state."""

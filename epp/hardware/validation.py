@@ -12,7 +12,7 @@ import msgspec
 from epp.hardware.labels import facts_from_labels
 from epp.hardware.labels.node import gpus_by_labels
 from epp.hardware.mig.partition import profile_fault
-from epp.hardware.mig.slices import ANNOTATION, Doubt, NodeGpus, SliceNode, annotated_claims, vetted_claim
+from epp.hardware.mig.slices import ANNOTATION, Issue, NodeGpus, SliceNode, annotated_claims, vetted_claim
 from epp.hardware.resources import profile_of
 from epp.kube.objects.base import quantity_of
 from epp.kube.objects.core import Container, Node, Pod
@@ -30,7 +30,7 @@ class Checked(NamedTuple):
     """The result of a check, and the objects that it was made of."""
 
     of: tuple[object, ...]
-    doubts: tuple[Doubt, ...]
+    issues: tuple[Issue, ...]
     """With the name of the object of each."""
 
 
@@ -38,7 +38,7 @@ class Validation(msgspec.Struct, frozen=True):
     """Impossible values by kind of their objects."""
 
     kinds: Mapping[str, Mapping[str, Checked]] = {}
-    claims: tuple[Doubt, ...] = ()
+    claims: tuple[Issue, ...] = ()
     """Of slices, by the source of each."""
     remarks: tuple[str, ...] = ()
     """Sentences on names and UUIDs that several objects have."""
@@ -53,18 +53,18 @@ class Validation(msgspec.Struct, frozen=True):
         slicers: Mapping[str, SliceNode],
         slices: Mapping[str, ResourceSlice],
         gpus: Mapping[str, Gpu],
-        claims: tuple[Doubt, ...],
+        claims: tuple[Issue, ...],
         classes: Iterable[str],
     ) -> "Validation":
         """Return those of these objects, pods by node; what did not change is not checked again."""
-        of: Mapping[str, tuple[Mapping[str, tuple[object, ...]], Callable[..., Iterable[Doubt]]]] = {
-            "Node": ({name: (node,) for name, node in nodes.items()}, _doubts_of_node),
+        of: Mapping[str, tuple[Mapping[str, tuple[object, ...]], Callable[..., Iterable[Issue]]]] = {
+            "Node": ({name: (node,) for name, node in nodes.items()}, _issues_of_node),
             "Pod": (
                 {name: (*members, nodes.get(name), slicers.get(name)) for name, members in pods.items()},
-                _doubts_of_pods,
+                _issues_of_pods,
             ),
-            "ResourceSlice": ({name: (each,) for name, each in slices.items()}, _doubts_of_slice),
-            "GPU": ({name: (gpu,) for name, gpu in gpus.items()}, _doubts_of_gpu),
+            "ResourceSlice": ({name: (each,) for name, each in slices.items()}, _issues_of_slice),
+            "GPU": ({name: (gpu,) for name, gpu in gpus.items()}, _issues_of_gpu),
         }
         kinds = {kind: _checked(self.kinds.get(kind, {}), *what) for kind, what in of.items()}
         named = (tuple(classes), tuple(slices.values()), tuple(slicers.values()), tuple(gpus.values()))
@@ -75,11 +75,11 @@ class Validation(msgspec.Struct, frozen=True):
         """Yield kind and name of the object, and field, value and remedy."""
         for kind, objects in self.kinds.items():
             for found in objects.values():
-                for name, doubt in found.doubts:
-                    yield kind, name, doubt
-        for source, doubt in self.claims:
+                for name, issue in found.issues:
+                    yield kind, name, issue
+        for source, issue in self.claims:
             kind, _, name = source.partition("/")
-            yield kind, name, doubt
+            yield kind, name, issue
 
 
 def gpus_of_node(node: Node | None, slicer: SliceNode | None) -> NodeGpus:
@@ -105,22 +105,22 @@ def may_have_slices(pod: Pod) -> bool:
     )
 
 
-def _doubts_of_node(node: Node) -> Iterator[Doubt]:
+def _issues_of_node(node: Node) -> Iterator[Issue]:
     """Yield the labels that have no effect."""
     for warning in facts_from_labels(node.metadata.labels).warnings:
         if warning.endswith(IGNORED):
             yield node.name, warning.removesuffix(IGNORED)
 
 
-def _doubts_of_pods(*of: object) -> Iterator[Doubt]:
+def _issues_of_pods(*of: object) -> Iterator[Issue]:
     """Yield the impossible slices and shares of the pods of a node; the node and its slicer come last."""
     *pods, node, slicer = of
     for pod in cast("list[Pod]", pods):
-        for doubt in _doubts_of_pod(pod, cast("Node | None", node), cast("SliceNode | None", slicer)):
-            yield pod.id, doubt
+        for issue in _issues_of_pod(pod, cast("Node | None", node), cast("SliceNode | None", slicer)):
+            yield pod.id, issue
 
 
-def _doubts_of_pod(pod: Pod, node: Node | None, slicer: SliceNode | None) -> Iterator[str]:
+def _issues_of_pod(pod: Pod, node: Node | None, slicer: SliceNode | None) -> Iterator[str]:
     """Yield the slices that the GPUs of the node cannot have: in requests, and in the annotation."""
     gpus = gpus_of_node(node, slicer)
     for place, container in _containers(pod):
@@ -128,18 +128,18 @@ def _doubts_of_pod(pod: Pod, node: Node | None, slicer: SliceNode | None) -> Ite
             for name in amounts:
                 if (profile := profile_of(name)) and (fault := gpus.fault_of(profile)):
                     yield f"{place}.resources.{part}[{name}] {fault}"
-    yield from _doubts_of_shares(pod.metadata.annotations)
+    yield from _issues_of_shares(pod.metadata.annotations)
     try:
         claims = annotated_claims(pod, pod.spec.node_name)
     except ValueError as error:
         yield f"metadata.annotations[{ANNOTATION}]: {error}"
         return
     for claim in claims:
-        for _, doubt in vetted_claim(claim, slicer, gpus)[1]:
-            yield f"metadata.annotations[{ANNOTATION}]: {doubt}"
+        for _, issue in vetted_claim(claim, slicer, gpus)[1]:
+            yield f"metadata.annotations[{ANNOTATION}]: {issue}"
 
 
-def _doubts_of_shares(annotations: Mapping[str, str]) -> Iterator[str]:
+def _issues_of_shares(annotations: Mapping[str, str]) -> Iterator[str]:
     for key, text in annotations.items():
         if _SHARE.fullmatch(key):
             try:
@@ -150,7 +150,7 @@ def _doubts_of_shares(annotations: Mapping[str, str]) -> Iterator[str]:
                 yield f"metadata.annotations[{key}] is {text!r:.60}: write a quantity above 0, such as 20Gi or 50"
 
 
-def _doubts_of_slice(each: ResourceSlice) -> Iterator[Doubt]:
+def _issues_of_slice(each: ResourceSlice) -> Iterator[Issue]:
     """Yield the MIG devices that their GPU cannot have."""
     for index, device in enumerate(each.devices):
         if fault := mig_fault(device, each.driver):
@@ -165,7 +165,7 @@ def mig_fault(device: SliceDevice, driver: str) -> str:
     return profile_fault(profile, product if isinstance(product, str) else "")
 
 
-def _doubts_of_gpu(gpu: Gpu) -> Iterator[Doubt]:
+def _issues_of_gpu(gpu: Gpu) -> Iterator[Issue]:
     """Yield the partitions that the GPU cannot have."""
     for uid, part in gpu.status.allocated_partitions.items():
         if fault := template_fault(gpu, part.template_id):
@@ -182,7 +182,7 @@ def template_fault(gpu: Gpu, template: str) -> str:
 
 
 def _checked(
-    before: Mapping[str, Checked], objects: Mapping[str, tuple[object, ...]], check: Callable[..., Iterable[Doubt]]
+    before: Mapping[str, Checked], objects: Mapping[str, tuple[object, ...]], check: Callable[..., Iterable[Issue]]
 ) -> dict[str, Checked]:
     """Return the results of the check by name; those of `before` where they were made of the same objects."""
     found: dict[str, Checked] = {}

@@ -38,7 +38,7 @@ class _Entries(msgspec.Struct, frozen=True):
     resources: tuple[_Entry, ...] = ()
 
 
-class Place:
+class ApiCollection:
     """One collection at a time; `next_version` and `narrow` move on to another where this one cannot be read."""
 
     def __init__(self, resource: Resource, namespace: str = "", fallback: str = "") -> None:

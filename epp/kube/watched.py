@@ -12,7 +12,7 @@ import structlog
 from epp.framework.clock import Clock
 from epp.framework.inputs import InputProblem
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
-from epp.kube.collection import Place
+from epp.kube.collection import ApiCollection
 from epp.kube.object_set import EXPIRED, Decode, Delta, Item, ObjectSet, T
 from epp.kube.resources import Resource
 
@@ -82,7 +82,7 @@ class Watched(Generic[T]):
         self._clock = clock
         self._selector = dict(selector or {})
         self._generator = generator or random.Random()  # noqa: S311  spreads requests, guards nothing
-        self._place = Place(resource, namespace, fallback)
+        self._collection = ApiCollection(resource, namespace, fallback)
         self._observer = observer
         self._set = ObjectSet(resource, decode)
         self._settled = asyncio.Event()
@@ -100,22 +100,22 @@ class Watched(Generic[T]):
     @property
     def resource(self) -> Resource:
         """What is watched."""
-        return self._place.resource
+        return self._collection.resource
 
     @property
     def namespace(self) -> str:
         """The namespace; empty for all of them, and for kinds of cluster scope."""
-        return self._place.namespace
+        return self._collection.namespace
 
     @property
     def is_narrowed(self) -> bool:
         """Whether only one namespace is read, as all of them are forbidden."""
-        return self._place.is_narrowed
+        return self._collection.is_narrowed
 
     @property
     def title(self) -> str:
         """What is watched, for messages."""
-        return self._place.title
+        return self._collection.title
 
     @property
     def objects(self) -> Mapping[str, T]:
@@ -167,12 +167,12 @@ class Watched(Generic[T]):
 
     async def _list(self) -> None:
         """Replace all objects by those that the server has, page by page."""
-        await self._place.find(self._api)
+        await self._collection.find(self._api)
         items: list[Item[T]] = []
         params = {"limit": str(_PAGE), **self._selector}
         while True:
-            content = await self._api.request("GET", self._place.path, params=params)
-            page = await asyncio.to_thread(self._set.read_page, content, self._place.api_version)
+            content = await self._api.request("GET", self._collection.path, params=params)
+            page = await asyncio.to_thread(self._set.read_page, content, self._collection.api_version)
             items += page.items
             if not page.more:
                 break
@@ -180,7 +180,7 @@ class Watched(Generic[T]):
         self._set.replace(items, page.version)
         self.lists += 1
         self._was_wide |= not self.is_narrowed
-        self._place.found()
+        self._collection.found()
         self._listed.set()
         self._current()
 
@@ -194,13 +194,13 @@ class Watched(Generic[T]):
             "timeoutSeconds": str(self._generator.randint(*seconds)),
             **self._selector,
         }
-        async with self._api.stream(self._place.path, params) as reads:
+        async with self._api.stream(self._collection.path, params) as reads:
             self._current()
             async for lines in reads:
                 self._set.apply(lines)
         if self.is_narrowed:
             self._narrow_version, self._set.version = self._set.version, ""
-            self._place.widen()
+            self._collection.widen()
 
     def _current(self) -> None:
         if self.state not in {WatchState.STARTING, WatchState.CURRENT} and self._observer is None:
@@ -234,14 +234,14 @@ class Watched(Generic[T]):
             return self._next_delay(_LONGEST_DELAY_SECONDS)
         if error.status in _ABSENT:
             self._set.version = ""
-            if self._place.next_version():
+            if self._collection.next_version():
                 return 0.0
             self._narrow_version = ""
             return self._missing(error)
         self._missing_at = None
         if error.status in _FORBIDDEN:
             unauthorized = error.status == _UNAUTHORIZED
-            if not unauthorized and not self._was_wide and self._place.narrow():
+            if not unauthorized and not self._was_wide and self._collection.narrow():
                 self._set.version, self._narrow_version = self._narrow_version, ""
                 return 0.0
             refused = "the API server refuses the credentials: " if unauthorized else ""

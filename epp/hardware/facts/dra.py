@@ -17,12 +17,12 @@ from epp.framework.accelerators.tag import (
 from epp.hardware.catalogue import Catalogue, Product, same_size
 from epp.hardware.dra_devices import Allocated, Share, consumed_share, device_memory, health_of, share_of
 from epp.hardware.dra_pools import taints_of
+from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.merge import DrainOrIgnore
 from epp.hardware.inventory import Inventory
 from epp.hardware.labels.reading import PCI_DEVICES
 from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, partition_of
-from epp.hardware.surroundings import Surroundings
 
 STALE = "epp/stale"
 """Attribute: true if the description of the devices is from an older generation of their pool."""
@@ -44,7 +44,7 @@ _ALL = Share(1.0, 1.0)
 
 
 def dra_facts(
-    around: Surroundings,
+    context: EndpointContext,
     inventory: Inventory,
     devices: Sequence[Allocated],
     catalogue: Catalogue,
@@ -54,8 +54,8 @@ def dra_facts(
     """Yield facts of rank ALLOCATION; none for an endpoint without allocated devices."""
     if not devices:
         return
-    health = {} if around.pod is None else health_of(around.pod)
-    described = tuple(_device(each, inventory, health, around) for each in devices)
+    health = {} if context.pod is None else health_of(context.pod)
+    described = tuple(_device(each, inventory, health, context) for each in devices)
     first = devices[0]
     vendor, kind = _VENDORS.get(first.driver, (None, None))
     text = first.text("productName") or first.text("model")
@@ -94,7 +94,7 @@ def dra_facts(
     )
 
 
-def _device(each: Allocated, inventory: Inventory, health: Mapping[str, str], around: Surroundings) -> Device:
+def _device(each: Allocated, inventory: Inventory, health: Mapping[str, str], context: EndpointContext) -> Device:
     index, numa = each.attribute("index"), each.attribute("numa")
     root = each.attributes.get("resource.kubernetes.io/pcieRoot")
     taints = (taint.effect for taint in taints_of(each.result, each.device, inventory.taint_rules))
@@ -105,7 +105,7 @@ def _device(each: Allocated, inventory: Inventory, health: Mapping[str, str], ar
         index=index if isinstance(index, int) else None,
         numa=numa if isinstance(numa, int) else None,
         pcie_root=root if isinstance(root, str) else "",
-        clique=around.node_labels.get(CLIQUE, ""),
+        clique=context.node_labels.get(CLIQUE, ""),
         fraction=1.0 / _sharers(each, inventory),
         health=health.get(each.result.id, ""),
         taints=tuple(sorted({effect for effect in taints if effect in {"NoSchedule", "NoExecute"}})),

@@ -18,12 +18,12 @@ from epp.framework.accelerators.tag import (
     Sharing,
 )
 from epp.hardware.catalogue import CATALOGUE, Catalogue, Product, partition_of_mode
+from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.inventory import Inventory
 from epp.hardware.labels import NodeFacts
 from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.resources import ResourceRequest, extended_resources, resource_requests
-from epp.hardware.surroundings import Surroundings
 from epp.kube.objects.core import Node, Pod
 
 _NEURON_CORE = "aws.amazon.com/neuroncore"
@@ -98,10 +98,10 @@ class Frozen(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def frozen_facts(around: Surroundings, tensor_fusion_domain: str) -> Frozen:
+def frozen_facts(context: EndpointContext, tensor_fusion_domain: str) -> Frozen:
     """Return the first valid value of a label or annotation."""
     facts, warnings = [], []
-    for key, value in _found(around, tensor_fusion_domain):
+    for key, value in _found(context, tensor_fusion_domain):
         if value in FROZEN_TO:
             facts.append(Facts(source=key, rank=Rank.ALLOCATOR, attributes={FROZEN: value}))
         else:
@@ -109,29 +109,29 @@ def frozen_facts(around: Surroundings, tensor_fusion_domain: str) -> Frozen:
     return Frozen(tuple(facts[:1]), tuple(warnings))
 
 
-def _found(around: Surroundings, tensor_fusion_domain: str) -> Iterator[tuple[str, str]]:
-    pod = around.pod
-    sources = [around.endpoint.labels, *([] if pod is None else [pod.metadata.annotations, pod.metadata.labels])]
+def _found(context: EndpointContext, tensor_fusion_domain: str) -> Iterator[tuple[str, str]]:
+    pod = context.pod
+    sources = [context.endpoint.labels, *([] if pod is None else [pod.metadata.annotations, pod.metadata.labels])]
     for domain in (OWN_DOMAIN, tensor_fusion_domain):
         key = f"{domain}/frozen"
         values = dict.fromkeys(source[key] for source in sources if key in source)
         yield from ((key, value) for value in values)
 
 
-def endpoint_facts(around: Surroundings, inventory: Inventory, local_cluster: str) -> Facts:
+def endpoint_facts(context: EndpointContext, inventory: Inventory, local_cluster: str) -> Facts:
     """Return the place of the endpoint, and the ids that change when its node or pod is replaced."""
     attributes: dict[str, AttributeValue] = {}
-    slicer = inventory.slice_nodes.get(around.node_name)
-    if boot := around.boot_id or ("" if slicer is None else slicer.boot_id):
+    slicer = inventory.slice_nodes.get(context.node_name)
+    if boot := context.boot_id or ("" if slicer is None else slicer.boot_id):
         attributes[BOOT_ID] = boot
-    if around.pod is not None and around.pod.metadata.uid:
-        attributes[POD_UID] = around.pod.metadata.uid
-    attributes |= {label: name for label in (CLIQUE, COMPUTE_DOMAIN) if (name := around.node_labels.get(label, ""))}
+    if context.pod is not None and context.pod.metadata.uid:
+        attributes[POD_UID] = context.pod.metadata.uid
+    attributes |= {label: name for label in (CLIQUE, COMPUTE_DOMAIN) if (name := context.node_labels.get(label, ""))}
     return Facts(
-        source="endpoint" if around.pod is None else f"Pod/{around.pod.id}",
+        source="endpoint" if context.pod is None else f"Pod/{context.pod.id}",
         rank=Rank.OPERATOR,
-        node=around.node_name or None,
-        cluster=around.endpoint.cluster or local_cluster or None,
+        node=context.node_name or None,
+        cluster=context.endpoint.cluster or local_cluster or None,
         attributes=attributes,
     )
 
@@ -142,7 +142,7 @@ def cpu_facts(pod: Pod) -> Facts:
 
 
 def pod_facts(
-    around: Surroundings,
+    context: EndpointContext,
     requested: Sequence[ResourceRequest],
     node: NodeFacts,
     inventory: Inventory,
@@ -153,21 +153,21 @@ def pod_facts(
     These have the rank of claims, after them in order. Without a known pod, the endpoint has all devices of
     the node if no known pod requests any; but only one slice, since a process cannot use more than one MIG slice.
     """
-    if around.pod is None:
+    if context.pod is None:
         part = next((fact.partition for fact in node.facts if fact.partition is not None), None)
         count = 1 if part is not None and part.kind is Sharing.MIG else node.slice_chips or node.count
-        if count is not None and _node_is_free(around, inventory):
+        if count is not None and _node_is_free(context, inventory):
             yield Facts(source="labels", rank=Rank.RESOURCES, count=count)
         return
     if not requested:
         return
-    source = f"Pod/{around.pod.id}"
+    source = f"Pod/{context.pod.id}"
     if slices := [each for each in requested if each.profile]:
         yield _sliced(source, slices, node)
     elif any(each.is_slice for each in requested):
         yield Facts(source=source, rank=Rank.SELF, partition=UNKNOWN_SLICE)
     product = _product(node, catalogue)
-    part = requested_part(requested, extended_resources(around.pod), product, around.node, node.count)
+    part = requested_part(requested, extended_resources(context.pod), product, context.node, node.count)
     if part is not None:
         yield _part(source, part, product)
     yield Facts(
@@ -213,7 +213,7 @@ def _product(node: NodeFacts, catalogue: Catalogue) -> Product | None:
     return next((found for name in names if (found := catalogue.find(name)) is not None), None)
 
 
-def _node_is_free(around: Surroundings, inventory: Inventory) -> bool:
+def _node_is_free(context: EndpointContext, inventory: Inventory) -> bool:
     """Return whether no known pod requests accelerators of the node."""
-    pods = inventory.pods_by_node.get(around.node_name, ())
+    pods = inventory.pods_by_node.get(context.node_name, ())
     return not any(each.known for pod in pods for each in resource_requests(pod))

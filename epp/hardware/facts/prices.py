@@ -8,13 +8,13 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from epp.framework.accelerators.tag import AcceleratorTag, Sharing
 from epp.hardware.catalogue import Catalogue, InstanceType, Product, find_instance_type
+from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.declared import is_declaration
 from epp.hardware.inventory import Inventory
 from epp.hardware.labels import INSTANCE_TYPE_LABELS, NodeFacts
-from epp.hardware.prices import Place, PriceList
+from epp.hardware.prices import PriceList, PriceQuery
 from epp.hardware.resources import profile_of
-from epp.hardware.surroundings import Surroundings
 from epp.kube.objects.core import Pod
 from epp.kube.objects.costs import DEFAULT_VARIANT_COST, VariantAutoscaling
 from epp.kube.objects.tensor_fusion import GpuNode
@@ -48,7 +48,7 @@ def listed_prices(
     tag: AcceleratorTag,
     product: Product | None,
     classes: tuple[str, ...],
-    around: Surroundings,
+    context: EndpointContext,
     *,
     devices: int | None,
 ) -> ListedPrices:
@@ -56,12 +56,12 @@ def listed_prices(
     if not prices:
         return ListedPrices()
     quote = prices.quote(
-        Place(
+        PriceQuery(
             product=product,
             names=tuple(name for name in (tag.product, tag.model) if name),
             classes=classes,
-            instance_type=_label(around.node_labels, INSTANCE_TYPE_LABELS),
-            region=_label(around.node_labels, _REGION_LABELS),
+            instance_type=_label(context.node_labels, INSTANCE_TYPE_LABELS),
+            region=_label(context.node_labels, _REGION_LABELS),
             devices=devices,
         )
     )
@@ -82,12 +82,14 @@ def with_listed_prices(known: Iterable[Facts], listed: Sequence[Facts]) -> list[
     return [*declared, *listed, *(fact for fact in known if not is_declaration(fact))]
 
 
-def devices_of_machine(around: Surroundings, node: NodeFacts, instance_types: Mapping[str, InstanceType]) -> int | None:
+def devices_of_machine(
+    context: EndpointContext, node: NodeFacts, instance_types: Mapping[str, InstanceType]
+) -> int | None:
     """Return the whole accelerators of the machine, however they are divided or shared; None if that is not known.
 
     By its type, or else by its labels, or else by the resources of the node.
     """
-    machine = find_instance_type(_label(around.node_labels, INSTANCE_TYPE_LABELS), instance_types)
+    machine = find_instance_type(_label(context.node_labels, INSTANCE_TYPE_LABELS), instance_types)
     if machine is not None:
         return machine.count
     divided = any(fact.partition is not None and fact.partition.kind is Sharing.MIG for fact in node.facts)
@@ -95,7 +97,7 @@ def devices_of_machine(around: Surroundings, node: NodeFacts, instance_types: Ma
         return None
     if node.count is not None:
         return node.count or None
-    allocatable = {} if around.node is None else around.node.status.allocatable
+    allocatable = {} if context.node is None else context.node.status.allocatable
     shared = any(fact.partition is not None for fact in node.facts)
     if shared or any(profile_of(name) and amount > 0 for name, amount in allocatable.items()):
         return None
@@ -107,15 +109,15 @@ def _label(labels: Mapping[str, str], names: Iterable[str]) -> str:
 
 
 def cost_facts(
-    tag: AcceleratorTag, around: Surroundings, inventory: Inventory, catalogue: Catalogue, unit: CostUnit = "cents"
+    tag: AcceleratorTag, context: EndpointContext, inventory: Inventory, catalogue: Catalogue, unit: CostUnit = "cents"
 ) -> Iterator[Facts]:
     """Yield prices of rank CATALOGUE, to precede those of tables; `tag` is the tag without them."""
     unit_dollars = Fraction(1, 100) if unit == "cents" else Fraction(1)
-    node = inventory.gpu_nodes.get(around.node_name)
+    node = inventory.gpu_nodes.get(context.node_name)
     devices = _devices_of(node, inventory)
     if node is not None and node.cost_per_hour is not None and devices:
         yield _price(f"GPUNode/{node.name}", node.cost_per_hour / devices)
-    variant = variant_of(around.pod, inventory)
+    variant = variant_of(context.pod, inventory)
     share = max(tag.count, 1) * tag.partition.memory_fraction
     cost = None if variant is None else variant.price
     if variant is not None and cost is not None and share > 0:
@@ -128,9 +130,9 @@ def cost_facts(
             yield _price(f"accelerator-unit-costs/{key} in {unit}", unit_cost.cost * unit_dollars)
 
 
-def cost_warnings(around: Surroundings, inventory: Inventory) -> Iterator[str]:
+def cost_warnings(context: EndpointContext, inventory: Inventory) -> Iterator[str]:
     """Yield a warning for a variant with the price that a cluster fills in."""
-    variant = variant_of(around.pod, inventory)
+    variant = variant_of(context.pod, inventory)
     if variant is not None and variant.cost == DEFAULT_VARIANT_COST:
         yield (
             f"VariantAutoscaling/{variant.id}: variantCost is {DEFAULT_VARIANT_COST}, which a cluster fills in where "

@@ -27,11 +27,11 @@ from epp.framework.accelerators.tag import (
     Sharing,
 )
 from epp.hardware.catalogue import Catalogue, Product
+from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.merge import PassOrDrain
 from epp.hardware.inventory import Inventory, gpu_users
 from epp.hardware.mig import UNKNOWN_SLICE, is_unknown_slice, joined, mig_gpu, parse_mig_profile, partition_of
-from epp.hardware.surroundings import Surroundings
 from epp.hardware.validation import template_fault
 from epp.kube.objects.base import quantity_of
 from epp.kube.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu, GpuNode
@@ -112,18 +112,20 @@ def _of_node(node: GpuNode | None, resource: Resource) -> tuple[Fraction | None,
     return node.total_tflops, node.virtual_tflops
 
 
-def tensor_fusion_gpus(around: Surroundings, inventory: Inventory, annotation_domain: str = DOMAIN) -> tuple[Gpu, ...]:
+def tensor_fusion_gpus(
+    context: EndpointContext, inventory: Inventory, annotation_domain: str = DOMAIN
+) -> tuple[Gpu, ...]:
     """Return the GPUs of the endpoint: in the annotation of its pod, running it, or with a partition for it."""
-    annotations = {} if around.pod is None else around.pod.metadata.annotations
+    annotations = {} if context.pod is None else context.pod.metadata.annotations
     wanted = [name.strip() for name in annotations.get(f"{annotation_domain}/gpu-ids", "").split(",")]
     named = [inventory.gpus[name] for name in wanted if name in inventory.gpus]
     named += [inventory.gpus_by_uuid[name][0] for name in wanted if name in inventory.gpus_by_uuid]
-    used = inventory.all_by_pod(inventory.gpus_by_pod, around.pod_keys)
+    used = inventory.all_by_pod(inventory.gpus_by_pod, context.pod_keys)
     return tuple({gpu.id: gpu for gpu in (*named, *used)}.values())
 
 
 def tensor_fusion_facts(
-    around: Surroundings,
+    context: EndpointContext,
     gpus: Sequence[Gpu],
     inventory: Inventory,
     catalogue: Catalogue,
@@ -138,7 +140,7 @@ def tensor_fusion_facts(
     memory = [int(size) for gpu in gpus if (size := physical_capacity(gpu, "vram", inventory))]
     text = first.gpu_model or first.model
     product = catalogue.find(text, memory[0] if memory else None) if text else None
-    shares = [_partition(gpu, inventory, product, around, annotation_domain) for gpu in gpus]
+    shares = [_partition(gpu, inventory, product, context, annotation_domain) for gpu in gpus]
     parts = [part for part in shares if part is not None]
     part = joined(parts) if len(parts) == len(gpus) else None
     unknown = part is not None and is_unknown_slice(part)
@@ -152,7 +154,7 @@ def tensor_fusion_facts(
         family=None if product is None else product.family or None,
         model=None if product is None else product.model,
         product=text or None,
-        devices=tuple(_device(gpu, around.node_labels.get(CLIQUE, "")) for gpu in gpus),
+        devices=tuple(_device(gpu, context.node_labels.get(CLIQUE, "")) for gpu in gpus),
         count=len(gpus),
         memory_bytes=int(min(memory) * (1.0 if part is None else part.memory_fraction))
         if len(memory) == len(gpus) and not unknown
@@ -162,7 +164,7 @@ def tensor_fusion_facts(
         state=state,
         reason=reason,
         node=gpus[0].node or None,
-        attributes=_attributes(gpus, around, annotation_domain) | usage_attributes(gpus, inventory),
+        attributes=_attributes(gpus, context, annotation_domain) | usage_attributes(gpus, inventory),
     )
 
 
@@ -202,10 +204,10 @@ def _state(gpus: Sequence[Gpu], on_pending: PassOrDrain) -> tuple[Routability, s
 
 
 def _partition(
-    gpu: Gpu, inventory: Inventory, product: Product | None, around: Surroundings, annotation_domain: str
+    gpu: Gpu, inventory: Inventory, product: Product | None, context: EndpointContext, annotation_domain: str
 ) -> Partition | None:
     """Return the share of the GPU that the endpoint has; None for the whole GPU, or if unknown."""
-    template = _template(gpu, around)
+    template = _template(gpu, context)
     if template is not None:
         return _from_template(gpu, product, template)
     if gpu.status.isolation_mode == "shared":
@@ -214,7 +216,7 @@ def _partition(
         return Partition(
             kind=Sharing.TIME_SLICING, compute_fraction=share, memory_fraction=share, sharers=max(len(pods), 1)
         )
-    amount = _share(gpu, around) or _annotated_share(around, annotation_domain)
+    amount = _share(gpu, context) or _annotated_share(context, annotation_domain)
     compute = _fraction(amount.tflops, physical_capacity(gpu, "tflops", inventory))
     memory = _fraction(amount.vram, physical_capacity(gpu, "vram", inventory))
     if compute is None and amount.compute is not None:
@@ -229,12 +231,12 @@ def _partition(
     )
 
 
-def _template(gpu: Gpu, around: Surroundings) -> AllocatedPartition | None:
-    uid = "" if around.pod is None else around.pod.metadata.uid
+def _template(gpu: Gpu, context: EndpointContext) -> AllocatedPartition | None:
+    uid = "" if context.pod is None else context.pod.metadata.uid
     for key, part in gpu.status.allocated_partitions.items():
         if uid and uid == (part.pod_uid or key):
             return part
-        if not uid and f"{part.namespace}/{part.pod_name}" == around.pod_id:
+        if not uid and f"{part.namespace}/{part.pod_name}" == context.pod_id:
             return part
     return None
 
@@ -254,11 +256,11 @@ def _from_template(gpu: Gpu, product: Product | None, template: AllocatedPartiti
     return partition_of(profile, layout, start=start, parent_id=parent)
 
 
-def _share(gpu: Gpu, around: Surroundings) -> Amount | None:
+def _share(gpu: Gpu, context: EndpointContext) -> Amount | None:
     """Return the limits of the pod on this GPU, else its requests; None if it does not run there."""
     for app in gpu.status.running_apps:
         for pod in app.pods:
-            if pod.keys & set(around.pod_keys):
+            if pod.keys & set(context.pod_keys):
                 return _amount(pod)
     return None
 
@@ -272,9 +274,9 @@ def _amount(pod: AppPod) -> Amount:
     )
 
 
-def _annotated_share(around: Surroundings, domain: str) -> Amount:
+def _annotated_share(context: EndpointContext, domain: str) -> Amount:
     """Return the amounts in the annotations of the pod, without invalid ones."""
-    annotations = {} if around.pod is None else around.pod.metadata.annotations
+    annotations = {} if context.pod is None else context.pod.metadata.annotations
 
     def amount(resource: str) -> Fraction | None:
         for bound in ("limit", "request"):
@@ -294,11 +296,11 @@ def _fraction(part: Fraction | None, whole: Fraction | None) -> float | None:
     return None if not part or not whole else min(float(part / whole), 1.0)
 
 
-def _attributes(gpus: Sequence[Gpu], around: Surroundings, domain: str) -> dict[str, AttributeValue]:
+def _attributes(gpus: Sequence[Gpu], context: EndpointContext, domain: str) -> dict[str, AttributeValue]:
     """Return the attributes that filters and scorers read."""
     first = gpus[0]
-    annotations = {} if around.pod is None else around.pod.metadata.annotations
-    templates = {part.template_id for gpu in gpus if (part := _template(gpu, around)) is not None}
+    annotations = {} if context.pod is None else context.pod.metadata.annotations
+    templates = {part.template_id for gpu in gpus if (part := _template(gpu, context)) is not None}
     texts = {
         PHASE: ",".join(sorted({gpu.status.phase for gpu in gpus})),
         USED_BY: first.status.used_by,

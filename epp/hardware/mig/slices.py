@@ -25,7 +25,7 @@ from epp.kube.objects.instaslice import (
 _GONE = frozenset({"deleting", "deleted"})
 _BEFORE_USE = frozenset({"created", "processing"})
 _LEAVING = frozenset({"orphaned", "deleting", "deleted"})
-Doubt = tuple[str, str]
+Issue = tuple[str, str]
 """Source or name of an object, and field, value and remedy of what is left out of it."""
 ANNOTATION = "mig.das.com/allocation"
 
@@ -188,30 +188,30 @@ class NodeGpus(msgspec.Struct, frozen=True):
 
 def vetted_claims(
     claims: Iterable[SliceClaim], nodes: Mapping[str, SliceNode], gpus_of: Callable[[str], NodeGpus]
-) -> tuple[tuple[SliceClaim, ...], tuple[Doubt, ...]]:
+) -> tuple[tuple[SliceClaim, ...], tuple[Issue, ...]]:
     """Return each slice once, without profiles and placements that are impossible, and what was left out.
 
     `gpus_of` returns the GPUs of a node by its labels, for GPUs without a name. Of two slices at the same place, the
     one that is not in use loses its placement.
     """
-    doubts: list[Doubt] = []
-    found = without_duplicates([_vetted(claim, nodes.get(claim.node), gpus_of, doubts) for claim in claims])
+    issues: list[Issue] = []
+    found = without_duplicates([_vetted(claim, nodes.get(claim.node), gpus_of, issues) for claim in claims])
     by_gpu: defaultdict[tuple[str, str], list[SliceClaim]] = defaultdict(list)
     for claim in found:
         if claim.gpu_uuid and claim.start is not None and claim.occupies and not _is_leaving(claim):
             by_gpu[claim.node, claim.gpu_uuid].append(claim)
-    moved = {id(claim) for members in by_gpu.values() for claim in _overlapping(members, doubts)}
-    return tuple(_unplaced(claim) if id(claim) in moved else claim for claim in found), tuple(doubts)
+    moved = {id(claim) for members in by_gpu.values() for claim in _overlapping(members, issues)}
+    return tuple(_unplaced(claim) if id(claim) in moved else claim for claim in found), tuple(issues)
 
 
-def vetted_claim(claim: SliceClaim, node: SliceNode | None, others: NodeGpus) -> tuple[SliceClaim, tuple[Doubt, ...]]:
+def vetted_claim(claim: SliceClaim, node: SliceNode | None, others: NodeGpus) -> tuple[SliceClaim, tuple[Issue, ...]]:
     """Return the slice without an impossible profile or placement, and what was left out."""
-    doubts: list[Doubt] = []
-    return _vetted(claim, node, lambda _: others, doubts), tuple(doubts)
+    issues: list[Issue] = []
+    return _vetted(claim, node, lambda _: others, issues), tuple(issues)
 
 
 def _vetted(
-    claim: SliceClaim, node: SliceNode | None, gpus_of: Callable[[str], NodeGpus], doubts: list[Doubt]
+    claim: SliceClaim, node: SliceNode | None, gpus_of: Callable[[str], NodeGpus], issues: list[Issue]
 ) -> SliceClaim:
     gpu = None if node is None else node.gpu(claim.gpu_uuid)
     named = gpu is not None and bool(gpu.gpu_name)
@@ -219,18 +219,18 @@ def _vetted(
     if node is not None:
         gpus = msgspec.structs.replace(gpus, profiles=node.profiles)
     if claim.profile and (fault := gpus.fault_of(claim.profile)):
-        doubts.append((claim.source, f"{claim.profile_field} {fault}"))
+        issues.append((claim.source, f"{claim.profile_field} {fault}"))
         claim = msgspec.structs.replace(claim, profile="")
     if claim.start is None or claim.size is None:
         return claim
     layout = mig_gpu(*gpus.products[0]) if len(gpus.products) == 1 else None
     if fault := placement_fault(claim.start, claim.size, parse_mig_profile(claim.profile), layout):
-        doubts.append((claim.source, f"{claim.placement_field} {fault}"))
+        issues.append((claim.source, f"{claim.placement_field} {fault}"))
         return _unplaced(claim)
     return claim
 
 
-def _overlapping(claims: Sequence[SliceClaim], doubts: list[Doubt]) -> list[SliceClaim]:
+def _overlapping(claims: Sequence[SliceClaim], issues: list[Issue]) -> list[SliceClaim]:
     """Return the slices of one GPU to drop because they overlap. Slices in use stay, then the first by name."""
     taken: dict[int, SliceClaim] = {}
     found: list[SliceClaim] = []
@@ -242,7 +242,7 @@ def _overlapping(claims: Sequence[SliceClaim], doubts: list[Doubt]) -> list[Slic
         elif not _same_slice(claim, other):
             shown = f"{{size: {claim.size}, start: {claim.start}}}"
             remedy = f"where {other.source} is: write free memory slots, or delete one of the two"
-            doubts.append((claim.source, f"{claim.placement_field} is {shown}, {remedy}"))
+            issues.append((claim.source, f"{claim.placement_field} is {shown}, {remedy}"))
             found.append(claim)
     return found
 

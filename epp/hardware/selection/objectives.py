@@ -198,7 +198,7 @@ class ObjectFollower(ObjectReader[OP], Follower[OP]):
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self.objectives = Objectives()
         self._objects = FollowedObjects(
-            self.parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=KINDS, judge=selection_faults
+            self.parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=KINDS, validate=selection_faults
         )
         self._changing = asyncio.Lock()
         """Files and cluster change the objects one after the other."""

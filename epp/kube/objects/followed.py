@@ -13,7 +13,7 @@ from epp.framework.inputs import InputProblem, InputState
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds, ObjectKey
 from epp.kube.objects.files import ObjectFiles
-from epp.kube.objects.last_good import FileObjects, Judge, ObjectInEffect, ObjectVersions, no_faults, replaces
+from epp.kube.objects.last_good import FileObjects, ObjectInEffect, ObjectVersions, Validator, no_faults, replaces
 from epp.kube.objects.limits import vetted
 from epp.runtime.watch import changes
 
@@ -39,7 +39,7 @@ class ObjectSource:
         setting: str,
         grace_period: str,
         kinds: Kinds | None = None,
-        judge: Judge = no_faults,
+        validate: Validator = no_faults,
         previous: "ObjectSource | None" = None,
     ) -> None:
         """Read nothing yet; raises ConfigurationError for a path that does not exist.
@@ -48,7 +48,7 @@ class ObjectSource:
         source of the owner has logged are not logged again.
         """
         self._files = ObjectFiles(paths, setting)
-        self._versions = ObjectVersions(grace_period, judge, kinds, setting)
+        self._versions = ObjectVersions(grace_period, validate, kinds, setting)
         self._owner = owner
         self._problems: frozenset[str] = frozenset() if previous is None else previous.told
 
@@ -138,13 +138,13 @@ class ClusterObjects(msgspec.Struct, frozen=True):
         held = self.kinds.get(kind, _Kind()).held.get(name)
         return None if held is None else held.object
 
-    def take(self, kinds: Iterable[ObjectsOfKind], judge: Judge = no_faults) -> "ClusterObjects":
+    def take(self, kinds: Iterable[ObjectsOfKind], validate: Validator = no_faults) -> "ClusterObjects":
         """Return the state after changes; an object with an invalid value only replaces one that has one too."""
         found = dict(self.kinds)
         rejected = self.rejected
         for each in kinds:
             before = found.get(each.kind, _Kind())
-            now = found[each.kind] = _taken(each, before, judge)
+            now = found[each.kind] = _taken(each, before, validate)
             known = {(problem.object, problem.reason) for problem in before.problems}
             rejected += sum((problem.object, problem.reason) not in known for problem in now.problems)
         return ClusterObjects(found, rejected)
@@ -161,7 +161,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
         )
 
 
-def _taken(each: ObjectsOfKind, before: _Kind, judge: Judge) -> _Kind:
+def _taken(each: ObjectsOfKind, before: _Kind, validate: Validator) -> _Kind:
     held: dict[str, ObjectInEffect] = {}
     faulty: dict[str, InputProblem] = {}
     for name, found in each.objects.items():
@@ -173,11 +173,11 @@ def _taken(each: ObjectsOfKind, before: _Kind, judge: Judge) -> _Kind:
             continue
         if not isinstance(found, Object):
             continue
-        kept, doubts = vetted(found)
-        reason = "; ".join(judge(kept))
+        kept, issues = vetted(found)
+        reason = "; ".join(validate(kept))
         if replaces(reason, earlier):
             key = ObjectKey(each.kind.group, each.kind.kind, found.metadata.namespace, found.name)
-            held[name] = ObjectInEffect(key, kept, sound=not reason, doubts=doubts)
+            held[name] = ObjectInEffect(key, kept, sound=not reason, issues=issues)
         elif earlier is not None:
             held[name] = earlier
             faulty[name] = InputProblem(SOURCE, f"{each.kind.kind} {name}", reason, 1)
@@ -208,10 +208,10 @@ class FollowedObjects:
         owner: str,
         grace_period: str,
         kinds: Kinds,
-        judge: Judge = no_faults,
+        validate: Validator = no_faults,
     ) -> None:
         """Read nothing yet; raises ConfigurationError for a path that does not exist."""
-        self._judge = judge
+        self._validate = validate
         self._cluster = ClusterObjects()
 
         def source(paths: Sequence[str], setting: str = "paths", previous: ObjectSource | None = None) -> ObjectSource:
@@ -221,7 +221,7 @@ class FollowedObjects:
                 setting=setting,
                 grace_period=grace_period,
                 kinds=kinds,
-                judge=judge,
+                validate=validate,
                 previous=previous,
             )
 
@@ -264,7 +264,7 @@ class FollowedObjects:
 
     def take(self, kinds: Iterable[ObjectsOfKind]) -> Change:
         """Return what follows from a change in the cluster."""
-        return self._change(None, self._cluster.take(kinds, self._judge))
+        return self._change(None, self._cluster.take(kinds, self._validate))
 
     def apply(self, change: Change) -> None:
         """Put a state into effect."""

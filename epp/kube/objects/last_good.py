@@ -18,7 +18,7 @@ from epp.kube.objects.decode import Kinds, ObjectKey, Version, kinds_without_use
 from epp.kube.objects.files import Reading, parse
 from epp.kube.objects.limits import Vetted, vetted
 
-Judge = Callable[[Object], Iterable[str]]
+Validator = Callable[[Object], Iterable[str]]
 """Returns the invalid values of an object that was decoded: field, value and remedy of each."""
 _O = TypeVar("_O", bound=Object)
 
@@ -35,7 +35,7 @@ class ObjectInEffect(NamedTuple):
     object: Object
     sound: bool
     """Whether all its values are valid."""
-    doubts: tuple[str, ...] = ()
+    issues: tuple[str, ...] = ()
     """Field, value and remedy of each impossible value, which the object is used without."""
 
 
@@ -60,7 +60,9 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
     missing_since: float | None = None
     """Time, by the clock of the caller, at which the file was first found missing."""
 
-    def take(self, documents: Iterable[object], judge: Judge = no_faults, kinds: Kinds | None = None) -> "FileObjects":
+    def take(
+        self, documents: Iterable[object], validate: Validator = no_faults, kinds: Kinds | None = None
+    ) -> "FileObjects":
         """Return the state after a version of the file that could be parsed.
 
         Objects of other kinds than those given are ignored; None stands for all kinds.
@@ -68,16 +70,16 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
         a readable name, for example. An object with an invalid value only replaces one that has an invalid value too.
         """
         documents = tuple(documents)
-        judged = [_judged(version, judge) for version in versions_in(documents, kinds)]
-        good = {version.key for version, _, reason in judged if not reason}
+        validated = [_validated(version, validate) for version in versions_in(documents, kinds)]
+        good = {version.key for version, _, reason in validated if not reason}
         before = {each.key: each for each in self.held if each.key not in good}
-        absent = before.keys() - {version.key for version, *_ in judged}
+        absent = before.keys() - {version.key for version, *_ in validated}
         held: list[ObjectInEffect] = []
         problems: list[InputProblem] = []
-        for version, found, reason in judged:
+        for version, found, reason in validated:
             earlier = before.get(version.key)
             if found is not None and replaces(reason, earlier):
-                held.append(ObjectInEffect(version.key, found.object, sound=not reason, doubts=found.doubts))
+                held.append(ObjectInEffect(version.key, found.object, sound=not reason, issues=found.issues))
                 continue
             keys = [version.key] if earlier is not None else [key for key in before if key in absent]
             kept = [before.pop(key) for key in keys if version.key.fits(key)]
@@ -87,7 +89,7 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
         return FileObjects(
             file=self.file,
             held=tuple(held),
-            notes=tuple(f"{self.file}: {each.title} {each.note}" for each, *_ in judged if each.note),
+            notes=tuple(f"{self.file}: {each.title} {each.note}" for each, *_ in validated if each.note),
             unused=kinds_without_use(documents),
             problems=tuple(problems),
             rejected=self.rejected + sum((each.object, each.reason) not in known for each in problems),
@@ -130,7 +132,7 @@ class ObjectVersions(msgspec.Struct, frozen=True):
 
     grace_period: str
     """Time for which a file that is missing keeps its objects."""
-    judge: Judge = no_faults
+    validate: Validator = no_faults
     kinds: Kinds | None = None
     """Kinds of objects that are read; None for all."""
     setting: str = "paths"
@@ -179,7 +181,7 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         if seen == before.seen and (before.waiting is None or not before.waiting.is_over(now)):
             return before
         try:
-            objects = before.objects.take(parse(file, content.data), self.judge, self.kinds)
+            objects = before.objects.take(parse(file, content.data), self.validate, self.kinds)
         except ValueError as error:
             return FileVersion(before.objects.reject(str(error)), seen, content.file, effective=before.effective)
         held, held_before = len(objects.held), len(before.objects.held)
@@ -200,12 +202,12 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         return before.objects.miss(reason, now, parse_duration(self.grace_period))
 
 
-def _judged(version: Version, judge: Judge) -> tuple[Version, Vetted | None, str]:
+def _validated(version: Version, validate: Validator) -> tuple[Version, Vetted | None, str]:
     """Return the version, its object without impossible values, and the reason for which it replaces no sound one."""
     if version.object is None:
         return version, None, version.reason
     found = vetted(version.object)
-    return version, found, "; ".join(judge(found.object))
+    return version, found, "; ".join(validate(found.object))
 
 
 def _digest(content: bytes) -> bytes:
@@ -240,8 +242,8 @@ class ObjectsByKind:
             IgnoredValue(file.file, held.key.kind or "", held.object.id, doubt)
             for file in self._files
             for held in file.held
-            if held.doubts and self._found[type(held.object)][held.object.id] is held.object
-            for doubt in held.doubts
+            if held.issues and self._found[type(held.object)][held.object.id] is held.object
+            for doubt in held.issues
         )
         """Values that objects are used without."""
 

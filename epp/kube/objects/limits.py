@@ -27,10 +27,10 @@ _DOLLARS = "write US dollars, 0 or more"
 _DEVICES = "write a whole number of devices, 0 or more"
 _SIZE = "write the size of one device, such as 80Gi"
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
-_MOST_DOUBTS = 100
+_MOST_ISSUES = 100
 """Sentences on one object; further values are left out without a word."""
 _Check = Callable[[Any, str, str, list[str]], Any]
-"""Takes a value, its place, its key and the doubts; returns the value to keep, or raises _Impossible."""
+"""Takes a value, its place, its key and the issues; returns the value to keep, or raises _Impossible."""
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -157,7 +157,7 @@ class Vetted(NamedTuple):
     """An object without its impossible values."""
 
     object: Object
-    doubts: tuple[str, ...] = ()
+    issues: tuple[str, ...] = ()
     """Field, value and remedy of each value that was left out."""
 
 
@@ -188,12 +188,12 @@ def vetted(each: Object) -> Vetted:
     of those that decoding left out. A required
     value that is impossible takes the struct or the entry around it along, but never the object.
     """
-    doubts = list(each.faults)
-    found: Object = _struct(type(each))(each, "", "", doubts) if _fields_of(type(each)) else each
+    issues = list(each.faults)
+    found: Object = _struct(type(each))(each, "", "", issues) if _fields_of(type(each)) else each
     while (contradiction := found.contradiction()) is not None:
         sentence, found = contradiction
-        doubts.append(sentence)
-    return Vetted(found, tuple(doubts[:_MOST_DOUBTS])) if doubts else Vetted(each)
+        issues.append(sentence)
+    return Vetted(found, tuple(issues[:_MOST_ISSUES])) if issues else Vetted(each)
 
 
 @lru_cache(maxsize=256)  # one entry for each type of struct
@@ -230,11 +230,11 @@ def _check_of(annotation: Any) -> _Check | None:
 
 
 def _number(limit: Limit) -> _Check:
-    def check(value: Any, place: str, key: str, doubts: list[str]) -> Any:
+    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:
         fault = "" if value is None else limit.fault(value, key)
         if not fault:
             return value
-        doubts.append(f"{place} {fault}")
+        issues.append(f"{place} {fault}")
         raise _Impossible(limit.instead)
 
     return check
@@ -243,14 +243,14 @@ def _number(limit: Limit) -> _Check:
 def _struct(cls: type[msgspec.Struct]) -> _Check:
     fields = _fields_of(cls)
 
-    def check(value: Any, place: str, key: str, doubts: list[str]) -> Any:  # noqa: ARG001  as all checks
+    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:  # noqa: ARG001  as all checks
         if value is None:
             return None
         changes: dict[str, Any] = {}
         for field in fields:
             before = getattr(value, field.name)
             try:
-                after = field.check(before, f"{place}.{field.place}".removeprefix("."), field.place, doubts)
+                after = field.check(before, f"{place}.{field.place}".removeprefix("."), field.place, issues)
             except _Impossible:
                 if field.default is msgspec.NODEFAULT:
                     if not place:
@@ -265,11 +265,11 @@ def _struct(cls: type[msgspec.Struct]) -> _Check:
 
 
 def _tuple(inner: _Check) -> _Check:
-    def check(value: Any, place: str, key: str, doubts: list[str]) -> Any:  # noqa: ARG001  as all checks
+    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:  # noqa: ARG001  as all checks
         kept = []
         for index, each in enumerate(value):
             try:
-                kept.append(inner(each, with_step(place, index), "", doubts))
+                kept.append(inner(each, with_step(place, index), "", issues))
             except _Impossible:
                 continue
         is_same = len(kept) == len(value) and all(one is other for one, other in zip(kept, value, strict=True))
@@ -279,11 +279,11 @@ def _tuple(inner: _Check) -> _Check:
 
 
 def _mapping(inner: _Check) -> _Check:
-    def check(value: Any, place: str, key: str, doubts: list[str]) -> Any:  # noqa: ARG001  as all checks
+    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:  # noqa: ARG001  as all checks
         kept = {}
         for name, each in value.items():
             try:
-                kept[name] = inner(each, with_step(place, name), name, doubts)
+                kept[name] = inner(each, with_step(place, name), name, issues)
             except _Impossible as impossible:
                 if impossible.instead is not None:
                     kept[name] = impossible.instead

@@ -52,7 +52,7 @@ class PolicyFiles:
             setting=self.name,
             grace_period=_GRACE_PERIOD,
             kinds=POLICY_KINDS,
-            judge=rewrite_faults,
+            validate=rewrite_faults,
         )
         self._policies = PoolPolicies()
         if (following := self._read()) is not None:

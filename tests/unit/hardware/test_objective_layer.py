@@ -284,8 +284,8 @@ async def test_ome_5_objects_of_the_cluster_count_and_one_in_a_file_precedes(obj
         "team-a/chat": decode_object(service(**selector(minMemory=99))),
         "team-a/more": decode_object(service("more", model="qwen", **selector(minMemory=16))),
     }
-    concerns = await plugin.objects_changed([ObjectsOfKind(kind, theirs, frozenset(theirs))])
-    assert not concerns(POOL[0])
+    affected = await plugin.objects_changed([ObjectsOfKind(kind, theirs, frozenset(theirs))])
+    assert not affected(POOL[0])
     assert select(plugin, "llama").default.min_memory_bytes == 40 * GIB
     assert select(plugin, "qwen").default.min_memory_bytes == 16 * GIB
     await plugin.objects_changed([ObjectsOfKind(kind, {}, frozenset(theirs))])

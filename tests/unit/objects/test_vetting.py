@@ -175,10 +175,10 @@ def decoded(of: dict) -> Object:
 @pytest.mark.parametrize(("of", "reason"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
 def test_file_says_what_it_leaves_out_and_keeps_the_rest_of_the_object(of, reason):
     (held,) = FileObjects(file="a.yaml").take([of]).held
-    assert held.doubts == (reason,)
+    assert held.issues == (reason,)
     assert held.sound
     assert held.object.metadata == decoded(of).metadata
-    assert vetted(held.object).doubts == ()  # what is kept is possible
+    assert vetted(held.object).issues == ()  # what is kept is possible
 
 
 @pytest.mark.parametrize(("of", "reason"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
@@ -186,7 +186,7 @@ def test_cluster_says_the_same(of, reason):
     kind = ObjectKind(of["apiVersion"].rpartition("/")[0], of["kind"])
     objects = ClusterObjects().take([ObjectsOfKind(kind, {"llm/x": decoded(of)}, frozenset({"llm/x"}))])
     (held,) = objects.as_file().held
-    assert held.doubts == (reason,)
+    assert held.issues == (reason,)
 
 
 def test_values_at_their_limits_are_kept():
@@ -205,7 +205,7 @@ def test_required_value_takes_its_entry_along():
     of["metadata"]["name"] = "accelerator-unit-costs"
     found = vetted(decoded(of))
     assert list(found.object.costs) == ["T4"]
-    assert found.doubts == ("data.A100.cost is -40: write a price of 0 or more",)
+    assert found.issues == ("data.A100.cost is -40: write a price of 0 or more",)
 
 
 def test_kinds_of_known_groups_without_decoder_are_counted():
@@ -255,7 +255,7 @@ def test_no_vetted_object_has_a_negative_or_infinite_number_and_vetting_it_again
     found = vetted(decoded(of))
     assert all(isfinite(number) and number >= 0 for number in numbers_in(found.object))
     assert vetted(found.object) == (found.object, ())
-    assert bool(found.doubts) == (found.object != decoded(of))
+    assert bool(found.issues) == (found.object != decoded(of))
 
 
 def numbers_in(value: object) -> Iterator[float | Fraction]:

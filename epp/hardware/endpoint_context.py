@@ -14,7 +14,7 @@ from epp.kube.objects.tensor_fusion import Gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class EndpointContext:
     """Pod and node of an endpoint."""
 
     endpoint: Endpoint
@@ -44,7 +44,7 @@ class Surroundings:
         return "" if self.node is None else self.node.status.node_info.boot_id
 
 
-def surroundings_of(endpoint: Endpoint, inventory: Inventory, *, trust_pod_labels: bool = False) -> Surroundings:
+def context_of(endpoint: Endpoint, inventory: Inventory, *, trust_pod_labels: bool = False) -> EndpointContext:
     """Return pod and node of the endpoint.
 
     Labels of an endpoint with a pod are those of the pod: they describe the node only if pods are trusted.
@@ -53,7 +53,7 @@ def surroundings_of(endpoint: Endpoint, inventory: Inventory, *, trust_pod_label
     labels = endpoint.labels if pod is None or trust_pod_labels else {}
     name = (pod.spec.node_name if pod is not None else "") or endpoint.node or labels.get(HOSTNAME, "")
     node = inventory.nodes.get(name) or inventory.nodes_by_hostname.get(name)
-    return Surroundings(
+    return EndpointContext(
         endpoint=endpoint,
         pod=pod,
         node=node,
@@ -88,16 +88,16 @@ class Placements:
         self._templates: Mapping[str, PlacementTemplate] = MappingProxyType(found)
         self._records: dict[tuple[str, bool], EndpointPlacement] = {}
 
-    def of(self, around: Surroundings, gpus: Sequence[Gpu]) -> EndpointPlacement:
+    def of(self, context: EndpointContext, gpus: Sequence[Gpu]) -> EndpointPlacement:
         """Return what the templates are for an endpoint with these GPUs; one record for all that are alike.
 
         Its pool is the one in the annotation of its pod, else that of its first GPU.
         """
-        annotations = {} if around.pod is None else around.pod.metadata.annotations
+        annotations = {} if context.pod is None else context.pod.metadata.annotations
         name = annotations.get(self._label) or (gpus[0].metadata.labels.get(self._label, "") if gpus else "")
         pool = self._pools.get(name)
         own = "" if pool is None else pool.template
-        is_local = bool(gpus) and all(gpu.node == around.node_name for gpu in gpus)
+        is_local = bool(gpus) and all(gpu.node == context.node_name for gpu in gpus)
         found = self._records.get((own, is_local))
         if found is None:
             found = EndpointPlacement(own=own, templates=self._templates, is_local=is_local)
