@@ -24,19 +24,19 @@ _AVAILABLE = "ManagedClusterConditionAvailable"
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """What one placement decided."""
+    """Decisions of one placement."""
 
     clusters: Mapping[str, PlacementStatus] = {}
     """Chosen clusters."""
     evaluation: Evaluation | None = None
-    """Our own evaluation; None for decisions of the hub."""
+    """Evaluation by the picker; None for decisions of the hub."""
     scored_at: float = 0.0
-    """When the scores of our own evaluation last changed, in seconds since the epoch."""
+    """Time of the last change of scores in the evaluation, in seconds since the epoch."""
     until: float | None = None
-    """When time alone may change it."""
+    """Time at which the decisions may change without a change of objects; None for never."""
 
     def status(self, cluster: str) -> PlacementStatus:
-        """Return what it decided on a cluster."""
+        """Return the decision on a cluster."""
         return self.clusters.get(cluster) or (_LEFT_OUT if self.clusters else _NONE_CHOSEN)
 
 
@@ -47,10 +47,10 @@ def decided(
     now: float,
     mode: Evaluate = "auto",
 ) -> dict[str, Decided]:
-    """Return the decisions of every placement by `namespace/name`; `before` are those of the last time.
+    """Return the decisions of every placement by `namespace/name`; `before` are the previous ones.
 
-    Placements are evaluated in the order of their names, each with the newest decisions of the others in view. Where
-    only scores changed and the choice did not, an evaluation stays for `scoreRateLimit` as it was.
+    Placements are evaluated in the order of their names; each evaluation uses the newest decisions of the others. If
+    only scores changed, but not the choice, the previous evaluation is kept for `scoreRateLimit`.
     """
     found: dict[str, Decided] = {}
     for name in sorted({*hub.placements, *hub.pages}):
@@ -120,7 +120,7 @@ def _evaluated(
 
 
 def imported(hub: Hub, local: str) -> dict[str, Decided]:
-    """Return what each InferencePoolImport chooses, by `InferencePoolImport/namespace/name`."""
+    """Return the clusters of each InferencePoolImport, by `InferencePoolImport/namespace/name`."""
     chosen = PlacementStatus(chosen=True)
     return {
         f"{POOL_IMPORT}/{name}": Decided(clusters=dict.fromkeys((local, *each.clusters), chosen))
@@ -129,10 +129,10 @@ def imported(hub: Hub, local: str) -> dict[str, Decided]:
 
 
 def active_clusters(hub: Hub, decided: Mapping[str, Decided]) -> dict[str, bool]:
-    """Return, for the clusters of admission checks and MultiKueueClusters, whether an active check can use them.
+    """Return whether an active admission check uses the cluster, for the clusters of checks and MultiKueueClusters.
 
-    A check names a MultiKueueConfig or a Placement. A cluster whose own condition Active is False is not active,
-    whatever its checks say.
+    A check names a MultiKueueConfig or a Placement. A cluster with condition Active=False is not active, independent of
+    checks.
     """
     own = {each.cluster: each.active for each in hub.kueue_clusters.values()}
     checks: defaultdict[str, list[bool]] = defaultdict(list)
@@ -145,7 +145,7 @@ def active_clusters(hub: Hub, decided: Mapping[str, Decided]) -> dict[str, bool]
 
 
 def _clusters_of(check: AdmissionCheck, hub: Hub, decided: Mapping[str, Decided]) -> frozenset[str]:
-    if check.parameters_kind == "Placement":  # in the namespace of Kueue, which the check does not name
+    if check.parameters_kind == "Placement":  # in the namespace of Kueue, which the check does not contain
         placements = {*hub.placements, *hub.pages}
         named = [decided[name] for name in placements if name.rpartition("/")[2] == check.parameters_name]
         return frozenset(cluster for each in named for cluster in each.clusters)
@@ -157,18 +157,18 @@ def _clusters_of(check: AdmissionCheck, hub: Hub, decided: Mapping[str, Decided]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterStatuses:
-    """Statuses of all clusters; `of` returns the status of one."""
+    """Statuses of all clusters."""
 
     known: Mapping[str, ClusterStatus] = field(default_factory=dict)
-    """Clusters that objects name."""
+    """Statuses of clusters in objects."""
     others: ClusterStatus = NO_STATUS
-    """Status of any other cluster: no placement chose it."""
+    """Status of any other cluster, which no placement chose."""
     decided: Mapping[str, Decided] = field(default_factory=dict)
     """Decisions of all placements, by `namespace/name`."""
     missing: frozenset[tuple[str, str]] = frozenset()
-    """Cluster and `resource/score` of scores that placements ask for and that are not there."""
+    """Cluster and `resource/score` of missing scores of placements."""
     until: float | None = None
-    """When time alone changes something, in seconds since the epoch; None for never."""
+    """Time of the next change without a change of objects, in seconds since the epoch; None for never."""
 
     def of(self, cluster: str) -> ClusterStatus:
         """Return the status of a cluster."""
@@ -176,7 +176,7 @@ class ClusterStatuses:
         return msgspec.structs.replace(self.others, cluster=cluster) if found is None else found
 
     def differ_from(self, before: "ClusterStatuses") -> Callable[[str], bool] | None:
-        """Return a test for clusters whose status is another than before; None where all are as before."""
+        """Return a predicate for clusters whose status changed; None without a change."""
         changed = frozenset(name for name in {*self.known, *before.known} if self.of(name) != before.of(name))
         if self.others == before.others:
             return changed.__contains__ if changed else None
@@ -195,8 +195,8 @@ def cluster_statuses(
 ) -> ClusterStatuses:
     """Return the statuses; an unchanged status is the same object as before.
 
-    `usage` are the scores of the local cluster that are computed here; an AddOnPlacementScore of the hub with their
-    name goes before them.
+    `usage` are computed scores of the local cluster. An AddOnPlacementScore of the hub with the same name takes
+    precedence.
     """
     scores: defaultdict[str, dict[str, float]] = defaultdict(dict)
     expired: defaultdict[str, set[str]] = defaultdict(set)

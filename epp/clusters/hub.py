@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All objects on clusters that are in effect at one moment."""
+"""Immutable view of all objects about clusters."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -24,17 +24,17 @@ from epp.kube.objects.placement import Placement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hub:
-    """All objects in effect; immutable, its mappings included."""
+    """All objects in effect; the mappings are immutable, too."""
 
     scores: Mapping[str, AddOnPlacementScore] = field(default_factory=dict)
-    """By `namespace/name`; the namespace is the cluster."""
+    """By `namespace/name`; the namespace is the name of the cluster."""
     clusters: Mapping[str, ManagedCluster] = field(default_factory=dict)
     sets: Mapping[str, ManagedClusterSet] = field(default_factory=dict)
     bindings: Mapping[str, ManagedClusterSetBinding] = field(default_factory=dict)
     placements: Mapping[str, Placement] = field(default_factory=dict)
-    """By `namespace/name`, without objects that are being deleted."""
+    """By `namespace/name`, without terminating objects."""
     pages: Mapping[str, tuple[PlacementDecision, ...]] = field(default_factory=dict)
-    """Pages of decisions, by `namespace/name` of their placement."""
+    """Pages of decisions, by `namespace/name` of the placement."""
     checks: Mapping[str, AdmissionCheck] = field(default_factory=dict)
     kueue_configs: Mapping[str, MultiKueueConfig] = field(default_factory=dict)
     kueue_clusters: Mapping[str, MultiKueueCluster] = field(default_factory=dict)
@@ -43,17 +43,17 @@ class Hub:
     slices: Mapping[str, ResourceSlice] = field(default_factory=dict)
     claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
     imports: Mapping[str, InferencePoolImport] = field(default_factory=dict)
-    """Imported pools, without pools that are being deleted."""
+    """Imported pools, without terminating ones."""
     ignored: tuple[IgnoredValue, ...] = ()
-    """Values that objects are used without."""
+    """Ignored values of objects in effect."""
     remarks: tuple[str, ...] = ()
-    """Further sentences on objects in effect."""
+    """Further messages about objects in effect."""
     problems: tuple[str, ...] = ()
-    """Problems of objects, those not in effect included."""
+    """Problems of all objects, including rejected versions."""
 
     @classmethod
     def build(cls, files: Iterable[FileObjects]) -> "Hub":
-        """Return the objects of the files; of two with one name, the later one counts."""
+        """Return the objects of the files; a later object replaces one with the same name."""
         files = tuple(files)
         found = ObjectsByKind(files)
         of = found.of
@@ -84,7 +84,7 @@ class Hub:
         )
 
     def bound_sets(self, namespace: str) -> frozenset[str] | None:
-        """Return the cluster sets that are bound to a namespace; None where no binding is known at all."""
+        """Return the cluster sets bound to a namespace; None if there are no bindings at all."""
         if not self.bindings:
             return None
         return frozenset(each.cluster_set for each in self.bindings.values() if each.metadata.namespace == namespace)

@@ -23,10 +23,10 @@ def prioritized(
     counts: Mapping[str, int],
     scores: Mapping[str, Mapping[str, float]],
 ) -> dict[str, float]:
-    """Return the score of each cluster by its name; one without a score is left out and counts 0.
+    """Return scores by cluster name; a missing score counts as 0.
 
-    `chosen` are the clusters that the placement chose before, `counts` the decisions of other placements by cluster,
-    and `scores` those of add-ons by cluster and `resource/score`.
+    `chosen` are the previously chosen clusters, `counts` the number of decisions of other placements by cluster, and
+    `scores` those of add-ons by cluster and `resource/score`.
     """
     names = [cluster.name for cluster in clusters]
     if coordinate.built_in == STEADY:
@@ -40,7 +40,7 @@ def prioritized(
 
 
 def balanced(names: Collection[str], counts: Mapping[str, int]) -> dict[str, float]:
-    """Return 100 for a cluster without decisions, -100 for one with the most of all clusters."""
+    """Return 100 for a cluster without decisions, -100 for the cluster with most decisions."""
     most = max(counts.values(), default=0)
     if not most:
         return dict.fromkeys(names, MOST_SCORE)
@@ -48,7 +48,7 @@ def balanced(names: Collection[str], counts: Mapping[str, int]) -> dict[str, flo
 
 
 def allocatable(clusters: Sequence[ManagedCluster], resource: str) -> dict[str, float]:
-    """Return 100 for the cluster with the most of a resource, -100 for the least; 100 for all where all are alike."""
+    """Return 100 for the largest amount of a resource, -100 for the smallest; 100 for all if they are equal."""
     amounts = {cluster.name: cluster.allocatable[resource] for cluster in clusters if resource in cluster.allocatable}
     if not amounts:
         return {}
@@ -59,26 +59,26 @@ def allocatable(clusters: Sequence[ManagedCluster], resource: str) -> dict[str, 
 
 
 class Group(NamedTuple):
-    """Chosen clusters that belong together."""
+    """A decision group: chosen clusters that belong together."""
 
     number: int
-    """From 0."""
+    """Index from 0."""
     name: str
-    """Empty for one without a name."""
+    """Empty for an unnamed group."""
     clusters: tuple[str, ...]
 
     @property
     def title(self) -> str:
-        """Its name, or else its number."""
+        """Name, or number for an unnamed group."""
         return self.name or str(self.number)
 
 
 def grouped(
     placement: Placement, chosen: Sequence[ManagedCluster], order: Callable[[ManagedCluster], tuple[float, str]]
 ) -> tuple[Group, ...]:
-    """Return the groups in order: a cluster is in the first one that selects it, in order within its group.
+    """Return the groups: a cluster is in the first group that selects it; `order` sorts clusters within a group.
 
-    A group that is larger than `clustersPerDecisionGroup` is divided.
+    A group larger than `clustersPerDecisionGroup` is divided.
     """
     size = group_size(placement.clusters_per_group, len(chosen))
     left = sorted(chosen, key=order)
@@ -94,7 +94,7 @@ def grouped(
 
 
 def group_size(setting: float | None, total: int) -> int:
-    """Return the most clusters of a group: a share is rounded up."""
+    """Return the maximum size of a group; a share is rounded up."""
     if setting is None:
         return total
     size = math.ceil(round(setting * total, 9)) if setting < 1 else int(setting)
@@ -107,31 +107,31 @@ def _divided(members: Sequence[ManagedCluster], size: int) -> Iterator[Sequence[
 
 
 def group_of(groups: Iterable[Group]) -> dict[str, str]:
-    """Return the title of the group of each cluster."""
+    """Return the title of the group by cluster."""
     return {name: group.title for group in groups for name in group.clusters}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What an evaluation goes by, beside the placement."""
+    """Input of an evaluation in addition to the placement."""
 
     clusters: Sequence[ManagedCluster]
-    """Clusters of its cluster sets."""
+    """Clusters of the cluster sets."""
     chosen: Collection[str] = ()
-    """Clusters that it chose before."""
+    """Previously chosen clusters."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Decisions of other placements by cluster."""
+    """Number of decisions of other placements by cluster."""
     scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Scores of add-ons that hold now, by cluster and `resource/score`."""
+    """Valid scores of add-ons, by cluster and `resource/score`."""
     now: float = 0.0
     """Seconds since the epoch."""
 
 
 class FilterResult(msgspec.Struct, frozen=True, rename="camel"):
-    """Clusters that are left after a filter."""
+    """Clusters that pass a filter."""
 
     name: str
-    """The filter, after those before it: `Predicate,TaintToleration`."""
+    """The filter after the previous ones: `Predicate,TaintToleration`."""
     filtered_clusters: tuple[str, ...]
 
 
@@ -151,7 +151,7 @@ class ClusterTotal(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Explanation(msgspec.Struct, frozen=True, rename="camel"):
-    """How a placement chose, in the words of the hub's debugger."""
+    """Explanation of a choice, in the format of the hub's debugger."""
 
     filtered_pipeline_results: tuple[FilterResult, ...] = ()
     prioritize_results: tuple[PrioritizeResult, ...] = ()
@@ -166,9 +166,9 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """Sum of weighted scores of each cluster that passed the filters."""
     explanation: Explanation = Explanation()
     missing: frozenset[tuple[str, str]] = frozenset()
-    """Cluster, and `resource/score`, of the scores that it would have used and that count 0."""
+    """Cluster and `resource/score` of missing scores, which count as 0."""
     until: float | None = None
-    """When time alone may change it, in seconds since the epoch; None for never."""
+    """Time of the next change without a change of objects, in seconds since the epoch; None for never."""
 
     @property
     def chosen(self) -> frozenset[str]:
@@ -177,7 +177,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evaluate(placement: Placement, situation: Situation) -> Evaluation:
-    """Choose clusters: higher totals first, then by name; clusters with a PreferNoSelect taint last."""
+    """Choose clusters by descending total, then by name; clusters with a PreferNoSelect taint come last."""
     eligible = sorted(situation.clusters, key=lambda cluster: cluster.name)
     matched = [
         each for each in eligible if not placement.predicates or any(selects(one, each) for one in placement.predicates)

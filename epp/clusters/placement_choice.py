@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice among clusters in order of preference, spread as the placement asks."""
+"""Choice among ranked clusters under the spread constraints of a placement."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -10,11 +10,11 @@ from epp.kube.objects.ocm import ManagedCluster
 from epp.kube.objects.placement import Placement, SpreadConstraint
 
 _Values: TypeAlias = tuple[str | None, ...]
-"""Values of a cluster for each constraint; None for none."""
+"""Value of a cluster for each constraint; None for a missing one."""
 
 
 def choose(placement: Placement, ranked: Sequence[ManagedCluster]) -> tuple[ManagedCluster, ...]:
-    """Return the chosen clusters, at most `numberOfClusters`, in the order in which they were chosen."""
+    """Return at most `numberOfClusters` clusters in the order of the choice."""
     number = len(ranked) if placement.number_of_clusters is None else placement.number_of_clusters
     if not placement.spread:
         return tuple(ranked[:number])
@@ -26,7 +26,7 @@ def choose(placement: Placement, ranked: Sequence[ManagedCluster]) -> tuple[Mana
 
 
 class _Left:
-    """Clusters that are not chosen yet: of those with the same values, the best one is chosen first."""
+    """Clusters that are not chosen yet, grouped by their values; the best cluster of a group is next."""
 
     def __init__(self, topologies: Sequence["_Topology"], ranked: Sequence[ManagedCluster]) -> None:
         self._topologies = topologies
@@ -38,13 +38,13 @@ class _Left:
             for index, value in enumerate(values):
                 self._with[index, value].append(values)
         self._offered: dict[_Values, tuple[tuple[bool, ...], int]] = {}
-        """What each breaks now, and the rank of its best cluster."""
+        """Current violations of each group, and the rank of its best cluster."""
         self._offers: list[tuple[tuple[bool, ...], int, _Values]] = []
-        """A heap; an offer that is out of date is skipped."""
+        """A heap; outdated offers are skipped."""
         self._renew(self._alike)
 
     def take(self) -> ManagedCluster | None:
-        """Return the cluster that breaks the least, then the best one; None if each would break what is required."""
+        """Take the cluster with fewest violations, then the best rank; None if all violate a requirement."""
         while self._offers:
             breaks, rank, values = heappop(self._offers)
             if self._offered.get(values) != (breaks, rank):
@@ -73,7 +73,7 @@ class _Left:
 
 
 class _Topology:
-    """Chosen clusters by the value of one label or claim."""
+    """Number of chosen clusters by the value of one label or claim."""
 
     def __init__(self, constraint: SpreadConstraint, clusters: Sequence[ManagedCluster]) -> None:
         self._constraint = constraint
@@ -90,11 +90,11 @@ class _Topology:
         return values.get(self._constraint.key)
 
     def breaks(self, value: str | None) -> bool:
-        """Return whether the skew would be too large with one more cluster of that value, or it has none."""
+        """Return whether one more cluster with that value exceeds the skew; a missing value always violates it."""
         return value is None or self._counts[value] + 1 - self._least > self._constraint.max_skew
 
     def add(self, value: str | None) -> bool:
-        """Count a chosen cluster; return whether that bears on other values."""
+        """Count a chosen cluster; return whether this affects other values."""
         if value is None:
             return False
         least = self._least

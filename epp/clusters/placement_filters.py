@@ -10,7 +10,7 @@ from epp.kube.objects.ocm import CLUSTER_SET_LABEL, LabelSelector, ManagedCluste
 from epp.kube.objects.placement import ClusterSelector, Placement, Toleration
 
 _GLOBAL = "global"
-"""The set of all clusters, which every hub has."""
+"""Set of all clusters, which exists on every hub."""
 
 
 def in_cluster_sets(
@@ -19,9 +19,9 @@ def in_cluster_sets(
     sets: Mapping[str, ManagedClusterSet],
     bound: Collection[str] | None,
 ) -> tuple[ManagedCluster, ...]:
-    """Return the clusters in the placement's sets, without clusters that are being deleted.
+    """Return the clusters in the sets of the placement, without terminating clusters.
 
-    `bound` are the sets that are bound to its namespace; None where no binding is known at all: every set is then.
+    `bound` are the sets bound to its namespace; None means that there are no bindings and all sets are allowed.
     """
     names = placement.cluster_sets
     if bound is not None:
@@ -56,7 +56,7 @@ def labels_match(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
 
 
 def _holds(test: MatchExpression, values: Mapping[str, str]) -> bool:
-    """Return whether the test holds; as in Kubernetes, NotIn also holds without the key."""
+    """Return whether the test holds; as in Kubernetes, NotIn holds for a missing key."""
     match test.operator:
         case "Exists":
             return test.key in values
@@ -70,23 +70,23 @@ def _holds(test: MatchExpression, values: Mapping[str, str]) -> bool:
 
 
 class Tolerance(NamedTuple):
-    """How the taints of a cluster bear on a placement."""
+    """Effect of the taints of a cluster on a placement."""
 
     selectable: bool
     """Whether the cluster may be chosen."""
     preferred: bool
-    """Whether no taint asks to prefer other clusters."""
+    """Whether there is no untolerated PreferNoSelect taint."""
     until: float | None
-    """When that may change, in seconds since the epoch; None for never."""
+    """Time of the next change, in seconds since the epoch; None for never."""
 
 
 def tolerance(
     taints: Iterable[ClusterTaint], tolerations: Iterable[Toleration], now: float, *, chosen: bool
 ) -> Tolerance:
-    """Return how taints bear on a placement that has, or has not, chosen the cluster before.
+    """Return the effect of taints; `chosen` is whether the placement chose the cluster before.
 
-    NoSelectIfNew keeps away only what was not chosen before. The time of a toleration counts from the addition of the
-    taint; a taint of unknown age is not tolerated for a time.
+    NoSelectIfNew only excludes clusters that were not chosen before. The duration of a toleration starts when the taint
+    was added; a limited toleration does not apply to a taint of unknown age.
     """
     tolerations = tuple(tolerations)
     selectable = preferred = True
@@ -105,7 +105,7 @@ def tolerance(
 
 
 def _tolerated(taint: ClusterTaint, tolerations: Iterable[Toleration], now: float) -> tuple[bool, float | None]:
-    """Return whether one of the tolerations fits, and when the last one that does ends."""
+    """Return whether a toleration applies, and the end of the last one."""
     ends: list[float] = []
     for each in tolerations:
         if not _fits(taint, each):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collections of an API server: version, plural and namespace of a resource, and a list of its objects."""
+"""Collections of an API server: version, plural and namespace of a resource, and lists of its objects."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from epp.kube.resources import Resource
 
 _NOT_FOUND = 404
 ABSENT = frozenset({404, 405})
-"""Statuses of a kind, or a version of it, that is not installed."""
+"""Statuses for a kind, or a version of it, that is not installed."""
 _PAGE = 500
 
 
@@ -21,8 +21,6 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 class _Group(msgspec.Struct, frozen=True, rename="camel"):
-    """An API group, as far as it is read."""
-
     preferred_version: _Version = _Version()
 
 
@@ -33,16 +31,14 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class _Entries(msgspec.Struct, frozen=True):
-    """The resources of one version of a group."""
-
     resources: tuple[_Entry, ...] = ()
 
 
 class ApiCollection:
-    """One collection at a time; `next_version` and `narrow` move on to another where this one cannot be read."""
+    """The collection of a resource in use; `next_version` and `narrow` select another one if it cannot be read."""
 
     def __init__(self, resource: Resource, namespace: str = "", fallback: str = "") -> None:
-        """Begin in the namespace, or in all without one; `fallback` is the one to read where all are forbidden."""
+        """Select the namespace, or all if it is empty; `fallback` is for `narrow`."""
         self.resource = resource
         self._given = resource
         self._wide = namespace
@@ -54,12 +50,12 @@ class ApiCollection:
 
     @property
     def namespace(self) -> str:
-        """The namespace; empty for all of them, and for kinds of cluster scope."""
+        """Empty for all namespaces, and for kinds of cluster scope."""
         return self._namespace if self.resource.namespaced else ""
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether it is the fallback."""
+        """Whether the fallback namespace is selected."""
         return self._namespace != self._wide
 
     @property
@@ -69,16 +65,16 @@ class ApiCollection:
 
     @property
     def path(self) -> str:
-        """Path of the collection."""
+        """URL path."""
         return self.resource.path(self._version, self.namespace)
 
     @property
     def api_version(self) -> str:
-        """The `apiVersion` of its objects."""
+        """`apiVersion` of the objects."""
         return self.resource.api_version(self._version)
 
     async def find(self, api: KubeApi) -> None:
-        """Ask for the plural, and for the version where none is given; raises ApiError and ApiUnreachableError."""
+        """Discover the plural, and the version if unset; raises ApiError and ApiUnreachableError."""
         if self.resource.plural:
             return
         group = self._given.group
@@ -95,11 +91,11 @@ class ApiCollection:
         self.resource = self._given._replace(versions=(version,), plural=found.name, namespaced=found.namespaced)
 
     def found(self) -> None:
-        """Take note that objects can be read here."""
+        """Record that the selected version works."""
         self._untried = [version for version in self.resource.versions if version != self._version]
 
     def next_version(self) -> bool:
-        """Move on to another version; False, and the first one again, if all were tried since one was found."""
+        """Select the next version; return False and restart with the first one if all were tried."""
         if self._untried:
             self._version = self._untried.pop(0)
             return True
@@ -107,7 +103,7 @@ class ApiCollection:
         return False
 
     def narrow(self) -> bool:
-        """Move on to the fallback; False, and all namespaces again, where there is none or it was tried."""
+        """Select the fallback namespace; return False and select all namespaces if it is unset or was tried."""
         if not self._fallback or not self.resource.namespaced or self.is_narrowed:
             self.widen()
             return False
@@ -115,7 +111,7 @@ class ApiCollection:
         return True
 
     def widen(self) -> None:
-        """Leave the fallback."""
+        """Select all namespaces."""
         self._namespace = self._wide
 
     def _begin(self) -> None:
@@ -138,7 +134,7 @@ async def list_objects(
     namespace: str = "",
     selector: Mapping[str, str] | None = None,
 ) -> tuple[Item[T], ...]:
-    """Return all objects, in the first version that the server has; raises ApiError and ApiUnreachableError."""
+    """Return all objects in the first version on the server; raises ApiError and ApiUnreachableError."""
     version, content = await first_page(
         api, resource, namespace=namespace, params={"limit": str(_PAGE), **(selector or {})}
     )
@@ -156,7 +152,7 @@ async def list_objects(
 async def first_page(
     api: KubeApi, resource: Resource, *, namespace: str = "", params: Mapping[str, str]
 ) -> tuple[str, bytes]:
-    """Return the first version that the server has, and the answer of a list in it; raises as `list_objects`."""
+    """Return the first version on the server and the response to a list request; raises as `list_objects`."""
     *others, last = resource.versions
     for version in others:
         try:

@@ -41,21 +41,21 @@ _KNOWN = {
     "ReadTimeout": "no answer in time",
     "WriteTimeout": "the request could not be sent in time",
 }
-"""Exceptions of the HTTP client whose text does not say what is wrong, or says too much."""
+"""Messages for exceptions of the HTTP client whose own text is misleading or contains secrets."""
 _BROKEN = "the connection broke"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _DEFAULT_FILE = Path(".kube/config")
 _SERVICE_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 _MOST_CONNECTIONS = 200
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""Seconds until a silent connection is probed, between two probes, and how many may stay unanswered.
+"""Idle seconds before the first probe, seconds between probes, and unanswered probes before the connection is closed.
 
-A watch may be silent for a minute: without probes, a server that is cut off looks like one without news.
+A watch may be silent for a minute. Without probes, a lost connection looks like a watch without events.
 """
 
 
 def read_kubeconfig(path: Path) -> "KubeConfig":
-    """Return what the file has for its current context, and nothing else of it; raises ConfigurationError."""
+    """Return the current context of the file, without all other entries; raises ConfigurationError."""
     from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415  an optional dependency
 
     path = path.expanduser()
@@ -99,17 +99,16 @@ def _document(path: Path) -> Mapping[str, object]:
 
 
 def _named(document: Mapping[str, object], kind: str, name: object, wanted_by: str, path: Path) -> dict[str, object]:
-    """Return the content of an entry; raises ConfigurationError."""
     entries = document.get(kind)
     found = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
     content = next((each.get(kind.removesuffix("s")) for each in found if each.get("name") == name), None)
     if not isinstance(content, dict):
-        refuse_access(path, f"it has {wanted_by}, of which {kind} has nothing: add it, or choose another context")
+        refuse_access(path, f"it has {wanted_by}, which is not in {kind}: add it, or choose another context")
     return content
 
 
 def _check(cluster: Mapping[str, object], user: Mapping[str, object], path: Path) -> None:
-    """Raise ConfigurationError for what cannot be used."""
+    """Raise ConfigurationError for invalid and unsupported values."""
     for kind, content in (("cluster", cluster), ("user", user)):
         for key, remedy in _UNSUPPORTED[kind].items():
             if content.get(key):
@@ -134,9 +133,9 @@ def _check(cluster: Mapping[str, object], user: Mapping[str, object], path: Path
 
 
 def _with_absolute_paths(content: Mapping[str, object], path: Path) -> dict[str, object]:
-    """Return the content of an entry with paths that need no directory; raises ConfigurationError for unreadable files.
+    """Return an entry with absolute paths; raises ConfigurationError for unreadable files.
 
-    Paths are relative to the directory of the kubeconfig.
+    Relative paths start at the directory of the kubeconfig.
     """
     files = {key: path.absolute().parent / each for key in _FILES if isinstance(each := content.get(key), str) and each}
     for key, file in files.items():
@@ -170,25 +169,25 @@ def _is_url(text: str) -> bool:
 def read_config(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT) -> "SingleConfig":
     """Return the configuration in effect; raises ConfigurationError.
 
-    In this order: the file that is given, that of KUBECONFIG, the service account of this pod, `~/.kube/config`.
+    Sources in order: `kubeconfig`, the variable KUBECONFIG, the service account of this pod, `~/.kube/config`.
     """
     try:
         from lightkube.config.models import User  # noqa: PLC0415  an optional dependency
     except ImportError as error:
         raise ConfigurationError(
-            f"the package {error.name!r} is not installed, which talks to Kubernetes: {install_command('kubernetes')}"
+            f"the package {error.name!r} for access to Kubernetes is not installed: {install_command('kubernetes')}"
         ) from error
     path = kubeconfig or _named_config()
     if path is None and (service_account / "token").exists():
         found = _of_service_account(service_account).get()
     else:
         found = read_kubeconfig(path or _default_config(service_account)).get()
-    assert found is not None  # noqa: S101  both name a context
+    assert found is not None  # noqa: S101  both sources have a context
     return found if found.user is not None else found._replace(user=User())
 
 
 def client_of(config: "SingleConfig", headers: Mapping[str, str] | None = None) -> "httpx2.AsyncClient":
-    """Return a client without connections yet; raises ConfigurationError for unusable certificates or credentials."""
+    """Return a client; raises ConfigurationError for unusable certificates or credentials. Does not connect yet."""
     import httpx2  # noqa: PLC0415  an optional dependency
     from lightkube.config.client_adapter import ConnectionParams  # noqa: PLC0415  the same
     from lightkube.core.exceptions import ConfigError  # noqa: PLC0415  the same
@@ -207,7 +206,7 @@ def client_of(config: "SingleConfig", headers: Mapping[str, str] | None = None) 
 
 
 def credential_errors() -> tuple[type[Exception], ...]:
-    """Return what a client raises whose token file cannot be read, or whose command does not print a token."""
+    """Return the exceptions of a client for an unreadable token file or a failed token command."""
     from lightkube.core.exceptions import ConfigError  # noqa: PLC0415  an optional dependency
 
     return (ConfigError, OSError, ValueError, KeyError, TypeError)
@@ -253,7 +252,7 @@ def _of_service_account(directory: Path) -> "KubeConfig":
 
 
 def _proxy(server: str) -> str | None:
-    """Return the proxy that the environment names for a server; a pod reaches its own API server without one."""
+    """Return the proxy for a server according to the environment; None for no proxy."""
     parts = urlsplit(server)
     proxies = getproxies()
     if parts.hostname is None or proxy_bypass(parts.hostname):
@@ -270,7 +269,7 @@ def _socket_options() -> Iterable[tuple[int, int, int]]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why something failed, on one line and without secrets."""
+    """Return the reason for an error, on one line and without secrets."""
     chain = list(_chain(error))
     for each in chain:
         if isinstance(each, ssl.SSLCertVerificationError):
@@ -282,23 +281,23 @@ def reason_of(error: BaseException) -> str:
     if kind in _KNOWN:
         return _KNOWN[kind]
     texts = [text for each in chain if (text := " ".join(str(each).split()))]
-    if kind == "ConnectError":  # its own text says nothing of the reason
+    if kind == "ConnectError":  # its own text lacks the reason
         texts = [_words(each) for each in chain if isinstance(each, OSError) and each.strerror][-1:] or texts
     return texts[0][:_REASON_LENGTH] if texts else (_BROKEN if len(chain) > 1 else kind)
 
 
 def refuse_access(place: object, problem: str) -> NoReturn:
-    """Raise the ConfigurationError of a file, directory or server that gives no access; `problem` ends in a remedy."""
+    """Raise ConfigurationError for a file, directory or server; `problem` ends with a remedy."""
     raise ConfigurationError(f"no access to Kubernetes: {place}: {problem}")
 
 
 def _words(error: OSError) -> str:
-    """Return what the system calls an error; those of name resolution have negative numbers and words of their own."""
+    """Return the text of an OS error; errors of name resolution have negative numbers and bring their own text."""
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or ""
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes; of a group, the first one."""
+    """Yield an error and its causes; for a group, those of its first error."""
     following: BaseException | None = error
     while following is not None:
         yield following

@@ -20,7 +20,7 @@ _ABSENT = 404
 _CONFLICT = 409
 _MOST_CONFLICTS = 3
 _LONGEST_SECONDS = 60.0
-"""Longest time for which a lease counts that another replica wrote, whatever it says."""
+"""Maximum for the duration that another replica writes into the lease."""
 _CREDITED_RETRIES = 2
 _JITTER = (0.8, 1.2)
 _FORBIDDEN = frozenset({401, 403})
@@ -30,14 +30,14 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSettings:
-    """A lease, and when it is renewed and lost; the times are the defaults of Kubernetes' own components."""
+    """Name and timing of a lease; the default times are those of Kubernetes components."""
 
     name: str
     namespace: str
     seconds: float = 15.0
-    """Time without a renewal after which another replica may take the lease."""
+    """Time after the last renewal until another replica may take the lease."""
     retry_seconds: float = 2.0
-    """Time between two attempts to renew the lease, or to take it."""
+    """Time between two attempts to renew or take the lease."""
 
 
 class Step(Enum):
@@ -66,27 +66,26 @@ class _Lease(msgspec.Struct, frozen=True):
 
 
 class Lease:
-    """The lease as one replica sees it, and whether that replica leads.
+    """State of the lease from the view of one replica, without I/O.
 
-    An attempt is `begin`, then each `step` with its answer or refusal until there is none. Every write has the
-    resourceVersion of what it replaces, so that of two replicas that write at the same time one is refused. Time counts
-    by this replica's own clock: a lease has expired when it was seen unchanged for its duration. A time in which the
-    API server could not be read counts little, since the holder could not renew it either.
+    An attempt is a call of `begin`, then `step` with `answered` or `refused` until `step` returns None. A write has the
+    resourceVersion that it replaces: if two replicas write at the same time, the API server rejects one. The replica
+    uses its own clock: a lease expires when it is unchanged for its duration. Time without access to the API server
+    counts only in part, because the holder cannot renew the lease either.
 
-    A leader steps down when it sees another holder, not for want of an answer. Nobody can take over while no replica
-    reaches the API server; the leader that serves on then is the only one. If it alone is cut off, two replicas serve
-    until it reaches the server again. Both pick by what they see of the endpoints: two pickers are less than ideal for
-    prefix caches, no picker is an outage.
+    A leader steps down when it sees another holder, but not when the API server is unreachable. If all replicas lose
+    access, the leader continues alone. If only the leader loses access, two replicas serve until it has access again.
+    Two pickers are worse for prefix caches; no picker is an outage.
     """
 
     def __init__(self, settings: LeaseSettings, identity: str, clock: Clock) -> None:
         self.identity = identity
         self.is_leader = False
-        """Whether this replica held the lease when the API server last told."""
+        """Whether this replica held the lease in its last known version."""
         self._settings = settings
         self._clock = clock
         self._document: Mapping[str, object] | None = None
-        """The latest version; None where there is none."""
+        """Last known version; None without a lease."""
         self._spec = _Spec()
         self._read_at = 0.0
         self._unchanged_seconds = 0.0
@@ -97,17 +96,17 @@ class Lease:
 
     @property
     def holder(self) -> str:
-        """The identity in the lease as last seen; empty for none."""
+        """Holder in the last known version; empty for none."""
         return self._spec.holder_identity or ""
 
     @property
     def since(self) -> str:
-        """When the holder took it, by its clock."""
+        """Time at which the holder took the lease, by its clock."""
         return (self._spec.acquire_time or "") if self.holder else ""
 
     @property
     def has_expired(self) -> bool:
-        """Whether the holder has not renewed it in time."""
+        """Whether the lease was not renewed in time."""
         theirs = min(self._spec.lease_duration_seconds or 0, _LONGEST_SECONDS)
         return self._unchanged_seconds >= max(self._settings.seconds, theirs)
 
@@ -118,13 +117,13 @@ class Lease:
         self._conflicts = 0
 
     def resign(self) -> None:
-        """Start the attempt that releases the lease; there is none after it."""
+        """Start the last attempt, which releases the lease."""
         self.begin()
         self._resigns = True
         self._is_done = self._is_current = False
 
     def step(self) -> Step | None:
-        """Return the next request of the attempt; None at its end."""
+        """Return the next request; None at the end of the attempt."""
         if self._is_done or self._conflicts >= _MOST_CONFLICTS:
             return None
         if not self._is_current:
@@ -137,7 +136,7 @@ class Lease:
         return Step.REPLACE if is_mine or not self.holder or self.has_expired else None
 
     def content(self) -> dict[str, object]:
-        """Return the object to create, or to put in place of the version last seen, of which other fields are kept."""
+        """Return the object to write: the last known version with a new spec, or a new object."""
         before = self._document or {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -157,7 +156,7 @@ class Lease:
         return {**before, "spec": {**(earlier if isinstance(earlier, Mapping) else {}), **spec}}
 
     def answered(self, step: Step, content: bytes) -> None:
-        """Take the lease from an answer; raises ValueError for an unreadable one."""
+        """Handle the response to a step; raises ValueError if it is unreadable."""
         try:
             document = msgspec.json.decode(content, type=dict[str, object])
             spec = msgspec.convert(document, _Lease).spec
@@ -175,7 +174,7 @@ class Lease:
         self._is_done = step is not Step.READ
 
     def refused(self, step: Step, status: int) -> bool:
-        """Take a refusal that belongs to elections; return False for any other, which ends the attempt."""
+        """Handle an error status; return False for an unexpected one, which ends the attempt."""
         if step is Step.READ and status == _ABSENT:
             self._document, self._spec = None, _Spec()
             self._is_current = True
@@ -189,10 +188,10 @@ class Lease:
 
 
 class LeaderElection:
-    """Of all replicas with the same lease, at most one leads while each of them reaches the API server.
+    """Elects one leader among the replicas with the same lease.
 
-    llm-d-router ends its process when it has not renewed the lease in time. This one stays up and becomes a follower
-    when another replica leads: its streams go on, and it knows the endpoints when it is its turn again.
+    llm-d-router ends its process if it does not renew the lease in time. This picker becomes a follower: open streams
+    continue, and it still knows the endpoints when it leads again.
     """
 
     def __init__(
@@ -206,7 +205,7 @@ class LeaderElection:
     ) -> None:
         self.settings = settings
         self.problem = ""
-        """Why the lease could not be read or written in the last attempt; empty where it could."""
+        """Reason why the last attempt failed; empty if it succeeded."""
         self._api = api
         self._lease = Lease(settings, identity, clock)
         self._clock = clock
@@ -215,9 +214,9 @@ class LeaderElection:
         self._answer_seconds = settings.seconds / 3
         self._on_change: Callable[[bool], None] | None = None
         self._leads = False
-        self._holder_told = ""
+        self._logged_holder = ""
         self._failing_since: float | None = None
-        self._is_failure_told = False
+        self._is_failure_logged = False
 
     @property
     def is_leader(self) -> bool:
@@ -226,12 +225,12 @@ class LeaderElection:
 
     @property
     def holder(self) -> str:
-        """The replica that leads, as last seen; empty for none."""
+        """Last known leader; empty for none."""
         return self._lease.holder
 
     @property
     def since(self) -> str:
-        """When it took the lease, by its clock."""
+        """Time at which the leader took the lease, by its clock."""
         return self._lease.since
 
     @property
@@ -240,25 +239,25 @@ class LeaderElection:
         return self._lease.identity
 
     async def run(self, on_change: Callable[[bool], None]) -> None:
-        """Renew the lease or wait for it, until cancelled; call `on_change` with whether this replica leads."""
+        """Renew the lease or wait for it until cancelled; call `on_change` when `is_leader` changes."""
         self._on_change = on_change
         while True:
             await self._attempt()
             await asyncio.sleep(self.settings.retry_seconds * self._generator.uniform(*_JITTER))
 
     def step_down(self) -> None:
-        """Lead no more; the lease is still held. Call `release` next, once `run` was cancelled."""
+        """Stop leading, but keep the lease. Cancel `run`, then call `release`."""
         self._on_change = None
         self._leads = False
 
     async def release(self) -> None:
-        """Release the lease if this replica holds it, so that another one can take it at once."""
+        """Release the lease if this replica holds it, so that another replica can take it immediately."""
         self._lease.resign()
         try:
             async with asyncio.timeout(self._answer_seconds):
                 wrote = await self._send_all()
         except (ApiError, ApiUnreachableError, TimeoutError, ValueError) as error:
-            _log.warning("lease not released, and so held until it expires", lease=self._title, reason=_words(error))
+            _log.warning("lease not released; it expires later", lease=self._title, reason=_words(error))
         else:
             if wrote:
                 _log.info("lease released", lease=self._title)
@@ -274,13 +273,13 @@ class LeaderElection:
         except (ApiError, ApiUnreachableError, TimeoutError, ValueError) as error:
             self._failed(error)
         else:
-            if self._is_failure_told:
+            if self._is_failure_logged:
                 _log.info("lease readable again", lease=self._title)
-            self.problem, self._failing_since, self._is_failure_told = "", None, False
+            self.problem, self._failing_since, self._is_failure_logged = "", None, False
         self._publish()
 
     async def _send_all(self) -> bool:
-        """Send the requests of an attempt; return whether the lease was written. Raises what ends it early."""
+        """Send the requests of an attempt; return whether the lease was written. Raises errors of requests."""
         wrote = False
         while (step := self._lease.step()) is not None:
             content = None if step is Step.READ else self._lease.content()
@@ -297,12 +296,12 @@ class LeaderElection:
         return wrote
 
     def _failed(self, error: Exception) -> None:
-        """Say once why the lease cannot be kept: at once where rights are missing, else when others may take it."""
+        """Log a failure once: missing rights immediately, other errors when another replica may take the lease."""
         self.problem = _words(error)
         now = self._clock.now()
         if self._failing_since is None:
             self._failing_since = now
-        if self._is_failure_told:
+        if self._is_failure_logged:
             return
         if isinstance(error, ApiError) and error.status in _FORBIDDEN:
             remedy = f"allow get, create and update of leases.{LEASES.group} in {self.settings.namespace}"
@@ -311,21 +310,21 @@ class LeaderElection:
             _log.warning("lease not readable", lease=self._title, reason=self.problem, leader=self._leads)
         else:
             return
-        self._is_failure_told = True
+        self._is_failure_logged = True
 
     def _publish(self) -> None:
         if self._on_change is None:
             return
-        if self.holder not in {self._holder_told, self.identity} and not self._leads:
+        if self.holder not in {self._logged_holder, self.identity} and not self._leads:
             _log.info("another replica leads", lease=self._title, holder=self.holder, since=self.since)
-        self._holder_told = self.holder or self._holder_told
+        self._logged_holder = self.holder or self._logged_holder
         if self._lease.is_leader == self._leads:
             return
         self._leads = self._lease.is_leader
         if self._leads:
             _log.info("this replica leads", lease=self._title, identity=self.identity)
         else:
-            _log.warning("this replica leads no more", lease=self._title, holder=self.holder)
+            _log.warning("this replica no longer leads", lease=self._title, holder=self.holder)
         self._on_change(self._leads)
 
 

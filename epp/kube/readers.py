@@ -17,19 +17,19 @@ from epp.kube.resources import Resource, resource_of
 from epp.runtime.supervisor import Supervisor
 
 SETTLING_SECONDS = 5.0
-"""Longest wait for the first objects of all kinds; those of a kind that is late are a change."""
+"""Longest wait for the first objects of all kinds; later ones are reported as a change."""
 _GATHERING_SECONDS = 0.1
 _PAUSE = 4.0
-"""Pause after a call, in times of its duration: a plugin takes a fifth of the time at most ..."""
+"""Pause after a call as a multiple of its duration, so that a plugin uses at most a fifth of the time."""
 _LONGEST_PAUSE_SECONDS = 0.5
-"""... as long as this pause is enough for that: what changes should not wait for longer."""
+"""Maximum of this pause, which delays changes."""
 
 Retag: TypeAlias = Callable[[ObjectReader[Any], AffectedEndpoints], None]
-"""Has the endpoints concerned tagged again, if the plugin is a tagger."""
+"""Tags the affected endpoints again if the plugin is a tagger."""
 
 
 class ObjectStream(Protocol):
-    """Objects of a kind that are kept up to date, such as `Watched`."""
+    """Objects of a kind, kept up to date, as in `Watched`."""
 
     @property
     def objects(self) -> Mapping[str, Any]:
@@ -40,10 +40,10 @@ class ObjectStream(Protocol):
         """Objects whose newest version is not in effect."""
 
     def subscribe(self, listener: Callable[[Delta[Any]], None], /) -> Callable[[], None]:
-        """Call `listener` after each change; return a function that ends that."""
+        """Call `listener` after each change; return a function to unsubscribe."""
 
     async def settled(self) -> None:
-        """Wait until it is known which objects there are, or that they cannot be read."""
+        """Wait until the objects are listed or known to be unreadable."""
 
 
 class _Open(NamedTuple):
@@ -53,7 +53,7 @@ class _Open(NamedTuple):
 
 
 class ReadingTask:
-    """Keeps the streams of one plugin, and tells it of their objects."""
+    """The streams of one plugin, and the task that reports their objects to it."""
 
     def __init__(
         self,
@@ -61,15 +61,15 @@ class ReadingTask:
         open_stream: Callable[[ObjectKind], tuple[ObjectStream, Callable[[], None]]],
         retag: Retag,
     ) -> None:
-        """Prepare; `open_stream` returns the objects of a kind, and a function that gives them back."""
+        """`open_stream` returns the objects of a kind and a function that releases them."""
         self._reader = reader
         self._open_stream = open_stream
         self._retag = retag
         self._streams: dict[ObjectKind, _Open] = {}
         self._changed: dict[ObjectKind, set[str]] = {}
-        """Kinds of which the plugin is to be told, and the ids of what changed."""
+        """Changed ids by kind that are not reported yet."""
         self._wake = asyncio.Event()
-        self._told = asyncio.Event()
+        self._reported = asyncio.Event()
 
     @property
     def kinds(self) -> tuple[ObjectKind, ...]:
@@ -77,7 +77,7 @@ class ReadingTask:
         return tuple(self._streams)
 
     def read(self, kinds: Iterable[ObjectKind]) -> None:
-        """Read these kinds and no others: the plugin is told that there are no objects of the others any more."""
+        """Read exactly these kinds; objects of other kinds are reported as removed."""
         wanted = dict.fromkeys(kinds)
         for kind in self._streams.keys() - wanted.keys():
             opened = self._streams.pop(kind)
@@ -88,12 +88,12 @@ class ReadingTask:
             if kind not in self._streams:
                 self._open(kind)
 
-    async def told(self) -> None:
-        """Wait until the plugin has taken the first objects."""
-        await self._told.wait()
+    async def first_report(self) -> None:
+        """Wait until the plugin has processed the first objects."""
+        await self._reported.wait()
 
     async def run(self) -> None:
-        """Tell the plugin of all objects, then of changes, until cancelled; raises what it raises."""
+        """Report all objects, then changes, until cancelled; errors of the plugin propagate."""
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLING_SECONDS):
                 for opened in tuple(self._streams.values()):
@@ -101,7 +101,7 @@ class ReadingTask:
         while True:
             await self._wake.wait()
             started = time.perf_counter()
-            await self._tell()
+            await self._report()
             elapsed = time.perf_counter() - started
             await asyncio.sleep(max(_GATHERING_SECONDS, min(elapsed * _PAUSE, _LONGEST_PAUSE_SECONDS)))
 
@@ -118,17 +118,17 @@ class ReadingTask:
         self._changed.setdefault(kind, set()).update(ids)
         self._wake.set()
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         changed, self._changed = self._changed, {}
         self._wake.clear()
         try:
-            concerns = await self._reader.objects_changed([self._objects(*each) for each in changed.items()])
-            self._retag(self._reader, concerns)
+            affected = await self._reader.objects_changed([self._objects(*each) for each in changed.items()])
+            self._retag(self._reader, affected)
         except BaseException:
-            for kind, ids in changed.items():  # the plugin is told again when this task is restarted
+            for kind, ids in changed.items():  # reported again after a restart of this task
                 self._note(kind, ids)
             raise
-        self._told.set()
+        self._reported.set()
 
     def _objects(self, kind: ObjectKind, changed: Iterable[str]) -> ObjectsOfKind:
         opened = self._streams.get(kind)
@@ -138,7 +138,7 @@ class ReadingTask:
 
 
 class SharedObjects(NamedTuple):
-    """Objects that are kept up to date for something else; plugins that decode them alike read these."""
+    """Objects of an existing watch, shared with plugins that use the same decoder."""
 
     resource: Resource
     decode: Decode[Any]
@@ -146,12 +146,12 @@ class SharedObjects(NamedTuple):
 
 
 class ClusterReaders:
-    """One task for each plugin that reads objects, and the watches that they need, each of them optional."""
+    """Runs one task for each plugin that reads objects; its watches are optional."""
 
     def __init__(
         self, cluster: Cluster, namespace: str, *, supervisor: Supervisor, shared: Iterable[SharedObjects] = ()
     ) -> None:
-        """Prepare; `namespace` is that of the pool."""
+        """`namespace` is that of the pool."""
         self._cluster = cluster
         self._namespace = namespace
         self._supervisor = supervisor
@@ -159,10 +159,7 @@ class ClusterReaders:
         self._running: dict[ObjectReader[Any], tuple[ReadingTask, asyncio.Task[None]]] = {}
 
     async def connect(self, readings: Iterable[Reading], retag: Retag) -> None:
-        """Read for these plugins, besides those that are connected; return once each has its first objects.
-
-        Does not wait for long: all kinds are optional.
-        """
+        """Start reading for more plugins; return when each has its first objects, or after ten seconds."""
         new: list[ReadingTask] = []
         for reading in readings:
             if (known := self._running.get(reading.reader)) is not None:
@@ -178,10 +175,10 @@ class ClusterReaders:
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * SETTLING_SECONDS):
                 for work in new:
-                    await work.told()
+                    await work.first_report()
 
     def keep(self, readings: Iterable[Reading]) -> None:
-        """Read what these say, and nothing else."""
+        """Read exactly the kinds of these plugins; stop the tasks of other plugins."""
         kinds = {reading.reader: reading.kinds for reading in readings}
         for reader, (work, task) in tuple(self._running.items()):
             if reader in kinds:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of the Kubernetes API that are used."""
+"""Kinds of the Kubernetes API that a picker uses: versions, plural and scope of each."""
 
 from typing import NamedTuple
 
@@ -10,18 +10,18 @@ from epp.kube.objects.ocm import OCM
 
 
 class Resource(NamedTuple):
-    """A kind of object, and where the API server has it."""
+    """A kind of object, and its place on the API server."""
 
     group: str
     """Empty for the core group."""
     versions: tuple[str, ...]
-    """Those that can be read; the first one that the server has is used."""
+    """Supported versions; the first one on the server is used."""
     plural: str
-    """Empty where the API server is to be asked."""
+    """Empty for a kind whose plural is discovered."""
     kind: str
     namespaced: bool = True
     everywhere: bool = False
-    """Whether it is read in all namespaces, or in that of the pool where all of them are forbidden."""
+    """Whether it is read in all namespaces; in that of the pool if access to all of them is forbidden."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -35,7 +35,7 @@ class Resource(NamedTuple):
         return f"{name}.{self.group}" if self.group else name
 
     def path(self, version: str, namespace: str = "") -> str:
-        """Return the path of the collection: in one namespace, or in all of the cluster."""
+        """Return the path of the collection, in one namespace or in all of them."""
         root = f"/apis/{self.group}/{version}" if self.group else f"/api/{version}"
         space = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return f"{root}{space}/{self.plural}"
@@ -95,7 +95,7 @@ ACCELERATORS = (
     Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "resourceflavors", "ResourceFlavor", namespaced=False),
     Resource("llmd.ai", ("v1alpha1",), "variantautoscalings", "VariantAutoscaling"),
 )
-"""Objects that bear on the hardware of endpoints; all of them are optional."""
+"""Objects that describe the hardware of endpoints; all are optional."""
 
 _SETS = ("v1beta2", "v1beta1")
 _KUEUE = ("v1beta2", "v1beta1", "v1alpha1")
@@ -111,12 +111,12 @@ CLUSTERS = (
     Resource("kueue.x-k8s.io", _KUEUE, "multikueueconfigs", "MultiKueueConfig", namespaced=False),
     Resource(LEGACY_GROUP, ("v1alpha1",), "inferencepoolimports", "InferencePoolImport"),
 )
-"""Objects of a hub of Open Cluster Management on its clusters, and imported pools; all of them are optional."""
+"""Clusters and placements of Open Cluster Management, and imported pools; all are optional."""
 SCORERS = (
     Resource(DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscorers", "DynamicScorer", everywhere=True),
     Resource(DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscoringconfigs", "DynamicScoringConfig", everywhere=True),
 )
-"""Outside scorers; both are optional."""
+"""External scorers; both are optional."""
 
 _ALL = (PODS, *POLICIES, pools(POOL_GROUP), *ACCELERATORS, *OME_SERVICES, *CLUSTERS, *SCORERS)
 BY_KIND = {each.key: each for each in _ALL}
@@ -124,7 +124,7 @@ BY_KIND = {each.key: each for each in _ALL}
 
 
 def resource_of(kind: ObjectKind) -> Resource:
-    """Return the resource of a kind that a plugin reads: as it is known here, or else to be asked of the API server."""
+    """Return the resource of a kind that a plugin reads; an unknown kind is discovered on the API server."""
     known = BY_KIND.get((kind.group, kind.kind), Resource(kind.group, (), "", kind.kind))
     known = known._replace(everywhere=known.everywhere or kind.everywhere)
     return known._replace(versions=(kind.version,)) if kind.version else known

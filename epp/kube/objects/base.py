@@ -23,7 +23,7 @@ _QUANTITY_REMEDY = "write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base of all parts of an object; fields that are not declared are ignored."""
+    """Base of all parts of an object; undeclared fields are ignored."""
 
 
 class OwnerReference(Part, frozen=True, kw_only=True):
@@ -34,9 +34,9 @@ class OwnerReference(Part, frozen=True, kw_only=True):
 
 
 class Metadata(Part, frozen=True, kw_only=True):
-    """Name, labels and what the API server adds.
+    """Name, labels and fields of the API server.
 
-    Fields of the type Any have any value: a wrong one is no reason to do without the object.
+    Fields of type Any accept any value: an invalid one does not invalidate the object.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Metadata(Part, frozen=True, kw_only=True):
 
     @property
     def created(self) -> datetime | None:
-        """Time of creation; None if it is unknown, as for an object that was written by hand."""
+        """Time of creation; None if unknown, as in a hand-written object."""
         if not isinstance(self.creation_timestamp, str):
             return None
         try:
@@ -80,24 +80,24 @@ class Object(Part, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the object."""
         return self.metadata.name
 
     @property
     def id(self) -> str:
-        """`namespace/name`; the name alone without a namespace."""
+        """`namespace/name`, or the name without a namespace."""
         space = self.metadata.namespace
         return f"{space}/{self.metadata.name}" if space else self.metadata.name
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Field, value and remedy of each impossible value that decoding left out; a field of kinds that have some."""
+        """Field, value and remedy of each impossible value that decoding removed."""
         return ()
 
     def contradiction(self) -> tuple[str, Self] | None:
-        """Return a value that cannot be true beside the others, as field, value and remedy, and the object without it.
+        """Return the field, value and remedy of a value that contradicts others, and the object without this value.
 
-        None where all values go together.
+        None if no values contradict each other.
         """
         return None
 
@@ -107,19 +107,19 @@ class ClusterObject(Object, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """Name of the object."""
         return self.metadata.name
 
 
 def condition_of(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
-    """Return the condition of that type."""
+    """Return the condition of a type."""
     return next((condition for condition in conditions if condition.type == kind), None)
 
 
 def convert(data: object, cls: type[T], place: str = "") -> T:
-    """Return the struct; null means absent, as in the cluster's API.
+    """Return the struct; null means absent, as in the Kubernetes API.
 
-    Raises ValueError that names the field, as a path that begins with `place`, its value, and what to write instead.
+    Raises ValueError with the field, as a path that begins with `place`, its value and the remedy.
     """
     plain = without_nulls(data)
     try:
@@ -162,7 +162,7 @@ def _values_at(data: Mapping[str, object], names: Iterable[str]) -> Iterator[tup
 
 
 def without_nulls(value: Any) -> Any:
-    """Return the data without the entries whose value is null."""
+    """Return the data without null entries."""
     if isinstance(value, Mapping):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, (list, tuple)):

@@ -15,14 +15,14 @@ DEFAULT_VARIANT_COST = Fraction(10)
 
 
 class UnitCost(Part, frozen=True, kw_only=True):
-    """Price of one accelerator, in the unit of the tagger's parameter `costUnit`."""
+    """Price of one accelerator, in the unit `costUnit` of the tagger."""
 
     device: str = ""
     cost: RequiredPrice
 
 
 class UnitCosts(Object, frozen=True, kw_only=True):
-    """Prices by name of the accelerator, such as `A100`."""
+    """Prices by accelerator name, such as `A100`."""
 
     costs: Mapping[str, UnitCost] = msgspec.field(name="data")
 
@@ -53,7 +53,7 @@ class _ConfigMap(Part, frozen=True, kw_only=True):
 
 
 def read_unit_costs(document: object) -> UnitCosts | None:
-    """Return the prices; None for a ConfigMap of another name. Raises ValueError."""
+    """Return the prices; None for a ConfigMap with another name. Raises ValueError."""
     found = convert(document, _ConfigMap)
     if found.metadata.name != UNIT_COSTS_NAME:
         return None

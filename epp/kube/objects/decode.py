@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoding of cluster objects from plain data, each by itself: an invalid one does not affect the others."""
+"""Decoding of cluster objects from plain data; an invalid object does not affect the others."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,7 +43,7 @@ from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuo
 from epp.kube.resources import BY_KIND, CLUSTERS, CONFIG_MAPS, SCORERS
 
 Kinds: TypeAlias = frozenset[tuple[str, str]]
-"""Group and kind of each."""
+"""Groups and kinds."""
 
 _Reader = Callable[[object], Object | None]
 
@@ -109,11 +109,11 @@ SCORER_KINDS: Kinds = frozenset(each.key for each in SCORERS)
 KNOWN_GROUPS = frozenset({OCM, OME, "inference.redhat.com", "kueue.x-k8s.io", "resource.k8s.io", "tensor-fusion.ai"})
 """Groups whose kinds an operator may expect to have an effect."""
 _NESTING_LIMIT = 4
-"""Depth of lists within lists."""
+"""Maximum depth of nested lists."""
 
 
 class ObjectKey(NamedTuple):
-    """Identity of an object; None for a part that is not readable."""
+    """Identity of an object; None for an unreadable part."""
 
     group: str | None = None
     kind: str | None = None
@@ -121,7 +121,7 @@ class ObjectKey(NamedTuple):
     name: str | None = None
 
     def fits(self, other: "ObjectKey") -> bool:
-        """Return whether both may be the same object: a part that is not readable matches any."""
+        """Return whether both may be the same object; an unreadable part matches everything."""
         return all(part is None or part == theirs for part, theirs in zip(self, other, strict=True))
 
 
@@ -130,17 +130,17 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
     key: ObjectKey
     title: str
-    """Kind and name, or the place of a document without them."""
+    """Kind and name; the place of a document without these."""
     object: Object | None = None
     """None if the document is invalid."""
     reason: str = ""
-    """Cause of the rejection: field, value and remedy."""
+    """Reason for the rejection: field, value and remedy."""
     note: str = ""
     """Remark on a valid document."""
 
 
 def decode_object(document: Mapping[str, object]) -> Object | None:
-    """Return the object in a document of a known kind, None for one of no use; raises ValueError with the remedy."""
+    """Return the object in a document of a known kind, None for an irrelevant one; raises ValueError with a remedy."""
     version = _version(document, "the object", ALL_KINDS)
     if version is None:
         return None
@@ -150,7 +150,7 @@ def decode_object(document: Mapping[str, object]) -> Object | None:
 
 
 def versions_in(documents: Iterable[object], kinds: Kinds | None = None) -> Iterator[Version]:
-    """Yield a version for each document of one of the kinds (None for all), those in lists included; skip others."""
+    """Yield a version for each document, or list item, of these kinds; None stands for all kinds."""
     kinds = ALL_KINDS if kinds is None else kinds
     for index, document in enumerate(documents, 1):
         for place, item in _unpacked(document, f"document {index}"):
@@ -159,7 +159,7 @@ def versions_in(documents: Iterable[object], kinds: Kinds | None = None) -> Iter
 
 
 def kinds_without_use(documents: Iterable[object]) -> Mapping[tuple[str, str], int]:
-    """Return the kinds of known groups that cannot be decoded, as group and kind, with the number of their objects."""
+    """Return the number of objects by group and kind, for unsupported kinds of known groups."""
     found: Counter[tuple[str, str]] = Counter()
     for document in documents:
         for _, item in _unpacked(document, ""):
@@ -170,7 +170,7 @@ def kinds_without_use(documents: Iterable[object]) -> Mapping[tuple[str, str], i
 
 
 def _unpacked(document: object, place: str, depth: int = 0) -> Iterator[tuple[str, object]]:
-    """Yield the document, or the items of a list, with their places; empty documents are skipped."""
+    """Yield the document, or the items of a list, each with its place; skip empty documents."""
     items = document.get("items") if isinstance(document, Mapping) else None
     if isinstance(document, Mapping) and isinstance(items, list) and depth < _NESTING_LIMIT:
         for index, item in enumerate(items):
@@ -180,7 +180,7 @@ def _unpacked(document: object, place: str, depth: int = 0) -> Iterator[tuple[st
 
 
 def _with_kind(item: object, of_list: Mapping[str, object]) -> object:
-    """Return the item of a list such as PodList with the kind and version that the list implies."""
+    """Return an item with the kind and version of its list, such as PodList."""
     kind = of_list.get("kind")
     if not isinstance(item, Mapping) or not isinstance(kind, str) or kind in {"List", ""}:
         return item
@@ -188,7 +188,6 @@ def _with_kind(item: object, of_list: Mapping[str, object]) -> object:
 
 
 def _version(document: object, place: str, kinds: Kinds) -> Version | None:
-    """Return the version in a document; None for another kind."""
     if not isinstance(document, Mapping):
         reason = f"it is {document!r:.60}: write an object with apiVersion, kind and metadata"
         return Version(key=ObjectKey(), title=place, reason=reason)
@@ -211,7 +210,7 @@ def _version(document: object, place: str, kinds: Kinds) -> Version | None:
 
 
 def _read(document: Mapping[str, object], kind: tuple[str, str], level: str) -> Object | None:
-    """Return the object; None for one of no use here, such as a ConfigMap of another name. Raises ValueError."""
+    """Return the object; None for an irrelevant one, such as a ConfigMap with another name. Raises ValueError."""
     versions = _RESOURCES[kind].versions
     if level not in versions:
         api = str(document["apiVersion"])
@@ -229,7 +228,7 @@ def _has_default_namespace(kind: tuple[str, str]) -> bool:
 
 
 def _broken_list(document: Mapping[str, object], key: ObjectKey, place: str, kinds: Kinds) -> Version | None:
-    """Return the rejection of a list of one of the kinds whose items are not a list; None for any other document."""
+    """Return the rejection of a list whose items are not a list; None for any other document."""
     of = str(key.kind).removesuffix("List")
     any_kind = (key.group, key.kind) == ("", "List")
     if document.get("items") is None or not (any_kind or (of != key.kind and (key.group, of) in kinds)):

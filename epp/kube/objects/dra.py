@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResourceSlice, ResourceClaim, DeviceClass and DeviceTaintRule of resource.k8s.io, all versions in one form."""
+"""ResourceSlice, ResourceClaim, DeviceClass and DeviceTaintRule of resource.k8s.io; one form for all versions."""
 
 import re
 from collections.abc import Mapping
@@ -71,7 +71,7 @@ class AllocatedDevice(Part, frozen=True, kw_only=True):
     pool: str
     device: str
     request: str = ""
-    """`request`, or `request/sub` for one of several alternatives."""
+    """`request`, or `request/sub` for an alternative."""
     admin_access: bool = False
     consumed_capacity: Mapping[str, Capacity] = msgspec.field(default_factory=dict)
 
@@ -192,12 +192,12 @@ def read_resource_slice(document: object) -> ResourceSlice:
 
 
 def qualified(name: str, driver: str) -> str:
-    """Return the name with its domain, by default that of the driver."""
+    """Return the name with its domain; the default domain is that of the driver."""
     return name if "/" in name else f"{driver}/{name}"
 
 
 def _device(data: Mapping[str, Any], driver: str, place: str) -> SliceDevice:
-    basic = data.get("basic")  # v1beta1 has the fields of a device there
+    basic = data.get("basic")  # location of the fields in v1beta1
     device = convert({**data, **basic} if isinstance(basic, Mapping) else data, _Device, place)
     return SliceDevice(
         name=device.name,
@@ -214,7 +214,7 @@ def _device(data: Mapping[str, Any], driver: str, place: str) -> SliceDevice:
 
 
 def _attribute(box: Mapping[str, Any], place: str) -> AttributeValue | None:
-    """Return the one value in the box; None for an unknown type."""
+    """Return the value in the box; None for an unknown type."""
     for kind, cls in (("int", int), ("bool", bool), ("string", str)):
         if kind in box:
             return convert(box[kind], cls, f"{place}.{kind}")  # type: ignore[return-value]  # one of the three
@@ -229,7 +229,7 @@ def _attribute(box: Mapping[str, Any], place: str) -> AttributeValue | None:
 
 
 def version_of(text: str) -> tuple[int, ...] | str:
-    """Return (9, 0, 0) for 9.0.0; the text itself for a version that does not only consist of numbers."""
+    """Return (9, 0, 0) for 9.0.0; the text itself if it is not a dotted list of numbers."""
     return tuple(map(int, text.split("."))) if _NUMBERS.fullmatch(text) else text
 
 
@@ -242,7 +242,7 @@ class _OpaqueParameters(Part, frozen=True, kw_only=True):
 
 
 def _sharing_strategy(parameters: object) -> str:
-    """Return the sharing strategy in the parameters of a driver; empty if they have another form."""
+    """Return the sharing strategy in the parameters of a driver; empty if they have no such field."""
     try:
         return convert(parameters, _OpaqueParameters).sharing.strategy
     except ValueError:

@@ -29,9 +29,9 @@ _MOST_FAULTS = 20
 
 
 def explain(error: msgspec.ValidationError, data: object, convert: Convert, place: str) -> str:
-    """Return `field is value: remedy`, the path of the field beginning with `place`.
+    """Return `field is value: remedy`; the path of the field begins with `place`.
 
-    msgspec writes `[...]` for any key of a mapping: the key is found by `convert`, which raised the error for `data`.
+    msgspec writes `[...]` for a key of a mapping. `convert`, which raised the error for `data`, finds the key.
     """
     found = _WITH_PLACE.fullmatch(str(error))
     message, of_key, steps = (found[1], found[2], found[3]) if found else (str(error), None, "")
@@ -57,14 +57,13 @@ def explain(error: msgspec.ValidationError, data: object, convert: Convert, plac
 
 
 def with_step(place: str, step: str | int) -> str:
-    """Return the place of a field or an entry within a place: `spec.cost`, `limits[nvidia.com/gpu]`."""
+    """Return the path of a field or an entry: `spec.cost`, `limits[nvidia.com/gpu]`."""
     if isinstance(step, int) or not step.replace("-", "").replace("_", "").isalnum():
-        return f"{place}[{step}]"  # an index, or a key such as `nvidia.com/gpu`, which contains a dot
+        return f"{place}[{step}]"  # an index, or a key with a dot such as `nvidia.com/gpu`
     return f"{place}.{step}" if place else step
 
 
 def _path(error: msgspec.ValidationError, data: Any, convert: Convert, steps: str) -> list[str | int]:
-    """Return the path to the invalid value."""
     path: list[str | int] = []
     value = data
     for name, index in _STEP.findall(steps):
@@ -89,11 +88,11 @@ def _fails_alike(error: msgspec.ValidationError, convert: Convert, data: object)
 
 
 def _with_one_key(data: Any, path: list[str | int], key: str) -> Any:
-    """Return the data, reduced to one key in the mapping at this path."""
+    """Return the data with a single key in the mapping at this path."""
     if not path:
         return {key: data[key]}
     copy = dict(data) if isinstance(data, Mapping) else list(data)
-    copy[path[0]] = _with_one_key(data[path[0]], path[1:], key)  # type: ignore[index]  # a key or an index, as it is
+    copy[path[0]] = _with_one_key(data[path[0]], path[1:], key)  # type: ignore[index]  # a key or an index
     return copy
 
 
@@ -120,19 +119,19 @@ class Faults:
 
     @property
     def found(self) -> tuple[str, ...]:
-        """All of them, the first twenty in words."""
+        """All faults: the first twenty as text, then the number of further ones."""
         more = (f"{self._left_out} further values are impossible as well",) if self._left_out else ()
         return (*self._found, *more)
 
     def add(self, field: str, value: object, remedy: str) -> None:
-        """Note a value."""
+        """Record a fault."""
         if len(self._found) < _MOST_FAULTS:
             self._found.append(f"{field} is {shown(value)}: {remedy}")
         else:
             self._left_out += 1
 
     def number(self, field: str, value: object, low: float, high: float) -> float | None:
-        """Return a number within limits; None, with a fault, for anything else."""
+        """Return a number within limits; record a fault and return None for any other value."""
         usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         if usable and isinstance(value, (int, float)) and low <= value <= high:
             return float(value)
@@ -140,14 +139,14 @@ class Faults:
         return None
 
     def count(self, field: str, value: object, least: int = 0) -> int | None:
-        """Return a whole number; None, with a fault, for anything else."""
+        """Return a whole number; record a fault and return None for any other value."""
         if isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31:
             return value
         self.add(field, value, f"write a whole number of at least {least}")
         return None
 
     def time(self, field: str, value: object) -> float | None:
-        """Return seconds since the epoch; None for no value, and with a fault for what is no date."""
+        """Return seconds since the epoch; None without a value. Record a fault and return None for an invalid date."""
         if value is None or value == "":
             return None
         if isinstance(value, str):
@@ -160,7 +159,7 @@ class Faults:
         return None
 
     def choice(self, field: str, value: object, choices: tuple[str, ...]) -> str | None:
-        """Return one of the words; None, with a fault, for anything else."""
+        """Return one of the choices; record a fault and return None for any other value."""
         if isinstance(value, str) and value in choices:
             return value
         self.add(field, value, f"write {' or '.join(choices)}")

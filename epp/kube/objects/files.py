@@ -23,16 +23,16 @@ _DEPTH_LIMIT = 64
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Files at one moment; a file in none of the mappings is gone."""
+    """Result of reading the files; a file in none of the mappings does not exist."""
 
     contents: Mapping[Path, FileContent]
     unreadable: Mapping[Path, str]
-    """Files that cannot be read, with the reason."""
+    """Unreadable files, with the reason."""
     lost: Mapping[Path, str]
-    """Configured paths that are gone, and directories that cannot be listed, with the reason."""
+    """Missing configured paths and unreadable directories, with the reason."""
 
     def reason_missing(self, file: Path) -> str:
-        """Return the reason that a file is missing: it, or a directory above it, is gone or cannot be read."""
+        """Return the reason why a file is missing; it may be that of a parent directory."""
         return next((self.lost[path] for path in (file, *file.parents) if path in self.lost), "it is gone")
 
 
@@ -40,7 +40,7 @@ class ObjectFiles:
     """The configured files and directories."""
 
     def __init__(self, paths: Sequence[str], setting: str = "paths") -> None:
-        """Store the paths; raises ConfigurationError, which names the setting, for one that does not exist."""
+        """Store the paths; raises ConfigurationError with the setting for a missing path."""
         self.paths = tuple(Path(path) for path in paths)
         for path in self.paths:
             try:
@@ -50,9 +50,9 @@ class ObjectFiles:
                 raise ConfigurationError(f"{setting}: {problem}") from error
 
     def read(self, known: Iterable[Path] = ()) -> Reading:
-        """Return all files; known ones are read even if their directory does not list them.
+        """Read all files; known files are read even if their directory does not list them.
 
-        While the symbolic links of a ConfigMap are swapped, a file may be missing for a moment.
+        A file may be missing for a moment while Kubernetes swaps the symbolic links of a ConfigMap.
         """
         files = {file for file in known if _is_file(file)}
         lost: dict[Path, str] = {}
@@ -75,12 +75,12 @@ class ObjectFiles:
         return Reading(contents, unreadable, lost)
 
     def order(self, file: Path) -> tuple[int, Path]:
-        """Return the sort key of a file: of two objects with one name, the one in the later file counts."""
+        """Return the sort key of a file. If two objects have the same name, the one in the later file is used."""
         return max(index for index, path in enumerate(self.paths) if path in {file, *file.parents}), file
 
 
 def parse(file: Path, content: bytes) -> tuple[object, ...]:
-    """Return the documents in a file, without empty ones; raises ValueError."""
+    """Return the non-empty documents in a file; raises ValueError."""
     if len(content) > _LIMIT_BYTES:
         raise ValueError(f"has more than {_LIMIT_BYTES} bytes: split it")
     try:
@@ -98,15 +98,15 @@ def parse(file: Path, content: bytes) -> tuple[object, ...]:
 
 
 def _is_cut_short(document: object) -> bool:
-    """Return whether it is the beginning of what `kubectl get -o yaml` writes: all keys in the order of letters."""
+    """Return whether the document is a truncated output of `kubectl get -o yaml`, which sorts its keys."""
     return isinstance(document, dict) and list(document) == ["apiVersion", "items"]
 
 
 def _in_directory(directory: Path, lost: dict[Path, str]) -> Iterator[Path]:
-    """Yield its object files, without those in hidden directories, where a ConfigMap keeps its versions."""
+    """Yield the object files in a directory; skip hidden directories, which contain the versions of a ConfigMap."""
 
     def failed(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):  # otherwise removed since it was listed
+        if not isinstance(error, FileNotFoundError):  # such a file was removed after it was listed
             lost[Path(error.filename)] = _loss(error)
 
     for parent, directories, names in os.walk(directory, onerror=failed):
@@ -116,7 +116,7 @@ def _in_directory(directory: Path, lost: dict[Path, str]) -> Iterator[Path]:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether it is a regular file: opening a pipe would block."""
+    """Return whether the path is a regular file; opening a pipe would block."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except OSError:
@@ -131,12 +131,12 @@ def _unique(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"key {twice!r:.60} stands twice in one object: remove one of them")
+        raise ValueError(f"key {twice!r:.60} occurs twice in one object: remove one of them")
     return found
 
 
 def _json_documents(content: bytes) -> Iterator[object]:
-    """Yield each document: `kubectl get -o json` writes one, JSON lines have one a line."""
+    """Yield each document; a file of JSON lines has several."""
     decoder = json.JSONDecoder(object_pairs_hook=_unique)
     text, end = content.decode("utf-8-sig").strip(), 0
     while end < len(text):

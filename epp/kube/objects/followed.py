@@ -21,14 +21,14 @@ _MOST_WARNINGS = 100
 
 _log = structlog.get_logger()
 SOURCE = "cluster"
-"""Stands for the cluster where problems name a file."""
+"""File name of the cluster in problems."""
 _MOST_PROBLEMS = 100
 
 
 class ObjectSource:
-    """Objects of some kinds in files, each in its last good version.
+    """Objects of some kinds in files, each in its last valid version.
 
-    `read` may run in a thread and changes nothing; `apply` puts what it returned into effect, and `tell` logs problems.
+    `read` has no side effects and may run in a thread; `apply` puts its result into effect; `tell` logs problems.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class ObjectSource:
         validate: Validator = no_faults,
         previous: "ObjectSource | None" = None,
     ) -> None:
-        """Read nothing yet; raises ConfigurationError for a path that does not exist.
+        """Check the paths; raises ConfigurationError for a missing path.
 
-        `owner` is in log lines, and `setting`, where the paths are written, in messages. Problems that the `previous`
-        source of the owner has logged are not logged again.
+        `owner` is for log lines; `setting`, the parameter with the paths, is for messages. Problems that the `previous`
+        source has logged are not logged again.
         """
         self._files = ObjectFiles(paths, setting)
         self._versions = ObjectVersions(grace_period, validate, kinds, setting)
@@ -54,12 +54,12 @@ class ObjectSource:
 
     @property
     def inputs(self) -> InputState:
-        """Versions that are not in effect."""
+        """Rejected versions."""
         return self._versions.inputs
 
     @property
     def told(self) -> frozenset[str]:
-        """Problems that are logged already."""
+        """Problems that have been logged."""
         return self._problems
 
     @property
@@ -73,16 +73,16 @@ class ObjectSource:
         return self.in_order(self._versions)
 
     def read(self, now: float) -> ObjectVersions | None:
-        """Read the files; return the versions that follow, None if nothing changed."""
+        """Read the files; return the new versions, None without a change."""
         versions = self._versions.after(self._files.read(self._versions.files), now)
         return None if versions == self._versions else versions
 
     def in_order(self, versions: ObjectVersions) -> list[FileObjects]:
-        """Return the objects by file: of two with one name, the one in the later file counts."""
+        """Return the objects by file. If two objects have the same name, the one in the later file is used."""
         return versions.in_order(self._files.order)
 
     def apply(self, versions: ObjectVersions) -> None:
-        """Put versions into effect; log what was removed."""
+        """Put versions into effect; log removed files."""
         before, self._versions = self._versions.files, versions
         for file, version in before.items():
             if version.objects.missing_since is not None and not versions.has_objects(file):
@@ -90,7 +90,7 @@ class ObjectSource:
                 _log.warning("objects of a missing file removed", plugin=self._owner, file=str(file), objects=count)
 
     def tell(self, problems: Iterable[str]) -> None:
-        """Log the problems that were not there before; at most 100."""
+        """Log new problems, at most 100."""
         found = list(dict.fromkeys(problems))
         new = [problem for problem in found if problem not in self._problems]
         self._problems = frozenset(found)
@@ -98,7 +98,7 @@ class ObjectSource:
             _log.warning("object problem", plugin=self._owner, problem=problem)
 
     async def changes(self) -> AsyncIterator[None]:
-        """Yield whenever the files may have changed, endlessly."""
+        """Yield when the files may have changed."""
         async for _ in changes(*self._files.paths):
             yield
 
@@ -108,7 +108,7 @@ class _Kind(msgspec.Struct, frozen=True):
 
     held: Mapping[str, ObjectInEffect] = {}
     faulty: Mapping[str, InputProblem] = {}
-    """Objects of which an earlier version is in effect, as the newest has invalid values."""
+    """Objects whose newest version has invalid values, so that an earlier one stays in effect."""
     undecodable: tuple[InputProblem, ...] = ()
 
     @property
@@ -117,11 +117,11 @@ class _Kind(msgspec.Struct, frozen=True):
 
 
 class ClusterObjects(msgspec.Struct, frozen=True):
-    """The objects of all kinds that are read; `take` returns the next state."""
+    """Objects of a cluster by kind; `take` returns the next state."""
 
     kinds: Mapping[ObjectKind, _Kind] = {}
     rejected: int = 0
-    """Rejected versions of objects; one rejected again for the same reason counts once."""
+    """Number of rejected versions; repeated rejections for the same reason count once."""
 
     def __bool__(self) -> bool:
         """Whether any kind was read."""
@@ -129,17 +129,17 @@ class ClusterObjects(msgspec.Struct, frozen=True):
 
     @property
     def inputs(self) -> InputState:
-        """Versions that are not in effect, and the number of rejected versions."""
+        """Rejected versions and their number."""
         problems = [problem for kind in self.kinds.values() for problem in kind.problems]
         return InputState(tuple(problems[:_MOST_PROBLEMS]), {SOURCE: self.rejected} if self else {})
 
     def find(self, kind: ObjectKind, name: str) -> Object | None:
-        """Return the version in effect of an object."""
+        """Return the object in effect."""
         held = self.kinds.get(kind, _Kind()).held.get(name)
         return None if held is None else held.object
 
     def take(self, kinds: Iterable[ObjectsOfKind], validate: Validator = no_faults) -> "ClusterObjects":
-        """Return the state after changes; an object with an invalid value only replaces one that has one too."""
+        """Return the state after changes; an object with invalid values does not replace a valid one."""
         found = dict(self.kinds)
         rejected = self.rejected
         for each in kinds:
@@ -150,8 +150,8 @@ class ClusterObjects(msgspec.Struct, frozen=True):
         return ClusterObjects(found, rejected)
 
     def as_file(self, *, without: Collection[ObjectKey] = ()) -> FileObjects:
-        """Return the objects as those of a file, without some."""
-        kinds = {kind[:2]: objects for kind, objects in self.kinds.items()}.values()  # one that is read twice, once
+        """Return the objects in the form of a file, without those of some keys."""
+        kinds = {kind[:2]: objects for kind, objects in self.kinds.items()}.values()  # a kind may be read twice
         inputs = self.inputs
         return FileObjects(
             file=SOURCE,
@@ -185,20 +185,20 @@ def _taken(each: ObjectsOfKind, before: _Kind, validate: Validator) -> _Kind:
 
 
 class Change(NamedTuple):
-    """A new state of the objects, not in effect yet."""
+    """A new state of the objects that is not in effect yet."""
 
     versions: ObjectVersions | None
-    """None where the files are as before."""
+    """None if the files are unchanged."""
     cluster: ClusterObjects
     files: tuple[FileObjects, ...]
-    """All objects: those of the cluster, then those of the files."""
+    """Objects of the cluster, then those of the files."""
 
 
 class FollowedObjects:
-    """Objects in files and in a cluster.
+    """Objects in files and in a cluster; an object in a file replaces one of the cluster with the same name.
 
-    `read` and `take` may run in a thread and change nothing; `apply` puts what they returned into effect, and `tell`
-    logs problems.
+    `read` and `take` have no side effects and may run in a thread; `apply` puts their result into effect; `tell` logs
+    problems.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class FollowedObjects:
         kinds: Kinds,
         validate: Validator = no_faults,
     ) -> None:
-        """Read nothing yet; raises ConfigurationError for a path that does not exist."""
+        """Check the paths; raises ConfigurationError for a missing path."""
         self._validate = validate
         self._cluster = ClusterObjects()
 
@@ -245,25 +245,25 @@ class FollowedObjects:
         return self._change(None, self._cluster)
 
     def read_also(self, paths: Sequence[str], setting: str) -> None:
-        """Read these files after the others from now on, and all of them again; raises ConfigurationError.
+        """Add files after the configured ones; raises ConfigurationError.
 
-        `setting` is where the paths are written, for messages.
+        `setting` is the flag or parameter with the paths, for messages.
         """
         self._source = self._new_source((*self._given, *paths), setting, self._source)
 
     @property
     def inputs(self) -> InputState:
-        """Files and objects whose newest versions are not in effect; those of the cluster under its name."""
+        """Rejected versions of files and objects; those of the cluster have the file name `cluster`."""
         files, cluster = self._source.inputs, self._cluster.inputs
         return InputState((*files.problems, *cluster.problems), {**files.rejected, **cluster.rejected})
 
     def read(self, now: float) -> Change | None:
-        """Read the files; return what follows, None if nothing changed."""
+        """Read the files; return the new state, None without a change."""
         versions = self._source.read(now)
         return None if versions is None else self._change(versions, self._cluster)
 
     def take(self, kinds: Iterable[ObjectsOfKind]) -> Change:
-        """Return what follows from a change in the cluster."""
+        """Return the state after a change in the cluster."""
         return self._change(None, self._cluster.take(kinds, self._validate))
 
     def apply(self, change: Change) -> None:
@@ -273,11 +273,11 @@ class FollowedObjects:
             self._source.apply(change.versions)
 
     def tell(self, problems: Iterable[str]) -> None:
-        """Log the problems that were not there before; at most 100."""
+        """Log new problems, at most 100."""
         self._source.tell(problems)
 
     async def changes(self) -> AsyncIterator[None]:
-        """Yield whenever the files may have changed, endlessly."""
+        """Yield when the files may have changed."""
         async for _ in self._source.changes():
             yield
 

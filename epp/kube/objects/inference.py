@@ -11,7 +11,7 @@ from epp.kube.objects.base import Object, Part, convert, with_fields
 _OBJECTIVE, _REWRITE = "InferenceObjective", "InferenceModelRewrite"
 GROUP = "llm-d.ai"
 LEGACY_GROUP = "inference.networking.x-k8s.io"
-"""Group of objectives and rewrites in clusters that do not have them in the current one."""
+"""Former group of objectives and rewrites."""
 POOL_GROUP = "inference.networking.k8s.io"
 POLICY_KINDS = frozenset((group, kind) for group in (GROUP, LEGACY_GROUP) for kind in (_OBJECTIVE, _REWRITE))
 """Group and kind of the objects that are policies."""
@@ -26,7 +26,7 @@ _EXACT = "Exact"
 
 
 class LabelSelector(Part, frozen=True, kw_only=True):
-    """Labels that a pod must have, all of them."""
+    """Labels that a pod must have."""
 
     match_labels: Mapping[str, str]
 
@@ -61,7 +61,7 @@ class PoolReference(Part, frozen=True, kw_only=True):
 
 
 class PoolMember(Object, frozen=True, kw_only=True):
-    """An object that belongs to pools: those it refers to, or every pool of its namespace if it refers to none."""
+    """An object that belongs to the pools it refers to; without a reference, to all pools of its namespace."""
 
     api_version: str = ""
     pool_ref: PoolReference | None = msgspec.field(default=None, name="spec.poolRef")
@@ -83,11 +83,11 @@ class InferenceObjective(PoolMember, frozen=True, kw_only=True):
     """A priority for the requests that name the objective."""
 
     priority: int = msgspec.field(default=0, name="spec.priority")
-    """Negative for requests that are refused while the pool is saturated."""
+    """Requests with a negative priority are rejected while the pool is saturated."""
 
 
 class WeightedModel(Part, frozen=True, kw_only=True):
-    """A model to ask for, and its share of the requests."""
+    """Replacement model, and its share of the requests."""
 
     model_rewrite: str
     weight: int | None = None
@@ -95,19 +95,19 @@ class WeightedModel(Part, frozen=True, kw_only=True):
 
 
 class RewriteRule(Part, frozen=True, kw_only=True):
-    """A rule for requests for one of its models, or for any model if it names none."""
+    """A rule for requests for some models; for all models if the list is empty."""
 
     models: tuple[str, ...] = ()
     targets: tuple[WeightedModel, ...] = ()
-    """Empty for a rule with a fault."""
+    """Empty for an invalid rule."""
     fault: str = ""
-    """What is wrong with the targets: field, value and remedy; empty if they are valid."""
+    """Error in the targets: field, value and remedy; empty if they are valid."""
 
 
 class InferenceModelRewrite(PoolMember, frozen=True, kw_only=True):
-    """Rules that replace the model of a request by another one.
+    """Rules that replace the model of a request.
 
-    A rule whose targets are invalid keeps its place, so that no other rule gets the requests that it is for.
+    A rule with invalid targets keeps its place, so that its requests do not match a later rule.
     """
 
     rules: tuple[RewriteRule, ...] = ()
@@ -165,14 +165,14 @@ def read_inference_objective(document: object) -> InferenceObjective:
 
 
 def read_inference_model_rewrite(document: object) -> InferenceModelRewrite:
-    """Return the object; raises ValueError, also for a rule of which it cannot be told what it is for."""
+    """Return the object; raises ValueError, also for a rule with invalid matches."""
     raw = _with_known_pools(convert(document, _RawRewrite))
     rules = tuple(_rule(rule, f"spec.rules[{index}]") for index, rule in enumerate(raw.rules))
     return with_fields(InferenceModelRewrite, raw, rules=rules)
 
 
 def rewrite_faults(found: Object) -> Iterable[str]:
-    """Return what is wrong with the rules of a rewrite; nothing for other kinds."""
+    """Return the errors in the rules of a rewrite; none for other kinds."""
     return [rule.fault for rule in found.rules if rule.fault] if isinstance(found, InferenceModelRewrite) else ()
 
 
@@ -233,7 +233,7 @@ class InferencePoolImport(Object, frozen=True, kw_only=True):
 
     controllers: tuple[ImportController, ...] = msgspec.field(default=(), name="status.controllers")
     exporters: tuple[Exporter, ...] = msgspec.field(default=(), name="status.clusters")
-    """As the proposal had it before there were controllers."""
+    """Field of the proposal before controllers were added."""
 
     @property
     def clusters(self) -> tuple[str, ...]:

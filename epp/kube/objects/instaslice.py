@@ -27,7 +27,7 @@ class NodeGpu(Part, frozen=True, kw_only=True):
 
     @property
     def memory_bytes(self) -> int | None:
-        """Its memory; a number too small for bytes is in GiB."""
+        """Memory; a number too small for bytes is in GiB."""
         return memory_bytes(self.gpu_memory)
 
 
@@ -41,7 +41,7 @@ class NodeResources(Part, frozen=True, kw_only=True):
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        """The MIG profiles with placements; none where they are not readable."""
+        """MIG profiles with placements; none if these are unreadable."""
         return tuple(map(str, self.mig_placement)) if isinstance(self.mig_placement, Mapping) else ()
 
 
@@ -83,21 +83,21 @@ class InstasliceStatus(Part, frozen=True, kw_only=True):
 
 
 class Instaslice(Object, frozen=True, kw_only=True):
-    """A node and all slices on it: generation 1."""
+    """A node and its slices, generation 1."""
 
     spec: InstasliceSpec = InstasliceSpec()
     status: InstasliceStatus = InstasliceStatus()
 
 
 class NodeAccelerator(Object, frozen=True, kw_only=True):
-    """A node: generation 2."""
+    """A node, generation 2."""
 
     conditions: tuple[Condition, ...] = msgspec.field(default=(), name="status.conditions")
     resources: NodeResources = msgspec.field(default=NodeResources(), name="status.nodeResources")
 
 
 class ClaimSpec(Part, frozen=True, kw_only=True):
-    """Slice of an AllocationClaim; also one entry of the pod annotation `mig.das.com/allocation`."""
+    """Slice of an AllocationClaim, or an entry of the pod annotation `mig.das.com/allocation`."""
 
     profile: str
     pod_ref: PodReference = PodReference()
@@ -107,7 +107,7 @@ class ClaimSpec(Part, frozen=True, kw_only=True):
 
 
 class AllocationClaim(Object, frozen=True, kw_only=True):
-    """One slice for one container: generation 2."""
+    """One slice for one container, generation 2."""
 
     spec: ClaimSpec
     state: str = msgspec.field(default="", name="status.state")
@@ -124,7 +124,7 @@ def read_allocation_claim(document: object) -> AllocationClaim:
 
 
 def _with_decoded(data: object, *path: str, place: str = "") -> object:
-    """Return the data with the JSON text at a path decoded: some fields are either a mapping or text of one."""
+    """Return the data with the JSON text at a path decoded; such a field may also be a mapping."""
     if path:
         if not isinstance(data, Mapping) or path[0] not in data:
             return data

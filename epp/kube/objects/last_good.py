@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Last good versions of the objects in files, from one reading of the files to the next."""
+"""Last valid versions of the objects in files, from one reading of the files to the next."""
 
 import hashlib
 from collections import defaultdict
@@ -19,55 +19,55 @@ from epp.kube.objects.files import Reading, parse
 from epp.kube.objects.limits import Vetted, vetted
 
 Validator = Callable[[Object], Iterable[str]]
-"""Returns the invalid values of an object that was decoded: field, value and remedy of each."""
+"""Returns field, value and remedy of each invalid value of a decoded object."""
 _O = TypeVar("_O", bound=Object)
 
 
 def no_faults(_object: Object) -> Iterable[str]:
-    """Find no fault: every value that can be decoded is valid."""
+    """Accept all values that can be decoded."""
     return ()
 
 
 class ObjectInEffect(NamedTuple):
-    """An object that is in effect."""
+    """An object in effect."""
 
     key: ObjectKey
     object: Object
     sound: bool
     """Whether all its values are valid."""
     issues: tuple[str, ...] = ()
-    """Field, value and remedy of each impossible value, which the object is used without."""
+    """Field, value and remedy of each impossible value; the object is used without it."""
 
 
 def replaces(reason: str, earlier: ObjectInEffect | None) -> bool:
-    """Return whether a decoded version takes effect: one with invalid values, the `reason`, replaces no sound one."""
+    """Return whether a version takes effect: one with a `reason` against it does not replace a valid one."""
     return not reason or earlier is None or not earlier.sound
 
 
 class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
-    """Objects of one file that are in effect, each in its last good version."""
+    """Objects of one file, each in its last valid version."""
 
     file: str
     held: tuple[ObjectInEffect, ...] = ()
     notes: tuple[str, ...] = ()
     """Remarks on objects in effect."""
     unused: Mapping[tuple[str, str], int] = {}
-    """Number of objects of known groups that are of no use here, by group and kind."""
+    """Number of objects of unsupported kinds of known groups, by group and kind."""
     problems: tuple[InputProblem, ...] = ()
-    """The file, or objects of it, whose newest version is not in effect."""
+    """Rejected versions of the file or its objects."""
     rejected: int = 0
-    """Rejected versions of the file and of its objects; an object rejected again for the same reason counts once."""
+    """Number of rejected versions; repeated rejections of an object for the same reason count once."""
     missing_since: float | None = None
-    """Time, by the clock of the caller, at which the file was first found missing."""
+    """Time at which the file was first missing, by the clock of the caller."""
 
     def take(
         self, documents: Iterable[object], validate: Validator = no_faults, kinds: Kinds | None = None
     ) -> "FileObjects":
         """Return the state after a version of the file that could be parsed.
 
-        Objects of other kinds than those given are ignored; None stands for all kinds.
-        An object that is missing from the documents is removed, unless one of them may be a version of it: one without
-        a readable name, for example. An object with an invalid value only replaces one that has an invalid value too.
+        Objects of other kinds are ignored; None stands for all kinds. An object that is missing from the documents is
+        removed, unless one of them may be a version of it, for example one without a readable name. An object with an
+        invalid value does not replace a valid one.
         """
         documents = tuple(documents)
         validated = [_validated(version, validate) for version in versions_in(documents, kinds)]
@@ -96,11 +96,11 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def reject(self, reason: str) -> "FileObjects":
-        """Return the state after a version of the file that cannot be read or parsed: all objects are kept."""
+        """Return the state after an unreadable version of the file: all objects are kept."""
         return msgspec.structs.replace(self.postpone(reason), rejected=self.rejected + 1)
 
     def postpone(self, reason: str) -> "FileObjects":
-        """Return the state while a version of the file waits for a second look: all objects are kept."""
+        """Return the state while a version of the file waits for a second read: all objects are kept."""
         problem = InputProblem(self.file, reason=reason, kept=len(self.held))
         return msgspec.structs.replace(self, problems=(problem,), missing_since=None)
 
@@ -114,34 +114,34 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileVersion(msgspec.Struct, frozen=True):
-    """A file as of its last reading."""
+    """A file as of its last read."""
 
     objects: FileObjects
     seen: bytes = b""
-    """Digest of its content, or the read error; empty while it is missing."""
+    """Digest of the content, or the read error; empty for a missing file."""
     file: FileId | None = None
-    """The file at the last look."""
+    """Identity of the file at the last read."""
     waiting: UnsettledVersion | None = None
-    """The newest content, where it waits for a second look."""
+    """Newest content while it waits for a second read."""
     effective: bytes = b""
     """Digest of the content in effect."""
 
 
 class ObjectVersions(msgspec.Struct, frozen=True):
-    """All files at one moment; `after` returns the next state."""
+    """State of all files; `after` returns the next state."""
 
     grace_period: str
-    """Time for which a file that is missing keeps its objects."""
+    """Time for which the objects of a missing file are kept."""
     validate: Validator = no_faults
     kinds: Kinds | None = None
-    """Kinds of objects that are read; None for all."""
+    """Kinds to read; None for all."""
     setting: str = "paths"
-    """Where the paths are written."""
+    """Parameter with the paths."""
     files: Mapping[Path, FileVersion] = {}
 
     @property
     def inputs(self) -> InputState:
-        """Versions that are not in effect, and the number of rejected versions."""
+        """Rejected versions and their number."""
         states = [each.objects for each in self.files.values()]
         return InputState(
             tuple(problem for each in states for problem in each.problems),
@@ -149,7 +149,7 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         )
 
     def after(self, reading: Reading, now: float) -> "ObjectVersions":
-        """Return the state after a reading of the files; equal to this one if nothing changed."""
+        """Return the state after a reading of the files; equal to this one without a change."""
         files: dict[Path, FileVersion] = {}
         for file in sorted({*self.files, *reading.contents, *reading.unreadable, *reading.lost}):
             before = self.files.get(file) or FileVersion(FileObjects(file=str(file)))
@@ -164,7 +164,7 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, files=files)
 
     def in_order(self, order: Callable[[Path], tuple[int, Path]]) -> list[FileObjects]:
-        """Return the objects of each file, files in the order of the key."""
+        """Return the objects of each file in the order of a sort key."""
         return [self.files[file].objects for file in sorted(self.files, key=order)]
 
     def has_objects(self, file: Path) -> bool:
@@ -172,7 +172,7 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         return file in self.files and bool(self.files[file].objects.held)
 
     def _with_content(self, file: Path, before: FileVersion, content: FileContent, now: float) -> FileVersion:
-        if not content.data.strip() and before.objects.held:  # another process may have just begun to write it
+        if not content.data.strip() and before.objects.held:  # another process may be writing it
             missed = self._missed(before, "it is empty", now)
             if missed.held:
                 return FileVersion(missed, b"", content.file, effective=before.effective)
@@ -193,7 +193,7 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         return FileVersion(objects, seen, content.file, effective=seen)
 
     def _lost(self, objects: FileObjects, reason: str) -> FileObjects:
-        """Return the state of a configured path, or a directory, that has no objects of its own."""
+        """Return the state of a missing configured path."""
         problem = InputProblem(objects.file, reason=f"{reason}: restore it, or take it out of `{self.setting}`")
         return msgspec.structs.replace(objects, problems=(problem,))
 
@@ -203,7 +203,7 @@ class ObjectVersions(msgspec.Struct, frozen=True):
 
 
 def _validated(version: Version, validate: Validator) -> tuple[Version, Vetted | None, str]:
-    """Return the version, its object without impossible values, and the reason for which it replaces no sound one."""
+    """Return the version, its object without impossible values, and its invalid values as text."""
     if version.object is None:
         return version, None, version.reason
     found = vetted(version.object)
@@ -222,7 +222,7 @@ def _unreadable(before: FileVersion, reason: str) -> FileVersion:
 
 
 class ObjectsByKind:
-    """Objects of all files by kind and id, with what is said of them."""
+    """Objects of all files by kind and id, and their problems."""
 
     def __init__(self, files: Iterable[FileObjects]) -> None:
         self._found: defaultdict[type[Object], dict[str, Object]] = defaultdict(dict)
@@ -237,7 +237,7 @@ class ObjectsByKind:
                     twice[held.key.kind or "", name] = None
                 of_kind[name] = each
         self.problems = tuple(self._sentence(kind, name) for kind, name in twice)
-        """Sentences on objects that occur more than once."""
+        """Messages about objects that occur more than once."""
         self.ignored = tuple(
             IgnoredValue(file.file, held.key.kind or "", held.object.id, doubt)
             for file in self._files
@@ -245,10 +245,10 @@ class ObjectsByKind:
             if held.issues and self._found[type(held.object)][held.object.id] is held.object
             for doubt in held.issues
         )
-        """Values that objects are used without."""
+        """Ignored values of objects in effect."""
 
     def unused(self, groups: Collection[str]) -> Iterator[str]:
-        """Yield a sentence on each kind of these groups that has no effect."""
+        """Yield a message for each unsupported kind of these groups."""
         counts: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         for file in self._files:
             for kind, count in file.unused.items():
@@ -259,7 +259,7 @@ class ObjectsByKind:
             yield f"objects of kind {name} ({group}) are not used: {where}; nothing in them has an effect"
 
     def file_of(self, kind: str, name: str) -> str:
-        """Return the file with the object that counts; empty for an unknown one."""
+        """Return the file of the object in effect; empty for an unknown object."""
         return next(reversed(self._files_with(kind, name)), "")
 
     def of(self, kind: type[_O]) -> dict[str, _O]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of the values in objects, and the removal of values beyond them: no device has such a value."""
+"""Limits of the values in objects, and removal of values beyond them, which no device can have."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -14,41 +14,41 @@ from epp.kube.objects.base import Object
 from epp.kube.objects.field_errors import with_step
 
 BARE_GB_BELOW = 2**20
-"""A memory size below this many bytes is a number of GiB."""
+"""A memory size below this number of bytes is in GiB."""
 GIB = 2**30
 
 UNKNOWN_AMOUNT = Fraction(1, 3)
-"""In place of an impossible amount of a resource that a container requests all the same; nobody can write a third."""
+"""Replaces an impossible requested amount: the container requests an unknown amount. A quantity cannot be one third."""
 
 _MOST_DEVICES = 65_536
 _NOT_COUNTED = re.compile(r"mem|core|byte|storage|bandwidth")
-"""In names of extended resources that count something smaller than devices."""
+"""Parts of names of extended resources that do not count devices."""
 _DOLLARS = "write US dollars, 0 or more"
 _DEVICES = "write a whole number of devices, 0 or more"
 _SIZE = "write the size of one device, such as 80Gi"
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
 _MOST_ISSUES = 100
-"""Sentences on one object; further values are left out without a word."""
+"""Maximum number of messages for one object; further values are removed without a message."""
 _Check = Callable[[Any, str, str, list[str]], Any]
 """Takes a value, its place, its key and the issues; returns the value to keep, or raises _Impossible."""
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """Least and most that a number can be."""
+    """Minimum and maximum of a number."""
 
     remedy: str
-    """What to write instead."""
+    """Remedy for messages."""
     least: float = 0
     most: float = float("inf")
     above: bool = False
-    """Whether the number must be above `least`."""
+    """Whether `least` is excluded."""
     is_size: bool = False
-    """Whether it is a number of bytes."""
+    """Whether the number is in bytes."""
     instead: Fraction | None = None
-    """In place of an impossible value, where the entry for it has a meaning of its own."""
+    """Replacement for an impossible value, for entries of mappings that must not disappear."""
 
-    def fault(self, value: Fraction | float, key: str = "") -> str:  # noqa: ARG002  for limits that depend on the key
-        """Return `is -3: write ...` for a value beyond the limits, otherwise an empty text; `key` is its name."""
+    def fault(self, value: Fraction | float, key: str = "") -> str:  # noqa: ARG002  subclasses use it
+        """Return `is -3: write ...` for a value beyond the limits, else an empty text; `key` is its name."""
         written = shown_size if self.is_size else shown
         if not isfinite(value) or value < self.least or (self.above and value == self.least):
             return f"is {written(value)}: {self.remedy}"
@@ -58,29 +58,29 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class MemoryLimit(Limit, frozen=True):
-    """Limit of the memory of a device, of which a small number is in GiB."""
+    """Limit of the memory of a device; a small number is in GiB."""
 
     def fault(self, value: Fraction | float, key: str = "") -> str:
-        """Return the fault of the size that the value stands for."""
+        """Return the fault of the size in bytes."""
         in_bytes = value * GIB if 0 < value < BARE_GB_BELOW else value
         return f"is {shown_size(value)}: {self.remedy}" if super().fault(in_bytes, key) else ""
 
 
 class CapacityLimit(MemoryLimit, frozen=True):
-    """Limit of the capacities of a device by name, of which only the memory has a known maximum."""
+    """Limit of the capacities of a device by name; only memory has a known maximum."""
 
     def fault(self, value: Fraction | float, key: str = "") -> str:
-        """Return the fault; a capacity other than the memory may be any number of 0 and more."""
+        """Return the fault; a capacity other than memory may be any number from 0."""
         if key.rpartition("/")[2] == "memory":
             return super().fault(value)
         return f"is {shown(value)}: write 0 or more" if value < 0 else ""
 
 
 class ResourceLimit(Limit, frozen=True):
-    """Limit of the amounts of resources by name: extended resources, `domain/name`, are whole numbers."""
+    """Limit of the amounts of resources by name; extended resources, `domain/name`, are whole numbers."""
 
     def fault(self, value: Fraction | float, key: str = "") -> str:
-        """Return the fault of the amount of the resource with that name."""
+        """Return the fault of the amount of a resource."""
         if value == UNKNOWN_AMOUNT:
             return ""
         is_extended = "/" in key
@@ -90,14 +90,14 @@ class ResourceLimit(Limit, frozen=True):
 
 
 def memory_bytes(size: Fraction | None) -> int | None:
-    """Return the bytes of a device, None for an unknown size; a number too small for bytes is in GiB."""
+    """Return the memory of a device in bytes, None if unknown; a number too small for bytes is in GiB."""
     if size is None or size <= 0:
         return None
     return int(size * GIB if size < BARE_GB_BELOW else size)
 
 
 def shown(value: Fraction | float) -> str:
-    """Return the number as people write it."""
+    """Return the number in decimal notation."""
     try:
         return f"{float(value):.10g}"
     except OverflowError:
@@ -105,7 +105,7 @@ def shown(value: Fraction | float) -> str:
 
 
 def shown_size(value: Fraction | float) -> str:
-    """Return the size with the largest binary unit that does not make it a fraction."""
+    """Return the size with the largest binary unit for which it is a whole number."""
     for power, unit in ((50, "Pi"), (40, "Ti"), (30, "Gi"), (20, "Mi")):
         if value and isfinite(value) and value % 2**power == 0:
             return f"{shown(value / 2**power)}{unit}"
@@ -138,7 +138,7 @@ LinkBandwidth: TypeAlias = Annotated[Fraction | None, Limit("write MB/s, 0 or mo
 LinkTier: TypeAlias = Annotated[int, Limit("write 0, 1, 2 or 3", most=3)]
 """0 direct link, 1 same NUMA node, 2 across NUMA nodes, 3 unknown."""
 AlertPercent: TypeAlias = Annotated[int, Limit("write 0 to 100 in place of the default, 95", most=100)]
-"""Use of a quota from which on there is an alert."""
+"""Use of a quota that triggers an alert."""
 Number: TypeAlias = Annotated[int | None, Limit("write a whole number of 0 or more", most=1_000_000)]
 Start: TypeAlias = Annotated[int, Limit("write the first memory slot, 0 to 7", most=7)]
 """First memory slot of a slice."""
@@ -148,7 +148,7 @@ Amount: TypeAlias = Annotated[Fraction, Limit("write 0 or more")]
 AllocatableAmount: TypeAlias = Annotated[Fraction, ResourceLimit(_DEVICES, most=_MOST_DEVICES)]
 """Amount of a resource of a node."""
 RequestedAmount: TypeAlias = Annotated[Fraction, ResourceLimit(_DEVICES, most=_MOST_DEVICES, instead=UNKNOWN_AMOUNT)]
-"""Amount of a resource of a container, which has some of it even if the number is impossible."""
+"""Amount of a resource of a container; an impossible number counts as an unknown amount."""
 Capacity: TypeAlias = Annotated[Fraction, CapacityLimit(_SIZE, most=2**46, above=True)]
 """Capacity of a device."""
 
@@ -158,35 +158,35 @@ class Vetted(NamedTuple):
 
     object: Object
     issues: tuple[str, ...] = ()
-    """Field, value and remedy of each value that was left out."""
+    """Field, value and remedy of each removed value."""
 
 
-class _Impossible(Exception):  # noqa: N818  no error: it takes the struct around a required value along
+class _Impossible(Exception):  # noqa: N818  control flow: removes the struct with a required value
     """A value is impossible."""
 
     def __init__(self, instead: Any = None) -> None:
         super().__init__()
         self.instead = instead
-        """For the entry of a mapping; None to leave it out."""
+        """Replacement for the entry of a mapping; None to remove it."""
 
 
 class _Field(NamedTuple):
-    """A field of a struct that has limits in it."""
+    """A field of a struct with limits."""
 
     name: str
     place: str
-    """As the document spells it."""
+    """Name in the document."""
     check: _Check
     default: Any
-    """Instead of an impossible value; NODEFAULT where there is none."""
+    """Replacement for an impossible value; NODEFAULT for a required field."""
 
 
 def vetted(each: Object) -> Vetted:
     """Return the object without impossible values.
 
-    The limits are those in the types of its fields; `contradiction` finds values that do not go together; `faults` are
-    of those that decoding left out. A required
-    value that is impossible takes the struct or the entry around it along, but never the object.
+    Limits come from the types of its fields, `contradiction` finds values that exclude each other, and `faults` has the
+    values that decoding removed. An impossible required value removes the struct or entry that contains it, but never
+    the whole object.
     """
     issues = list(each.faults)
     found: Object = _struct(type(each))(each, "", "", issues) if _fields_of(type(each)) else each
@@ -211,7 +211,7 @@ def _fields(cls: type[msgspec.Struct]) -> Iterator[_Field]:
 
 
 def _check_of(annotation: Any) -> _Check | None:
-    """Return the check of values of a type; None for one without limits."""
+    """Return the check for values of a type; None for a type without limits."""
     if get_origin(annotation) is Annotated:
         limit = next((extra for extra in get_args(annotation)[1:] if isinstance(extra, Limit)), None)
         return None if limit is None else _number(limit)
@@ -243,7 +243,7 @@ def _number(limit: Limit) -> _Check:
 def _struct(cls: type[msgspec.Struct]) -> _Check:
     fields = _fields_of(cls)
 
-    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:  # noqa: ARG001  as all checks
+    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:  # noqa: ARG001  signature of checks
         if value is None:
             return None
         changes: dict[str, Any] = {}
@@ -265,7 +265,7 @@ def _struct(cls: type[msgspec.Struct]) -> _Check:
 
 
 def _tuple(inner: _Check) -> _Check:
-    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:  # noqa: ARG001  as all checks
+    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:  # noqa: ARG001  signature of checks
         kept = []
         for index, each in enumerate(value):
             try:
@@ -279,7 +279,7 @@ def _tuple(inner: _Check) -> _Check:
 
 
 def _mapping(inner: _Check) -> _Check:
-    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:  # noqa: ARG001  as all checks
+    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:  # noqa: ARG001  signature of checks
         kept = {}
         for name, each in value.items():
             try:

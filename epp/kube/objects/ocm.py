@@ -22,21 +22,21 @@ _EFFECTS = tuple(str(effect) for effect in TaintEffect)
 
 
 class LabelSelector(Part, frozen=True, kw_only=True):
-    """Tests of labels that must all hold; an empty selector holds everywhere."""
+    """Tests of labels that must all hold; an empty selector matches everything."""
 
     match_labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     match_expressions: tuple[MatchExpression, ...] = ()
 
 
 class AddOnPlacementScore(Object, frozen=True, kw_only=True):
-    """Scores of one cluster, which is its namespace."""
+    """Scores of the cluster whose name is the namespace."""
 
     scores: Mapping[str, float] = msgspec.field(default_factory=dict)
     """By name, -100..100."""
     valid_until: float | None = None
-    """Seconds since the epoch; None for scores that hold for good."""
+    """Seconds since the epoch; None for scores that do not expire."""
     faults: tuple[str, ...] = ()
-    """Values left out: field, value and remedy of each."""
+    """Field, value and remedy of each removed value."""
 
 
 class ManagedCluster(ClusterObject, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class ManagedCluster(ClusterObject, frozen=True, kw_only=True):
     capacity: Mapping[str, Fraction] = msgspec.field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
     faults: tuple[str, ...] = ()
-    """Values left out: field, value and remedy of each."""
+    """Field, value and remedy of each removed value."""
 
 
 class ManagedClusterSet(ClusterObject, frozen=True, kw_only=True):
@@ -59,18 +59,18 @@ class ManagedClusterSet(ClusterObject, frozen=True, kw_only=True):
 
     @property
     def selector(self) -> LabelSelector | None:
-        """Selects its clusters; None for those with the label of the set."""
+        """Selector of clusters; None if clusters have the label of the set."""
         return self.label_selector if self.selector_type == "LabelSelector" else None
 
 
 class ManagedClusterSetBinding(Object, frozen=True, kw_only=True):
-    """Lets placements of a namespace choose from a cluster set."""
+    """Allows the placements of a namespace to choose from a cluster set."""
 
     cluster_set: str = msgspec.field(name="spec.clusterSet")
 
 
 class Decision(Part, frozen=True, kw_only=True):
-    """A cluster that a placement chose."""
+    """A chosen cluster."""
 
     cluster_name: str
     score: float | None = None
@@ -82,10 +82,10 @@ class PlacementDecision(Object, frozen=True, kw_only=True):
     placement: str
     """`namespace/name`."""
     group: str = ""
-    """Name of the decision group, or else its index."""
+    """Name of the decision group, or its index if it has no name."""
     decisions: tuple[Decision, ...] = ()
     faults: tuple[str, ...] = ()
-    """Values left out: field, value and remedy of each."""
+    """Field, value and remedy of each removed value."""
 
 
 class _Item(Part, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class _RawScore(Object, frozen=True, kw_only=True):
 
 
 def read_score(document: object) -> AddOnPlacementScore:
-    """Return the scores; of several with one name the last counts. Raises ValueError."""
+    """Return the scores; if a name occurs several times, the last score is used. Raises ValueError."""
     found, faults = convert(document, _RawScore), Faults()
     if not found.metadata.namespace:
         raise ValueError("metadata.namespace is missing: write the name of the cluster")
@@ -186,7 +186,7 @@ class _RawPage(Object, frozen=True, kw_only=True):
 
 
 def read_placement_decision(document: object) -> PlacementDecision:
-    """Return the page; raises ValueError, also where its label does not name the placement."""
+    """Return the page; raises ValueError, also for a missing placement label."""
     found, faults = convert(document, _RawPage), Faults()
     labels = found.metadata.labels
     name = labels.get(PLACEMENT_LABEL, "")
@@ -197,7 +197,7 @@ def read_placement_decision(document: object) -> PlacementDecision:
         score = each.score
         if score is not None:
             score = faults.number(f"status.decisions[{index}].score", score, -1e12, 1e12)
-        if each.cluster_name:  # empty for a place that could not be filled
+        if each.cluster_name:  # empty if no cluster was found
             decisions.append(Decision(cluster_name=each.cluster_name, score=score))
     return PlacementDecision(
         metadata=found.metadata,

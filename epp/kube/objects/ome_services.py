@@ -25,16 +25,13 @@ _SIZES = ("tensorParallelSize", "pipelineParallelSize", "dataParallelSize")
 _MOST_CHARACTERS = 60
 OME = "ome.io"
 SERVICE_LABEL = "ome.io/inferenceservice"
-"""Label that OME gives each pod of a service: the service's name."""
+"""Label of the pods of a service; the value is the name of the service."""
 _PER_CLASS = "acceleratorConfig"
 _MOST_FAULTS = 100
 
 
 def configuration_faults(configuration: Mapping[str, object], place: str) -> Iterator[str]:
-    """Yield the values that cannot be true, and the bounds that have no effect here: field, value and remedy of each.
-
-    Devices are counted as pods have them, whatever parallelism their servers were started with.
-    """
+    """Yield field, value and remedy of each invalid value and of each bound without effect."""
     spelled: dict[str, str] = {}
     for name, values in configuration.items():
         where = f"{place}[{printable(name, _MOST_CHARACTERS)}]"
@@ -50,7 +47,7 @@ def configuration_faults(configuration: Mapping[str, object], place: str) -> Ite
 def _faults_of_class(values: Mapping[str, object], place: str) -> Iterator[str]:
     least = values.get("minMemoryPerBillionParams")
     if least is not None:
-        remedy = "write what the model needs as spec.acceleratorRequirements.minMemory"
+        remedy = "write the requirement of the model as spec.acceleratorRequirements.minMemory"
         yield f"{place}.minMemoryPerBillionParams is {_shown(least)}, and bounds no request: {remedy}"
     parallel = values.get("tensorParallelismOverride")
     if parallel is None:
@@ -73,23 +70,23 @@ SERVICE_KINDS = frozenset((OME, kind) for kind in ("InferenceService", "ServingR
 
 
 class InferenceService(Object, frozen=True, kw_only=True):
-    """A model that OME serves."""
+    """A model served by OME."""
 
     model: str = ""
-    """Name of its base model."""
+    """Name of the base model."""
     runtime: str = ""
-    """Name of its runtime; empty where OME chooses one."""
+    """Name of the runtime; empty if OME chooses one."""
     namespaced_runtime: bool = False
-    """Whether only a ServingRuntime of its namespace is meant, not a ClusterServingRuntime."""
+    """Whether the runtime is a ServingRuntime of the namespace, not a ClusterServingRuntime."""
     service: Layer = Layer()
     """Bounds of the whole service."""
     engine: Layer = Layer()
     decoder: Layer | None = None
-    """None for a service without a decoder: its engine computes prompts and output."""
+    """None for a service without a decoder: its engine does prefill and decode."""
 
     @property
     def places(self) -> Iterator[tuple[str, Layer]]:
-        """Each layer, and its place in the object."""
+        """Layers with their places in the object."""
         yield "spec.acceleratorSelector or an annotation", self.service
         yield "spec.engine.acceleratorOverride", self.engine
         if self.decoder is not None:
@@ -97,13 +94,13 @@ class InferenceService(Object, frozen=True, kw_only=True):
 
 
 class Runtime(Object, frozen=True, kw_only=True):
-    """A way to run a model, and the accelerators that it needs."""
+    """A runtime for models, and the accelerators that it requires."""
 
     requirements: Layer = Layer()
     configured_classes: tuple[str, ...] = ()
-    """Classes that its model formats have a configuration for."""
+    """Classes with a configuration in a model format."""
     configuration_faults: tuple[str, ...] = ()
-    """Values of these configurations that cannot be true or have no effect: field, value and remedy of each."""
+    """Field, value and remedy of invalid and ineffective values in these configurations."""
 
 
 class ServingRuntime(Runtime, frozen=True, kw_only=True):
@@ -140,7 +137,7 @@ class _RawRuntime(Object, frozen=True, kw_only=True):
 
 
 def read_inference_service(document: object) -> InferenceService:
-    """Return the object; raises ValueError. Values of accelerators that cannot be used are left out as faults."""
+    """Return the object; raises ValueError. Invalid values for accelerators become faults of the layers."""
     raw = convert(document, _RawService)
     override = None if raw.decoder is None else raw.decoder.accelerator_override
     return InferenceService(
@@ -182,7 +179,7 @@ def _runtime(document: object, cls: type[R]) -> R:
 
 
 def selection_faults(found: Object) -> Iterable[str]:
-    """Return the values of an object on accelerators that cannot be used: field, value and remedy of each."""
+    """Return field, value and remedy of each invalid value for accelerators."""
     match found:
         case InferenceService():
             return [fault for _, layer in found.places for fault in layer.faults]
@@ -197,7 +194,7 @@ def selection_faults(found: Object) -> Iterable[str]:
 
 
 def class_faults(found: Object, known: frozenset[str]) -> Iterator[str]:
-    """Yield the classes that an object names and that there are not."""
+    """Yield an error for each unknown class in an object."""
     match found:
         case InferenceService():
             yield from unknown_classes(((place, layer.selection) for place, layer in found.places), known)
@@ -213,7 +210,7 @@ def class_faults(found: Object, known: frozenset[str]) -> Iterator[str]:
 
 
 def classes_named(found: Object) -> tuple[str, ...]:
-    """Return the accelerator classes that bounds of a service or of a runtime name."""
+    """Return the accelerator classes in the bounds of a service or runtime."""
     match found:
         case InferenceService():
             return tuple(name for _, layer in found.places for name in class_names(layer.selection))

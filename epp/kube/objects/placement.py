@@ -15,7 +15,7 @@ from epp.kube.objects.ocm import OCM, LabelSelector
 
 BALANCE, STEADY = "Balance", "Steady"
 ALLOCATABLE = {"ResourceAllocatableCPU": "cpu", "ResourceAllocatableMemory": "memory"}
-"""Resources that built-in prioritizers compare, by name of the prioritizer."""
+"""Resource that a built-in prioritizer compares, by name of the prioritizer."""
 DEFAULT_RATE_LIMIT = 60.0
 _DISABLED = f"{OCM}/experimental-scheduling-disable"
 _SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
@@ -26,16 +26,16 @@ _LONGEST_SECONDS = 2**62
 
 
 class ClusterSelector(Part, frozen=True, kw_only=True):
-    """Selects clusters by labels and claims, which must both match."""
+    """Selector of clusters; both labels and claims must match."""
 
     labels: LabelSelector = LabelSelector()
     claims: tuple[MatchExpression, ...] = ()
     never: bool = False
-    """Whether it has a part that cannot be evaluated, so that it selects no cluster."""
+    """Whether it has an unsupported part, so that it selects no cluster."""
 
 
 class Toleration(Part, frozen=True, kw_only=True):
-    """Taints that are tolerated, perhaps for some time."""
+    """A toleration of taints, perhaps for a limited time."""
 
     key: str = ""
     """Empty for all keys."""
@@ -45,7 +45,7 @@ class Toleration(Part, frozen=True, kw_only=True):
     effect: TaintEffect | None = None
     """None for all effects."""
     seconds: float | None = None
-    """Time since the taint was added; None for ever."""
+    """Duration since the taint was added; None for no limit."""
 
 
 class Coordinate(Part, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class Coordinate(Part, frozen=True, kw_only=True):
 
     built_in: str = ""
     resource: str = ""
-    """Name of the AddOnPlacementScore, where it is a score of an add-on."""
+    """Name of the AddOnPlacementScore for a score of an add-on."""
     score: str = ""
 
     @property
@@ -69,7 +69,7 @@ class SpreadConstraint(Part, frozen=True, kw_only=True):
     is_claim: bool = False
     max_skew: int = 1
     required: bool = False
-    """Whether a cluster that would break it is not chosen; otherwise only after others."""
+    """Whether clusters that violate it are excluded; otherwise they are chosen last."""
 
 
 class DecisionGroup(Part, frozen=True, kw_only=True):
@@ -84,23 +84,23 @@ class Placement(Object, frozen=True, kw_only=True):
 
     cluster_sets: tuple[str, ...] = ()
     number_of_clusters: int | None = None
-    """None for all that pass."""
+    """None for all clusters that pass."""
     predicates: tuple[ClusterSelector, ...] = ()
-    """A cluster passes if one of them selects it, or if there is none."""
+    """A cluster passes if one of these selects it, or if the list is empty."""
     tolerations: tuple[Toleration, ...] = ()
     weights: Mapping[Coordinate, float] = msgspec.field(default_factory=dict)
-    """Of all prioritizers; those of weight 0 are without effect."""
+    """Weight by prioritizer; weight 0 has no effect."""
     spread: tuple[SpreadConstraint, ...] = ()
     groups: tuple[DecisionGroup, ...] = ()
     clusters_per_group: float | None = None
-    """A number from 1, or a share below 1; None for all."""
+    """A number from 1, or a share below 1; None for no limit."""
     sort_by_score: bool = False
     score_rate_limit: float = DEFAULT_RATE_LIMIT
-    """Seconds between two changes of scores that do not change the chosen clusters."""
+    """Minimum seconds between updates of scores that do not change the chosen clusters."""
     disabled: bool = False
-    """Whether its annotation forbids to evaluate it."""
+    """Whether an annotation disables evaluation."""
     faults: tuple[str, ...] = ()
-    """Values left out: field, value and remedy of each."""
+    """Field, value and remedy of each removed value."""
 
 
 class _ClaimSelector(Part, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class _Coordinate(Part, frozen=True, kw_only=True):
 class _Configuration(Part, frozen=True, kw_only=True):
     score_coordinate: _Coordinate | None = None
     name: str = ""
-    """Of a built-in prioritizer, in v1alpha1."""
+    """Built-in prioritizer in v1alpha1."""
     weight: Any = 1
 
 

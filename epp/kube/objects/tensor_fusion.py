@@ -60,7 +60,7 @@ class AllocatedPartition(Part, frozen=True, kw_only=True):
 
 
 class LinkedGpu(Part, frozen=True, kw_only=True):
-    """A GPU that another one is connected to, by its topology."""
+    """A GPU connected to another one."""
 
     peer: str = msgspec.field(default="", name="peerGPUUUID")
     tier: LinkTier = 3
@@ -76,7 +76,7 @@ class GpuTopology(Part, frozen=True, kw_only=True):
 
 
 class NvLinkPeer(Part, frozen=True, kw_only=True):
-    """A GPU that another one has an NVLink to."""
+    """A GPU connected by NVLink."""
 
     peer: str = msgspec.field(default="", name="peerUUID")
     bandwidth: LinkBandwidth = msgspec.field(default=None, name="bandwidthMBps")
@@ -117,11 +117,11 @@ class Gpu(ClusterObject, frozen=True, kw_only=True):
 
     @property
     def node(self) -> str:
-        """Name of its node; empty where the object does not have it."""
+        """Name of the node; empty if unknown."""
         return self.status.node_selector.get("kubernetes.io/hostname", "")
 
     def contradiction(self) -> tuple[str, Self] | None:
-        """Return an amount that no GPU has, or more available than there is."""
+        """Return a capacity beyond that of any GPU, or an available amount above the capacity."""
         capacity, available = self.status.capacity, self.status.available
         for name, most, written in _MOST_OF_A_GPU:
             whole, left = getattr(capacity, name), getattr(available, name)
@@ -154,7 +154,7 @@ class GpuNode(ClusterObject, frozen=True, kw_only=True):
 
 
 class QuotaTotal(Part, frozen=True, kw_only=True):
-    """Limits of all workloads of a namespace together."""
+    """Limits for the sum of all workloads of a namespace."""
 
     requests: Amount = Amount()
     limits: Amount = Amount()
@@ -178,7 +178,7 @@ class QuotaSpec(Part, frozen=True, kw_only=True):
 
 
 class QuotaUsed(Part, frozen=True, kw_only=True):
-    """What the workloads of a namespace use."""
+    """Use by the workloads of a namespace."""
 
     requests: Amount = Amount()
     limits: Amount = Amount()
