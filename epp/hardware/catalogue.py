@@ -31,7 +31,7 @@ _FEATURES = (
     ((0, 0), "cuda"),
 )
 _REMEMBERED = 1024
-"""Answers that are kept: a fleet has few products, and asks for them with each endpoint."""
+"""Cached lookups: a fleet has few products and looks them up for each endpoint."""
 _LONGEST_NAME = 256
 _SEPARATORS = re.compile(r"[^a-z0-9.+]+")
 _PART = re.compile(r"-(mig-[0-9].*|shared)$")
@@ -42,7 +42,7 @@ _USUAL_DIES = 8
 
 
 class Product(msgspec.Struct, frozen=True, kw_only=True):
-    """One product; figures of one whole device, dense (without sparsity); None if unknown."""
+    """One product. Figures are those of one whole device without sparsity; None if unknown."""
 
     name: str
     """Unique: `a100-sxm-80gb`."""
@@ -50,7 +50,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
     """`a100`."""
     vendor: str
     pattern: str
-    """Regular expression for the model, in lower-case words joined by `-`."""
+    """Regular expression for the model name, in lower-case words joined by `-`."""
     variant: str = ""
     """Regular expression for this variant of the model: `sxm`."""
     family: str = ""
@@ -65,22 +65,22 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth_gbps: float | None = None
     features: frozenset[str] = frozenset()
     compute_units: int | None = None
-    """Multiprocessors of NVIDIA, compute units of AMD."""
+    """Multiprocessors (NVIDIA) or compute units (AMD)."""
     parts: int | None = None
-    """Parts that are allocated one by one: dies in mode CPX, tiles, NeuronCores, AI cores."""
+    """Separately allocatable parts: dies in mode CPX, tiles, NeuronCores, AI cores."""
     source: str = ""
-    """Title of the document with the figures."""
+    """Title of the data sheet."""
     per_hour: float | None = None
     partitions: Mapping[str, Partition] = msgspec.field(default_factory=dict)
     """By id of the partition template, from a GPU catalogue file."""
     sources: Mapping[str, str] = {}
-    """Source of the fields that are not those of the data sheet: `gpus.yaml: T4`."""
+    """Source of fields that are not from the data sheet: `gpus.yaml: T4`."""
 
     def facts(self, source: str = "", partition: Partition | None = None) -> Facts:
-        """Return the facts for an endpoint with this product, or with the given partition of it.
+        """Return the facts, of rank CATALOGUE, for an endpoint with this product or a partition of it.
 
-        Of rank CATALOGUE; the default source is `catalogue/<name>`. The memory is that of the partition, all other
-        figures are those of the whole device; `partition` is not set. A MIG slice has neither nvlink nor mig.
+        The default source is `catalogue/<name>`. The memory is that of the partition; all other figures are those of
+        the whole device. A MIG slice has neither feature `nvlink` nor `mig`.
         """
         part = partition or Partition()
         sliced = part.kind is Sharing.MIG
@@ -107,12 +107,12 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def family_of(compute_capability: tuple[int, ...]) -> str:
-    """Return the family, as current labels spell it; empty before pascal."""
+    """Return the family in the spelling of current labels; empty for generations before pascal."""
     return next((family for since, family in _FAMILIES if compute_capability >= since), "")
 
 
 def features_of(compute_capability: tuple[int, ...]) -> frozenset[str]:
-    """Return `cuda`, and those of `tensor-cores`, `bf16`, `fp8` and `fp4` that this generation has."""
+    """Return the features of a generation: `cuda`, `tensor-cores`, `bf16`, `fp8` and `fp4`."""
     return frozenset(feature for since, feature in _FEATURES if compute_capability >= since)
 
 
@@ -176,7 +176,7 @@ PRODUCTS = tuple(_product(group, row) for group in _GROUPS for row in group.prod
 
 
 def same_size(nominal_bytes: float, actual_bytes: float) -> bool:
-    """Whether a device of this nominal size may report that many bytes, with GB read as GiB or as 10^9."""
+    """Return whether a device of this nominal size may report that many bytes, for GB as GiB or as 10^9 bytes."""
     return any(
         abs(actual_bytes - nominal) <= NOMINAL_TOLERANCE * nominal
         for nominal in (nominal_bytes, nominal_bytes * 10**9 / GIB)
@@ -195,15 +195,15 @@ class Catalogue:
         self._remembered = lru_cache(_REMEMBERED)(self._search)
 
     def find(self, text: str, memory_bytes: int | None = None) -> Product | None:
-        """Return the product that a text names; None for none.
+        """Return the product with a name; None if unknown.
 
-        Of several sizes of a model, the size in the text decides, then `memory_bytes` of a whole device, then the order
-        of the table.
+        A model with several sizes is identified by the size in the text, then by `memory_bytes` of a whole device, then
+        by the order of the table.
         """
         return next(iter(self.meant(text, memory_bytes)), None)
 
     def meant(self, text: str, memory_bytes: int | None = None) -> tuple[Product, ...]:
-        """Return all products that a text may name, the most likely first."""
+        """Return all products that match a name, the most likely first."""
         return self._remembered(text, memory_bytes) if len(text) <= _LONGEST_NAME else ()
 
     def _search(self, text: str, memory_bytes: int | None) -> tuple[Product, ...]:
@@ -220,14 +220,14 @@ class Catalogue:
         return tuple([product for product in fitting if _is_variant(product, words)] or fitting)
 
     def extended(self, products: Iterable[Product]) -> "Catalogue":
-        """Return a catalogue in which these replace those of the same name; new ones precede all others."""
+        """Return a catalogue with more products, which replace those of the same name; new ones come first."""
         added = {product.name: product for product in products}
         new = [product for name, product in added.items() if name not in self._by_name]
         return Catalogue([*new, *(added.get(product.name, product) for product in self._products)])
 
 
 def _words(text: str) -> str:
-    """Return lower-case words joined by `-`, without suffixes for slices and sharing."""
+    """Return lower-case words joined by `-`, without suffixes of slices and shared devices."""
     words = _SEPARATORS.sub("-", text.strip().lower()).strip("-")
     while (shorter := _PART.sub("", words)) != words:
         words = shorter
@@ -249,7 +249,7 @@ CATALOGUE = Catalogue()
 
 
 def devices_of_mode(mode: str, product: Product | None) -> int | None:
-    """Return the number of devices that the mode makes of one; None for a text that is no mode."""
+    """Return the number of logical devices for each device in an AMD mode; None for an invalid mode."""
     match = _MODE.fullmatch(mode.strip())
     if match is None:
         return None
@@ -258,7 +258,7 @@ def devices_of_mode(mode: str, product: Product | None) -> int | None:
 
 
 def partition_of_mode(mode: str, product: Product | None) -> Partition | None:
-    """Return the share of one of these devices; the whole for mode SPX, None for a text that is no mode."""
+    """Return the share of one logical device: the whole device for mode SPX, None for an invalid mode."""
     number = devices_of_mode(mode, product)
     if number is None or number == 1:
         return None if number is None else Partition()
@@ -268,18 +268,18 @@ def partition_of_mode(mode: str, product: Product | None) -> Partition | None:
 
 
 class InstanceType(msgspec.Struct, frozen=True):
-    """The accelerators of one machine type."""
+    """Accelerators of one machine type."""
 
     product: str
-    """A name that the catalogue finds: `h100-sxm-80gb`, `h100`."""
+    """Any name of a product in the catalogue: `h100-sxm-80gb`, `h100`."""
     count: Annotated[int, msgspec.Meta(ge=1, le=65_536)]
-    """Devices of a machine."""
+    """Devices of one machine."""
     share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
-    """Of each device that the machine has, as a virtual GPU."""
+    """Share of each device, as a virtual GPU."""
 
     @property
     def partition(self) -> Partition | None:
-        """The part of a device; None for whole ones."""
+        """Partition of a device; None for whole devices."""
         if self.share == 1:
             return None
         return Partition(kind=Sharing.VGPU, compute_fraction=self.share, memory_fraction=self.share)
@@ -302,11 +302,11 @@ def _types(table: _Table) -> Iterator[tuple[str, InstanceType]]:
 INSTANCE_TYPES: Mapping[str, InstanceType] = MappingProxyType(
     dict(_types(msgspec.yaml.decode((Path(__file__).parent / "data/instance_types.yaml").read_bytes(), type=_Table)))
 )
-"""By name in lower case: those of AWS, Azure, Google Cloud and Oracle."""
+"""Machine types of AWS, Azure, Google Cloud and Oracle by lower-case name."""
 
 
 def find_instance_type(name: str, overrides: Mapping[str, InstanceType] | None = None) -> InstanceType | None:
-    """Return the accelerators of a machine type in any case, the overrides first; None for an unknown one."""
+    """Return the accelerators of a machine type, ignoring case; overrides take precedence. None if unknown."""
     key = name.lower().removeprefix("ml.")
     given = {known.lower(): value for known, value in (overrides or {}).items()}
     return given.get(name.lower()) or given.get(key) or INSTANCE_TYPES.get(key)

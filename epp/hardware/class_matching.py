@@ -31,7 +31,7 @@ _DEVICE_ATTRIBUTES = ("deviceID", "pciId")
 
 
 class PciIds(NamedTuple):
-    """Ids of accelerators, four hexadecimal digits each; empty if unknown."""
+    """PCI ids of accelerators, four hexadecimal digits each; empty if unknown."""
 
     vendors: frozenset[str] = frozenset()
     devices: frozenset[str] = frozenset()
@@ -46,7 +46,7 @@ def canonical_id(text: str) -> str:
 
 
 def pci_of(labels: Mapping[str, str], devices: Iterable[tuple[str, Mapping[str, AttributeValue]]] = ()) -> PciIds:
-    """Return the ids in the attributes of allocated devices; without any, those in the labels of the node."""
+    """Return the ids in the attributes of allocated devices, or those in the labels of the node."""
     vendors, ids = set[str](), set[str]()
     for driver, attributes in devices:
         vendors |= {_VENDOR_DRIVERS[driver]} if driver in _VENDOR_DRIVERS else set()
@@ -68,13 +68,13 @@ def pci_of(labels: Mapping[str, str], devices: Iterable[tuple[str, Mapping[str, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Properties of an endpoint that classes are matched against."""
+    """Properties of an endpoint for matching."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of its node."""
     node: str = ""
     resources: frozenset[str] | None = None
-    """Keys (see `resource_key`) of the resources that its pod requests or was allocated; None if unknown."""
+    """Keys (see `resource_key`) of requested and allocated resources of the pod; None if unknown."""
     pci: PciIds = NO_IDS
     devices: tuple[tuple[str, Mapping[str, AttributeValue]], ...] = ()
     """Driver and attributes of each allocated device."""
@@ -82,7 +82,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Match:
-    """A class that matches; the smallest is the most specific."""
+    """A matching class; the smallest is the most specific."""
 
     minus_pairs: int
     not_a_slice: bool
@@ -97,23 +97,23 @@ def matching_classes(
     flavors: Mapping[str, ResourceFlavor],
     expressions: Mapping[str, DeviceExpression] = MappingProxyType({}),
 ) -> tuple[AcceleratorClass, ...]:
-    """Return the classes that match, the most specific first.
+    """Return the matching classes, the most specific first.
 
-    `expressions` are CEL device selectors, by name of the class. More selector pairs precede fewer, slices precede
-    whole devices, more tests precede fewer; the rest is in order of names.
+    `expressions` are CEL device selectors by class name. The order is by number of node selector pairs, slices before
+    whole devices, number of tests, and name.
     """
     matches = (_match(each, evidence, flavors, expressions.get(each.id)) for each in classes)
     return tuple(match.found for match in sorted(match for match in matches if match is not None))
 
 
 def is_of_slices(each: AcceleratorClass) -> bool:
-    """Return whether the class is one of MIG slices: its figures are those of a slice, not of a whole device."""
+    """Return whether the class describes MIG slices, so that its figures are those of a slice."""
     keys = [resource_key(resource.name) for resource in each.spec.resources]
     return bool(keys) and all(key.startswith("mig/") for key in keys)
 
 
 def node_pairs(each: AcceleratorClass, flavors: Mapping[str, ResourceFlavor]) -> Mapping[str, str]:
-    """Return the required labels of nodes: of the class, or of its Kueue flavor if it has no node selector."""
+    """Return the required node labels of the class, or of its Kueue flavor if the class has no node selector."""
     discovery = each.spec.discovery
     if discovery.node_selector or discovery.affinity.node_affinity.required is not None:
         return discovery.node_selector
@@ -151,7 +151,7 @@ def _match(
 
 
 def _by_pci(discovery: Discovery, known: PciIds) -> bool | None:
-    """Return whether the PCI ids match; None if the class has none, or if too little is known."""
+    """Return whether the PCI ids match; None without ids in the class, or for unknown ids."""
     vendor = canonical_id(discovery.pci_vendor_id)
     wanted = frozenset(map(canonical_id, discovery.device_ids))
     if vendor and known.vendors and vendor not in known.vendors:
@@ -162,9 +162,9 @@ def _by_pci(discovery: Discovery, known: PciIds) -> bool | None:
 
 
 def _by_resource(each: AcceleratorClass, evidence: Evidence) -> bool | None:
-    """Return whether the pod has one of the resources; None if the class has none, or if those of the pod are unknown.
+    """Return whether the pod has one of the resources; None if either resources are unknown.
 
-    Classes of slices never match a pod with unknown resources: they would match all endpoints of the node.
+    Classes of slices do not match a pod with unknown resources; they would match all endpoints of the node.
     """
     wanted = {resource_key(resource.name) for resource in each.spec.resources}
     if not wanted:
@@ -175,7 +175,7 @@ def _by_resource(each: AcceleratorClass, evidence: Evidence) -> bool | None:
 
 
 def _by_device(selector: DeviceSelector | None, evidence: Evidence, expression: DeviceExpression | None) -> bool | None:
-    """Return whether one of the devices matches; None if the class has no device selector."""
+    """Return whether a device matches; None if the class has no device selector."""
     if selector is None:
         return None
     if selector.expression and expression is None:
@@ -198,7 +198,7 @@ def _attribute_holds(test: MatchExpression, driver: str, attributes: Mapping[str
 
 
 def _version_holds(operator: str, have: tuple[int, ...], text: str) -> bool:
-    """Return the result of the comparison; False if the text is not a version."""
+    """Return the result of a comparison; False for an invalid version."""
     bound = version_of(text)
     if not isinstance(bound, tuple):
         return False
@@ -208,7 +208,7 @@ def _version_holds(operator: str, have: tuple[int, ...], text: str) -> bool:
 
 
 def _text(value: AttributeValue) -> str:
-    """Return the value as selectors spell it."""
+    """Return the value in the spelling of selectors."""
     if isinstance(value, bool):
         return str(value).lower()
     return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -20,7 +20,7 @@ _MEBIBYTE_LABELS = frozenset({"nvidia.com/gpu.memory"})
 
 
 def matching_term(selector: NodeSelector, labels: Mapping[str, str], node: str = "") -> NodeSelectorTerm | None:
-    """Return the matching term with the most tests, None if no term matches. An empty term never matches."""
+    """Return the matching term with most tests, None without a match. An empty term never matches."""
     holding = [term for term in selector.node_selector_terms if term_holds(term, labels, node)]
     return max(holding, key=term_size, default=None)
 
@@ -68,7 +68,7 @@ def _number_holds(test: MatchExpression, value: str) -> bool:
 
 
 def affinity_problems(selector: NodeSelector) -> Iterator[str]:
-    """Yield deviations from the Kubernetes API, each with its interpretation."""
+    """Yield deviations from the Kubernetes API with their interpretation."""
     for test in _tests(selector):
         if test.operator in _ALIASES:
             alias = f"read as {test.operator[:2]} or equal"
@@ -80,7 +80,7 @@ def affinity_problems(selector: NodeSelector) -> Iterator[str]:
 
 
 def affinity_faults(selector: NodeSelector) -> Iterator[str]:
-    """Yield invalid tests, whose terms match no node, each with its remedy."""
+    """Yield invalid tests with a remedy; their terms match no node."""
     for test in _tests(selector):
         if fault := _fault_of(test):
             yield f"{test.key}: {fault}"
@@ -109,7 +109,7 @@ def _fault_of(test: MatchExpression) -> str:
 
 
 def _bound(test: MatchExpression) -> Fraction:
-    """Return the number to compare with; a quantity with a unit is converted to the unit of the label."""
+    """Return the bound of a comparison, converted to the unit of the label."""
     text = test.values[0]
     number = quantity_of(text)
     if test.key in _MEBIBYTE_LABELS and text[-1:].isalpha():
@@ -118,7 +118,7 @@ def _bound(test: MatchExpression) -> Fraction:
 
 
 def issues_of(each: AcceleratorClass) -> Iterator[str]:
-    """Yield doubtful and invalid values of the class, each with its interpretation; all others count."""
+    """Yield ambiguous and invalid values of the class with their interpretation."""
     memory = each.spec.capabilities.memory
     if memory is not None and 0 < memory < BARE_GB_BELOW:
         number = f"{float(memory):g}"
@@ -131,7 +131,7 @@ def issues_of(each: AcceleratorClass) -> Iterator[str]:
 
 
 def faults_of(each: AcceleratorClass) -> Iterator[str]:
-    """Yield invalid values of the class, which have no effect: field, value and remedy."""
+    """Yield field, value and remedy of each invalid value of the class; such values have no effect."""
     required = each.spec.discovery.affinity.node_affinity.required
     if required is not None:
         yield from (f"spec.discovery.affinity: {fault}" for fault in affinity_faults(required))
@@ -140,7 +140,7 @@ def faults_of(each: AcceleratorClass) -> Iterator[str]:
 
 
 def object_faults(each: Object) -> Iterable[str]:
-    """Return the invalid values of an object of any kind."""
+    """Return the invalid values of an AcceleratorClass; none for other kinds."""
     return faults_of(each) if isinstance(each, AcceleratorClass) else ()
 
 
@@ -168,6 +168,6 @@ def _value_faults(each: AcceleratorClass) -> Iterator[str]:
 
 
 def compute_capability(capabilities: Capabilities) -> tuple[int, ...] | None:
-    """Return (9, 0) for 9.0; None for a text that is not a version."""
+    """Return (9, 0) for 9.0; None for an invalid version."""
     text = capabilities.compute_capability.strip()
     return tuple(map(int, text.split("."))) if _VERSION.fullmatch(text) else None

@@ -25,25 +25,25 @@ _WHOLE_RESOURCES = {
     "tpu.google.com": frozenset({"google.com/tpu"}),
 }
 _COMPUTE = ("computeUnits", "multiprocessors", "millicores", "simdUnits", "tiles", "cores", "aiCores")
-"""Capacities that drivers have for compute, the most telling first."""
+"""Names of compute capacities of drivers, the most specific first."""
 _PARENTS = ("parentUUID", "parentUID")
 _PARTITION_TYPES = ("partition", "mig", "vf", "vgpu")
 _MILLICORES = 1000
 _SIMDS_OF_UNIT = 4
 _HALF = 0.75
-"""A device with less than this share of what the product has is a part of it, whatever its driver calls it."""
+"""A device with less than this share of its product is a partition, even if its driver does not say so."""
 _WHOLE = 0.97
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated:
-    """A device allocated to the endpoint."""
+    """A device allocated to an endpoint."""
 
     claim: ResourceClaim
     result: AllocatedDevice
     pool: DevicePool | None
     device: SliceDevice | None
-    """Its description; None without a ResourceSlice."""
+    """Description of the device; None without a ResourceSlice."""
 
     @property
     def driver(self) -> str:
@@ -55,7 +55,7 @@ class Allocated:
         return None if self.device is None else self.device.attributes.get(f"{self.driver}/{name}")
 
     def text(self, name: str) -> str:
-        """Return an attribute that is a text; empty if there is none."""
+        """Return a text attribute; empty if missing."""
         value = self.attribute(name)
         return value if isinstance(value, str) else ""
 
@@ -66,7 +66,7 @@ class Allocated:
 
     @property
     def profile(self) -> MigProfile | None:
-        """Profile of a MIG device; None if its GPU cannot have it."""
+        """Profile of a MIG device; None if it is impossible for its GPU."""
         if self.device is None or not self.is_slice or mig_fault(self.device, self.driver):
             return None
         return parse_mig_profile(self.text("profile"))
@@ -81,7 +81,7 @@ class Allocated:
 
     @property
     def memory(self) -> int | None:
-        """Bytes of the device, or of the part that is allocated to the claim."""
+        """Bytes of the device, or of the part allocated to the claim."""
         consumed = self.result.consumed_capacity
         amount = consumed.get("memory") or consumed.get(f"{self.driver}/memory") or self.whole_memory
         return None if not amount else int(amount)
@@ -94,7 +94,7 @@ class Allocated:
 
 
 def claims_of(context: EndpointContext, inventory: Inventory) -> tuple[ResourceClaim, ...]:
-    """Return the claims of the pod: in its status or spec, for its extended resources, or reserved for it."""
+    """Return the claims of the pod: in its status or spec, for extended resources, or reserved for it."""
     names = () if context.pod is None else context.pod.claims
     named = [inventory.resource_claims[name] for name in names if name in inventory.resource_claims]
     reserved = inventory.all_by_pod(inventory.resource_claims_by_pod, context.pod_keys)
@@ -102,7 +102,7 @@ def claims_of(context: EndpointContext, inventory: Inventory) -> tuple[ResourceC
 
 
 def allocated_devices(context: EndpointContext, inventory: Inventory) -> tuple[Allocated, ...]:
-    """Return the accelerators of the endpoint, each once, without other devices and without admin access."""
+    """Return the accelerators of the endpoint without duplicates and without devices with admin access."""
     found: dict[str, Allocated] = {}
     for claim in claims_of(context, inventory):
         for result in claim.results:
@@ -117,7 +117,7 @@ def allocated_devices(context: EndpointContext, inventory: Inventory) -> tuple[A
 
 
 def resource_keys(devices: Sequence[Allocated], inventory: Inventory) -> frozenset[str]:
-    """Return the keys of the extended resources with which pods request such devices."""
+    """Return the keys of extended resources by which pods request such devices."""
     keys = set[str]()
     for each in devices:
         if each.is_slice:
@@ -132,7 +132,7 @@ def resource_keys(devices: Sequence[Allocated], inventory: Inventory) -> frozens
 
 
 def health_of(pod: Pod) -> Mapping[str, str]:
-    """Return the health of devices according to the kubelet, by `driver/pool/device`."""
+    """Return the health reported by the kubelet, by `driver/pool/device`."""
     return {
         resource.resource_id: resource.health
         for container in pod.status.container_statuses
@@ -149,10 +149,11 @@ class Share(NamedTuple):
 
 
 def share_of(each: Allocated, product: Product | None) -> Share | None:
-    """Return the share that a partition has of its device; None for a whole device.
+    """Return the share of a partition in its device; None for a whole device.
 
-    Of compute: its capacity over that of the device it is a part of, or over that of the product; else its mode, such
-    as `cpx_nps4`; else the shared counters that it consumes; else its share of the memory. Of memory likewise.
+    The compute share is the capacity relative to the parent device or the product. Without a capacity it comes from the
+    mode, such as `cpx_nps4`, then from consumed shared counters, then from the memory share. The memory share is
+    determined in the same way.
     """
     if each.device is None:
         return None
@@ -165,12 +166,12 @@ def share_of(each: Allocated, product: Product | None) -> Share | None:
         return None
     of_compute = next((share for share in (compute, mode, counters.compute, memory, counters.memory) if share), 1.0)
     of_memory = next((share for share in (memory, counters.memory, mode) if share), of_compute)
-    # in mode NPS1, each partition is said to have the memory of the whole device
+    # in mode NPS1, each partition reports the memory of the whole device
     return Share(of_compute, of_compute if of_memory > _WHOLE else of_memory)
 
 
 def consumed_share(each: Allocated) -> Share | None:
-    """Return the share of a device that a claim consumes with others beside it; None for all of it."""
+    """Return the share of a device that a claim consumes; None for a whole device."""
     consumed, whole = each.memory, each.whole_memory
     memory = consumed / whole if consumed and whole and 0 < consumed < whole else None
     amounts, capacity = each.result.consumed_capacity, _capacity(each)
@@ -184,7 +185,7 @@ def consumed_share(each: Allocated) -> Share | None:
 
 
 def device_memory(each: Allocated) -> int | None:
-    """Return the bytes of the whole device, if the pool has it; None for a part of an unknown device."""
+    """Return the bytes of the whole device; None for a partition of an unknown device."""
     parent = _parent(each).get("memory")
     if parent:
         return int(parent)
@@ -192,7 +193,7 @@ def device_memory(each: Allocated) -> int | None:
 
 
 def _is_part(each: Allocated) -> bool:
-    """Return whether the driver calls the device a part of another one."""
+    """Return whether the driver describes the device as a part of another one."""
     kind = each.text("type").lower()
     return any(word in kind for word in _PARTITION_TYPES) or any(each.text(name) for name in _PARENTS)
 
@@ -203,13 +204,13 @@ class _CounterShares(NamedTuple):
 
 
 def _capacity(each: Allocated) -> Mapping[str, Fraction]:
-    """Return the capacities in the domain of the driver, without the domain."""
+    """Return the capacities by name without the domain of the driver."""
     found = {} if each.device is None else each.device.capacity
     return {name.removeprefix(f"{each.driver}/"): amount for name, amount in found.items()}
 
 
 def _parent(each: Allocated) -> Mapping[str, Fraction]:
-    """Return the capacities of the device that the partition is a part of; empty if the pool does not have it."""
+    """Return the capacities of the parent device; empty if unknown."""
     ids = {each.text(name) for name in _PARENTS} - {""}
     for device in each.pool.devices.values() if each.pool is not None and ids else ():
         if ids & {device.attributes.get(f"{each.driver}/{name}") for name in ("uuid", "uid")} or device.name in ids:
@@ -237,14 +238,14 @@ def _memory(each: Allocated, product: Product | None) -> float | None:
 
 
 def _ratio(amount: Fraction | None, whole: Fraction | int | None) -> float | None:
-    """Return the share, 1 at most; None where either is unknown or not above 0."""
+    """Return the ratio, at most 1; None if a value is unknown or not positive."""
     if amount is None or whole is None or amount <= 0 or whole <= 0:
         return None
     return float(min(amount / whole, Fraction(1)))
 
 
 def _counter_shares(each: Allocated) -> _CounterShares:
-    """Return the largest shares that the device consumes of shared counters, of those for memory and of the others."""
+    """Return the largest consumed shares of shared counters, for memory and for all others."""
     found = list(_counters(each))
     compute = [share for name, share in found if "memory" not in name.lower()]
     memory = [share for name, share in found if "memory" in name.lower()]
@@ -252,7 +253,7 @@ def _counter_shares(each: Allocated) -> _CounterShares:
 
 
 def _counters(each: Allocated) -> Iterator[tuple[str, float]]:
-    """Yield the name and the consumed share of each shared counter."""
+    """Yield name and consumed share of each shared counter."""
     if each.device is None or each.pool is None:
         return
     for use in each.device.consumes_counters:

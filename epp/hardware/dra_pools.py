@@ -20,27 +20,27 @@ class PoolName(NamedTuple):
 
 
 class DevicePool(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices of one driver, mostly those of one node."""
+    """Devices of one driver, usually on one node."""
 
     name: PoolName
     generation: int
     devices: Mapping[str, SliceDevice]
     """By name."""
     nodes: Mapping[str, str]
-    """Name of the node by name of the device; empty for a device that is not on a single node."""
+    """Node by device; empty for a device that is not on a single node."""
     counters: Mapping[tuple[str, str], Fraction]
     """Shared amounts, by counter set and counter."""
     complete: bool = True
     stale: bool = False
-    """Whether a newer generation is known, but incomplete."""
+    """Whether a newer, incomplete generation exists."""
 
 
 def device_pools(
     slices: Iterable[ResourceSlice], previous: Mapping[PoolName, DevicePool], wanted: frozenset[PoolName]
 ) -> dict[PoolName, DevicePool]:
-    """Return the pools; those of `previous` replace pools that are incomplete now.
+    """Return the pools; a pool of `previous` replaces an incomplete one, and a removed one in `wanted`.
 
-    They also replace pools that are gone but in `wanted`: those with devices that are allocated to a claim.
+    `wanted` are the pools with allocated devices.
     """
     by_pool: defaultdict[PoolName, list[ResourceSlice]] = defaultdict(list)
     for each in slices:

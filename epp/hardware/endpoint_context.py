@@ -22,13 +22,13 @@ class EndpointContext:
     node: Node | None = None
     node_name: str = ""
     node_labels: Mapping[str, str]
-    """Labels of the node; those of the endpoint if the node is unknown."""
+    """Labels of the node; those of the endpoint for an unknown node."""
 
     @property
     def pod_keys(self) -> tuple[str, ...]:
-        """Keys under which objects that refer to the pod are found (see PodReference.keys).
+        """Index keys of references to the pod (see PodReference.keys).
 
-        With a known UID, references with this UID or without any; a former pod of the same name has another UID.
+        A known UID excludes references to a former pod of the same name, which has another UID.
         """
         uid = self.endpoint.uid if self.pod is None else self.pod.metadata.uid
         return (uid, self.pod_id) if uid else (f"name:{self.pod_id}",)
@@ -47,7 +47,7 @@ class EndpointContext:
 def context_of(endpoint: Endpoint, inventory: Inventory, *, trust_pod_labels: bool = False) -> EndpointContext:
     """Return pod and node of the endpoint.
 
-    Labels of an endpoint with a pod are those of the pod: they describe the node only if pods are trusted.
+    The labels of an endpoint with a pod are those of the pod; they describe the node only if pods are trusted.
     """
     pod = _pod_of(endpoint, inventory)
     labels = endpoint.labels if pod is None or trust_pod_labels else {}
@@ -63,7 +63,7 @@ def context_of(endpoint: Endpoint, inventory: Inventory, *, trust_pod_labels: bo
 
 
 def _pod_of(endpoint: Endpoint, inventory: Inventory) -> Pod | None:
-    """Return the pod with the UID of the endpoint, or else with its name or address and no UID that differs."""
+    """Return the pod with the UID of the endpoint, or with its name or address unless the UID differs."""
     if endpoint.uid and (found := inventory.pods_by_uid.get(endpoint.uid)):
         return found[-1]
     named = inventory.pods.get(endpoint.id)
@@ -74,12 +74,12 @@ def _pod_of(endpoint: Endpoint, inventory: Inventory) -> Pod | None:
 
 
 def _may_be(pod: Pod, endpoint: Endpoint) -> bool:
-    """Return whether the UIDs do not tell that it is another pod, which had the name or address before."""
+    """Return whether the UIDs match as far as they are known: a former pod may have had this name or address."""
     return not endpoint.uid or pod.metadata.uid in {"", endpoint.uid}
 
 
 class Placements:
-    """Templates of one inventory."""
+    """Placement templates of one inventory."""
 
     def __init__(self, inventory: Inventory, annotation_domain: str) -> None:
         self._pools = inventory.gpu_pools
@@ -89,9 +89,9 @@ class Placements:
         self._records: dict[tuple[str, bool], EndpointPlacement] = {}
 
     def of(self, context: EndpointContext, gpus: Sequence[Gpu]) -> EndpointPlacement:
-        """Return what the templates are for an endpoint with these GPUs; one record for all that are alike.
+        """Return the templates for an endpoint with these GPUs; equal endpoints share one record.
 
-        Its pool is the one in the annotation of its pod, else that of its first GPU.
+        The pool comes from the annotation of the pod or from the first GPU.
         """
         annotations = {} if context.pod is None else context.pod.metadata.annotations
         name = annotations.get(self._label) or (gpus[0].metadata.labels.get(self._label, "") if gpus else "")

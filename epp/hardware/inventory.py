@@ -37,7 +37,7 @@ _K = TypeVar("_K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Difference(Generic[O]):
-    """Removed and added objects; for a changed object, both versions."""
+    """Removed and added objects; a changed object is in both."""
 
     gone: tuple[O, ...] = ()
     new: tuple[O, ...] = ()
@@ -48,7 +48,7 @@ class Difference(Generic[O]):
 
 
 def difference(before: Mapping[str, O], now: Mapping[str, O]) -> Difference[O]:
-    """Compare two moments by identity: an object is decoded again when it changes."""
+    """Compare objects by identity, since a changed object is decoded again."""
     return Difference(
         tuple(each for name, each in before.items() if now.get(name) is not each),
         tuple(each for name, each in now.items() if before.get(name) is not each),
@@ -58,7 +58,7 @@ def difference(before: Mapping[str, O], now: Mapping[str, O]) -> Difference[O]:
 def reindexed(
     index: Mapping[K, tuple[O, ...]], changes: Difference[O], keys: Callable[[O], AbstractSet[K]]
 ) -> Mapping[K, tuple[O, ...]]:
-    """Return the index after the changes: objects by each of their keys, those of one key in the order of their ids."""
+    """Return the index after the changes: objects by each of their keys, sorted by id. Costs depend on the changes."""
     if not changes:
         return index
     gone: defaultdict[K, set[int]] = defaultdict(set)
@@ -86,30 +86,30 @@ def _id(each: Object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """All objects in effect; immutable, its mappings included."""
+    """All objects in effect; the mappings are immutable, too."""
 
     pods: Mapping[str, Pod] = field(default_factory=dict)
     """By `namespace/name`."""
     pods_by_uid: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
-    """One pod for each, unless a file has it under another name."""
+    """One pod for each UID, unless a file has the same UID under another name."""
     pods_by_ip: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
-    """Without ended pods; several pods have one address on the network of their host."""
+    """Without ended pods; several pods share an address in the network of their host."""
     pods_by_node: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
     """Without ended pods."""
     pods_by_claim: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
-    """By `namespace/name` of the ResourceClaims that they name."""
+    """By `namespace/name` of their ResourceClaims."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
     nodes_by_hostname: Mapping[str, Node] = field(default_factory=dict)
     """By the label `kubernetes.io/hostname`, which may differ from the name of the node."""
     classes: Mapping[str, AcceleratorClass] = field(default_factory=dict)
     expressions: Mapping[str, DeviceExpression] = field(default_factory=dict)
-    """CEL device selectors by class name, without selectors that cannot be evaluated."""
+    """Valid CEL device selectors by class name."""
     flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
     instaslices: Mapping[str, Instaslice] = field(default_factory=dict)
     allocation_claims: Mapping[str, AllocationClaim] = field(default_factory=dict)
     node_accelerators: Mapping[str, NodeAccelerator] = field(default_factory=dict)
     slice_claims_by_pod: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
-    """By PodReference.keys, as all `..._by_pod`."""
+    """By PodReference.keys, like all `..._by_pod`."""
     slice_claims_by_node: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
     slice_nodes: Mapping[str, SliceNode] = field(default_factory=dict)
     resource_claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Inventory:
     gpus: Mapping[str, Gpu] = field(default_factory=dict)
     """GPUs of TensorFusion, by name."""
     gpus_by_pod: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
-    """By the pods that run there or have a partition."""
+    """By the pods that use the GPU."""
     gpus_by_uuid: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
     gpus_by_node: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
     gpu_nodes: Mapping[str, GpuNode] = field(default_factory=dict)
@@ -137,26 +137,25 @@ class Inventory:
     """By name of the accelerator."""
     variants: tuple[VariantAutoscaling, ...] = ()
     pods_with_slices: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
-    """By node: those that request slices, or that have parts of GPUs by their annotations."""
+    """By node: pods that request slices or have annotations for parts of GPUs."""
     issues: Validation = field(default_factory=Validation)
-    """Values that are impossible beside those of other objects."""
+    """Values that contradict those of other objects."""
     ignored: tuple[IgnoredValue, ...] = ()
-    """All impossible values; the objects are used without them."""
+    """All impossible values, which are ignored."""
     remarks: tuple[str, ...] = ()
-    """Further sentences on objects in effect."""
+    """Further messages about objects in effect."""
     problems: tuple[str, ...] = ()
-    """All sentences on objects, those not in effect included."""
+    """Messages about all objects, including rejected versions."""
     elsewhere: tuple[str, ...] = ()
-    """Sentences on objects that another plugin reads and reports, if it is configured."""
+    """Messages about objects that another plugin reports if it is configured."""
     skipped: int = 0
-    """Number of files and objects whose newest version is not in effect."""
+    """Number of rejected versions of files and objects."""
 
     @classmethod
     def build(cls, files: Iterable[FileObjects], previous: "Inventory | None" = None) -> "Inventory":
-        """Return the inventory of the files; of two objects with one name, the later one counts.
+        """Return the inventory of the files; a later object replaces one with the same name.
 
-        Indexes are those of `previous`, the inventory before, as far as their objects are the same; device pools that
-        are incomplete now are kept from it.
+        Unchanged indexes, and complete versions of now incomplete device pools, are taken from `previous`.
         """
         files, before = tuple(files), previous or cls()
         found = ObjectsByKind(files)
@@ -278,11 +277,11 @@ class Inventory:
         return of_class or of_node or bool(self.unit_costs) or any(each.price is not None for each in self.variants)
 
     def device_users(self, device: str) -> frozenset[str]:
-        """Return the UIDs of the pods that use a device, `driver/pool/device`."""
+        """Return the UIDs of the pods that use the device `driver/pool/device`."""
         return frozenset(user.uid for claim in self.claims_by_device.get(device, ()) for user in claim.reserved_for)
 
     def all_by_pod(self, index: Mapping[str, tuple[_T, ...]], keys: Iterable[str]) -> tuple[_T, ...]:
-        """Return the entries of an index by pod under any of the keys, without duplicates."""
+        """Return the entries for any of the keys of a pod, without duplicates."""
         found = [item for key in keys for item in index.get(key, ())]
         return tuple({id(item): item for item in found}.values())
 
@@ -300,7 +299,6 @@ def _pools_of(claim: ResourceClaim) -> set[PoolName]:
 
 
 def _grouped(items: Iterable[_T], keys: Callable[[_T], Iterable[_K]]) -> dict[_K, tuple[_T, ...]]:
-    """Return the items by each of their keys."""
     groups: defaultdict[_K, list[_T]] = defaultdict(list)
     for item in items:
         for key in keys(item):
@@ -309,7 +307,7 @@ def _grouped(items: Iterable[_T], keys: Callable[[_T], Iterable[_K]]) -> dict[_K
 
 
 def gpu_users(gpu: Gpu) -> Iterator[PodReference]:
-    """Yield the pods that use the GPU; a pod that runs there and has a partition appears twice."""
+    """Yield the pods that use the GPU; a pod with a partition may appear twice."""
     for app in gpu.status.running_apps:
         yield from app.pods
     for uid, part in gpu.status.allocated_partitions.items():
@@ -319,7 +317,7 @@ def gpu_users(gpu: Gpu) -> Iterator[PodReference]:
 def _pool_problems(pools: Iterable[DevicePool]) -> Iterator[str]:
     for pool in pools:
         if pool.stale:
-            used = "the last complete one is used" if pool.complete else "it is used as it is, none is complete"
+            used = "the last complete one is used" if pool.complete else "it is used, since there is no complete one"
             yield f"device pool {pool.name.driver}/{pool.name.pool}: its newest generation is incomplete; {used}"
 
 

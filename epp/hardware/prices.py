@@ -27,23 +27,23 @@ _FORM = "write prices: with a list of entries, such as - {accelerator: h100, per
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """Prices in US dollars an hour, and the endpoints that have them: all of its conditions must hold."""
+    """Prices in US dollars per hour, and conditions for endpoints, which must all hold."""
 
     line: int
-    """Of the file, for messages."""
+    """Line of the file, for messages."""
     accelerator: str = ""
-    """Product or model, by any name that the catalogue finds: `h100`, `NVIDIA-A100-SXM4-80GB`."""
+    """Product or model in any spelling of the catalogue: `h100`, `NVIDIA-A100-SXM4-80GB`."""
     accelerator_class: str = ""
     """Name of an AcceleratorClass."""
     instance_type: str = ""
     """Machine type, such as `p5.48xlarge`."""
     region: str = ""
-    """Empty for everywhere."""
+    """Empty for all regions."""
     per: PricedUnit = "device"
     devices: int | None = None
-    """Accelerators of a machine; None to take the number of its type or node."""
+    """Accelerators of a machine; None for the number according to its type or node."""
     per_hour: float | None = None
-    """On demand."""
+    """On-demand price."""
     spot_per_hour: float | None = None
 
     @property
@@ -55,12 +55,12 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PriceQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of an endpoint that prices depend on."""
+    """Properties of an endpoint that determine its price."""
 
     product: Product | None = None
-    """Of the catalogue."""
+    """Product of the catalogue."""
     names: tuple[str, ...] = ()
-    """Product and model as their sources spell them."""
+    """Product and model in the spelling of their sources."""
     classes: tuple[str, ...] = ()
     """AcceleratorClasses that match, the primary one first."""
     instance_type: str = ""
@@ -70,7 +70,7 @@ class PriceQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listed(NamedTuple):
-    """A price of one whole accelerator, and its source."""
+    """Price of one whole accelerator, and its source."""
 
     per_hour: float
     source: str
@@ -78,23 +78,23 @@ class Listed(NamedTuple):
 
 
 class Quote(NamedTuple):
-    """Prices of one whole accelerator of an endpoint; None for none."""
+    """Prices of one whole accelerator of an endpoint; None if unknown."""
 
     per_hour: Listed | None = None
     spot_per_hour: Listed | None = None
     remark: str = ""
-    """Why an entry for this hardware is not used, with the remedy; empty where a price was found."""
+    """Reason why an entry for this hardware is not used, with a remedy; empty if a price was found."""
 
 
 class _Terms(NamedTuple):
-    """An entry, and the accelerators that it is for."""
+    """An entry and its products."""
 
     price: Price
     products: frozenset[str]
-    """Names of products; empty for one that the catalogue does not have."""
+    """Product names; empty for an accelerator that is not in the catalogue."""
 
     def fits(self, query: PriceQuery) -> bool:
-        """Return whether all conditions but the region hold."""
+        """Return whether all conditions except the region hold."""
         price = self.price
         return (
             (not price.instance_type or price.instance_type.lower() == query.instance_type.lower())
@@ -108,10 +108,10 @@ class _Terms(NamedTuple):
         return _key(self.price.accelerator) in map(_key, query.names)
 
     def rank(self, query: PriceQuery) -> tuple[object, ...]:
-        """Return the sort key among the entries that fit, the most specific first.
+        """Return the sort key among matching entries, the most specific first.
 
-        An entry with a machine type goes first, then one with a class (the primary class before others), then one with
-        an accelerator (that names fewer products), then one with a region.
+        Entries with a machine type come first, then those with a class (the primary class before others), with an
+        accelerator (fewer products first), and with a region.
         """
         price = self.price
         return (
@@ -132,7 +132,7 @@ class PriceList:
         """Index the entries; `name` is that of the file, for provenance."""
         self._name = name
         self._index: defaultdict[tuple[str, str], defaultdict[str, list[_Terms]]] = defaultdict(_by_region)
-        """By what they are for, then by region."""
+        """Entries by condition, then by region."""
         unknown: list[str] = []
         for price in entries:
             meant = catalogue.meant(price.accelerator) if price.accelerator else ()
@@ -146,14 +146,14 @@ class PriceList:
                     "endpoints whose labels name their product so"
                 )
         self.remarks = tuple(unknown)
-        """Sentences on entries that are valid and may not be intended."""
+        """Messages about valid entries that may be a mistake."""
 
     def __bool__(self) -> bool:
         """Whether there is any entry."""
         return bool(self._index)
 
     def quote(self, query: PriceQuery) -> Quote:
-        """Return the prices of the endpoint; each is that of the most specific entry that has it."""
+        """Return the prices of the endpoint; each comes from the most specific entry with such a price."""
         here = self._fitting(query, {"", query.region.lower()})
         usable = [each for each in here if self._share(each.price, query) is not None]
         on_demand = next((each.price for each in usable if each.price.per_hour is not None), None)
@@ -165,7 +165,7 @@ class PriceList:
         )
 
     def _fitting(self, query: PriceQuery, regions: Collection[str] | None = None) -> list[_Terms]:
-        """Return the entries for these regions, or all, that fit otherwise, the most specific first."""
+        """Return the matching entries for these regions, or for all, the most specific first."""
         found: dict[int, _Terms] = {}
         for key in _keys_of(query):
             by_region: Mapping[str, list[_Terms]] = self._index.get(key, {})
@@ -178,7 +178,7 @@ class PriceList:
 
     @staticmethod
     def _share(price: Price, query: PriceQuery) -> int | None:
-        """Return by how many accelerators a price is divided; None if that is not known."""
+        """Return the number of accelerators that share a price; None if unknown."""
         if price.per == "device":
             return 1
         return price.devices or query.devices
@@ -205,7 +205,7 @@ def _by_region() -> defaultdict[str, list[_Terms]]:
 
 
 def _keys(terms: _Terms) -> Iterator[tuple[str, str]]:
-    """Yield the keys of an entry in the index: one condition of it is enough."""
+    """Yield the index keys of an entry, by one of its conditions."""
     price = terms.price
     if price.instance_type:
         yield "machine", price.instance_type.lower()
@@ -230,7 +230,7 @@ def _key(name: str) -> str:
 
 
 def read_prices(content: bytes, path: Path) -> ParsedFile[tuple[Price, ...]]:
-    """Return the prices in a file; raises ValueError for a file that is no price list."""
+    """Return the prices in a file; raises ValueError for an invalid file."""
     text = content.decode("utf-8-sig")
     is_csv = path.suffix.lower() == ".csv"
     rows, found = _csv_rows(text) if is_csv else read_rows(text, form=_FORM, key="prices", beside=_beside)
@@ -252,7 +252,7 @@ def read_prices(content: bytes, path: Path) -> ParsedFile[tuple[Price, ...]]:
 
 
 def _beside(key: str, value: object) -> str:
-    """Return what is wrong with a key beside `prices`."""
+    """Return the error for a key next to `prices`."""
     if key != "currency":
         return f"{key!r:.40} is unknown: {hint_at(key, ('prices', 'currency'))}"
     if value != "USD":
@@ -291,7 +291,7 @@ def _entry(row: Row) -> Price:
             raise ValueError(f"{name!r:.40} is unknown: {hint_at(name, _FIELDS)}")
     accelerator, accelerator_class, instance_type, region = (_text(fields, name) for name in _CONDITIONS)
     if not (accelerator or accelerator_class or instance_type):
-        raise ValueError("nothing says what has this price: add accelerator, class or instanceType")
+        raise ValueError("the entry has no condition: add accelerator, class or instanceType")
     per_hour, spot_per_hour = (_number(fields, name, _dollars) for name in _PRICES)
     if per_hour is None and spot_per_hour is None:
         raise ValueError("there is no price: add perHour, spotPerHour or both, in US dollars")
@@ -317,12 +317,12 @@ def _entry(row: Row) -> Price:
 def _text(fields: Mapping[str, object], name: str) -> str:
     value = fields.get(name, "")
     if not isinstance(value, str):
-        raise ValueError(f"{name} is {value!r:.40}: write text, in quotes")  # noqa: TRY004  as all that is wrong with a file
+        raise ValueError(f"{name} is {value!r:.40}: write text, in quotes")  # noqa: TRY004  of a file
     return value.strip()
 
 
 def _number(fields: Mapping[str, object], name: str, check: Callable[[float], str]) -> float | None:
-    """Return the number; None without one. `check` returns what to write instead of a number out of its limits."""
+    """Return the number; None if missing. `check` returns the remedy for a number out of range."""
     value = fields.get(name)
     if value is None:
         return None
@@ -347,7 +347,7 @@ def _count(number: float) -> str:
 
 
 def _repeated(entry: Price, first_lines: dict[tuple[str, ...], int]) -> str:
-    """Return a sentence if an entry before has a price under the same conditions; note those of this one otherwise."""
+    """Return an error if an earlier entry has a price for the same conditions; otherwise record this entry."""
     conditions = (entry.accelerator, entry.accelerator_class, entry.instance_type, entry.region)
     prices = zip(_PRICES, (entry.per_hour, entry.spot_per_hour), strict=True)
     keys = [(*map(str.lower, conditions), name) for name, price in prices if price is not None]

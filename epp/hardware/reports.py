@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports on a cluster: slices that still fit on each GPU, devices of each class, and unknown facts."""
+"""Reports about a cluster: free slices of each GPU, devices of each class, and missing facts."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import floor
@@ -29,11 +29,11 @@ _REMEDIES: Mapping[str, str] = {
     f"AcceleratorClass, or costPerHour {_DECLARE}",
 }
 Fit = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""Number of slices that still fit, if all are of one profile: by node, UUID of the GPU, profile."""
+"""Number of additional slices if all are of one profile, by node, UUID of the GPU and profile."""
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """A fact that no source has."""
+    """A fact without a source."""
 
     fact: str
     """accelerator, model, count, memory, TFLOPS or price."""
@@ -41,7 +41,7 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 def missing_of(tag: AcceleratorTag) -> tuple[Missing, ...]:
-    """Return what is not known of the accelerators; nothing for an endpoint without any."""
+    """Return the missing facts about the accelerators; none for an endpoint without accelerators."""
     return tuple(Missing(fact, _REMEDIES[fact]) for fact in _facts(tag))
 
 
@@ -69,13 +69,13 @@ class ClassTotal(msgspec.Struct, frozen=True, kw_only=True):
     total: int = 0
     """Number of devices, or slices, on these nodes."""
     available: int = 0
-    """Of these, the number that no pod requests."""
+    """Number of devices without a pod that requests them."""
 
 
 def fit_report(inventory: Inventory) -> Fit:
-    """Return the slices that still fit on nodes that InstaSlice manages, without GPUs of unknown models.
+    """Return the additional slices that fit on nodes of InstaSlice, without GPUs of unknown models.
 
-    Staged slices do not occupy any slots.
+    Staged slices do not occupy slots.
     """
     report: dict[str, dict[str, Mapping[str, int]]] = {}
     for name, node in sorted(inventory.slice_nodes.items()):
@@ -95,12 +95,12 @@ def fit_report(inventory: Inventory) -> Fit:
 
 
 def class_totals(inventory: Inventory) -> Mapping[str, ClassTotal]:
-    """Return the allocatable devices of each class, and the devices that no pod requests."""
+    """Return allocatable and available devices of each class."""
     return ClassTotals().of(inventory)
 
 
 class ClassTotals:
-    """Devices of each class, brought up to date at the cost of the nodes that changed."""
+    """Devices of each class; an update only costs as much as the changed nodes."""
 
     def __init__(self) -> None:
         self._inventory: Inventory | None = None
@@ -122,7 +122,7 @@ class ClassTotals:
 
 
 class _NodeDevices(NamedTuple):
-    """Devices of a node by class: given and requested; and what they were counted by."""
+    """Allocatable and requested devices of a node by class, and the objects for the count."""
 
     node: Node
     pods: tuple[Pod, ...]
@@ -140,7 +140,7 @@ def _devices_by_node(inventory: Inventory, known: Mapping[str, _NodeDevices]) ->
 
 
 def _devices_of(node: Node, pods: tuple[Pod, ...], inventory: Inventory) -> Mapping[str, tuple[int, int]]:
-    """Return the devices by class; for a node without allocatable resources, by the counts in its labels."""
+    """Return the devices by class; a node without allocatable resources is counted by its labels."""
     amounts: dict[str, int] = {}
     for resource, amount in node.status.allocatable.items():
         amounts[resource_key(resource)] = amounts.get(resource_key(resource), 0) + floor(amount)
@@ -178,7 +178,6 @@ def _added(inventory: Inventory, nodes: Mapping[str, _NodeDevices]) -> Mapping[s
 
 
 def _requested(pods: Iterable[Pod], keys: set[str]) -> int:
-    """Return the number of devices of these resources that the pods request."""
     return sum(
         requested.count
         for pod in pods

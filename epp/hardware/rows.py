@@ -11,27 +11,27 @@ from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 _DEPTH_LIMIT = 16
 
 BesideList = Callable[[str, object], str]
-"""Given a key beside the list and its value, returns what is wrong with it; empty for nothing."""
+"""Returns the error for a key next to the list and its value; empty if valid."""
 
 
 class Row(NamedTuple):
-    """One entry, without the keys that are null."""
+    """One entry without null values."""
 
     line: int
     fields: Mapping[str, object]
 
 
 class Rows(NamedTuple):
-    """The entries of a file, and a sentence with line and remedy on each mistake."""
+    """Entries of a file, and errors with line and remedy."""
 
     rows: tuple[Row, ...]
     problems: tuple[str, ...] = ()
 
 
 def read_rows(text: str, *, form: str, key: str = "", beside: BesideList | None = None) -> Rows:
-    """Return the entries of a list, or of the list under a key of a mapping; `form` says how to write it.
+    """Return the entries of a list, or of the list under a key of a mapping.
 
-    Raises ValueError, with the line, for a text that holds no such list.
+    Raises ValueError with the line, and `form` as the remedy, for a text without such a list.
     """
     try:
         refuse_unsafe(text, _DEPTH_LIMIT)

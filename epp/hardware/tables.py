@@ -36,7 +36,7 @@ class PartitionTemplate(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GpuCatalogueEntry(msgspec.Struct, frozen=True, rename="camel"):
-    """An entry of the file; fields that are not declared are ignored."""
+    """An entry of the file; other fields are ignored."""
 
     model: str = ""
     full_model_name: str = ""
@@ -46,8 +46,8 @@ class GpuCatalogueEntry(msgspec.Struct, frozen=True, rename="camel"):
     partition_templates: tuple[PartitionTemplate, ...] = ()
 
 
-def read_gpu_catalogue(content: bytes, path: Path) -> ParsedFile[tuple[GpuCatalogueEntry, ...]]:  # noqa: ARG001  a parser
-    """Return the entries of a file, without the parts that have mistakes; raises ValueError for one without a list."""
+def read_gpu_catalogue(content: bytes, path: Path) -> ParsedFile[tuple[GpuCatalogueEntry, ...]]:  # noqa: ARG001  signature of parsers
+    """Return the valid parts of the entries of a file; raises ValueError for a file without a list."""
     found = read_rows(content.decode("utf-8-sig"), form=_FORM)
     problems = list(found.problems)
     entries: list[GpuCatalogueEntry] = []
@@ -67,7 +67,7 @@ def read_gpu_catalogue(content: bytes, path: Path) -> ParsedFile[tuple[GpuCatalo
 
 
 def _impossible(name: str, value: object) -> str:
-    """Return what is wrong with a figure; empty for nothing."""
+    """Return the error in a figure; empty if valid."""
     try:
         number = _number(value) if isinstance(value, str | int | float) else None
     except ValueError:
@@ -80,13 +80,13 @@ def _impossible(name: str, value: object) -> str:
 def with_gpu_catalogue(
     entries: Sequence[GpuCatalogueEntry], base: Catalogue = CATALOGUE, *, file: str = ""
 ) -> Catalogue:
-    """Return the base catalogue with the entries of a GPU catalogue file, whose name is for provenance.
+    """Return the base catalogue with the entries of a GPU catalogue file; `file` is for provenance.
 
-    An entry with the name of a known product sets its price, TFLOPS and partitions; if it names several products, such
-    as `A100_SXM` for 40 and 80 GB, their TFLOPS stay. Any other entry is a new product, found by both of its names.
+    An entry with the name of a known product sets its price, TFLOPS and partitions. TFLOPS are not set if the name
+    matches several products, such as `A100_SXM` for 40 and 80 GB. Any other entry is a new product with both names.
     """
     found = [_products(entry, base, file) for entry in entries]
-    # the entry that names fewer products is more specific, so it comes last
+    # an entry that matches fewer products is more specific, so it comes last
     return base.extended(product for products in sorted(found, key=len, reverse=True) for product in products)
 
 
@@ -116,7 +116,7 @@ def _with_figures(product: Product, entry: GpuCatalogueEntry, source: str, *, al
 
 
 def _new(names: list[str], vendor: str, *, with_vendor: bool) -> Product:
-    """Return a product found by any of the names, with the vendor if another vendor has a product of this name."""
+    """Return a product with these names, prefixed by the vendor if another vendor has a product of this name."""
     words = [re.sub(r"[^a-z0-9.+]+", "-", name.lower()).strip("-") for name in names]
     if with_vendor:
         words = [word if word.startswith(f"{vendor}-") else f"{vendor}-{word}" for word in words]
@@ -156,10 +156,7 @@ class Tables(msgspec.Struct, frozen=True):
 
     @staticmethod
     def first(gpu_catalogue: str, prices: str) -> "Tables":
-        """Return the state after the first reading of the files. Each file is optional.
-
-        Raises ValueError for a file that cannot be read, or holds nothing of use.
-        """
+        """Read the optional files for the first time; raises ValueError for an unreadable or useless file."""
         return _tables(
             LastGoodFile.first(gpu_catalogue, "gpuCatalogue", read_gpu_catalogue) if gpu_catalogue else None,
             LastGoodFile.first(prices, "prices", read_prices) if prices else None,
@@ -167,12 +164,12 @@ class Tables(msgspec.Struct, frozen=True):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files."""
+        """Paths of the files."""
         return tuple(file.path for file in (self.products, self.price_file) if file is not None)
 
     @property
     def has_prices(self) -> bool:
-        """Whether any of the files has a price."""
+        """Whether a file has a price."""
         parsed = None if self.products is None else self.products.parsed
         return bool(self.prices) or (
             parsed is not None and any(each.cost_per_hour is not None for each in parsed.value)
@@ -180,7 +177,7 @@ class Tables(msgspec.Struct, frozen=True):
 
     @property
     def inputs(self) -> InputState:
-        """Parts of the files that are not in effect."""
+        """Rejected parts of the files."""
         files = [file for file in (self.products, self.price_file) if file is not None]
         return InputState(
             tuple(problem for file in files for problem in file.problems),
@@ -189,18 +186,18 @@ class Tables(msgspec.Struct, frozen=True):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences on what is in effect."""
+        """Messages about entries in effect."""
         if self.price_file is None:
             return ()
         return tuple(f"{self.price_file.path}: {each}" for each in self.prices.remarks)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is not in effect, and remarks on what is."""
+        """Rejected parts of the files, and messages about entries in effect."""
         return (*map(str, self.inputs.problems), *self.remarks)
 
     def after(self, now: float) -> "Tables":
-        """Return the state after a reading of the files at a monotonic time; this one if nothing changed."""
+        """Read the files at a monotonic time; return the next state, or this one without a change."""
         products = None if self.products is None else self.products.after(now)
         prices = None if self.price_file is None else self.price_file.after(now)
         if products is self.products and prices is self.price_file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tag of an endpoint: the facts of all sources, merged field by field."""
+"""Tag of an endpoint: the facts of all sources, merged by field."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -53,26 +53,26 @@ class TaggerOptions(Parameters, frozen=True):
     """Trust in sources, and defaults for missing facts."""
 
     trust_pod_labels: bool = False
-    """Use the AcceleratorClass that a pod names, and the labels of a pod in place of those of an unknown node."""
+    """Use the AcceleratorClass in labels of a pod, and use labels of a pod in place of those of an unknown node."""
     on_missing_claim: PassOrDrain = "Pass"
-    """Treatment of an endpoint whose pod requests a slice and has no claim for it."""
+    """Treatment of an endpoint whose pod requests a slice without a claim for it."""
     on_node_not_ready: DrainOrIgnore = "Drain"
     """Treatment of endpoints on a node whose InstaSlice agent is not ready."""
     on_unhealthy_device: DrainOrIgnore = "Drain"
-    """Treatment of an endpoint that has an unhealthy device, according to the kubelet."""
+    """Treatment of an endpoint with a device that the kubelet reports as unhealthy."""
     on_pending_gpu: PassOrDrain = "Drain"
-    """Treatment of an endpoint that has a GPU in the TensorFusion phase Pending. To send requests there,
-    `allowPending` of `accelerator-availability-filter` has to be set as well, where that is configured."""
+    """Treatment of an endpoint with a GPU in the TensorFusion phase Pending. To send requests there, also set
+    `allowPending` of `accelerator-availability-filter`, if that is configured."""
     cost_unit: CostUnit = "cents"
-    """Unit of the prices of the variant autoscaler, per hour."""
+    """Unit of the hourly prices of the variant autoscaler."""
     instance_types: Mapping[str, InstanceType] = msgspec.field(default_factory=dict)
-    """Accelerators of machine types, by name of the type; they take precedence over the built-in table."""
+    """Accelerators by machine type; they take precedence over the built-in table."""
     overrides: tuple[AcceleratorOverride, ...] = ()
-    """Accelerators of endpoints, in place of those of other sources; the first entry that matches counts."""
+    """Accelerators of endpoints, in place of those of other sources; the first matching entry is used."""
     tensor_fusion_domain: str = DOMAIN
     """Domain of the TensorFusion annotations on pods."""
     cluster: str = ""
-    """Name of the cluster of the objects; endpoints in other clusters are not looked up among its pods and nodes."""
+    """Name of the cluster of the objects. Endpoints in other clusters do not match its pods and nodes."""
 
 
 class TagBuilder:
@@ -158,7 +158,7 @@ class TagBuilder:
         count = devices_of_machine(context, node, options.instance_types)
         merged = self._merged(known, by_machine, context, inventory, classes=tuple(names), machine_devices=count)
         of_resources = _resource_warnings(unknown) if merged.tag.kind is AcceleratorKind.UNKNOWN else ()
-        # labels of a node that have no effect are said of the node
+        # labels without effect are reported for the node
         of_labels = [text for text in node.warnings if context.node is None or not text.endswith(IGNORED)]
         return msgspec.structs.replace(merged, warnings=(*warnings, *of_labels, *of_resources, *merged.warnings))
 
@@ -174,10 +174,7 @@ class TagBuilder:
         return self._placements.of(context, gpus) if inventory is self._inventory else NO_PLACEMENT
 
     def node_labels(self, context: EndpointContext) -> Mapping[str, str]:
-        """Return the labels of the endpoint's node, with its name as `metadata.name`; none for an unknown node.
-
-        One mapping for all endpoints of a node.
-        """
+        """Return the labels of the node, with its name as `metadata.name`; endpoints of a node share one mapping."""
         if context.node is None:
             named = {NODE_NAME: context.node_name} if context.node_name else {}
             return {**context.node_labels, **named}
@@ -188,12 +185,11 @@ class TagBuilder:
         return found
 
     def _inventory_of(self, endpoint: Endpoint) -> Inventory:
-        """Return the objects of the endpoint's cluster."""
         local = not endpoint.cluster or endpoint.cluster == self._options.cluster
         return self._inventory if local else self._elsewhere
 
     def _cluster_warnings(self, endpoint: Endpoint) -> Iterator[str]:
-        """Yield a warning if the endpoint has a cluster and the objects have none."""
+        """Yield a warning if the endpoint has a cluster, but the objects have none."""
         if not self._options.cluster and (self._inventory.pods or self._inventory.nodes):
             yield (
                 f"the endpoint is in cluster {endpoint.cluster!r}, and the cluster of the object files is not set: "
@@ -216,7 +212,7 @@ class TagBuilder:
         classes: tuple[str, ...],
         machine_devices: int | None,
     ) -> Merged:
-        """Return the tag, with prices and the facts of the catalogue on its product."""
+        """Return the tag with prices and catalogue facts about its product."""
         draft = merge(known).tag
         whole = None if draft.memory_bytes is None else int(draft.memory_bytes / (draft.partition.memory_fraction or 1))
         texts = (text for text in (draft.product, draft.model) if text)
@@ -241,14 +237,14 @@ class TagBuilder:
         return Merged(tag, merged.conflicts, warnings)
 
     def _of_part(self, table: Iterable[Facts], part: Partition) -> list[Facts]:
-        """Return the facts of tables for a part of the device."""
+        """Return the facts of tables for a partition of the device."""
         if part.memory_fraction == 1:
             return list(table)
         products = [(fact, self._catalogue.find(fact.product or "")) for fact in table]
         return [fact if product is None else product.facts(fact.source, part) for fact, product in products]
 
     def _declared(self, context: EndpointContext) -> Declared:
-        """Return declared facts: of the endpoint list, then of overrides, then of the pod if it is trusted."""
+        """Return declared facts: of the endpoint list, of overrides, and of a trusted pod."""
         found: list[tuple[AcceleratorDeclaration, str, Rank]] = []
         if context.endpoint.accelerator is not None:
             found.append((context.endpoint.accelerator, ENDPOINT_LIST, Rank.OPERATOR))
@@ -272,7 +268,7 @@ class TagBuilder:
         )
 
     def _facts_of_node(self, context: EndpointContext) -> NodeFacts:
-        """Return the facts of labels; those of a node are read once for all its endpoints."""
+        """Return the facts of labels, cached by node."""
         if context.node is None:
             return self._read_labels(context.node_labels)
         found = self._node_facts.get(context.node.name)
@@ -284,7 +280,7 @@ class TagBuilder:
         return facts_from_labels(labels, instance_types=self._options.instance_types, catalogue=self._catalogue)
 
     def _contradicted(self, own: Sequence[Facts], labels: Sequence[Facts]) -> bool:
-        """Return whether the endpoint has another vendor or product than the labels: nodes can have several."""
+        """Return whether the labels have another vendor or product than the endpoint; nodes can have several."""
         vendors = {fact.vendor for fact in labels if fact.vendor}
         vendor = next((fact.vendor for fact in own if fact.vendor), None)
         if vendor and vendors and vendor not in vendors:
@@ -305,7 +301,7 @@ class TagBuilder:
         *,
         keys: set[str],
     ) -> tuple[AcceleratorClass, ...]:
-        """Return the classes that match; `keys` are those of the resources of the endpoint."""
+        """Return the matching classes; `keys` are those of the resources of the endpoint."""
         part = _partition(facts)
         sliced = {f"mig/{part.profile}"} if part.kind is Sharing.MIG and part.profile else set[str]()
         if not keys and sliced:  # MIG strategy single: pods request slices as nvidia.com/gpu
@@ -321,7 +317,7 @@ class TagBuilder:
         return matching_classes(inventory.classes.values(), evidence, inventory.flavors, inventory.expressions)
 
     def _requests_nothing(self, context: EndpointContext, facts: Sequence[Facts]) -> bool:
-        """Return whether the resources of the endpoint are known to be none."""
+        """Return whether the endpoint is known to have no resources."""
         return context.pod is not None and not any(fact.rank is Rank.OPERATOR for fact in facts)
 
     def _of_class(self, each: AcceleratorClass, facts: Sequence[Facts]) -> Facts:
@@ -330,7 +326,6 @@ class TagBuilder:
 
 
 def _split(facts: Iterable[Facts]) -> tuple[list[Facts], list[Facts]]:
-    """Return the facts of labels, and those of tables."""
     found = list(facts)
     return [f for f in found if f.rank < Rank.CATALOGUE], [f for f in found if f.rank >= Rank.CATALOGUE]
 
@@ -341,24 +336,23 @@ def _spot(labels: Mapping[str, str]) -> list[Facts]:
 
 
 def _resource_warnings(requested: Iterable[ResourceRequest]) -> Iterator[str]:
-    """Yield a sentence for each resource of which nothing is known."""
+    """Yield a warning for each unknown resource."""
     for each in requested:
         yield (
-            f"the pod requests {each.name}, a resource of which no vendor is known: its accelerator is unknown; "
+            f"the pod requests {each.name}, a resource with an unknown vendor: its accelerator is unknown; "
             "write an AcceleratorClass with this name under resources, or accelerator in the endpoint list"
         )
 
 
 def _partition(facts: Iterable[Facts]) -> Partition:
-    """Return the partition of the lowest rank."""
     parts = [(fact.rank, fact.partition) for fact in facts if fact.partition is not None]
     return min(parts, key=lambda part: part[0], default=(Rank.SELF, Partition()))[1]
 
 
 def _with_shares(facts: list[Facts]) -> list[Facts]:
-    """Return the facts with the memory of whole devices, from classes and labels, multiplied by the endpoint's share.
+    """Multiply the memory of whole devices, from classes and labels, by the share of the endpoint.
 
-    Sources with a partition have the memory of the partition already.
+    Sources with a partition already have the memory of the partition.
     """
     part = _partition(facts)
     if part.memory_fraction == 1.0:
@@ -372,7 +366,7 @@ def _with_shares(facts: list[Facts]) -> list[Facts]:
 
 
 def _without_figures(facts: Iterable[Facts]) -> list[Facts]:
-    """Return the facts without the memory, the prices and the speed of whole devices, from all but the operator."""
+    """Remove memory, prices and speed of whole devices from the facts of all sources except declarations and claims."""
     return [fact if fact.rank < Rank.ALLOCATOR else fact.without_figures for fact in facts]
 
 

@@ -35,13 +35,12 @@ from epp.runtime.watch import changes
 
 _KINDS = tuple(ObjectKind(*each.key) for each in (PODS, *ACCELERATORS))
 _MAX_WARNINGS = 100
-"""Warnings on endpoints, or on objects, that are logged for one version of the objects; large pools could flood the
-log."""
+"""Maximum number of logged warnings about endpoints for one version of the objects."""
 _WARN_AGAIN_SECONDS = 600.0
-"""Time after which a warning on an endpoint is repeated, in a cluster whose objects change all the time."""
+"""Time after which a warning about an endpoint is repeated in a cluster with frequent changes."""
 
 _MOST_CLASSES = 256
-"""Classes with metrics of their devices: a cluster may have any number."""
+"""Maximum number of classes with metrics."""
 _DEVICES = PluginMetric(
     "accelerator_class_devices",
     "Devices of the nodes of an AcceleratorClass.",
@@ -58,8 +57,8 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     """Sources of objects, and trust in them."""
 
     read_cluster: bool = True
-    """Read these objects from the Kubernetes cluster of the pool as well, where there is one: those that are installed,
-    and that the picker may list and watch. Of two objects with one name, the one in a file counts."""
+    """Also read these objects from the Kubernetes cluster of the pool, if there is one. Kinds that are not installed,
+    or that the picker may not list and watch, are skipped. An object in a file replaces one with the same name."""
 
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with objects of a cluster: AcceleratorClass, Node, Pod,
@@ -67,7 +66,7 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     ResourceSlice, ResourceClaim, DeviceClass, DeviceTaintRule, ResourceFlavor, VariantAutoscaling and cost ConfigMaps.
     A file can have several documents."""
     watch_files: bool = True
-    """Apply new versions of all files as soon as they are written, all at once."""
+    """Apply new versions of all files together, as soon as they are written."""
     missing_file_grace_period: str = "5m"
     """Time for which the objects of a missing or empty file stay in effect: `0s` removes them at once. The default is
     the time after which Kubernetes evicts the pods of an unreachable node."""
@@ -78,11 +77,11 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     """File with prices in US dollars an hour, on demand and spot, in YAML, JSON or CSV: a list `prices` of
     `{accelerator, class, instanceType, region, per, devices, perHour, spotPerHour}`. See docs/files-and-prices.md."""
     unknown_classes: Literal["lenient", "strict"] = "lenient"
-    """How to treat a configuration in which a plugin names an AcceleratorClass, or a model, that does not exist:
-    `lenient` warns, and the other names count; `strict` refuses it. The classes of a cluster are not known yet when a
-    configuration is loaded, so that `strict` is for classes in files and products of the catalogue."""
+    """Treatment of a configuration with an unknown AcceleratorClass or model in a plugin: `lenient` warns and ignores
+    the name, `strict` rejects the configuration. The classes of a cluster are unknown while a configuration is loaded,
+    so `strict` is for classes in files and products of the catalogue."""
     defaults: AcceleratorDeclaration | None = None
-    """Accelerator of endpoints that have no known hardware."""
+    """Accelerator of endpoints with unknown hardware."""
 
     def __post_init__(self) -> None:
         """Check the duration; raises ValueError."""
@@ -97,7 +96,7 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
 
 
 class _Next(NamedTuple):
-    """Objects and tables, and the inventory of the objects."""
+    """Objects, their inventory, and tables."""
 
     change: Change
     inventory: Inventory
@@ -123,8 +122,8 @@ class AcceleratorTagger(
     An object with an impossible value, such as a MIG profile that the GPU cannot have or a negative price, is used
     without it: the log, `/healthz` and `llm_d_epp_input_values_ignored` have field, value and remedy.
 
-    An object that changes in the cluster takes effect at once, for the endpoints that it affected. A kind that is not
-    installed, or that the picker may not read, is done without until it is, or may.
+    A changed object of the cluster takes effect immediately for the affected endpoints. A kind that is not installed or
+    forbidden is skipped until it is available.
     """
 
     plugin_type = "accelerator-data-source"
@@ -135,7 +134,7 @@ class AcceleratorTagger(
     def setup(self) -> None:
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self.inventory = Inventory()
-        """Inventory of the objects in effect."""
+        """Objects in effect."""
         self._objects = FollowedObjects(
             self.parameters.paths,
             owner=self.name,
@@ -145,7 +144,7 @@ class AcceleratorTagger(
         )
         self._totals = ClassTotals()
         self._changing = asyncio.Lock()
-        """Files and cluster change the objects one after the other."""
+        """Serializes changes by files and cluster."""
         self._tables = Tables.first(self.parameters.gpu_catalogue, self.parameters.prices)
         self._builder = self._new_builder()
         self._endpoint_problems: set[str] = set()
@@ -153,7 +152,7 @@ class AcceleratorTagger(
         self._read_first()
 
     def read_files(self, paths: Sequence[str]) -> None:
-        """Read these files after those of the parameters."""
+        """Read files in addition to those of the parameters."""
         if paths:
             self._objects.read_also(paths, "--objects")
             self._read_first()
@@ -166,22 +165,19 @@ class AcceleratorTagger(
 
     @property
     def has_prices(self) -> bool:
-        """Whether its files and parameters have any price."""
+        """Whether files or parameters have a price."""
         own = (self.parameters.defaults, *(override.accelerator for override in self.parameters.overrides))
         declared = any(each is not None and each.cost_per_hour is not None for each in own)
         return declared or self._tables.has_prices or self.inventory.has_prices
 
     @property
     def problems(self) -> Sequence[str]:
-        """Problems of objects and tables, those not in effect included."""
+        """Problems of objects and tables, including rejected versions."""
         return (*self.inventory.problems, *self._tables.problems)
 
     @property
     def inputs(self) -> InputState:
-        """Files and objects whose newest versions are not in effect, and values that objects are used without.
-
-        Those of the cluster are under its name.
-        """
+        """Rejected versions of files and objects, and ignored values; the file name of the cluster is `cluster`."""
         parts = (self._objects.inputs, self._tables.inputs)
         return InputState(
             tuple(problem for part in parts for problem in part.problems),
@@ -192,21 +188,21 @@ class AcceleratorTagger(
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        """All kinds that bear on hardware."""
+        """All kinds that describe hardware."""
         return _KINDS if self.parameters.read_cluster else ()
 
     def can_read(self, kind: ObjectKind) -> bool:
-        """Return whether it is one of these kinds."""
+        """Return whether the tagger supports the kind."""
         return kind._replace(version="") in _KINDS
 
     @property
-    def refuses_unknown(self) -> bool:  # type: ignore[override]  # by its parameter
+    def refuses_unknown(self) -> bool:  # type: ignore[override]  # depends on a parameter
         """Whether unknown classes in a configuration are errors."""
         return self.parameters.unknown_classes == "strict"
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """Devices of each class, and those that no pod requests; limits and use of the quotas, of 100 at most."""
+        """Total and available devices of each class; limits and use of at most 100 quotas."""
         totals = self._totals.of(self.inventory)
         shown = [(name, totals[name]) for name in list(totals)[:_MOST_CLASSES]]
         of_classes = [
@@ -217,7 +213,7 @@ class AcceleratorTagger(
         return [*of_classes, *quota_samples(self.inventory.gpu_quotas.values())]
 
     def tag(self, endpoint: Endpoint) -> Report:
-        """Return the tag; log each problem of endpoints once for each version of the objects."""
+        """Return the tag; log each problem once for each version of the objects."""
         merged = self.merged(endpoint)
         for problem in (*merged.conflicts, *merged.warnings):
             if problem not in self._endpoint_problems and len(self._endpoint_problems) < _MAX_WARNINGS:
@@ -226,7 +222,7 @@ class AcceleratorTagger(
         return self._report(endpoint, merged)
 
     def tag_made_up(self, endpoint: Endpoint) -> Report:
-        """Return the same; problems are not logged."""
+        """Return the tag without logging problems."""
         return self._report(endpoint, self.merged(endpoint))
 
     def _report(self, endpoint: Endpoint, merged: Merged) -> Report:
@@ -285,7 +281,7 @@ class AcceleratorTagger(
         return True
 
     async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
-        """Take objects of the cluster; return the endpoints on whose hardware they bear."""
+        """Apply changed objects of the cluster; return the affected endpoints."""
         async with self._changing:
             before, inventory = self._objects.cluster, self.inventory
             self._apply(await asyncio.to_thread(self._with_cluster, kinds))
@@ -295,7 +291,7 @@ class AcceleratorTagger(
         return affected_endpoints(kinds, before, self._objects.cluster, (inventory, self.inventory))
 
     def _read(self) -> _Next | None:
-        """Return the objects in the files; None if nothing changed. Runs in a thread, so it changes no state."""
+        """Return the state of the files, None without a change. Runs in a thread."""
         now = self.clock.now()
         change, tables = self._objects.read(now), self._tables.after(now)
         if change is None and tables is self._tables:
@@ -303,7 +299,7 @@ class AcceleratorTagger(
         return self._built(self._objects.present if change is None else change, tables)
 
     def _with_cluster(self, kinds: Sequence[ObjectsOfKind]) -> _Next:
-        """Return the objects after a change in the cluster. Runs in a thread, so it changes no state."""
+        """Return the state after a change in the cluster. Runs in a thread."""
         return self._built(self._objects.take(kinds), self._tables)
 
     def _built(self, change: Change, tables: Tables) -> _Next:

@@ -11,7 +11,7 @@ from epp.framework.plugin_metrics import PluginMetric, Sample
 from epp.kube.objects.tensor_fusion import Amount, GpuFilter, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
 
 _MOST_SHOWN = 100
-"""Quotas with metrics."""
+"""Maximum number of quotas with metrics."""
 
 _LABELS = ("namespace", "quota", "resource")
 _LIMIT = PluginMetric("gpu_quota_limit", "Limit of a GPUResourceQuota of TensorFusion; memory in bytes.", _LABELS)
@@ -35,7 +35,7 @@ class QuotaLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     limit: float
     """TFLOPS, bytes, or workers."""
     used: float | None = None
-    """None if it is not reported."""
+    """None if unknown."""
     alert: bool = False
     """Whether the alert threshold is reached."""
 
@@ -46,20 +46,19 @@ class QuotaReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     namespace: str
     name: str
     total: Mapping[str, QuotaLine]
-    """By resource: `requests.tflops`, `requests.vram`, `limits.tflops`, `limits.vram`, `workers`; without those that
-    have no limit."""
+    """Limited resources: `requests.tflops`, `requests.vram`, `limits.tflops`, `limits.vram`, `workers`."""
     single: Mapping[str, float]
     """Limits of one workload: `maxRequests.tflops`, `maxLimits.vram`, `maxGPUCount` and so on."""
     alert_threshold_percent: int
 
 
 def quota_reports(quotas: Iterable[GpuResourceQuota]) -> tuple[QuotaReport, ...]:
-    """Return limits and use of each quota, by namespace and name."""
+    """Return limits and use of each quota, sorted by namespace and name."""
     return tuple(_report(each) for each in sorted(quotas, key=lambda quota: quota.id))
 
 
 def quota_samples(quotas: Iterable[GpuResourceQuota]) -> Sequence[Sample]:
-    """Return the metrics of the first quotas by namespace and name."""
+    """Return the metrics of the first 100 quotas by namespace and name."""
     found: list[Sample] = []
     for report in quota_reports(quotas)[:_MOST_SHOWN]:
         for resource, line in report.total.items():
@@ -119,10 +118,7 @@ def _amounts(place: str, amount: Amount) -> Iterator[tuple[str, Fraction | None]
 def placement_faults(
     templates: Mapping[str, SchedulingConfigTemplate], pools: Iterable[GpuPool]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield kind and name of each template, or pool, with a value that has no effect; and field, value and remedy.
-
-    Such a value is invalid, or the name of a template that is not there.
-    """
+    """Yield kind and name of a template or pool, and field, value and remedy of each invalid value or template name."""
     for each in templates.values():
         yield from (("SchedulingConfigTemplate", each.id, fault) for fault in read_template(each)[1])
     for pool in pools:
@@ -135,7 +131,7 @@ def placement_faults(
 
 
 def read_template(each: SchedulingConfigTemplate) -> tuple[PlacementTemplate, tuple[str, ...]]:
-    """Return the template without its invalid values, and field, value and remedy of each of these."""
+    """Return the template without invalid values, and field, value and remedy of each invalid value."""
     given, faults = each.placement, []
     mode = _MODES.get(given.mode)
     if mode is None:
@@ -151,7 +147,7 @@ def read_template(each: SchedulingConfigTemplate) -> tuple[PlacementTemplate, tu
 
 
 def _with_filter(template: PlacementTemplate, given: GpuFilter) -> PlacementTemplate:
-    """Return the template with a filter; of two of one type, the stricter or the last one counts."""
+    """Return the template with a filter; the stricter limit or the last zone label applies."""
     if given.type == CONNECTIONS:
         most = _count(given.params.get("connectionNum"))
         before = template.most_connections
@@ -165,7 +161,7 @@ def _with_filter(template: PlacementTemplate, given: GpuFilter) -> PlacementTemp
 
 
 def _count(value: object) -> int:
-    """Return a whole number of at least 1, also in quotes; raises ValueError."""
+    """Return a whole number of at least 1, with or without quotes; raises ValueError."""
     text = str(value)
     is_number = text.isascii() and text.isdecimal() and len(text) <= _DIGITS
     if not is_number or isinstance(value, bool) or int(text) == 0:

@@ -28,17 +28,17 @@ _KINDS = {
     "qualcomm": AcceleratorKind.NPU,
     "huawei": AcceleratorKind.NPU,
 }
-"""By vendor, of devices that are no GPUs."""
+"""Kind of devices by vendor; the default is GPU."""
 ENDPOINT_LIST = "endpoint list"
 _OVERRIDE = "override "
 CLASS_NAMES_ON_PODS = ("ome.io/accelerator-class", "ome.ai/accelerator-class", "inference.optimization/acceleratorName")
-"""Annotations, or labels, with the AcceleratorClass of a pod."""
+"""Annotations or labels with the AcceleratorClass of a pod."""
 
 
 def class_facts(each: AcceleratorClass, catalogue: Catalogue, rank: Rank = Rank.CLASS, product: str = "") -> Facts:
-    """Return the facts, with figures of a whole device; `product` is that of the endpoint, if known.
+    """Return the facts with figures of a whole device; `product` is that of the endpoint, if known.
 
-    The figures of a class of slices are divided by the share that a slice has of its device.
+    Figures of a class of slices are divided by the share of a slice in its device.
     """
     spec = each.spec
     part = _partition_of_class(each, product)
@@ -79,7 +79,7 @@ def class_facts(each: AcceleratorClass, catalogue: Catalogue, rank: Rank = Rank.
 
 
 def _partition_of_class(each: AcceleratorClass, product: str) -> Partition | None:
-    """Return the partition of a class of slices."""
+    """Return the partition of a class of slices; None for whole devices."""
     if not is_of_slices(each):
         return None
     profile = parse_mig_profile(each.spec.resources[0].name)
@@ -105,17 +105,17 @@ def _attributes(each: AcceleratorClass) -> dict[str, AttributeValue]:
 
 
 def override_source(number: int) -> str:
-    """Return the source of the facts of an override, counted from 1."""
+    """Return the source of the facts of an override; the first number is 1."""
     return f"{_OVERRIDE}{number}"
 
 
 def is_declaration(fact: Facts) -> bool:
-    """Return whether the facts are what the operator wrote of an endpoint, without those of the class it names."""
+    """Return whether the facts are a declaration by the operator, not those of the class in a declaration."""
     return fact.rank is Rank.OPERATOR and (fact.source == ENDPOINT_LIST or fact.source.startswith(_OVERRIDE))
 
 
 class AcceleratorOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Accelerator of the endpoints that match; at least one of endpoint, labels and node is required."""
+    """Accelerator of matching endpoints; at least one of endpoint, labels and node is required."""
 
     accelerator: AcceleratorDeclaration
     """Accelerator of these endpoints."""
@@ -124,7 +124,7 @@ class AcceleratorOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Labels of the endpoint; all must match."""
     node: str = ""
-    """Pattern for the name of its node."""
+    """Pattern for the name of the node."""
 
     def __post_init__(self) -> None:
         """Check that there is a condition; raises ValueError."""
@@ -132,7 +132,7 @@ class AcceleratorOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
             raise ValueError("an override has no condition: write endpoint ('*' for all), labels or node")
 
     def fits(self, endpoint: Endpoint, node: str) -> bool:
-        """Return whether the override applies to this endpoint."""
+        """Return whether the override applies to an endpoint."""
         name = endpoint.id if "/" in self.endpoint else endpoint.name
         return (
             (not self.endpoint or fnmatchcase(name, self.endpoint))
@@ -146,7 +146,7 @@ class Declared(msgspec.Struct, frozen=True):
 
     facts: tuple[Facts, ...] = ()
     classes: tuple[str, ...] = ()
-    """The AcceleratorClass in it."""
+    """AcceleratorClass of the declaration."""
     warnings: tuple[str, ...] = ()
 
 
@@ -157,7 +157,7 @@ def declared_facts(
     catalogue: Catalogue,
     rank: Rank = Rank.OPERATOR,
 ) -> Declared:
-    """Return the facts: those of the declaration first, then those of the class or product that it names."""
+    """Return the facts of the declaration, then those of its class or product."""
     warnings: list[str] = []
     name = declaration.accelerator_class
     product = catalogue.find(name) if name and name not in classes else None
@@ -191,7 +191,7 @@ def declared_facts(
         facts.append(msgspec.structs.replace(product.facts(partition=partition), rank=rank))
     if sliced_wrongly:
         facts = [facts[0], *(fact.without_figures for fact in facts[1:])]
-    if len(facts) > 1:  # a class or product without a count is at least one device
+    if len(facts) > 1:  # a class or product without a count means one device
         facts.append(Facts(source=source, rank=Rank.SELF, count=1))
     return Declared(tuple(facts), (name,) if name in classes else (), tuple(warnings))
 

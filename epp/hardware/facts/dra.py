@@ -25,7 +25,7 @@ from epp.hardware.labels.reading import PCI_DEVICES
 from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, partition_of
 
 STALE = "epp/stale"
-"""Attribute: true if the description of the devices is from an older generation of their pool."""
+"""Attribute: true if the devices are described by an older generation of their pool."""
 _VENDORS: Mapping[str, tuple[str, AcceleratorKind]] = {
     "gpu.nvidia.com": ("nvidia", AcceleratorKind.GPU),
     "gpu.amd.com": ("amd", AcceleratorKind.GPU),
@@ -113,7 +113,7 @@ def _device(each: Allocated, inventory: Inventory, health: Mapping[str, str], co
 
 
 def product_of(each: Allocated, catalogue: Catalogue) -> Product | None:
-    """Return the product, by its name or by the PCI device id."""
+    """Return the product by its name or PCI device id."""
     text = each.text("productName") or each.text("model")
     found = catalogue.find(text, device_memory(each)) if text else None
     if found is not None:
@@ -124,7 +124,7 @@ def product_of(each: Allocated, catalogue: Catalogue) -> Product | None:
 
 
 def _memory(each: Allocated, product: Product | None, share: Share | None) -> int | None:
-    """Return the memory of the device, or of the part; a part may be said to have all of its device."""
+    """Return the memory of the device or partition; a partition may report that of its whole device."""
     memory, whole = each.memory, None if product is None else product.memory_bytes
     if memory is None or share is None or whole is None or not same_size(whole, memory):
         return memory
@@ -132,7 +132,7 @@ def _memory(each: Allocated, product: Product | None, share: Share | None) -> in
 
 
 def _partition(each: Allocated, inventory: Inventory, share: Share | None) -> Partition:
-    """Return the partition of the device; by default the whole of it."""
+    """Return the partition; the whole device by default."""
     placed = _PLACED.fullmatch(each.result.device)
     profile = each.profile
     sharers = _sharers(each, inventory)
@@ -169,7 +169,7 @@ def _partition(each: Allocated, inventory: Inventory, share: Share | None) -> Pa
 
 
 def _sharers(each: Allocated, inventory: Inventory) -> int:
-    """Return the number of pods that share the device by turns; 1 if each has a capacity of its own."""
+    """Return the number of pods that share the device; 1 if each consumes its own capacity."""
     if each.result.consumed_capacity:
         return 1
     return max(len(inventory.device_users(each.result.id)), 1)
@@ -190,7 +190,7 @@ def _capability(value: AttributeValue | None) -> tuple[int, ...] | None:
 
 
 def _common_attributes(devices: Sequence[Allocated]) -> dict[str, AttributeValue]:
-    """Return the attributes that all devices have in common, and STALE if it applies."""
+    """Return the common attributes of all devices, and STALE if it applies."""
     first, *others = (each.attributes for each in devices)
     found = {name: value for name, value in first.items() if all(each.get(name) == value for each in others)}
     if len({each.driver for each in devices}) == 1:

@@ -22,7 +22,7 @@ from epp.hardware.resources import SLICER_DOMAINS, ResourceRequest
 from epp.hardware.validation import gpus_of_node
 
 SLICE = "epp/slice"
-"""Attribute: `unknown` if a pod requests a slice and has no claim."""
+"""Attribute: `unknown` if a pod requests a slice without a claim."""
 _SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Routability.UNKNOWN)
 
 
@@ -34,7 +34,7 @@ def instaslice_facts(
     on_missing_claim: PassOrDrain = "Pass",
     on_node_not_ready: DrainOrIgnore = "Drain",
 ) -> Iterator[Facts]:
-    """Yield facts of rank SLICE_CLAIM; none for an endpoint without slices and requests for them."""
+    """Yield facts of rank SLICE_CLAIM; none without slices and requests for slices."""
     claims = _claims(context, inventory) or _annotated(context, inventory)
     node_name = context.node_name or next((claim.node for claim in claims if not claim.tentative), "")
     node = inventory.slice_nodes.get(node_name)
@@ -58,7 +58,7 @@ def instaslice_facts(
 
 
 def _claims(context: EndpointContext, inventory: Inventory) -> tuple[SliceClaim, ...]:
-    """Return the claims of the pod on its node; staged ones only if there are no others."""
+    """Return the claims of the pod on its node; staged claims only if there are no others."""
     found = [
         claim
         for claim in inventory.all_by_pod(inventory.slice_claims_by_pod, context.pod_keys)
@@ -73,7 +73,7 @@ def _annotated(context: EndpointContext, inventory: Inventory) -> tuple[SliceCla
         return ()
     try:
         claims = annotated_claims(context.pod, context.node_name)
-    except ValueError:  # reported with the other issues of the pod
+    except ValueError:  # reported with other issues of the pod
         return ()
     slicer = inventory.slice_nodes.get(context.node_name)
     gpus = gpus_of_node(context.node, slicer)
@@ -81,7 +81,7 @@ def _annotated(context: EndpointContext, inventory: Inventory) -> tuple[SliceCla
 
 
 def _of_claims(claims: Sequence[SliceClaim], node: SliceNode | None, *, pod_ready: bool) -> Facts:
-    """Return the facts of the claims; one without a profile only counts where none has one, but its state does."""
+    """Return the facts of the claims. Claims without a profile only contribute their state, unless all lack one."""
     worst = min(claims, key=lambda claim: _SEVERITY.index(claim.routability(pod_ready=pod_ready)))
     state = worst.routability(pod_ready=pod_ready)
     reason = None if state is Routability.ROUTABLE else f"{worst.source} is {worst.state}"
@@ -128,7 +128,7 @@ def _device(claim: SliceClaim) -> Device:
 
 
 def _of_node(node: SliceNode, claims: Sequence[SliceClaim], on_not_ready: DrainOrIgnore) -> Facts:
-    """Return the facts of the node, which apply to every slice on it."""
+    """Return the facts of the node, which apply to all its slices."""
     total = sum(_slots_of(node, gpu.gpu_uuid) for gpu in node.gpus)
     taken = sum(claim.size or 0 for claim in claims if claim.occupies)
     attributes: dict[str, AttributeValue] = {}

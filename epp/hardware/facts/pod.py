@@ -42,9 +42,9 @@ def requested_part(
     node: Node | None,
     devices: int | None = None,
 ) -> Partition | None:
-    """Return the part of a device that each requested one is; None for whole devices and unknown parts.
+    """Return the part of a device for each requested resource; None for whole devices and unknown parts.
 
-    `amounts` are all extended resources that the pod requests; product and number of devices are those of the node.
+    `amounts` are all requested extended resources of the pod; `product` and `devices` are those of the node.
     """
     parts = product.parts if product is not None else None
     for each in requested:
@@ -64,13 +64,13 @@ def requested_part(
 
 
 def _sharers(resource: str, node: Node | None, devices: int | None) -> int:
-    """Return how often the device plugin offers each device: no label of Intel's tells that devices are shared."""
+    """Return the number of times that the device plugin offers each device, since Intel has no label for sharing."""
     offered = 0 if node is None else int(node.status.allocatable.get(resource, 0))
     return offered // devices if devices and offered % devices == 0 else 1
 
 
 def _cores(number: int, of: int | None, profile: str) -> Partition | None:
-    """Return the share; None where the number of cores of a device is unknown."""
+    """Return the share; None if the number of cores of a device is unknown."""
     if not of:
         return None
     share = min(number / of, 1.0)
@@ -78,7 +78,7 @@ def _cores(number: int, of: int | None, profile: str) -> Partition | None:
 
 
 def _neuron_cores(node: Node | None) -> int | None:
-    """Return the cores of a device, as the device plugin counts both: logical ones may join two of the hardware."""
+    """Return the cores of a device as counted by the device plugin; a logical core may consist of two physical ones."""
     allocatable: Mapping[str, Fraction] = {} if node is None else node.status.allocatable
     devices = next((allocatable[name] for name in _NEURON_DEVICES if allocatable.get(name)), None)
     cores = allocatable.get(_NEURON_CORE)
@@ -92,14 +92,14 @@ def _ai_cores(node: Node | None) -> int | None:
 
 
 class Frozen(NamedTuple):
-    """Facts on where a model is frozen to, and warnings of other values."""
+    """Location of a frozen model, and warnings about invalid values."""
 
     facts: tuple[Facts, ...]
     warnings: tuple[str, ...]
 
 
 def frozen_facts(context: EndpointContext, tensor_fusion_domain: str) -> Frozen:
-    """Return the first valid value of a label or annotation."""
+    """Return the location of a frozen model in labels of the endpoint and annotations of its pod."""
     facts, warnings = [], []
     for key, value in _found(context, tensor_fusion_domain):
         if value in FROZEN_TO:
@@ -119,7 +119,7 @@ def _found(context: EndpointContext, tensor_fusion_domain: str) -> Iterator[tupl
 
 
 def endpoint_facts(context: EndpointContext, inventory: Inventory, local_cluster: str) -> Facts:
-    """Return the place of the endpoint, and the ids that change when its node or pod is replaced."""
+    """Return node and cluster of the endpoint, and ids that change when its node or pod is replaced."""
     attributes: dict[str, AttributeValue] = {}
     slicer = inventory.slice_nodes.get(context.node_name)
     if boot := context.boot_id or ("" if slicer is None else slicer.boot_id):
@@ -150,8 +150,8 @@ def pod_facts(
 ) -> Iterator[Facts]:
     """Yield the number of devices of the endpoint, and the slices or parts of devices that its pod requests.
 
-    These have the rank of claims, after them in order. Without a known pod, the endpoint has all devices of
-    the node if no known pod requests any; but only one slice, since a process cannot use more than one MIG slice.
+    Slices and parts have the rank of claims and follow them. An endpoint without a known pod has all devices of the
+    node if no known pod requests any, but at most one MIG slice, since a process cannot use several.
     """
     if context.pod is None:
         part = next((fact.partition for fact in node.facts if fact.partition is not None), None)
@@ -197,7 +197,7 @@ def _sliced(source: str, slices: Sequence[ResourceRequest], node: NodeFacts) -> 
 
 
 def _part(source: str, part: Partition, product: Product | None) -> Facts:
-    """Return the facts on a part of a device; labels may have the memory of other parts."""
+    """Return the facts about a part of a device; labels may have the memory of other parts."""
     whole = None if product is None else product.memory_bytes
     return Facts(
         source=source,
@@ -208,7 +208,6 @@ def _part(source: str, part: Partition, product: Product | None) -> Facts:
 
 
 def _product(node: NodeFacts, catalogue: Catalogue) -> Product | None:
-    """Return the product of the node's devices."""
     names = [fact.product for fact in reversed(node.facts) if fact.product]
     return next((found for name in names if (found := catalogue.find(name)) is not None), None)
 

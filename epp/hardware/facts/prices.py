@@ -29,7 +29,7 @@ _WHOLE_DEVICES = (
     "aws.amazon.com/neuron",
     "aws.amazon.com/neurondevice",
 )
-"""Resources by which nodes count whole accelerators, rather than slices, cores or replicas."""
+"""Resources that count whole accelerators, not slices, cores or replicas."""
 _REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
 CostUnit: TypeAlias = Literal["cents", "dollars"]
 """Unit of the prices of the variant autoscaler, per hour."""
@@ -37,7 +37,7 @@ _ACCELERATOR_NAME = "inference.optimization/acceleratorName"
 
 
 class ListedPrices(NamedTuple):
-    """Prices of the list, and why there are none."""
+    """Prices in the list, or a remark why there are none."""
 
     facts: tuple[Facts, ...] = ()
     remark: str = ""
@@ -52,7 +52,7 @@ def listed_prices(
     *,
     devices: int | None,
 ) -> ListedPrices:
-    """Return the prices for an endpoint with this tag; `devices` are the whole accelerators of its machine."""
+    """Return the prices of an endpoint; `devices` is the number of whole accelerators of its machine."""
     if not prices:
         return ListedPrices()
     quote = prices.quote(
@@ -74,7 +74,7 @@ def listed_prices(
 
 
 def with_listed_prices(known: Iterable[Facts], listed: Sequence[Facts]) -> list[Facts]:
-    """Return the facts with the listed prices: after the operator's declarations, before all other sources."""
+    """Insert listed prices after declarations of the operator and before all other sources."""
     known = list(known)
     if not listed:
         return known
@@ -85,15 +85,15 @@ def with_listed_prices(known: Iterable[Facts], listed: Sequence[Facts]) -> list[
 def devices_of_machine(
     context: EndpointContext, node: NodeFacts, instance_types: Mapping[str, InstanceType]
 ) -> int | None:
-    """Return the whole accelerators of the machine, however they are divided or shared; None if that is not known.
+    """Return the number of whole accelerators of the machine, independent of slices and sharing; None if unknown.
 
-    By its type, or else by its labels, or else by the resources of the node.
+    It comes from the machine type, the labels, or the resources of the node.
     """
     machine = find_instance_type(_label(context.node_labels, INSTANCE_TYPE_LABELS), instance_types)
     if machine is not None:
         return machine.count
     divided = any(fact.partition is not None and fact.partition.kind is Sharing.MIG for fact in node.facts)
-    if divided:  # the count is that of slices
+    if divided:  # the count is the number of slices
         return None
     if node.count is not None:
         return node.count or None
@@ -111,7 +111,7 @@ def _label(labels: Mapping[str, str], names: Iterable[str]) -> str:
 def cost_facts(
     tag: AcceleratorTag, context: EndpointContext, inventory: Inventory, catalogue: Catalogue, unit: CostUnit = "cents"
 ) -> Iterator[Facts]:
-    """Yield prices of rank CATALOGUE, to precede those of tables; `tag` is the tag without them."""
+    """Yield prices of rank CATALOGUE, which precede those of tables; `tag` is the tag without them."""
     unit_dollars = Fraction(1, 100) if unit == "cents" else Fraction(1)
     node = inventory.gpu_nodes.get(context.node_name)
     devices = _devices_of(node, inventory)
@@ -131,12 +131,12 @@ def cost_facts(
 
 
 def cost_warnings(context: EndpointContext, inventory: Inventory) -> Iterator[str]:
-    """Yield a warning for a variant with the price that a cluster fills in."""
+    """Yield a warning for a variant with the default price."""
     variant = variant_of(context.pod, inventory)
     if variant is not None and variant.cost == DEFAULT_VARIANT_COST:
         yield (
-            f"VariantAutoscaling/{variant.id}: variantCost is {DEFAULT_VARIANT_COST}, which a cluster fills in where "
-            "none is given, so it counts as unknown: write another value, or the price of the accelerator in "
+            f"VariantAutoscaling/{variant.id}: variantCost is {DEFAULT_VARIANT_COST}, which is the default of the "
+            "cluster, so it counts as unknown: write another value, or the price of the accelerator in "
             "accelerator-unit-costs"
         )
 
@@ -160,7 +160,7 @@ def variant_of(pod: Pod | None, inventory: Inventory) -> VariantAutoscaling | No
 
 
 def _devices_of(node: GpuNode | None, inventory: Inventory) -> int:
-    """Return the number of GPUs of the node, by its total memory, since not all of them may be known."""
+    """Return the number of GPUs of the node from its total memory, since some GPUs may be unknown."""
     gpus = inventory.gpus_by_node.get("" if node is None else node.name, ())
     if node is None or not gpus:
         return 0

@@ -37,7 +37,7 @@ from epp.kube.objects.base import quantity_of
 from epp.kube.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu, GpuNode
 
 _ROUNDING = Fraction(101, 100)
-"""Sums of nominal capacities differ a little from the total of their node."""
+"""Tolerance for the sum of nominal capacities relative to the total of their node."""
 
 Resource = Literal["tflops", "vram"]
 DOMAIN = "tensor-fusion.ai"
@@ -51,7 +51,7 @@ class Amounts(NamedTuple):
 
     physical: Fraction
     virtual: Fraction
-    """What the node sells of it; as much as is there unless the node is oversubscribed."""
+    """Amount for sale; equal to `physical` unless the node is oversubscribed."""
     allocated: Fraction | None
     """None if unknown."""
 
@@ -59,8 +59,7 @@ class Amounts(NamedTuple):
 def amounts_of(gpu: Gpu, resource: Resource, inventory: Inventory) -> Amounts | None:
     """Return the amounts of a GPU; None if it does not report its capacity.
 
-    Of a node whose virtual figure exceeds its total, GPUs that have more than the total together report virtual
-    capacity.
+    If a node is oversubscribed and the sum over its GPUs exceeds its total, the GPUs report virtual capacity.
     """
     capacity, available = getattr(gpu.status.capacity, resource), getattr(gpu.status.available, resource)
     if capacity is None:
@@ -74,15 +73,15 @@ def amounts_of(gpu: Gpu, resource: Resource, inventory: Inventory) -> Amounts | 
 
 
 def physical_capacity(gpu: Gpu, resource: Resource, inventory: Inventory) -> Fraction | None:
-    """Return what the GPU has; None if unknown."""
+    """Return the physical capacity of a GPU; None if unknown."""
     amounts = amounts_of(gpu, resource, inventory)
     return None if amounts is None else amounts.physical
 
 
 def usage_attributes(gpus: Sequence[Gpu], inventory: Inventory) -> dict[str, AttributeValue]:
-    """Return the share in use and the free amounts of all GPUs together, without those that are unknown for one.
+    """Return used share and free amount of all GPUs; a resource with an unknown amount is omitted.
 
-    A share of -1 stands for no capacity. The virtual ones are only there where they differ.
+    A share of -1 stands for no capacity. Virtual amounts are only present if they differ.
     """
     found: dict[str, AttributeValue] = {}
     resources: tuple[tuple[Resource, str, str], ...] = (
@@ -104,7 +103,7 @@ def usage_attributes(gpus: Sequence[Gpu], inventory: Inventory) -> dict[str, Att
 
 
 def _of_node(node: GpuNode | None, resource: Resource) -> tuple[Fraction | None, Fraction | None]:
-    """Return the total and the virtual amount of a node."""
+    """Return total and virtual amount of a node."""
     if node is None:
         return None, None
     if resource == "vram":
@@ -115,7 +114,7 @@ def _of_node(node: GpuNode | None, resource: Resource) -> tuple[Fraction | None,
 def tensor_fusion_gpus(
     context: EndpointContext, inventory: Inventory, annotation_domain: str = DOMAIN
 ) -> tuple[Gpu, ...]:
-    """Return the GPUs of the endpoint: in the annotation of its pod, running it, or with a partition for it."""
+    """Return the GPUs of the endpoint: those in its annotation, and those that run its pod or have its partition."""
     annotations = {} if context.pod is None else context.pod.metadata.annotations
     wanted = [name.strip() for name in annotations.get(f"{annotation_domain}/gpu-ids", "").split(",")]
     named = [inventory.gpus[name] for name in wanted if name in inventory.gpus]
@@ -133,7 +132,7 @@ def tensor_fusion_facts(
     annotation_domain: str = DOMAIN,
     on_pending: PassOrDrain = "Drain",
 ) -> Iterator[Facts]:
-    """Yield facts of rank ALLOCATOR; none for an endpoint without such GPUs."""
+    """Yield facts of rank ALLOCATOR; none without GPUs of TensorFusion."""
     if not gpus:
         return
     first = gpus[0].status
@@ -181,7 +180,6 @@ def _device(gpu: Gpu, clique: str) -> Device:
 
 
 def _links(gpu: Gpu) -> Iterator[DeviceLink]:
-    """Yield the connections of a GPU."""
     for each in gpu.status.topology.peers:
         yield DeviceLink(peer=each.peer, tier=each.tier, bandwidth_mbps=float(each.bandwidth or 0))
     for link in gpu.status.nv_link.peers:
@@ -189,7 +187,6 @@ def _links(gpu: Gpu) -> Iterator[DeviceLink]:
 
 
 def _state(gpus: Sequence[Gpu], on_pending: PassOrDrain) -> tuple[Routability, str | None]:
-    """Return the worst state of the GPUs."""
     worst: tuple[Routability, str | None] = (Routability.ROUTABLE, None)
     for gpu in gpus:
         phase, user = gpu.status.phase, gpu.status.used_by
@@ -206,7 +203,7 @@ def _state(gpus: Sequence[Gpu], on_pending: PassOrDrain) -> tuple[Routability, s
 def _partition(
     gpu: Gpu, inventory: Inventory, product: Product | None, context: EndpointContext, annotation_domain: str
 ) -> Partition | None:
-    """Return the share of the GPU that the endpoint has; None for the whole GPU, or if unknown."""
+    """Return the share of the endpoint in the GPU; None for the whole GPU or an unknown share."""
     template = _template(gpu, context)
     if template is not None:
         return _from_template(gpu, product, template)
@@ -257,7 +254,7 @@ def _from_template(gpu: Gpu, product: Product | None, template: AllocatedPartiti
 
 
 def _share(gpu: Gpu, context: EndpointContext) -> Amount | None:
-    """Return the limits of the pod on this GPU, else its requests; None if it does not run there."""
+    """Return the limits, or else requests, of the pod on this GPU; None if it does not run there."""
     for app in gpu.status.running_apps:
         for pod in app.pods:
             if pod.keys & set(context.pod_keys):
@@ -275,7 +272,7 @@ def _amount(pod: AppPod) -> Amount:
 
 
 def _annotated_share(context: EndpointContext, domain: str) -> Amount:
-    """Return the amounts in the annotations of the pod, without invalid ones."""
+    """Return the valid amounts in the annotations of the pod."""
     annotations = {} if context.pod is None else context.pod.metadata.annotations
 
     def amount(resource: str) -> Fraction | None:
@@ -297,7 +294,6 @@ def _fraction(part: Fraction | None, whole: Fraction | None) -> float | None:
 
 
 def _attributes(gpus: Sequence[Gpu], context: EndpointContext, domain: str) -> dict[str, AttributeValue]:
-    """Return the attributes that filters and scorers read."""
     first = gpus[0]
     annotations = {} if context.pod is None else context.pod.metadata.annotations
     templates = {part.template_id for gpu in gpus if (part := _template(gpu, context)) is not None}

@@ -17,7 +17,7 @@ from epp.hardware.mig.profile import more_that_fit
 
 _MIB, _GIB = 2**20, 2**30
 _LEAST_BYTES, _MOST_BYTES = 2**28, 2**50
-"""Memory of a device that is less or more than this is a mistake."""
+"""Range of valid memory sizes of a device."""
 _AZURE = "karpenter.azure.com/sku-gpu"
 _VENDORS = {
     "nvidia": ("nvidia", AcceleratorKind.GPU),
@@ -33,22 +33,22 @@ _FLAT, _FLAT_HOST_CHIPS, _HOST_CHIPS = 2, 8, 4
 
 
 class _Labels(NamedTuple):
-    """Keys of the labels of one cloud; the number and the memory are those of a machine and of one device."""
+    """Label keys of one cloud; `number` is for a machine, `memory` for one device."""
 
     product: str = ""
     vendor: str = ""
     number: str = ""
     memory: str = ""
     unit: int = _MIB
-    """Bytes of a memory of 1; a memory in GiB is rounded, so that of the product takes precedence."""
+    """Unit of memory in bytes; a size in GiB is rounded, so that of the product takes precedence."""
     family: str = ""
-    """Family of machine types, for products that have generations of one name."""
+    """Family of machine types, for products whose generations share a name."""
     always: str = ""
-    """Vendor of all devices."""
+    """Vendor of all devices of the cloud labels."""
 
 
 def _of_aws(prefix: str) -> tuple[_Labels, _Labels]:
-    """Return the labels of Karpenter and of EKS Auto Mode, which differ in their domain."""
+    """Return the labels of Karpenter or EKS Auto Mode, which only differ in their domain."""
     gpu, other = f"{prefix}/instance-gpu", f"{prefix}/instance-accelerator"
     return (
         _Labels(f"{gpu}-name", f"{gpu}-manufacturer", f"{gpu}-count", f"{gpu}-memory"),
@@ -79,7 +79,7 @@ _CLOUDS = (
 
 
 def read_clouds(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Iterator[Reading]:
-    """Yield the facts of each cloud whose labels the node has."""
+    """Yield the facts for each cloud with labels on the node."""
     for keys in _CLOUDS:
         reader = LabelReader(labels)
         if (found := _read(keys, reader, catalogue)) is not None:
@@ -117,7 +117,7 @@ def _read(keys: _Labels, reader: LabelReader, catalogue: Catalogue) -> Reading |
 
 
 def _memory(keys: _Labels, reader: LabelReader) -> int | None:
-    """Return the bytes of a device; the label has a number of units, or a quantity with a unit such as `16280MiB`."""
+    """Return the bytes of a device from a number of units, or a quantity such as `16280MiB`."""
     text = reader.text(keys.memory) if keys.memory else ""
     if not text:
         return None
@@ -132,9 +132,9 @@ def _memory(keys: _Labels, reader: LabelReader) -> int | None:
 
 
 def read_gke_gpu(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Reading | None:
-    """Return the facts on the GPUs of the node; None without such labels.
+    """Return the facts about the GPUs of the node; None without such labels.
 
-    No label has the memory: that of a slice comes from its profile, that of a whole GPU from the catalogue.
+    The memory of a slice comes from its profile, that of a whole GPU from the catalogue.
     """
     reader = LabelReader(labels)
     product = reader.text(f"{_PREFIX}accelerator")
@@ -177,11 +177,10 @@ def read_gke_gpu(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) ->
 
 
 def read_gke_tpu(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading | None:
-    """Return the facts on the TPU slice of the node; None without such labels.
+    """Return the facts about the TPU slice of the node; None without such labels.
 
-    The product of the topology is the number of chips in the slice; the accelerator count is that of this host. Without
-    the latter, a slice of up to 8 chips (4 with three dimensions) is assumed to be on one host, and a larger one on
-    hosts with 4 chips each.
+    The product of the topology is the number of chips in the slice. Without an accelerator count for this host, a slice
+    of up to 8 chips (4 with three dimensions) is assumed to be on one host, and a larger slice on hosts with 4 chips.
     """
     reader = LabelReader(labels)
     product = reader.text(f"{_PREFIX}tpu-accelerator")

@@ -16,7 +16,7 @@ _COMPUTE_UNITS = {
     (304, 192): "mi300x",
     (304, 256): "mi325x",
 }
-"""Models that are identified by compute units and GiB."""
+"""Models by compute units and GiB."""
 _UNITS = re.compile("[0-9]{1,6}")
 _SIZE = re.compile(r"([1-9][0-9]{0,3})(?:G|Gi|GB|GiB)?")
 _DEVICE_COUNT = re.compile(r"gpu\.intel\.com/device-id\.(?P<id>[0-9a-f]{4}(?:-[0-9a-f]{4})?)\.count")
@@ -27,7 +27,7 @@ _GAUDI = re.compile(r"(intel\.)?feature\.node\.kubernetes\.io/gaudi")
 
 
 def read_amd(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Reading | None:
-    """Return the facts; None without such labels.
+    """Return the facts of AMD's node labeller; None without such labels. Old labels have values in their keys.
 
     `vram` is rounded to GiB, although it is written `192G`. The family label is always `AI`; the family comes from the
     catalogue, by product name, device id, or compute units and memory.
@@ -73,10 +73,9 @@ def read_amd(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Rea
 
 
 def _value(reader: LabelReader, name: str) -> tuple[str, int | None]:
-    """Return the value that most devices have, and the number of devices if the label has it.
+    """Return the most frequent value, and the number of devices if the label has it.
 
-    `amd.com/gpu.vram: 192G`, or with the value in the key and the number of devices as value:
-    `beta.amd.com/gpu.vram.192G: "8"`.
+    The label is `amd.com/gpu.vram: 192G`, or has the value in its key: `beta.amd.com/gpu.vram.192G: "8"`.
     """
     counted: dict[str, int] = {}
     plain = ""
@@ -95,13 +94,13 @@ def _value(reader: LabelReader, name: str) -> tuple[str, int | None]:
 
 
 def _by_compute_units(units: int, gigabytes: int, parts: int) -> str:
-    """Return the model with these compute units and memory, which are those of a part or of the whole device."""
+    """Return the model with these compute units and memory, of a part or of the whole device."""
     whole = ((units, gigabytes), (units * parts, gigabytes), (units * parts, gigabytes * parts))
     return next((_COMPUTE_UNITS[each] for each in whole if each in _COMPUTE_UNITS), "")
 
 
 def _by_units(units: str, known: Product | None) -> Partition | None:
-    """Return the share of a part with these compute units; None for a whole device."""
+    """Return the partition with these compute units; None for a whole device."""
     whole = known.compute_units if known else None
     if whole is None or not _UNITS.fullmatch(units) or not 0 < int(units) <= whole / 2:
         return None
@@ -110,7 +109,7 @@ def _by_units(units: str, known: Product | None) -> Partition | None:
 
 
 def _share(memory: int | None, partition: Partition | None, known: Product | None) -> int | None:
-    """Return the memory of one partition; the label may have that of a partition or of the whole device."""
+    """Return the memory of a partition; the label may describe a partition or the whole device."""
     if memory is None or partition is None or partition.memory_fraction == 1:
         return memory
     whole = known.memory_bytes if known else None
@@ -146,7 +145,7 @@ def read_intel(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading |
 
 
 def read_gaudi(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading | None:
-    """Return the facts on Gaudi accelerators; None without such labels. The memory label is in MiB."""
+    """Return the facts about Gaudi accelerators; None without such labels. The memory label is in MiB."""
     reader = LabelReader(labels)
     product = reader.text("habana.ai/product.name")
     memory = reader.number("habana.ai/device.memory", _MOST_MIB)
@@ -171,9 +170,9 @@ def read_gaudi(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading |
 
 
 def read_ascend(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Reading | None:
-    """Return the facts on Ascend NPUs; None without such labels.
+    """Return the facts about Ascend NPUs; None without such labels.
 
-    `accelerator` has the series, such as `huawei-Ascend910`; the chip's own name tells 910B3 from 910B4.
+    `accelerator` has the series, such as `huawei-Ascend910`; the chip name distinguishes 910B3 and 910B4.
     """
     reader = LabelReader(labels)
     chip = reader.text("node.kubernetes.io/npu.chip.name")

@@ -16,19 +16,19 @@ _ATTRIBUTE = re.compile(r"[+.]|(?=-)")
 
 
 class MigProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of slice."""
+    """A MIG profile."""
 
     compute_slices: int
-    """Of the GPU instance: 3 in `3g.20gb`."""
+    """Compute slices of the GPU instance: 3 in `3g.20gb`."""
     memory_gb: int
     compute_instance_slices: int | None = None
-    """Of the compute instance: 1 in `1c.3g.20gb`; None if it has the whole GPU instance."""
+    """Compute slices of the compute instance: 1 in `1c.3g.20gb`; None for the whole GPU instance."""
     attributes: tuple[str, ...] = ()
-    """In order of the name: `me`, `all`, `gfx`; `-me` without media extensions."""
+    """In the order of the name: `me`, `all`, `gfx`; `-me` means no media extensions."""
 
     @property
     def media_extensions(self) -> bool:
-        """Whether it has the media extensions of the GPU, which only one slice can have."""
+        """Whether the slice has the media extensions of the GPU; only one slice can have them."""
         return "me" in self.attributes
 
     @property
@@ -40,17 +40,17 @@ class MigProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Canonical name: that of the GPU instance, or `1c.3g.20gb` for a compute instance in it."""
+        """Canonical name of the GPU instance, or of a compute instance, such as `1c.3g.20gb`."""
         return (f"{self.compute_instance_slices}c." if self.compute_instance_slices else "") + self.instance_name
 
     @property
     def memory_bytes(self) -> int:
-        """Memory by the name, whose GB are GiB."""
+        """Memory according to the name, whose GB are GiB."""
         return self.memory_gb * GIB
 
 
 def parse_mig_profile(text: str) -> MigProfile | None:
-    """Return the profile of a name in any spelling that `canonical_mig_name` accepts; None for any other text."""
+    """Return the profile of a name in any spelling of `canonical_mig_name`; None for any other text."""
     match = _PARTS.fullmatch(canonical_mig_name(text) or "")
     if match is None:
         return None
@@ -75,7 +75,7 @@ class SliceLayout(msgspec.Struct, frozen=True):
 
 
 class MigGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU model, and its division into slices."""
+    """A GPU model and its division into slices."""
 
     name: str
     """Model and memory: `a100-40gb`."""
@@ -86,7 +86,7 @@ class MigGpu(msgspec.Struct, frozen=True, kw_only=True):
     """By canonical profile."""
 
     def layout_of(self, compute_slices: int, memory_gb: int) -> SliceLayout | None:
-        """Return the layout of slices of this shape; None if the GPU has none."""
+        """Return the layout of slices of this size; None if unsupported."""
         for layout in self.layouts.values():
             if (layout.compute_slices, layout.memory_gb) == (compute_slices, memory_gb):
                 return layout
@@ -97,17 +97,17 @@ class Placed(msgspec.Struct, frozen=True):
     """An existing slice."""
 
     profile: str
-    """In any spelling."""
+    """Profile in any spelling."""
     start: int
     """First memory slot."""
     size: int | None = None
-    """Memory slots; by default those of the profile."""
+    """Number of memory slots; by default that of the profile."""
 
 
 def more_that_fit(gpu: MigGpu, occupied: Iterable[Placed] = ()) -> dict[str, int]:
-    """Return for each profile the number of slices that still fit, if all are of this profile.
+    """Return the number of additional slices of each profile that fit, if all are of this profile.
 
-    Exact: slices of one profile have one size, so that always taking the first free place finds the most. At most one
+    The result is exact: slices of one profile have the same size, so the first free place is optimal. At most one
     slice of a GPU can have media extensions. Slots outside the GPU, and unknown profiles without a size, are ignored.
     """
     placed = [(one, parse_mig_profile(one.profile)) for one in occupied]
@@ -155,7 +155,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _gpu(model: str, memory_gb: int, slices: Sequence[_Slice]) -> MigGpu:
-    """Return the GPU; names of profiles have their share of its memory in GB, rounded half up."""
+    """Return the GPU; names of profiles contain their share of its memory in GB, rounded half up."""
     whole = slices[-1]
     layouts = []
     for each in slices:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG slices allocated to pods by InstaSlice, without profiles and placements that their GPU cannot have."""
+"""MIG slices allocated to pods by InstaSlice, without impossible profiles and placements."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,18 +26,18 @@ _GONE = frozenset({"deleting", "deleted"})
 _BEFORE_USE = frozenset({"created", "processing"})
 _LEAVING = frozenset({"orphaned", "deleting", "deleted"})
 Issue = tuple[str, str]
-"""Source or name of an object, and field, value and remedy of what is left out of it."""
+"""Source or name of an object, and field, value and remedy of a removed value."""
 ANNOTATION = "mig.das.com/allocation"
 
 
 class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """A slice allocated to a pod, or about to be."""
+    """A slice that is, or will be, allocated to a pod."""
 
     source: str
     """`AllocationClaim/das-operator/...`, `Instaslice/instaslice-system/gpu-node-1`."""
     pod: PodReference
     profile: str
-    """As the object spells it."""
+    """Profile in the spelling of the object."""
     gpu_uuid: str = ""
     node: str = ""
     start: int | None = None
@@ -46,16 +46,16 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
     profile_field: str = "profile"
     placement_field: str = "migPlacement"
     state: str
-    """Of generation 2, `inUse`; of generation 1, the states of controller and daemonset: `ungated+created`."""
+    """`inUse` in generation 2; states of controller and daemonset, `ungated+created`, in generation 1."""
 
     @property
     def sound(self) -> bool:
-        """Whether its profile is one that its GPU can have."""
+        """Whether its profile is valid."""
         return parse_mig_profile(self.profile) is not None
 
     @property
     def tentative(self) -> bool:
-        """Whether it is only staged: no slice exists yet, and the scheduler may choose another node."""
+        """Whether it is staged: the slice does not exist yet, and the scheduler may choose another node."""
         return self.state == "staged"
 
     @property
@@ -64,7 +64,7 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
         return not self.tentative and not (self.state == "deleted" or self.state.endswith("+deleted"))
 
     def routability(self, *, pod_ready: bool) -> Routability:
-        """Return whether the endpoint with this slice can take requests."""
+        """Return whether an endpoint with this slice can serve requests."""
         if "+" in self.state:
             controller, _, daemonset = self.state.partition("+")
             if (controller, daemonset) == ("ungated", "created"):
@@ -76,7 +76,7 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SliceNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node whose GPUs InstaSlice divides on demand."""
+    """A node whose GPUs are divided on demand by InstaSlice."""
 
     source: str
     name: str
@@ -85,7 +85,7 @@ class SliceNode(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     boot_id: str = ""
     profiles: frozenset[str] = frozenset()
-    """MIG profiles, in their canonical spelling, for which the node has placements by its own account."""
+    """Canonical MIG profiles for which the node reports placements."""
 
     def gpu(self, uuid: str) -> NodeGpu | None:
         """Return the GPU with this UUID."""
@@ -95,12 +95,12 @@ class SliceNode(msgspec.Struct, frozen=True, kw_only=True):
 def slice_claims(
     instaslices: Iterable[Instaslice], allocation_claims: Iterable[AllocationClaim]
 ) -> tuple[SliceClaim, ...]:
-    """Return all slices as they are written, those of generation 2 first."""
+    """Return all slices without validation; those of generation 2 come first."""
     return (*_second_generation(allocation_claims), *_first_generation(instaslices))
 
 
 def without_duplicates(claims: Iterable[SliceClaim]) -> tuple[SliceClaim, ...]:
-    """Return each slice once, though both generations may have it; one with a sound profile precedes one without."""
+    """Return each slice once, even if both generations have it; one with a valid profile takes precedence."""
     found: dict[object, SliceClaim] = {}
     for claim in sorted(claims, key=lambda claim: not claim.sound):
         place = (claim.pod, claim.node, claim.gpu_uuid, claim.start)
@@ -171,14 +171,14 @@ def _node(source: str, name: str, resources: NodeResources, conditions: tuple[Co
 
 
 class NodeGpus(msgspec.Struct, frozen=True):
-    """Names and memory of the GPUs of a node, as far as they are known."""
+    """Names and memory of the known GPUs of a node."""
 
     products: tuple[tuple[str, int | None], ...] = ()
     profiles: frozenset[str] = frozenset()
-    """MIG profiles that the node says it can have."""
+    """MIG profiles that the node reports."""
 
     def fault_of(self, profile: str) -> str:
-        """Return why none of the GPUs can have the profile; empty if one can, or may."""
+        """Return why the GPUs do not support the profile; empty if one does, or may."""
         parsed = parse_mig_profile(profile)
         if parsed is not None and parsed.name in self.profiles:
             return ""
@@ -189,10 +189,10 @@ class NodeGpus(msgspec.Struct, frozen=True):
 def vetted_claims(
     claims: Iterable[SliceClaim], nodes: Mapping[str, SliceNode], gpus_of: Callable[[str], NodeGpus]
 ) -> tuple[tuple[SliceClaim, ...], tuple[Issue, ...]]:
-    """Return each slice once, without profiles and placements that are impossible, and what was left out.
+    """Return each slice once, without impossible profiles and placements, and the removed values.
 
-    `gpus_of` returns the GPUs of a node by its labels, for GPUs without a name. Of two slices at the same place, the
-    one that is not in use loses its placement.
+    `gpus_of` returns the GPUs of a node by its labels, for GPUs without a name. If two slices overlap, the one that is
+    not in use loses its placement.
     """
     issues: list[Issue] = []
     found = without_duplicates([_vetted(claim, nodes.get(claim.node), gpus_of, issues) for claim in claims])
@@ -205,7 +205,7 @@ def vetted_claims(
 
 
 def vetted_claim(claim: SliceClaim, node: SliceNode | None, others: NodeGpus) -> tuple[SliceClaim, tuple[Issue, ...]]:
-    """Return the slice without an impossible profile or placement, and what was left out."""
+    """Return the slice without an impossible profile or placement, and the removed values."""
     issues: list[Issue] = []
     return _vetted(claim, node, lambda _: others, issues), tuple(issues)
 
@@ -231,7 +231,7 @@ def _vetted(
 
 
 def _overlapping(claims: Sequence[SliceClaim], issues: list[Issue]) -> list[SliceClaim]:
-    """Return the slices of one GPU to drop because they overlap. Slices in use stay, then the first by name."""
+    """Return the slices of one GPU that overlap others. Slices in use take precedence, then the first by name."""
     taken: dict[int, SliceClaim] = {}
     found: list[SliceClaim] = []
     for claim in sorted(claims, key=_by_trust):
@@ -253,7 +253,7 @@ def _by_trust(claim: SliceClaim) -> tuple[bool, bool, str, str]:
 
 
 def _same_slice(one: SliceClaim, other: SliceClaim) -> bool:
-    """Return whether both describe one slice of one pod."""
+    """Return whether both describe the same slice of a pod."""
     return (one.start, one.size) == (other.start, other.size) and not one.pod.keys.isdisjoint(other.pod.keys)
 
 
@@ -266,7 +266,7 @@ def _unplaced(claim: SliceClaim) -> SliceClaim:
 
 
 def annotated_claims(pod: Pod, node: str) -> tuple[SliceClaim, ...]:
-    """Return the slices in the annotation; `node` is that of the pod. Raises ValueError if it cannot be read."""
+    """Return the slices in the annotation of a pod on `node`. Raises ValueError if it is unreadable."""
     text = pod.metadata.annotations.get(ANNOTATION, "")
     if not text:
         return ()

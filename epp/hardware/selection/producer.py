@@ -41,7 +41,7 @@ from epp.hardware.selection.objectives import ObjectFollower, Objectives, Object
 from epp.kube.objects.ome_services import SERVICE_LABEL
 
 _MOST_CHARACTERS = 300
-"""Of one problem, which may quote the value of a header."""
+"""Maximum length of an error, which may quote the value of a header."""
 _HEADER_OF_FIELD: Mapping[str, str] = {
     "classes": "class",
     "families": "family",
@@ -54,11 +54,11 @@ _HEADER_OF_FIELD: Mapping[str, str] = {
 
 _log = structlog.get_logger()
 _MOST_PROBLEMS = 5
-"""Of one request, told to its client."""
+"""Maximum number of errors in a response."""
 _TOLD_SECONDS = 10.0
-"""Time between two log lines on headers that are ignored: clients can make many."""
+"""Minimum time between two log lines about ignored headers, which clients can send in any number."""
 _MOST_LAYERS = 1024
-"""Combinations of layers that are remembered."""
+"""Maximum number of cached combinations of layers."""
 
 
 def _list(text: str) -> object:
@@ -112,16 +112,16 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "precisions": ("preferredPrecisions", _list),
     "preference": ("preferenceOrder", _list),
 }
-"""Header name without the prefix -> the parameter it sets, and the parser of its value."""
+"""Header name without the prefix -> the parameter, and the parser of the value."""
 
 
 def header_of(field: str) -> str:
-    """Return the header that sets an allow list of Selection."""
+    """Return the header for an allow list of Selection."""
     return ACCELERATOR_PREFIX + _HEADER_OF_FIELD[field]
 
 
 def read_wishes(headers: Headers) -> tuple[Selection, tuple[str, ...]]:
-    """Return the bounds and preferences in the headers, and errors in them; repeated headers are one list."""
+    """Return bounds and preferences in the headers, and errors; repeated headers form one list."""
     wish, problems = ANY, []
     for name in headers:
         if not name.startswith(ACCELERATOR_PREFIX):
@@ -142,7 +142,7 @@ def read_wishes(headers: Headers) -> tuple[Selection, tuple[str, ...]]:
 
 
 def _in_terms_of_headers(problem: str, field: str) -> str:
-    """Take the name of the parameter from a problem: the client has sent a header."""
+    """Remove the name of the parameter from an error, since the client has sent a header."""
     rest = problem.removeprefix(field)
     return problem if rest == problem else rest.removeprefix(": ") if rest.startswith(": ") else f"it{rest}"
 
@@ -155,14 +155,14 @@ class SelectionLayer(SelectionParameters, frozen=True):
     """One layer of bounds and preferences: the parameters of `accelerator-filter` without `onUnknown` and `cel`."""
 
     def __post_init__(self) -> None:
-        """Refuse the parameter of filters."""
+        """Reject a parameter that is only valid for filters."""
         super().__post_init__()
         if self.fallback_on_empty:
             raise ValueError("fallbackOnEmpty is for filters: set it on accelerator-filter")
 
 
 class AcceleratorSelectionParameters(ObjectParameters, frozen=True):
-    """Layers of bounds and preferences, lowest first; those of objects are between `models` and `components`."""
+    """Layers of bounds and preferences, lowest first; layers of objects are between `models` and `components`."""
 
     defaults: SelectionLayer = SelectionLayer()
     """Bounds and preferences of all requests, as in `accelerator-filter`."""
@@ -172,25 +172,25 @@ class AcceleratorSelectionParameters(ObjectParameters, frozen=True):
     components: dict[str, SelectionLayer] = msgspec.field(default_factory=dict)
     """Bounds and preferences by scheduling profile, such as `prefill` and `decode`."""
     engine_profile: Name = "prefill"
-    """Profile that the engine of an InferenceService bounds if the service has a decoder; otherwise all profiles."""
+    """Profile for bounds of the engine of an InferenceService with a decoder; otherwise they apply to all profiles."""
     decoder_profile: Name = "decode"
-    """Profile that the decoder of an InferenceService bounds."""
+    """Profile to which bounds of the decoder of an InferenceService apply."""
     allow_request_overrides: bool = False
     """Accept headers `x-epp-accelerator-*`, within the bounds of the layers."""
     request_overrides: Literal["strict", "lenient"] = "strict"
-    """How to treat malformed headers and those beyond the bounds: `strict` refuses the request with status 400,
+    """Treatment of malformed headers and of headers beyond the bounds: `strict` rejects the request with status 400,
     `lenient` ignores the header."""
 
 
 class _Layers(msgspec.Struct, frozen=True):
-    """Selections of requests for one model, or for all others."""
+    """Selections of requests with the same key."""
 
     default: Selection
     by_profile: dict[str, Selection]
 
 
 class _Key(NamedTuple):
-    """What the layers of a request depend on; clients cannot make up values of it."""
+    """Key of the layers of a request; clients cannot create new values."""
 
     pattern: str
     services: tuple[str, ...]
@@ -204,25 +204,25 @@ class AcceleratorSelectionProducer(
 ):
     """Publishes bounds and preferences for accelerators, one selection for each profile.
 
-    The layers are `defaults`, `models`, objects, `components` with the overrides of an InferenceService's engine and
-    decoder, and the request's headers, lowest first. A list or name in a higher layer replaces that of the lower one;
-    exclusions are united; of minimums and caps the stricter one counts. Headers can only tighten: lists are intersected
-    with those of the layers.
+    The layers are, lowest first, `defaults`, `models`, objects, `components` with the overrides for engine and decoder
+    of an InferenceService, and the request headers. A list or name in a higher layer replaces that of a lower one;
+    exclusions are united; the stricter of two minimums or caps applies. Headers can only tighten bounds: their lists
+    are intersected with those of the layers.
 
     The layers of objects are the annotation `ome.io/cost-threshold` of the InferencePool (US dollars an hour for an
     endpoint), the `acceleratorRequirements` of the ServingRuntime or ClusterServingRuntime, the `acceleratorSelector`
     of the InferenceService and its annotations, and the annotations of the InferenceObjective that the request names:
-    `ome.io/accelerator-class`, `ome.io/cost-threshold` and `ome.io/selection-strategy`. A request is for the
-    InferenceService whose base model or name it asks for, or else for the only one whose pods (by the label
-    `ome.io/inferenceservice`) are endpoints. `accelerator-filter` drops the endpoints beyond the bounds. The
-    `acceleratorConfig` of a runtime tells OME how to start servers: classes and parallelism in it are checked, and it
-    bounds no request.
+    `ome.io/accelerator-class`, `ome.io/cost-threshold` and `ome.io/selection-strategy`. A request belongs to the
+    InferenceService with its model as base model or name, or to the only service with pods (by the label
+    `ome.io/inferenceservice`) among the endpoints. `accelerator-filter` removes endpoints beyond the bounds. The
+    `acceleratorConfig` of a runtime is for starting servers: its classes and parallelism are checked, but it does not
+    bound requests.
 
     The headers are `x-epp-accelerator-` and `class`, `exclude-class`, `vendor`, `family`, `model`, `kind`, `resource`,
     `features`, `min-memory`, `max-memory`, `min-total-memory`, `min-compute-capability`, `max-cost-per-hour`,
     `max-cost-per-million-tokens`, `mig-profile`, `exclude-mig-profile`, `min-compute-slices`, `whole-device`,
     `policy`, `precisions` or `preference`, with comma-separated lists. The picker removes
-    them from the request. All instances have one output: configure one producer of this type.
+    them from the request. All instances write the same output, so configure one producer of this type.
     """
 
     plugin_type = "accelerator-selection-producer"
@@ -239,11 +239,11 @@ class AcceleratorSelectionProducer(
         self._next_told_at = -inf
         self._patterns = [(re.compile(translate(model)), model) for model in self.parameters.models]
         self._used: tuple[Objectives, dict[_Key, _Layers]] = (self.objectives, {})
-        """Layers that requests used, and the objects that they are from."""
+        """Cached layers, and the objects that they were built from."""
 
     @property
     def accelerator_names(self) -> Sequence[str]:
-        """Classes and models in the configuration and in objects."""
+        """Accelerator classes and models in configuration and objects."""
         components = [layer.selection() for layer in self.parameters.components.values()]
         named = (
             name
@@ -254,7 +254,7 @@ class AcceleratorSelectionProducer(
 
     @property
     def without_prices(self) -> str:
-        """What it does without prices; empty where it needs none."""
+        """Consequence of missing prices; empty if prices are not needed."""
         components = [layer.selection() for layer in self.parameters.components.values()]
         selections = [*self._configured.values(), *components]
         if any(selection.caps_cost for selection in selections):
@@ -280,13 +280,13 @@ class AcceleratorSelectionProducer(
         request.put(ACCELERATOR_SELECTION, Selections(default.selection, by_profile, problems))
 
     def admit(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002  as admitters are called
-        """Refuse a request with headers that cannot be granted, if that is how these are treated."""
+        """Reject a request with invalid headers if `requestOverrides` is strict."""
         problems = request.get(self._problems_key)
         if problems and self.parameters.request_overrides == "strict":
             raise BadRequestError("; ".join(problems[:_MOST_PROBLEMS]))
 
     def _tell_ignored(self, request: Request, problems: Sequence[str]) -> None:
-        """Log headers that are ignored, one request in ten seconds."""
+        """Log ignored headers, of one request in ten seconds."""
         now = self.clock.now()
         if self.parameters.request_overrides == "strict" or request.dry_run or now < self._next_told_at:
             return
@@ -340,12 +340,12 @@ class AcceleratorSelectionProducer(
 
 
 def _service_labels(endpoints: tuple[Endpoint | None, ...]) -> frozenset[str]:
-    """Return the services whose pods are endpoints; that some are of no service counts as an empty name."""
+    """Return the services with pods among the endpoints; an empty name stands for endpoints without a service."""
     return frozenset(each.labels.get(SERVICE_LABEL, "") for each in endpoints if each is not None)
 
 
 def _refusals(profiles: dict[str, Tightened]) -> tuple[str, ...]:
-    """Return an error for each value that the bounds of a profile do not allow."""
+    """Return an error for each value beyond the bounds of a profile."""
     sentences = {_sentence(profile, refusal): None for profile, found in profiles.items() for refusal in found.refused}
     return tuple(sentences)
 
