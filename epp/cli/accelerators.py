@@ -23,7 +23,7 @@ from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.datalayer import Report as Tagged
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
-from epp.hardware.reports import ClassTotal, Missing, class_totals, fit_report, missing_of
+from epp.hardware.reports import ClassTotal, ClassTotals, Missing, fit_report, missing_of
 from epp.hardware.tagger import AcceleratorTagger
 from epp.hardware.tensor_fusion import QuotaReport, quota_reports
 from epp.kube.objects.decode import versions_in
@@ -122,7 +122,7 @@ async def _report(flags: Accelerators) -> Report:
     )
     return Report(
         found,
-        dict(class_totals(source.inventory)),
+        dict(ClassTotals().of(source.inventory)),
         {node: {gpu: dict(more) for gpu, more in gpus.items()} for node, gpus in fit_report(source.inventory).items()}
         if flags.fit
         else None,

@@ -270,7 +270,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
     def _after(self, files: Iterable[FileObjects] | None, *, usage: bool) -> tuple[_State, AffectedEndpoints]:
         """Return the state with new objects, or the same ones for None. Runs in a thread."""
         before = self._state
-        hub = before.hub if files is None else Hub.build(files)
+        hub = before.hub if files is None else Hub(files)
         used = before.usage._replace(due=self._computes_usage)
         if self._computes_usage and usage:
             used = _Usage(self._usage_of(hub), self.clock.now())

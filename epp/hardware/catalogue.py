@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -30,6 +30,8 @@ _FEATURES = (
     ((7, 0), "tensor-cores"),
     ((0, 0), "cuda"),
 )
+T = TypeVar("T")
+
 _REMEMBERED = 1024
 """Cached lookups: a fleet has few products and looks them up for each endpoint."""
 _LONGEST_NAME = 256
@@ -39,6 +41,11 @@ _SIZE = re.compile(r"(?<![a-z0-9.])([0-9]+)gi?b?(?![a-z0-9])")
 _MODE = re.compile(r"(spx|dpx|tpx|qpx|cpx)(?:[_-]?nps[1248])?", re.IGNORECASE)
 _DEVICES = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4}
 _USUAL_DIES = 8
+
+
+def read_table(name: str, cls: type[T]) -> T:
+    """Return the content of a YAML file in `data/`."""
+    return msgspec.yaml.decode((Path(__file__).parent / "data" / name).read_bytes(), type=cls)
 
 
 class Product(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,8 +177,9 @@ def _product(group: _Group, row: _Row) -> Product:
     )
 
 
-_GROUPS = msgspec.yaml.decode((Path(__file__).parent / "data/products.yaml").read_bytes(), type=tuple[_Group, ...])
-PRODUCTS = tuple(_product(group, row) for group in _GROUPS for row in group.products)
+PRODUCTS = tuple(
+    _product(group, row) for group in read_table("products.yaml", tuple[_Group, ...]) for row in group.products
+)
 """In order of preference for an ambiguous name: the usual variant of a model first."""
 
 
@@ -299,9 +307,7 @@ def _types(table: _Table) -> Iterator[tuple[str, InstanceType]]:
             yield from ((name.lower(), InstanceType(product, 1, 1 / sharers)) for name in names)
 
 
-INSTANCE_TYPES: Mapping[str, InstanceType] = MappingProxyType(
-    dict(_types(msgspec.yaml.decode((Path(__file__).parent / "data/instance_types.yaml").read_bytes(), type=_Table)))
-)
+INSTANCE_TYPES: Mapping[str, InstanceType] = MappingProxyType(dict(_types(read_table("instance_types.yaml", _Table))))
 """Machine types of AWS, Azure, Google Cloud and Oracle by lower-case name."""
 
 

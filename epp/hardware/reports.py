@@ -94,11 +94,6 @@ def fit_report(inventory: Inventory) -> Fit:
     return report
 
 
-def class_totals(inventory: Inventory) -> Mapping[str, ClassTotal]:
-    """Return allocatable and available devices of each class."""
-    return ClassTotals().of(inventory)
-
-
 class ClassTotals:
     """Devices of each class; an update only costs as much as the changed nodes."""
 

@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import ceil
-from typing import NamedTuple
 
 import msgspec
 
 from epp.framework.accelerators.tag import AcceleratorKind
+from epp.hardware.catalogue import read_table
 from epp.hardware.mig import parse_mig_profile
 from epp.hardware.mig.slices import NodeGpus
 from epp.kube.objects.core import Container, Pod
 from epp.kube.objects.limits import UNKNOWN_AMOUNT
 
-_GPU, _XPU, _NPU = AcceleratorKind.GPU, AcceleratorKind.XPU, AcceleratorKind.NPU
 _ACCELERATORS_OF: Mapping[str, re.Pattern[str]] = {
     "google.com": re.compile("tpu.*"),
     "cloud-tpus.google.com": re.compile("v[0-9].*"),
@@ -37,81 +36,33 @@ _NO_ACCELERATORS = re.compile(
     r"|rdma|smarter-devices|squat\.ai|(qat|dsa|iaa|dlb|sgx)\.intel\.com"
 )
 """Domains of network cards, device files, addresses and quotas."""
-_NO_ACCELERATOR_WORDS = frozenset(
-    {
-        "rdma",
-        "roce",
-        "infiniband",
-        "ib",
-        "hca",
-        "sriov",
-        "mlnx",
-        "mlxnics",
-        "mellanox",
-        "netdevice",
-        "nic",
-        "nics",
-        "vnic",
-    }
-    | {
-        "eni",
-        "erdma",
-        "efa",
-        "hostdev",
-        "dpdk",
-        "vhost",
-        "macvlan",
-        "ipvlan",
-        "vlan",
-        "kvm",
-        "tun",
-        "fuse",
-        "epc",
-        "qat",
-    }
-)
-"""Words in the names of other devices in any domain."""
 _WORD = re.compile("[a-z0-9]+")
 SLICER_DOMAINS = ("mig.das.com/", "instaslice.redhat.com/mig-")
 """Prefixes of resources of InstaSlice."""
 _SAME_AS = {"nvidia.com/gpu.shared": "nvidia.com/gpu"}
 
 
-class Maker(NamedTuple):
+class Maker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Vendor and kind of the devices of a resource."""
 
     vendor: str
     kind: AcceleratorKind
 
 
-_BY_DOMAIN: Mapping[str, Maker] = {
-    "nvidia.com": Maker("nvidia", _GPU),
-    "amd.com": Maker("amd", _GPU),
-    "gpu.intel.com": Maker("intel", _XPU),
-    "google.com": Maker("google", AcceleratorKind.TPU),
-    "cloud-tpus.google.com": Maker("google", AcceleratorKind.TPU),
-    "habana.ai": Maker("intel", _NPU),
-    "aws.amazon.com": Maker("aws", _NPU),
-    "qualcomm.com": Maker("qualcomm", _NPU),
-    "huawei.com": Maker("huawei", _NPU),
-    "cambricon.com": Maker("cambricon", _NPU),
-    "furiosa.ai": Maker("furiosa", _NPU),
-    "rebellions.ai": Maker("rebellions", _NPU),
-    "tenstorrent.com": Maker("tenstorrent", _NPU),
-    "hygon.com": Maker("hygon", _GPU),
-    "iluvatar.ai": Maker("iluvatar", _GPU),
-    "metax-tech.com": Maker("metax", _GPU),
-    "mthreads.com": Maker("mthreads", _GPU),
-    "enflame.com": Maker("enflame", _NPU),
-    "kunlunxin.com": Maker("kunlunxin", _NPU),
-}
-"""Vendors by resource domain."""
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    domains: Mapping[str, Maker]
+    """Vendor and kind by domain of the resource."""
+    other_devices: frozenset[str]
+    """Words in the names of resources that are not accelerators."""
+
+
+_TABLE = read_table("resources.yaml", _Table)
 
 
 def maker_of(name: str) -> Maker | None:
     """Return vendor and kind of the accelerators of a resource; None for other resources."""
     domain, _, rest = name.partition("/")
-    maker = _BY_DOMAIN.get(domain.lower())
+    maker = _TABLE.domains.get(domain.lower())
     if maker is None or is_no_accelerator(name) or _AMOUNTS.fullmatch(rest):
         return None
     pattern = _ACCELERATORS_OF.get(domain.lower())
@@ -123,7 +74,7 @@ def is_no_accelerator(name: str) -> bool:
     domain, slash, rest = name.partition("/")
     if not slash or _NO_ACCELERATORS.fullmatch(domain.lower()):
         return True
-    return not _NO_ACCELERATOR_WORDS.isdisjoint(_WORD.findall(rest.lower()))
+    return not _TABLE.other_devices.isdisjoint(_WORD.findall(rest.lower()))
 
 
 class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):

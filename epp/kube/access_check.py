@@ -13,6 +13,7 @@ from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
 from epp.kube.collection import ABSENT, first_page
 from epp.kube.needs import Importance, Need
 from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, REWRITES, Resource
+from epp.kube.reviews import AccessReview
 
 _USER = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -59,14 +60,6 @@ class _UserStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 class _UserReview(msgspec.Struct, frozen=True):
     status: _UserStatus = _UserStatus()
-
-
-class _AccessStatus(msgspec.Struct, frozen=True):
-    allowed: bool = False
-
-
-class _AccessReview(msgspec.Struct, frozen=True):
-    status: _AccessStatus = _AccessStatus()
 
 
 class _Listed(msgspec.Struct, frozen=True):
@@ -180,7 +173,7 @@ class _Check:
         }
         try:
             answer = await self._request("POST", _REVIEW, body=body)
-            return msgspec.json.decode(answer, type=_AccessReview).status.allowed
+            return msgspec.json.decode(answer, type=AccessReview).status.allowed
         except (ApiError, msgspec.MsgspecError):
             return None
 

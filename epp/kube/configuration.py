@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import httpx2
     from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 
-_DEEPEST = 50
+_MOST_DEPTH = 50
 _UNSUPPORTED = {
     "cluster": {
         "proxy-url": "set the environment variable HTTPS_PROXY instead",
@@ -34,7 +34,7 @@ _FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFil
 _DATA = ("certificate-authority-data", "client-certificate-data", "client-key-data")
 _EXEC_VERSIONS = ("client.authentication.k8s.io/v1beta1", "client.authentication.k8s.io/v1alpha1")
 _REASON_LENGTH = 500
-_KNOWN = {
+_CLIENT_ERRORS = {
     "ConnectTimeout": "no connection in time",
     "LocalProtocolError": "the token has characters that no token has",
     "PoolTimeout": "too many requests are under way",
@@ -86,7 +86,7 @@ def read_kubeconfig(path: Path) -> "KubeConfig":
 def _document(path: Path) -> Mapping[str, object]:
     try:
         text = path.read_text(encoding="utf-8")
-        refuse_unsafe(text, _DEEPEST)
+        refuse_unsafe(text, _MOST_DEPTH)
         document = yaml.load(text, Loader=PlainLoader)  # noqa: S506  a safe loader
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or reason_of(error)
@@ -278,8 +278,8 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and not isinstance(error, ssl.SSLError):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     kind = type(error).__name__
-    if kind in _KNOWN:
-        return _KNOWN[kind]
+    if kind in _CLIENT_ERRORS:
+        return _CLIENT_ERRORS[kind]
     texts = [text for each in chain if (text := " ".join(str(each).split()))]
     if kind == "ConnectError":  # its own text lacks the reason
         texts = [_words(each) for each in chain if isinstance(each, OSError) and each.strerror][-1:] or texts

@@ -60,7 +60,9 @@ class _AccessStatus(msgspec.Struct, frozen=True):
     allowed: bool = False
 
 
-class _AccessReview(msgspec.Struct, frozen=True):
+class AccessReview(msgspec.Struct, frozen=True):
+    """Response to a SubjectAccessReview or a SelfSubjectAccessReview."""
+
     status: _AccessStatus = _AccessStatus()
 
 
@@ -129,7 +131,7 @@ class TokenReviews:
             "extra": user.extra,
             "nonResourceAttributes": {"path": path, "verb": "get"},
         }
-        access = await self._post(_ACCESS, "SubjectAccessReview", "authorization.k8s.io/v1", spec, _AccessReview)
+        access = await self._post(_ACCESS, "SubjectAccessReview", "authorization.k8s.io/v1", spec, AccessReview)
         return Verdict.ALLOWED if access.status.allowed else Verdict.FORBIDDEN
 
     async def _post(self, path: str, kind: str, version: str, spec: object, answer: type[R]) -> R:

@@ -119,7 +119,7 @@ def product_of(each: Allocated, catalogue: Catalogue) -> Product | None:
     if found is not None:
         return found
     device_id = (each.text("deviceID") or each.text("pciId")).lower().removeprefix("0x")
-    model = PCI_DEVICES.get((_PCI_VENDORS.get(each.driver, ""), device_id))
+    model = PCI_DEVICES.get(_PCI_VENDORS.get(each.driver, ""), {}).get(device_id)
     return catalogue.find(model, device_memory(each)) if model else None
 
 

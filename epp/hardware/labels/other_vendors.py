@@ -44,7 +44,7 @@ def read_amd(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Rea
     if size and match is None:
         reader.warnings.append(f"label amd.com/gpu.vram: {size!r} is not of the form 192G: ignored")
     mode = reader.text("amd.com/compute-memory-partition") or _value(reader, "compute-memory-partition")[0]
-    lookup = product if catalogue.find(product) else PCI_DEVICES.get(("1002", device_id.lower().removeprefix("0x")), "")
+    lookup = product if catalogue.find(product) else PCI_DEVICES["1002"].get(device_id.lower().removeprefix("0x"), "")
     if not lookup and memory and _UNITS.fullmatch(units):
         lookup = _by_compute_units(int(units), memory // GIB, devices_of_mode(mode, None) or 1)
     known = catalogue.find(lookup, memory) if lookup else None
@@ -138,7 +138,7 @@ def read_intel(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading |
     )
     return Reading(
         facts=facts,
-        lookup=product or next((PCI_DEVICES[key] for device in counts if (key := ("8086", device)) in PCI_DEVICES), ""),
+        lookup=product or next((model for device in counts if (model := PCI_DEVICES["8086"].get(device))), ""),
         count=reader.number("gpu.intel.com/device.count") or sum(counts.values()) or None,
         warnings=tuple(reader.warnings),
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from epp.framework.accelerators.tag import AcceleratorKind, AttributeValue
+from epp.hardware.catalogue import read_table
 from epp.hardware.facts import Facts, Rank
 
 MOST_DEVICES = 65_536
@@ -35,29 +36,8 @@ _PCI_VENDORS: Mapping[tuple[str, str], tuple[str, AcceleratorKind]] = {
     ("1200", "17cb"): ("qualcomm", AcceleratorKind.NPU),
     ("1200", "19e5"): ("huawei", AcceleratorKind.NPU),
 }
-PCI_DEVICES: Mapping[tuple[str, str], str] = {
-    ("1002", "7408"): "mi250x",
-    ("1002", "740c"): "mi250",
-    ("1002", "740f"): "mi210",
-    ("1002", "738c"): "mi100",
-    ("1002", "74a0"): "mi300a",
-    ("1002", "74a1"): "mi300x",
-    ("1002", "74a2"): "mi308x",
-    ("1002", "74a5"): "mi325x",
-    ("1002", "75a0"): "mi350x",
-    ("1002", "75a3"): "mi355x",
-    ("8086", "0bd5"): "max-1550",
-    ("8086", "0bda"): "max-1100",
-    ("8086", "56c0"): "flex-170",
-    ("8086", "56c1"): "flex-140",
-    ("8086", "e211"): "arc-pro-b60",
-    ("8086", "e212"): "arc-pro-b50",
-    ("1da3", "1000"): "gaudi1",
-    ("1da3", "1010"): "gaudi1",
-    ("1da3", "1020"): "gaudi2",
-    ("1da3", "1060"): "gaudi3",
-}
-"""Models by PCI vendor and device."""
+PCI_DEVICES = read_table("pci_devices.yaml", dict[str, dict[str, str]])
+"""Models by PCI vendor and device id."""
 _ATTRIBUTES = (
     "nvidia.com/",
     "amd.com/",
@@ -162,7 +142,7 @@ def read_pci(labels: Mapping[str, str]) -> Reading | None:
             found = _PCI_VENDORS.get((match["device_class"], match["vendor"]))
             if found:
                 vendor, kind = found
-                model = PCI_DEVICES.get((match["vendor"], match["device"] or ""), "")
+                model = PCI_DEVICES.get(match["vendor"], {}).get(match["device"] or "", "")
                 return Reading(facts=Facts(source="labels", rank=Rank.LABELS, vendor=vendor, kind=kind), lookup=model)
     return None
 

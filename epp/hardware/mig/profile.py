@@ -4,12 +4,12 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
 from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.mig_names import canonical_mig_name
+from epp.hardware.catalogue import read_table
 
 _PARTS = re.compile(r"(?:(?P<instance>\d)c\.)?(?P<compute>\d)g\.(?P<memory>\d+)gb(?P<attributes>.*)")
 _ATTRIBUTE = re.compile(r"[+.]|(?=-)")
@@ -176,8 +176,5 @@ def _gpus(table: _Table) -> Iterator[MigGpu]:
         yield from (_gpu(each.model, memory, table.divisions[each.division]) for memory in each.memory)
 
 
-MIG_GPUS: Mapping[str, MigGpu] = {
-    gpu.name: gpu
-    for gpu in _gpus(msgspec.yaml.decode((Path(__file__).parents[1] / "data/mig_gpus.yaml").read_bytes(), type=_Table))
-}
+MIG_GPUS: Mapping[str, MigGpu] = {gpu.name: gpu for gpu in _gpus(read_table("mig_gpus.yaml", _Table))}
 """By model and memory: `a100-40gb`."""

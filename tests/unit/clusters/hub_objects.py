@@ -91,7 +91,7 @@ def decision(
 
 
 def hub_of(*documents: dict) -> Hub:
-    return Hub.build([FileObjects(file="hub.yaml").take(documents, kinds=CLUSTER_KINDS)])
+    return Hub([FileObjects(file="hub.yaml").take(documents, kinds=CLUSTER_KINDS)])
 
 
 def decoded(document: dict):
