@@ -13,8 +13,7 @@ from epp.clusters.placement import Evaluation, Situation, evaluate, group_of
 from epp.clusters.placement_filters import in_cluster_sets
 from epp.framework.clusters import NO_STATUS, POOL_IMPORT, USAGE_SCORE, ClusterStatus, PlacementStatus
 from epp.kube.objects.base import condition_of
-from epp.kube.objects.multikueue import AdmissionCheck
-from epp.kube.objects.ocm import PlacementDecision
+from epp.kube.objects.ocm import AdmissionCheck, PlacementDecision
 from epp.kube.objects.placement import Placement
 
 Evaluate: TypeAlias = Literal["auto", "always", "never"]

@@ -10,13 +10,15 @@ from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.dra import ResourceClaim, ResourceSlice
 from epp.kube.objects.inference import InferencePoolImport
 from epp.kube.objects.last_good import FileObjects, ObjectsByKind
-from epp.kube.objects.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from epp.kube.objects.ocm import (
     OCM,
     AddOnPlacementScore,
+    AdmissionCheck,
     ManagedCluster,
     ManagedClusterSet,
     ManagedClusterSetBinding,
+    MultiKueueCluster,
+    MultiKueueConfig,
     PlacementDecision,
 )
 from epp.kube.objects.placement import Placement

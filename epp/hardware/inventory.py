@@ -12,7 +12,7 @@ from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.inputs import IgnoredValue
 from epp.hardware.class_validation import device_expression, issues_of
 from epp.hardware.dra_pools import DevicePool, PoolName, device_pools
-from epp.hardware.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes, vetted_claims
+from epp.hardware.mig.slices import SliceClaim, SliceNode, sanitized_claims, slice_claims, slice_nodes
 from epp.hardware.selection.objectives import ignored_values
 from epp.hardware.tensor_fusion import placement_faults
 from epp.hardware.validation import Validation, gpus_of_node, may_have_slices
@@ -183,7 +183,7 @@ class Inventory:
         if not (same[0] and same[2]):
             slicers = slice_nodes(instaslices.values(), node_accelerators.values())
         if not all(same):
-            claims, issues = vetted_claims(
+            claims, issues = sanitized_claims(
                 slice_claims(instaslices.values(), allocation_claims.values()),
                 slicers,
                 lambda name: gpus_of_node(nodes.get(name), None),

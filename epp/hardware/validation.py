@@ -12,7 +12,7 @@ import msgspec
 from epp.hardware.labels import facts_from_labels
 from epp.hardware.labels.node import gpus_by_labels
 from epp.hardware.mig.partition import profile_fault
-from epp.hardware.mig.slices import ANNOTATION, Issue, NodeGpus, SliceNode, annotated_claims, vetted_claim
+from epp.hardware.mig.slices import ANNOTATION, Issue, NodeGpus, SliceNode, annotated_claims, sanitized_claim
 from epp.hardware.resources import profile_of
 from epp.kube.objects.base import quantity_of
 from epp.kube.objects.core import Container, Node, Pod
@@ -134,7 +134,7 @@ def _issues_of_pod(pod: Pod, node: Node | None, slicer: SliceNode | None) -> Ite
         yield f"metadata.annotations[{ANNOTATION}]: {error}"
         return
     for claim in claims:
-        for _, issue in vetted_claim(claim, slicer, gpus)[1]:
+        for _, issue in sanitized_claim(claim, slicer, gpus)[1]:
             yield f"metadata.annotations[{ANNOTATION}]: {issue}"
 
 

@@ -17,7 +17,7 @@ from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.merge import DrainOrIgnore, PassOrDrain
 from epp.hardware.inventory import Inventory
 from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, parse_mig_profile, partition_of
-from epp.hardware.mig.slices import SliceClaim, SliceNode, annotated_claims, vetted_claim
+from epp.hardware.mig.slices import SliceClaim, SliceNode, annotated_claims, sanitized_claim
 from epp.hardware.resources import SLICER_DOMAINS, ResourceRequest
 from epp.hardware.validation import gpus_of_node
 
@@ -77,7 +77,7 @@ def _annotated(context: EndpointContext, inventory: Inventory) -> tuple[SliceCla
         return ()
     slicer = inventory.slice_nodes.get(context.node_name)
     gpus = gpus_of_node(context.node, slicer)
-    return tuple(vetted_claim(claim, slicer, gpus)[0] for claim in claims)
+    return tuple(sanitized_claim(claim, slicer, gpus)[0] for claim in claims)
 
 
 def _of_claims(claims: Sequence[SliceClaim], node: SliceNode | None, *, pod_ready: bool) -> Facts:

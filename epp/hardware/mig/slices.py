@@ -186,7 +186,7 @@ class NodeGpus(msgspec.Struct, frozen=True):
         return faults[0] if all(faults) else ""
 
 
-def vetted_claims(
+def sanitized_claims(
     claims: Iterable[SliceClaim], nodes: Mapping[str, SliceNode], gpus_of: Callable[[str], NodeGpus]
 ) -> tuple[tuple[SliceClaim, ...], tuple[Issue, ...]]:
     """Return each slice once, without impossible profiles and placements, and the removed values.
@@ -195,7 +195,7 @@ def vetted_claims(
     not in use loses its placement.
     """
     issues: list[Issue] = []
-    found = without_duplicates([_vetted(claim, nodes.get(claim.node), gpus_of, issues) for claim in claims])
+    found = without_duplicates([_sanitized(claim, nodes.get(claim.node), gpus_of, issues) for claim in claims])
     by_gpu: defaultdict[tuple[str, str], list[SliceClaim]] = defaultdict(list)
     for claim in found:
         if claim.gpu_uuid and claim.start is not None and claim.occupies and not _is_leaving(claim):
@@ -204,13 +204,15 @@ def vetted_claims(
     return tuple(_unplaced(claim) if id(claim) in moved else claim for claim in found), tuple(issues)
 
 
-def vetted_claim(claim: SliceClaim, node: SliceNode | None, others: NodeGpus) -> tuple[SliceClaim, tuple[Issue, ...]]:
+def sanitized_claim(
+    claim: SliceClaim, node: SliceNode | None, others: NodeGpus
+) -> tuple[SliceClaim, tuple[Issue, ...]]:
     """Return the slice without an impossible profile or placement, and the removed values."""
     issues: list[Issue] = []
-    return _vetted(claim, node, lambda _: others, issues), tuple(issues)
+    return _sanitized(claim, node, lambda _: others, issues), tuple(issues)
 
 
-def _vetted(
+def _sanitized(
     claim: SliceClaim, node: SliceNode | None, gpus_of: Callable[[str], NodeGpus], issues: list[Issue]
 ) -> SliceClaim:
     gpu = None if node is None else node.gpu(claim.gpu_uuid)

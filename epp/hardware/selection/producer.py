@@ -55,7 +55,7 @@ _HEADER_OF_FIELD: Mapping[str, str] = {
 _log = structlog.get_logger()
 _MOST_PROBLEMS = 5
 """Maximum number of errors in a response."""
-_TOLD_SECONDS = 10.0
+_LOG_SECONDS = 10.0
 """Minimum time between two log lines about ignored headers, which clients can send in any number."""
 _MOST_LAYERS = 1024
 """Maximum number of cached combinations of layers."""
@@ -120,9 +120,9 @@ def header_of(field: str) -> str:
     return ACCELERATOR_PREFIX + _HEADER_OF_FIELD[field]
 
 
-def read_wishes(headers: Headers) -> tuple[Selection, tuple[str, ...]]:
+def read_headers(headers: Headers) -> tuple[Selection, tuple[str, ...]]:
     """Return bounds and preferences in the headers, and errors; repeated headers form one list."""
-    wish, problems = ANY, []
+    requested, problems = ANY, []
     for name in headers:
         if not name.startswith(ACCELERATOR_PREFIX):
             continue
@@ -135,13 +135,13 @@ def read_wishes(headers: Headers) -> tuple[Selection, tuple[str, ...]]:
         field, read = known
         value = ",".join(text for other, text in headers.fields() if other == name)
         try:
-            wish = combined(wish, _selection(field, read(value)))
+            requested = combined(requested, _selection(field, read(value)))
         except ConfigurationError as error:
-            problems.append(printable(f"header {name!r}: {_in_terms_of_headers(str(error), field)}", _MOST_CHARACTERS))
-    return wish, tuple(problems)
+            problems.append(printable(f"header {name!r}: {_without_parameter(str(error), field)}", _MOST_CHARACTERS))
+    return requested, tuple(problems)
 
 
-def _in_terms_of_headers(problem: str, field: str) -> str:
+def _without_parameter(problem: str, field: str) -> str:
     """Remove the name of the parameter from an error, since the client has sent a header."""
     rest = problem.removeprefix(field)
     return problem if rest == problem else rest.removeprefix(": ") if rest.startswith(": ") else f"it{rest}"
@@ -236,7 +236,7 @@ class AcceleratorSelectionProducer(
         self._configured = {"": defaults} | {
             model: combined(defaults, layer.selection()) for model, layer in self.parameters.models.items()
         }
-        self._next_told_at = -inf
+        self._next_logged_at = -inf
         self._patterns = [(re.compile(translate(model)), model) for model in self.parameters.models]
         self._used: tuple[Objectives, dict[_Key, _Layers]] = (self.objectives, {})
         """Cached layers, and the objects that they were built from."""
@@ -269,13 +269,13 @@ class AcceleratorSelectionProducer(
         if not (asked and self.parameters.allow_request_overrides):
             request.put(ACCELERATOR_SELECTION, Selections(layers.default, layers.by_profile))
             return
-        wish, problems = read_wishes(request.headers)
-        default = tightened(layers.default, wish)
-        profiles = {profile: tightened(selection, wish) for profile, selection in layers.by_profile.items()}
+        requested, problems = read_headers(request.headers)
+        default = tightened(layers.default, requested)
+        profiles = {profile: tightened(selection, requested) for profile, selection in layers.by_profile.items()}
         problems += _refusals({"": default, **profiles})
         if problems:
             request.put(self._problems_key, problems)
-            self._tell_ignored(request, problems)
+            self._log_ignored(request, problems)
         by_profile = {profile: found.selection for profile, found in profiles.items()}
         request.put(ACCELERATOR_SELECTION, Selections(default.selection, by_profile, problems))
 
@@ -285,12 +285,12 @@ class AcceleratorSelectionProducer(
         if problems and self.parameters.request_overrides == "strict":
             raise BadRequestError("; ".join(problems[:_MOST_PROBLEMS]))
 
-    def _tell_ignored(self, request: Request, problems: Sequence[str]) -> None:
+    def _log_ignored(self, request: Request, problems: Sequence[str]) -> None:
         """Log ignored headers, of one request in ten seconds."""
         now = self.clock.now()
-        if self.parameters.request_overrides == "strict" or request.dry_run or now < self._next_told_at:
+        if self.parameters.request_overrides == "strict" or request.dry_run or now < self._next_logged_at:
             return
-        self._next_told_at = now + _TOLD_SECONDS
+        self._next_logged_at = now + _LOG_SECONDS
         _log.warning(
             "headers of a request are ignored: requestOverrides is lenient",
             plugin=self.name,

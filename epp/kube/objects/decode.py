@@ -22,11 +22,13 @@ from epp.kube.objects.inference import (
     read_inference_pool,
 )
 from epp.kube.objects.instaslice import Instaslice, read_allocation_claim, read_node_accelerator
-from epp.kube.objects.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from epp.kube.objects.ocm import (
     OCM,
+    AdmissionCheck,
     ManagedClusterSet,
     ManagedClusterSetBinding,
+    MultiKueueCluster,
+    MultiKueueConfig,
     read_managed_cluster,
     read_placement_decision,
     read_score,

@@ -2,6 +2,7 @@
 """Objects in files and in a cluster, kept up to date in their last good versions."""
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds, ObjectKey
 from epp.kube.objects.files import ObjectFiles
 from epp.kube.objects.last_good import FileObjects, ObjectInEffect, ObjectVersions, Validator, no_faults, replaces
-from epp.kube.objects.limits import vetted
+from epp.kube.objects.limits import sanitized
 from epp.runtime.watch import changes
 
 _MOST_WARNINGS = 100
@@ -50,7 +51,7 @@ class ObjectSource:
         self._files = ObjectFiles(paths, setting)
         self._versions = ObjectVersions(grace_period, validate, kinds, setting)
         self._owner = owner
-        self._problems: frozenset[str] = frozenset() if previous is None else previous.told
+        self._problems: frozenset[str] = frozenset() if previous is None else previous.logged
 
     @property
     def inputs(self) -> InputState:
@@ -58,7 +59,7 @@ class ObjectSource:
         return self._versions.inputs
 
     @property
-    def told(self) -> frozenset[str]:
+    def logged(self) -> frozenset[str]:
         """Problems that have been logged."""
         return self._problems
 
@@ -173,7 +174,7 @@ def _taken(each: ObjectsOfKind, before: _Kind, validate: Validator) -> _Kind:
             continue
         if not isinstance(found, Object):
             continue
-        kept, issues = vetted(found)
+        kept, issues = sanitized(found)
         reason = "; ".join(validate(kept))
         if replaces(reason, earlier):
             key = ObjectKey(each.kind.group, each.kind.kind, found.metadata.namespace, found.name)
@@ -214,20 +215,9 @@ class FollowedObjects:
         self._validate = validate
         self._cluster = ClusterObjects()
 
-        def source(paths: Sequence[str], setting: str = "paths", previous: ObjectSource | None = None) -> ObjectSource:
-            return ObjectSource(
-                paths,
-                owner=owner,
-                setting=setting,
-                grace_period=grace_period,
-                kinds=kinds,
-                validate=validate,
-                previous=previous,
-            )
-
-        self._new_source = source
+        self._new_source = partial(ObjectSource, owner=owner, grace_period=grace_period, kinds=kinds, validate=validate)
         self._given = tuple(paths)
-        self._source = source(paths)
+        self._source = self._new_source(paths, setting="paths")
 
     @property
     def paths(self) -> Sequence[Path]:
@@ -249,7 +239,7 @@ class FollowedObjects:
 
         `setting` is the flag or parameter with the paths, for messages.
         """
-        self._source = self._new_source((*self._given, *paths), setting, self._source)
+        self._source = self._new_source((*self._given, *paths), setting=setting, previous=self._source)
 
     @property
     def inputs(self) -> InputState:

@@ -25,7 +25,7 @@ _PROTOCOLS = ("http", "kubernetes.io/h2c")
 _EXACT = "Exact"
 
 
-class LabelSelector(Part, frozen=True, kw_only=True):
+class PodSelector(Part, frozen=True, kw_only=True):
     """Labels that a pod must have."""
 
     match_labels: Mapping[str, str]
@@ -40,7 +40,7 @@ class TargetPort(Part, frozen=True, kw_only=True):
 class PoolSpec(Part, frozen=True, kw_only=True):
     """Pods of a pool, and their ports."""
 
-    selector: LabelSelector
+    selector: PodSelector
     target_ports: tuple[TargetPort, ...]
     """1 to 8, distinct."""
     app_protocol: str = "http"

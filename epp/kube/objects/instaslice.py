@@ -11,7 +11,7 @@ from epp.kube.objects.core import PodReference
 from epp.kube.objects.limits import DeviceMemory, Size, Start, memory_bytes
 
 
-class Placement(Part, frozen=True, kw_only=True):
+class SlotPlacement(Part, frozen=True, kw_only=True):
     """Memory slots of a GPU."""
 
     size: Size
@@ -63,7 +63,7 @@ class PodAllocationResult(Part, frozen=True, kw_only=True):
     """Slice allocated to a pod, generation 1."""
 
     allocation_status: AllocationStatus = AllocationStatus()
-    mig_placement: Placement | None = None
+    mig_placement: SlotPlacement | None = None
     gpu_uuid: str = msgspec.field(default="", name="gpuUUID")
     nodename: str = ""
 
@@ -101,7 +101,7 @@ class ClaimSpec(Part, frozen=True, kw_only=True):
 
     profile: str
     pod_ref: PodReference = PodReference()
-    mig_placement: Placement | None = None
+    mig_placement: SlotPlacement | None = None
     gpu_uuid: str = msgspec.field(default="", name="gpuUUID")
     nodename: str = ""
 

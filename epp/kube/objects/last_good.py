@@ -16,7 +16,7 @@ from epp.framework.second_look import UnsettledVersion, doubt, next_wait
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds, ObjectKey, Version, kinds_without_use, versions_in
 from epp.kube.objects.files import Reading, parse
-from epp.kube.objects.limits import Vetted, vetted
+from epp.kube.objects.limits import Sanitized, sanitized
 
 Validator = Callable[[Object], Iterable[str]]
 """Returns field, value and remedy of each invalid value of a decoded object."""
@@ -202,11 +202,11 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         return before.objects.miss(reason, now, parse_duration(self.grace_period))
 
 
-def _validated(version: Version, validate: Validator) -> tuple[Version, Vetted | None, str]:
+def _validated(version: Version, validate: Validator) -> tuple[Version, Sanitized | None, str]:
     """Return the version, its object without impossible values, and its invalid values as text."""
     if version.object is None:
         return version, None, version.reason
-    found = vetted(version.object)
+    found = sanitized(version.object)
     return version, found, "; ".join(validate(found.object))
 
 

@@ -153,7 +153,7 @@ Capacity: TypeAlias = Annotated[Fraction, CapacityLimit(_SIZE, most=2**46, above
 """Capacity of a device."""
 
 
-class Vetted(NamedTuple):
+class Sanitized(NamedTuple):
     """An object without its impossible values."""
 
     object: Object
@@ -181,7 +181,7 @@ class _Field(NamedTuple):
     """Replacement for an impossible value; NODEFAULT for a required field."""
 
 
-def vetted(each: Object) -> Vetted:
+def sanitized(each: Object) -> Sanitized:
     """Return the object without impossible values.
 
     Limits come from the types of its fields, `contradiction` finds values that exclude each other, and `faults` has the
@@ -193,7 +193,7 @@ def vetted(each: Object) -> Vetted:
     while (contradiction := found.contradiction()) is not None:
         sentence, found = contradiction
         issues.append(sentence)
-    return Vetted(found, tuple(issues[:_MOST_ISSUES])) if issues else Vetted(each)
+    return Sanitized(found, tuple(issues[:_MOST_ISSUES])) if issues else Sanitized(each)
 
 
 @lru_cache(maxsize=256)  # one entry for each type of struct

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores, clusters, cluster sets and placement decisions of Open Cluster Management."""
+"""Scores, clusters, cluster sets and placement decisions of Open Cluster Management, and clusters of MultiKueue."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from epp.framework.clusters import MOST_SCORE, ClusterTaint, TaintEffect
-from epp.kube.objects.base import ClusterObject, Condition, Object, Part, convert, quantity_of
+from epp.kube.objects.base import ClusterObject, Condition, Object, Part, condition_of, convert, quantity_of
 from epp.kube.objects.core import MatchExpression
 from epp.kube.objects.field_errors import Faults
 
@@ -19,6 +19,7 @@ _GROUP_NAME_LABEL = f"{OCM}/decision-group-name"
 _GROUP_INDEX_LABEL = f"{OCM}/decision-group-index"
 _MOST_ITEMS = 1000
 _EFFECTS = tuple(str(effect) for effect in TaintEffect)
+_SECRET_PREFIX = "multikueue-"  # noqa: S105  a name
 
 
 class LabelSelector(Part, frozen=True, kw_only=True):
@@ -69,7 +70,7 @@ class ManagedClusterSetBinding(Object, frozen=True, kw_only=True):
     cluster_set: str = msgspec.field(name="spec.clusterSet")
 
 
-class Decision(Part, frozen=True, kw_only=True):
+class ClusterDecision(Part, frozen=True, kw_only=True):
     """A chosen cluster."""
 
     cluster_name: str
@@ -83,7 +84,7 @@ class PlacementDecision(Object, frozen=True, kw_only=True):
     """`namespace/name`."""
     group: str = ""
     """Name of the decision group, or its index if it has no name."""
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[ClusterDecision, ...] = ()
     faults: tuple[str, ...] = ()
     """Field, value and remedy of each removed value."""
 
@@ -192,13 +193,13 @@ def read_placement_decision(document: object) -> PlacementDecision:
     name = labels.get(PLACEMENT_LABEL, "")
     if not name:
         raise ValueError(f"metadata.labels[{PLACEMENT_LABEL}] is missing: write the name of the placement")
-    decisions: list[Decision] = []
+    decisions: list[ClusterDecision] = []
     for index, each in enumerate(found.decisions):
         score = each.score
         if score is not None:
             score = faults.number(f"status.decisions[{index}].score", score, -1e12, 1e12)
         if each.cluster_name:  # empty if no cluster was found
-            decisions.append(Decision(cluster_name=each.cluster_name, score=score))
+            decisions.append(ClusterDecision(cluster_name=each.cluster_name, score=score))
     return PlacementDecision(
         metadata=found.metadata,
         placement=f"{found.metadata.namespace or 'default'}/{name}",
@@ -206,3 +207,45 @@ def read_placement_decision(document: object) -> PlacementDecision:
         decisions=tuple(decisions),
         faults=faults.found,
     )
+
+
+class _WithConditions(ClusterObject, frozen=True, kw_only=True):
+    conditions: tuple[Condition, ...] = msgspec.field(default=(), name="status.conditions")
+
+    @property
+    def active(self) -> bool | None:
+        """Whether the condition Active is True; None if it is unknown."""
+        found = condition_of(self.conditions, "Active")
+        return {"True": True, "False": False}.get(found.status) if found is not None else None
+
+
+class AdmissionCheck(_WithConditions, frozen=True, kw_only=True):
+    """A check that a workload passes before it is admitted, and the object with its parameters."""
+
+    parameters_kind: str = msgspec.field(default="", name="spec.parameters.kind")
+    parameters_name: str = msgspec.field(default="", name="spec.parameters.name")
+
+
+class MultiKueueConfig(ClusterObject, frozen=True, kw_only=True):
+    """The MultiKueueClusters of an admission check, by name."""
+
+    clusters: tuple[str, ...] = msgspec.field(default=(), name="spec.clusters")
+
+
+class MultiKueueCluster(_WithConditions, frozen=True, kw_only=True):
+    """A cluster of MultiKueue, described by a ClusterProfile or a Secret; before v1beta2 in the spec itself."""
+
+    profile: str = msgspec.field(default="", name="spec.clusterSource.clusterProfileRef.name")
+    location: str = msgspec.field(default="", name="spec.clusterSource.kubeConfig.location")
+    old_profile: str = msgspec.field(default="", name="spec.clusterProfileRef.name")
+    old_location: str = msgspec.field(default="", name="spec.kubeConfig.location")
+
+    @property
+    def cluster(self) -> str:
+        """Name of the cluster with its hub: that of its profile or secret, or else its own name."""
+        for profile, location in ((self.profile, self.location), (self.old_profile, self.old_location)):
+            if profile:
+                return profile
+            if location.startswith(_SECRET_PREFIX):
+                return location.removeprefix(_SECRET_PREFIX)
+        return self.name

@@ -212,8 +212,8 @@ class GpuFilter(Part, frozen=True, kw_only=True):
     params: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Placement(Part, frozen=True, kw_only=True):
-    """Placement of workloads on GPUs."""
+class GpuPlacement(Part, frozen=True, kw_only=True):
+    """GpuPlacement of workloads on GPUs."""
 
     mode: str = "NodeCompactGPULowLoad"
     allow_using_local_gpu: bool = msgspec.field(default=True, name="allowUsingLocalGPU")
@@ -223,4 +223,4 @@ class Placement(Part, frozen=True, kw_only=True):
 class SchedulingConfigTemplate(ClusterObject, frozen=True, kw_only=True):
     """Scheduling template of pools."""
 
-    placement: Placement = msgspec.field(default=Placement(), name="spec.placement")
+    placement: GpuPlacement = msgspec.field(default=GpuPlacement(), name="spec.placement")

@@ -210,7 +210,7 @@ class Poll:
         if _is_read_in_part(problem):
             return Condition(Contact.READ_IN_PART, why, remedy)
         if any(datum in _LOAD for extractor in self._feed.extractors for datum in extractor.writes):
-            why = f"{why}; its load is validated by the requests that it was sent"
+            why = f"{why}; its load is judged by the requests that it was sent"
             remedy = remedy or f"enable its metrics, or set path or port of {self._feed.source.name}"
         return Condition(Contact.NO_PAGE, why, remedy)
 

@@ -15,7 +15,7 @@ from epp.kube.objects.base import Object
 from epp.kube.objects.decode import decode_object, kinds_without_use
 from epp.kube.objects.followed import ClusterObjects
 from epp.kube.objects.last_good import FileObjects
-from epp.kube.objects.limits import vetted
+from epp.kube.objects.limits import sanitized
 
 OME, TF, DRA = "ome.io/v1beta1", "tensor-fusion.ai/v1", "resource.k8s.io/v1"
 GPUS_OF_FIRST = "spec.containers[0].resources.limits[nvidia.com/gpu]"
@@ -178,7 +178,7 @@ def test_file_says_what_it_leaves_out_and_keeps_the_rest_of_the_object(of, reaso
     assert held.issues == (reason,)
     assert held.sound
     assert held.object.metadata == decoded(of).metadata
-    assert vetted(held.object).issues == ()  # what is kept is possible
+    assert sanitized(held.object).issues == ()  # what is kept is possible
 
 
 @pytest.mark.parametrize(("of", "reason"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
@@ -196,14 +196,14 @@ def test_values_at_their_limits_are_kept():
         document("v1", "Node", status={"allocatable": {"cpu": "7910m", "gpu.intel.com/memory.max": "68719476736"}}),
         gpu(capacity={"vram": 0, "tflops": 0}, available={"vram": 0, "tflops": 0}),
     ):
-        assert vetted(decoded(of)) == (decoded(of), ())
+        assert sanitized(decoded(of)) == (decoded(of), ())
 
 
 def test_required_value_takes_its_entry_along():
     costs = {"A100": '{"device": "A100", "cost": "-40"}', "T4": '{"device": "T4", "cost": "10"}'}
     of = document("v1", "ConfigMap", data=costs)
     of["metadata"]["name"] = "accelerator-unit-costs"
-    found = vetted(decoded(of))
+    found = sanitized(decoded(of))
     assert list(found.object.costs) == ["T4"]
     assert found.issues == ("data.A100.cost is -40: write a price of 0 or more",)
 
@@ -252,9 +252,9 @@ PODS = st.lists(st.tuples(st.sampled_from("ab"), QUANTITIES), max_size=4).map(
 
 @given(st.one_of(CLASSES, GPUS, PODS))
 def test_no_vetted_object_has_a_negative_or_infinite_number_and_vetting_it_again_changes_nothing(of):
-    found = vetted(decoded(of))
+    found = sanitized(decoded(of))
     assert all(isfinite(number) and number >= 0 for number in numbers_in(found.object))
-    assert vetted(found.object) == (found.object, ())
+    assert sanitized(found.object) == (found.object, ())
     assert bool(found.issues) == (found.object != decoded(of))
 
 
