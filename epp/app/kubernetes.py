@@ -12,13 +12,12 @@ from epp.framework.clock import Clock
 from epp.framework.plugin_status import InputState
 from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
-from epp.kube.election import LeaderElection
-from epp.kube.event_writer import EventWriter, Subject
-from epp.kube.events import CONFIGURATION, ENDPOINTS, OBJECTS, POOL, Topic, message_of
-from epp.kube.lease import LeaseSettings
+from epp.kube.events import CONFIGURATION, ENDPOINTS, OBJECTS, POOL, EventWriter, Subject, Topic, message_of
+from epp.kube.leader_election import LeaderElection, LeaseSettings
 from epp.kube.objects.decode import decode_object
+from epp.kube.objects.inference import POOL_GROUP
 from epp.kube.readers import ClusterReaders, SharedObjects
-from epp.kube.resources import ACCELERATORS, CLUSTERS, OME_SERVICES, PODS, POOL_GROUP, pools
+from epp.kube.resources import ACCELERATORS, CLUSTERS, OME_SERVICES, PODS, pools
 from epp.kube.watched import Watched, WatchState
 from epp.pool.discovery import PodDiscovery, PodTarget, PoolName
 from epp.routing.director import Director

@@ -8,21 +8,19 @@ import msgspec
 
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.plugin_status import InputProblem
-from epp.kube.access import KubeApi
-from epp.kube.errors import ApiError
-from epp.kube.listing import ABSENT, list_objects
+from epp.kube.access import ApiError, KubeApi
+from epp.kube.collection import ABSENT, list_objects
 from epp.kube.object_set import Decode, Item
 from epp.kube.objects.base import Object, Part, convert
 from epp.kube.objects.core import Pod
 from epp.kube.objects.decode import decode_object
-from epp.kube.objects.inference import InferencePool, read_inference_pool
+from epp.kube.objects.inference import POOL_GROUP, InferencePool, read_inference_pool
 from epp.kube.resources import (
     LEGACY_OBJECTIVES,
     LEGACY_REWRITES,
     OBJECTIVES,
     PODS,
     POLICIES,
-    POOL_GROUP,
     REWRITES,
     Resource,
     pools,

@@ -17,7 +17,7 @@ from epp.cli.inputs import split_list
 from epp.cli.picker_flags import Serve
 from epp.config import LoadedConfig
 from epp.framework import ConfigurationError
-from epp.kube.lease import LeaseSettings
+from epp.kube.leader_election import LeaseSettings
 from epp.kube.objects.inference import POOL_GROUP
 from epp.pool.discovery import PodTarget, PoolName
 

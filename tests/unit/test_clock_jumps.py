@@ -34,8 +34,8 @@ USES_UTC = {
     "clusters/tagger.py",  # taints, which begin and end at times of day
     "pool/collectors/dynamic_scores/scorer.py",  # the range of a query
     "explain/recorder.py",  # of a record
-    "kube/event_writer.py",
-    "kube/lease.py",  # for people: who leads is decided by `now`
+    "kube/events.py",
+    "kube/leader_election.py",  # for people: who leads is decided by `now`
     "app/admin_routes.py",  # of requests that are only tried
     "app/picker.py",  # of scores on a page
     "plugins/clusters/taints.py",

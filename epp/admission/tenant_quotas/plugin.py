@@ -17,9 +17,9 @@ from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
 from epp.framework.limits import Count
 from epp.framework.plugin_status import InputState
 from epp.framework.quotas import Quota, QuotaSource
-from epp.kube.objects.by_kind import ObjectsByKind
 from epp.kube.objects.decode import Kinds, decode_object
 from epp.kube.objects.followed import Change, FollowedObjects
+from epp.kube.objects.last_good import ObjectsByKind
 from epp.kube.objects.tensor_fusion import GpuResourceQuota
 
 _KINDS: Kinds = frozenset({("tensor-fusion.ai", "GPUResourceQuota")})

@@ -11,7 +11,7 @@ import yaml
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.messages import hint_at
 from epp.framework.parameters import ParameterError, read_struct
-from epp.hardware.mig.possible import profile_fault
+from epp.hardware.mig.partition import profile_fault
 from epp.pool.discovery.targets import Target
 from epp.runtime.addresses import parse_host, parse_port
 from epp.runtime.followed_files import ParsedFile

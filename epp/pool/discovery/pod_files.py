@@ -17,9 +17,9 @@ from epp.framework.plugin_status import InputState
 from epp.framework.quantities import parse_duration
 from epp.kube.objects.base import Object
 from epp.kube.objects.core import Pod
-from epp.kube.objects.files.last_good import ObjectVersions
-from epp.kube.objects.files.source import ObjectSource
+from epp.kube.objects.followed import ObjectSource
 from epp.kube.objects.inference import POOL_GROUP, InferencePool
+from epp.kube.objects.last_good import ObjectVersions
 from epp.pool.discovery.pod_choice import Chosen, PodChoice, choose
 
 _KINDS = frozenset({("", "Pod"), ("", "Node"), (POOL_GROUP, "InferencePool")})
