@@ -11,7 +11,7 @@ from epp.framework import Floats, Mask
 from epp.framework.arrays import any_true
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
 from epp.plugins.endpoint_rates.learning import FREE, like_the_others, median
-from epp.plugins.endpoint_rates.table import StartingRates
+from epp.plugins.endpoint_rates.profiles import StartingRates
 
 Learned = tuple[Floats, NDArray[np.intp]]
 """Logarithms of ratios and numbers of samples, as `RateLearner.learned` returns them."""

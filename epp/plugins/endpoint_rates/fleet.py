@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from epp.framework import ACCELERATOR, AcceleratorTag, Endpoint, Records, Snapshot
 from epp.framework.accelerators.tag import BOOT_ID, POD_UID
-from epp.plugins.endpoint_rates.profile import plain_key
-from epp.plugins.endpoint_rates.table import Hardware, hardware_of
+from epp.plugins.endpoint_rates.profiles import Hardware, hardware_of, plain_key
 
 EMPTY = Hardware()
 _MOST_FORMER = 8

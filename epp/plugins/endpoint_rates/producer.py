@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes the speed of each endpoint: from profiles of its hardware at first, then learned from responses."""
+"""Publish the speed of each endpoint: from profiles of its hardware first, then learned from responses."""
 
 from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from epp.framework import (
     ACCELERATOR,
@@ -16,10 +18,12 @@ from epp.framework import (
     RUNNING,
     WAITING,
     Candidates,
+    Count,
     DataKey,
     Datum,
     Endpoint,
     EndpointObserver,
+    Parameters,
     PreRequest,
     Producer,
     Request,
@@ -34,11 +38,47 @@ from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
 from epp.framework.state_dumps import endpoint_state
 from epp.plugins.endpoint_rates.estimate import Starting, estimate
 from epp.plugins.endpoint_rates.fleet import RateFleet
-from epp.plugins.endpoint_rates.learning import RateLearner
-from epp.plugins.endpoint_rates.parameters import EndpointRatesParameters
-from epp.plugins.endpoint_rates.places import PlacesLearner
-from epp.plugins.endpoint_rates.profile import RateProfile, model_key
-from epp.plugins.endpoint_rates.table import Hardware, RateTable, StartingRates
+from epp.plugins.endpoint_rates.learning import PlacesLearner, RateLearner
+from epp.plugins.endpoint_rates.profiles import Hardware, RateProfile, RateTable, StartingRates, model_key
+
+
+class EndpointRatesParameters(Parameters, frozen=True):
+    """Profiles, and learning from responses."""
+
+    profile_path: str = ""
+    """Path of a YAML or JSON file with a list of profiles, as in `profiles`; read with the configuration."""
+    profiles: tuple[RateProfile, ...] = ()
+    """Profiles that precede those of the file."""
+    base_model: str = ""
+    """Model whose profiles are used for models without any, such as the base model of LoRA adapters."""
+    engine_label_key: str = "llm-d.ai/engine-type"
+    """Endpoint label with the name of the engine."""
+    default_engine: str = "vllm"
+    """Engine of endpoints without that label."""
+    learn: bool = True
+    """Learn from responses; false keeps the rates of the profiles."""
+    min_tokens: Count = 256
+    """Least uncached prompt tokens of a sample of the prefill rate: with fewer, other work takes most of the time."""
+    min_output_tokens: Annotated[int, Meta(ge=2)] = 16
+    """Least generated tokens of a sample of the time between two tokens."""
+    min_samples: Count = 5
+    """Least samples of an endpoint before its learned rate is used."""
+    window: Count = 31
+    """Number of the latest samples of an endpoint whose median is used."""
+    half_life: str = "10m"
+    """Time without new samples in which the learned rate loses half of its weight."""
+    prefix_match_info_producer_name: str = ""
+    """Name of the producer instance whose matches are read, if configured; empty for the default one."""
+
+    def __post_init__(self) -> None:
+        """Refuse a malformed or empty duration."""
+        try:
+            seconds = parse_duration(self.half_life)
+        except ValueError as error:
+            raise ValueError(f"halfLife: {error}") from error
+        if not 0.0 < seconds < inf:
+            raise ValueError(f"halfLife is {self.half_life!r}; it must be above 0")
+
 
 _OK = 200
 _EVENTS_WITHOUT_TOKEN = 2

@@ -7,8 +7,7 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.plugins.prefix_cache.int_table import IntTable
-from epp.plugins.prefix_cache.runs import NONE, Runs
+from epp.plugins.prefix_cache.runs import NONE, IntTable, Runs
 
 BYTES_PER_ENTRY = 64
 """Most memory of one block recorded for one slot.

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimates the part of a prompt that each endpoint has in its KV cache, from the prompts sent there before."""
+"""Produce the part of a prompt that each endpoint is expected to hold in its KV cache."""
 
 import sys
 from array import array
 from collections.abc import Sequence
 from math import isfinite
 from secrets import token_bytes
+from struct import iter_unpack
 from typing import Annotated, NamedTuple
 
 import numpy as np
+import xxhash
 from msgspec import Meta
 
 from epp.framework import (
@@ -33,8 +35,32 @@ from epp.framework.limits import Corrected, CountOrDefault
 from epp.framework.plugin_metrics import Distribution, Legacy, PluginMetric, Sample
 from epp.framework.request import BYTES_PER_TOKEN
 from epp.framework.state_dumps import endpoint_state
-from epp.plugins.prefix_cache.block_hashes import block_hashes, chain_seed
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
+
+
+def chain_seed(model: str, cache_salt: str) -> int:
+    """Return the seed of a prompt's chain: prompts with another model or salt share no block.
+
+    The model's hash seeds the salt's, so that no two pairs give the same bytes.
+    """
+    model_hash = xxhash.xxh3_64_intdigest(model.encode("utf-8", "surrogatepass"))
+    return xxhash.xxh3_64_intdigest(cache_salt.encode("utf-8", "surrogatepass"), seed=model_hash)
+
+
+def block_hashes(prompt: bytes, *, seed: int, block_tokens: int, max_blocks: int = sys.maxsize) -> "array[int]":
+    """Return one 64-bit xxHash (XXH3) for each block, in order; the last one may be shorter.
+
+    Equal hashes at a position mean equal prompts up to the end of that block.
+    """
+    size = block_tokens * BYTES_PER_TOKEN
+    end = min(len(prompt), max_blocks * size)
+    digest = xxhash.xxh3_64_intdigest
+    whole = end - end % size
+    hashes = [seed := digest(block, seed) for (block,) in iter_unpack(f"{size}s", memoryview(prompt)[:whole])]
+    if whole < end:
+        hashes.append(digest(prompt[whole:end], seed))
+    return array("Q", hashes)
+
 
 MIN_BLOCK_TOKENS = 64
 """Smaller blocks cost more time and memory than their finer matches are worth."""

@@ -12,7 +12,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.kube.objects.pool_import import read_pool_import
-from epp.plugins.clusters.placement import PlacementFilter
+from epp.plugins.clusters import PlacementFilter
 
 HEAD = {
     "apiVersion": "inference.networking.x-k8s.io/v1alpha1",

@@ -9,7 +9,7 @@ from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorKind, AcceleratorTag, Partition, Performance
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp_scorers.best_fit import BestFitScorer
+from epp_scorers.capability import BestFitScorer
 
 
 def test_ome_4_best_fit_without_a_bound_on_compute(scores, h100, a100, t4):

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorKind, AcceleratorTag, Cost, Partition, Sharing
-from epp_scorers.cheapest import CheapestScorer
+from epp_scorers.cost import CheapestScorer
 
 
 def priced(**cost):

@@ -13,7 +13,7 @@ from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.tenants import TENANT, Tenant
 from epp.framework.testing import candidates, endpoint_rates
-from epp_scorers.cost_per_request import CostPerRequestScorer
+from epp_scorers.cost import CostPerRequestScorer
 
 A10 = {"gpu": "A10", "indexes": [[128, 1024], [128, 4096]], "tputs": [[8, 0.2], [2, 0.1]]}
 A100 = {"gpu": "A100", "indexes": [[128, 1024], [128, 4096]], "tputs": [[20, 5], [8, 2]]}

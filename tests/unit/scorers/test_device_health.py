@@ -2,7 +2,7 @@
 """Health and taints of devices."""
 
 from epp.framework.accelerators.tag import NO_TAG, PHASE, AcceleratorTag, Device
-from epp_scorers.device_health import DeviceHealthScorer
+from epp_scorers.device_state import DeviceHealthScorer
 
 
 def devices(*states):

@@ -10,7 +10,7 @@ from epp.framework import ConfigurationError, Request
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, Partition, Sharing
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp_scorers.gpu_neighbour import GpuNeighbourScorer
+from epp_scorers.gpu_packing import GpuNeighbourScorer
 
 
 def part_of(gpu, kind=Sharing.MIG, cluster=""):

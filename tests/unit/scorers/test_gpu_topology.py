@@ -12,7 +12,7 @@ from epp.framework.accelerators.sites import CLIQUE, COMPUTE_DOMAIN
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, DeviceLink
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp_scorers.gpu_topology import GpuTopologyScorer
+from epp_scorers.topology import GpuTopologyScorer
 
 
 def gpu(name, node="a", *, links=(), cluster="", attributes=None, **device):

@@ -7,7 +7,7 @@ import pytest
 
 from epp.framework import ConfigurationError, Request
 from epp.framework.testing import candidates
-from epp_scorers.load_aware import LoadAwareParameters, LoadAwareScorer
+from epp_scorers.load import LoadAwareParameters, LoadAwareScorer
 
 
 def test_empty_queue_gets_half_and_a_full_one_nothing():

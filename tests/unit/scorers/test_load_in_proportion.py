@@ -11,11 +11,13 @@ from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Partition, Pe
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, WAITING
 from epp.framework.testing import candidates, endpoint_rates
-from epp_scorers.active_request import ActiveRequestScorer
-from epp_scorers.load_aware import LoadAwareScorer
-from epp_scorers.queue import QueueScorer
-from epp_scorers.running_requests import RunningRequestsSizeScorer
-from epp_scorers.token_load import TokenLoadScorer
+from epp_scorers.load import (
+    ActiveRequestScorer,
+    LoadAwareScorer,
+    QueueScorer,
+    RunningRequestsSizeScorer,
+    TokenLoadScorer,
+)
 
 H100, T4 = (AcceleratorTag(count=1, performance=Performance(fp16=tflops)) for tflops in (1950, 65))
 """30 to 1."""

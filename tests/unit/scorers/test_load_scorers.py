@@ -8,10 +8,13 @@ import pytest
 
 from epp.framework import ConfigurationError, Request
 from epp.framework.testing import candidates
-from epp_scorers.active_request import ActiveRequestParameters, ActiveRequestScorer
-from epp_scorers.kv_cache_utilization import KvCacheUtilizationScorer
-from epp_scorers.queue import QueueScorer
-from epp_scorers.running_requests import RunningRequestsSizeScorer
+from epp_scorers.load import (
+    ActiveRequestParameters,
+    ActiveRequestScorer,
+    KvCacheUtilizationScorer,
+    QueueScorer,
+    RunningRequestsSizeScorer,
+)
 
 REQUEST = Request("r")
 

@@ -7,7 +7,7 @@ import pytest
 from epp.framework import ConfigurationError
 from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorKind, AcceleratorTag, Partition
-from epp_scorers.most_capable import MostCapableScorer
+from epp_scorers.capability import MostCapableScorer
 
 
 def test_ome_4_most_capable_weighs_memory_bandwidth_and_compute(scores, h100, a100, t4):

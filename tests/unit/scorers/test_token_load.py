@@ -8,7 +8,7 @@ from epp.framework import PrefixMatch, PromptTokens, Request, RequestBody
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.framework.testing import candidates
-from epp_scorers.token_load import TokenLoadParameters, TokenLoadScorer
+from epp_scorers.load import TokenLoadParameters, TokenLoadScorer
 
 SCORER = TokenLoadScorer(TokenLoadParameters(queue_threshold_tokens=1000))
 

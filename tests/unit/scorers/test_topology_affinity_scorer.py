@@ -9,7 +9,7 @@ from epp.framework.accelerators.tag import AcceleratorTag, Device
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR, TOPOLOGY
 from epp.framework.testing import candidates
-from epp_scorers.topology_affinity import TopologyAffinityScorer
+from epp_scorers.topology import TopologyAffinityScorer
 
 POOL = candidates(
     records={

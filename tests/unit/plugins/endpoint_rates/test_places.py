@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.plugins.endpoint_rates.places import PlacesLearner
+from epp.plugins.endpoint_rates.learning import PlacesLearner
 
 _TIMES = count(1.0)
 

@@ -9,9 +9,8 @@ import xxhash
 
 from epp.framework import Headers, RequestBody
 from epp.framework.errors import MalformedBodyError
-from epp.plugins.parsers.passthrough import PassthroughParser
-from epp.plugins.parsers.sglanghttp import SGLangHTTPParser
-from epp.plugins.parsers.vllmhttp import VLLMHTTPParser
+from epp.plugins.parsers.generate import SGLangHTTPParser, VLLMHTTPParser
+from epp.plugins.parsers.json_parser import PassthroughParser
 
 VLLM = "inference/v1/generate"
 SGLANG = "/generate"

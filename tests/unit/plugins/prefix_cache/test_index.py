@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from epp.plugins.prefix_cache import index as index_module
-from epp.plugins.prefix_cache.block_hashes import block_hashes, chain_seed
 from epp.plugins.prefix_cache.index import PrefixIndex
+from epp.plugins.prefix_cache.producer import block_hashes, chain_seed
 from epp.plugins.prefix_cache.runs import NONE
 
 SLOTS = 4

@@ -4,7 +4,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.plugins.prefix_cache.int_table import IntTable
+from epp.plugins.prefix_cache.runs import IntTable
 
 KEYS = st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 300), st.integers(0, 40).map(lambda n: n << 8))
 VALUES = st.integers(-(2**31), 2**31 - 1)

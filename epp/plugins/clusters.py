@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters by the cluster of an endpoint: the choice of a Placement, and taints."""
+
+import re
+from typing import Any, Literal
+
+import numpy as np
+
+from epp.framework import Candidates, Filter, FilterParameters, Floats, Mask, Request
+from epp.framework.arrays import all_true, any_true
+from epp.framework.cluster_arrays import status_mask, status_numbers
+from epp.framework.cluster_taints import ClusterToleration, counts_from
+from epp.framework.clusters import CLUSTER, POOL_IMPORT, ClusterStatus, TaintEffect
+from epp.framework.drops import DropCause
+from epp.framework.errors import NoClustersError
+from epp.framework.sessions import SessionAffinity, SessionAffinityParameters
+
+_OBJECT = re.compile(r"[^/\s]+/[^/\s]+")
+
+
+class PlacementFilterParameters(FilterParameters, frozen=True):
+    """The placement or import, and how an empty one is treated."""
+
+    placement: str = ""
+    """`namespace/name` of a Placement."""
+    pool_import: str = ""
+    """`namespace/name` of an InferencePoolImport, in place of a placement: the clusters that export the pool, and the
+    local one."""
+    on_empty: Literal["FailClosed", "FailOpen"] = "FailClosed"
+    """How to treat a placement that chose no cluster, or is not known: `FailClosed` refuses requests with 503,
+    `FailOpen` keeps all endpoints."""
+
+    def __post_init__(self) -> None:
+        """Refuse none of the two, and both; raises ValueError."""
+        if bool(self.placement) == bool(self.pool_import):
+            raise ValueError("write either placement or poolImport, with the namespace/name of the object")
+        for name, value in (("placement", self.placement), ("poolImport", self.pool_import)):
+            if value and not _OBJECT.fullmatch(value):
+                raise ValueError(f"{name} is {value!r}: write namespace/name")
+
+
+class PlacementFilter(Filter[PlacementFilterParameters]):
+    """Keeps an endpoint if the placement chose its cluster, by all its PlacementDecision objects together.
+
+    With `poolImport`, keeps it if its cluster exports the pool, or is the local one.
+
+    A cluster that leaves the placement gets no new requests; those in flight end there, and sessions and prefixes that
+    it holds do not draw requests to it. If the placement chose clusters, but none with an endpoint that is left, the
+    request is refused with 503.
+    """
+
+    plugin_type = "placement-filter"
+    drops = DropCause.AVAILABILITY
+    drop_means = "is in a cluster that was not chosen"
+    reads = (CLUSTER,)
+
+    def setup(self) -> None:
+        imported = self.parameters.pool_import
+        self._name = f"{POOL_IMPORT}/{imported}" if imported else self.parameters.placement
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+        chosen = status_mask(candidates, self._is_chosen)
+        if any_true(chosen):
+            return chosen
+        name = self._name
+        if any_true(candidates.snapshot.records(CLUSTER).derive_mask(self._has_decision)[candidates.snapshot.slots]):
+            problem = f"placement {name} chose no cluster of an endpoint that is left"
+        elif self.parameters.on_empty == "FailOpen":
+            return np.ones(len(candidates), dtype=np.bool_)
+        else:
+            problem = f"placement {name} chose no cluster, or is not known"
+        if self.parameters.fallback_on_empty:
+            return chosen
+        raise NoClustersError(problem)
+
+    def _is_chosen(self, status: ClusterStatus) -> bool:
+        found = status.placements.get(self._name)
+        return found is not None and found.chosen
+
+    def _has_decision(self, status: ClusterStatus) -> bool:
+        found = status.placements.get(self._name)
+        return found is not None and found.any_chosen
+
+
+class TaintFilterParameters(SessionAffinityParameters, frozen=True):
+    """Tolerations, and the sessions that stay: a struct cannot derive from the parameters of filters as well."""
+
+    strategy: Literal["encoded_endpoint_header", "session_id"] = "session_id"
+    """Recognition of sessions: `session_id`, by their id; `encoded_endpoint_header`, by the token in the response
+    header of the request before."""
+    tolerations: tuple[ClusterToleration, ...] = ()
+    """Taints that do not count."""
+    fallback_on_empty: bool = False
+    """Skip the filter where it would drop all candidates, instead of refusing the request."""
+
+
+class TaintFilter(SessionAffinity[TaintFilterParameters], Filter[Any]):
+    """Drops an endpoint if its cluster has a taint of effect `NoSelect`, or `NoSelectIfNew`.
+
+    With `NoSelectIfNew`, an endpoint that served the request's session last is kept. Requests in
+    flight end where they are. If no endpoint is left, the request is refused with 503.
+    """
+
+    plugin_type = "taint-filter"
+    drops = DropCause.AVAILABILITY
+    drop_means = "is in a cluster with a taint that is not tolerated"
+
+    def setup(self) -> None:
+        super().setup()
+        self.reads = (CLUSTER, *self.reads)
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        now = self.clock.utc()
+        kept = self._from(candidates, TaintEffect.NO_SELECT) > now
+        for_new = self._from(candidates, TaintEffect.NO_SELECT_IF_NEW) > now
+        if not all_true(for_new):
+            kept &= for_new | self.bound(request, candidates)
+        if not any_true(kept) and not self.parameters.fallback_on_empty:
+            raise NoClustersError("all clusters of the endpoints that are left have taints")
+        return kept
+
+    def _from(self, candidates: Candidates, effect: TaintEffect) -> Floats:
+        """Return from what time on a taint of that effect counts."""
+        return status_numbers(candidates, self._counts_from, effect)
+
+    def _counts_from(self, status: ClusterStatus, effect: TaintEffect) -> float:
+        return counts_from(status, effect, self.parameters.tolerations)
