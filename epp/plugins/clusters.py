@@ -27,11 +27,11 @@ class PlacementFilterParameters(FilterParameters, frozen=True):
     """`namespace/name` of an InferencePoolImport, in place of a placement: the clusters that export the pool, and the
     local one."""
     on_empty: Literal["FailClosed", "FailOpen"] = "FailClosed"
-    """How to treat a placement that chose no cluster, or is not known: `FailClosed` refuses requests with 503,
+    """How to treat a placement that chose no cluster or is unknown: `FailClosed` refuses requests with 503,
     `FailOpen` keeps all endpoints."""
 
     def __post_init__(self) -> None:
-        """Refuse none of the two, and both; raises ValueError."""
+        """Require exactly one of placement and poolImport; raises ValueError."""
         if bool(self.placement) == bool(self.pool_import):
             raise ValueError("write either placement or poolImport, with the namespace/name of the object")
         for name, value in (("placement", self.placement), ("poolImport", self.pool_import)):
@@ -42,11 +42,9 @@ class PlacementFilterParameters(FilterParameters, frozen=True):
 class PlacementFilter(Filter[PlacementFilterParameters]):
     """Keeps an endpoint if the placement chose its cluster, by all its PlacementDecision objects together.
 
-    With `poolImport`, keeps it if its cluster exports the pool, or is the local one.
-
-    A cluster that leaves the placement gets no new requests; those in flight end there, and sessions and prefixes that
-    it holds do not draw requests to it. If the placement chose clusters, but none with an endpoint that is left, the
-    request is refused with 503.
+    With `poolImport`, keeps it if its cluster exports the pool, or is the local one. A cluster that leaves the
+    placement gets no new requests, even for its sessions and cached prefixes; requests in flight finish there. If the
+    placement chose clusters, but no remaining endpoint is in one of them, the request is refused with 503.
     """
 
     plugin_type = "placement-filter"
@@ -83,22 +81,22 @@ class PlacementFilter(Filter[PlacementFilterParameters]):
 
 
 class TaintFilterParameters(SessionAffinityParameters, frozen=True):
-    """Tolerations, and the sessions that stay: a struct cannot derive from the parameters of filters as well."""
+    """Tolerations, and the recognition of sessions."""
 
     strategy: Literal["encoded_endpoint_header", "session_id"] = "session_id"
-    """Recognition of sessions: `session_id`, by their id; `encoded_endpoint_header`, by the token in the response
-    header of the request before."""
+    """How sessions are recognised: `session_id`, by their id; `encoded_endpoint_header`, by the token in the header of
+    the previous response."""
     tolerations: tuple[ClusterToleration, ...] = ()
-    """Taints that do not count."""
+    """Taints to ignore."""
     fallback_on_empty: bool = False
-    """Skip the filter where it would drop all candidates, instead of refusing the request."""
+    """Skip the filter if it would drop all candidates, instead of refusing the request."""
 
 
 class TaintFilter(SessionAffinity[TaintFilterParameters], Filter[Any]):
     """Drops an endpoint if its cluster has a taint of effect `NoSelect`, or `NoSelectIfNew`.
 
-    With `NoSelectIfNew`, an endpoint that served the request's session last is kept. Requests in
-    flight end where they are. If no endpoint is left, the request is refused with 503.
+    With `NoSelectIfNew`, the endpoint that served the request's session last is kept. Requests in flight finish there.
+    If no endpoint is left, the request is refused with 503.
     """
 
     plugin_type = "taint-filter"
@@ -120,7 +118,7 @@ class TaintFilter(SessionAffinity[TaintFilterParameters], Filter[Any]):
         return kept
 
     def _from(self, candidates: Candidates, effect: TaintEffect) -> Floats:
-        """Return from what time on a taint of that effect counts."""
+        """Return the time from which a taint of that effect counts, in seconds since 1970 (UTC)."""
         return status_numbers(candidates, self._counts_from, effect)
 
     def _counts_from(self, status: ClusterStatus, effect: TaintEffect) -> float:

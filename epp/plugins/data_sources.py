@@ -14,13 +14,13 @@ _NODE = ObjectKind("", "Node")
 
 
 class EndpointNotificationSource(EndpointNotifications):
-    """The source of taggers in a configuration: each endpoint, when it joins the pool or changes."""
+    """Gives taggers each endpoint that joins the pool or changes."""
 
     plugin_type = "endpoint-notification-source"
 
 
 class TopologyParameters(Parameters, frozen=True):
-    """Names of the labels that hold the place of an endpoint."""
+    """Names of the labels that hold the location of an endpoint."""
 
     hostname: NameOrDefault = "kubernetes.io/hostname"
     """Label with the name of the machine."""
@@ -31,16 +31,14 @@ class TopologyParameters(Parameters, frozen=True):
     region: NameOrDefault = "topology.kubernetes.io/region"
     """Label with the name of the region."""
     local_cluster: str = ""
-    """Name of the cluster of endpoints for which discovery names none; by default theirs is unknown."""
+    """Cluster of endpoints for which discovery reports no cluster; by default it is unknown."""
 
 
 class TopologyExtractor(Tagger[TopologyParameters], ObjectReader[TopologyParameters]):
-    """Reads host, rack, zone and region of an endpoint from its labels; a place without a label is unknown.
+    """Reads host, rack, zone and region of an endpoint from its labels; a level without a label is unknown.
 
-    The cluster is the one that discovery names, or `localCluster`.
-
-    In a cluster, it takes the label of the node where the endpoint has none: pods rarely have these labels. Without the
-    right to list nodes, only the labels of endpoints count.
+    The cluster is the one that discovery reports, or `localCluster`. In Kubernetes, a label that the pod lacks is read
+    from its node, because pods rarely have these labels. Without the right to list nodes, only labels of pods count.
     """
 
     plugin_type = "topology-extractor"
@@ -89,7 +87,7 @@ _GROUP = re.compile(r"[a-z0-9.-]{0,253}")
 
 
 class KubernetesNotificationParameters(Parameters, frozen=True):
-    """Group, version and kind, as `apiVersion: group/version` and `kind` of an object name them."""
+    """Group, version and kind of the objects, as in their `apiVersion` and `kind`."""
 
     version: Name
     """Version of the group, such as v1."""
@@ -99,7 +97,7 @@ class KubernetesNotificationParameters(Parameters, frozen=True):
     """API group, such as apps; empty for the core group of pods and nodes."""
 
     def __post_init__(self) -> None:
-        """Check that they may be names; raises ValueError."""
+        """Check the syntax of the names; raises ValueError."""
         for name, pattern, example in (("version", _VERSION, "v1"), ("kind", _KIND, "Node"), ("group", _GROUP, "apps")):
             value = getattr(self, name)
             if not pattern.fullmatch(value):
@@ -107,11 +105,11 @@ class KubernetesNotificationParameters(Parameters, frozen=True):
 
 
 class KubernetesNotificationSource(ObjectNotifications[KubernetesNotificationParameters]):
-    """The source of the objects of one kind, for extractors that read objects.
+    """Watches the objects of one kind, for extractors that read objects.
 
-    For kinds that have namespaces, objects are those in the namespace of the pool (InstaSlice's: in all, where that is
-    allowed). The kind is optional: its objects are read from the moment when it is installed and may be listed and
-    watched. Where the endpoints are not the pods of a cluster, the source has no effect.
+    Objects of a kind with namespaces are read in the namespace of the pool; those of InstaSlice in all namespaces, if
+    the picker has the right. A kind that is missing is watched once it is installed and the picker may list and watch
+    it. Without a Kubernetes cluster, the source has no effect.
     """
 
     plugin_type = "k8s-notification-source"

@@ -45,8 +45,8 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
     """Refuses requests of negative priority with probability `min(saturation^power * k, 1)`.
 
     The saturation is the mean over the candidates of `max(waiting / queueDepthThreshold, kv / kvCacheUtilThreshold)`.
-    If one of the numbers is unknown, the other counts; candidates without either are left out. Without any metrics all
-    requests are admitted.
+    If one value is unknown, the other counts; candidates with neither are left out. Without any metrics, all requests
+    are admitted.
     """
 
     plugin_type = "probabilistic-admitter"
@@ -162,7 +162,7 @@ class AttributeReporterParameters(Parameters, frozen=True):
     """Exactly one entry; for several values, declare several plugins."""
 
     def __post_init__(self) -> None:
-        """Refuse none and several."""
+        """Require exactly one attribute."""
         if len(self.attributes) != 1:
             raise ValueError(f"attributes has {len(self.attributes)} entries; it must have exactly one")
 

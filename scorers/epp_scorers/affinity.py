@@ -21,7 +21,7 @@ class LoraAffinityScorer(Scorer):
 
     plugin_type = "lora-affinity-scorer"
     category = Category.AFFINITY
-    zero_means = "neither has the adapter nor a free slot for it"
+    zero_means = "has neither the adapter nor a free slot for it"
     reads = (LORA,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
@@ -46,9 +46,9 @@ def _score(state: LoraState, adapter: str) -> float:
 class SessionAffinityScorer(Scorer[SessionAffinityParameters], SessionAffinity[SessionAffinityParameters]):
     """1 for the endpoint that served the request's session last, 0 for all others.
 
-    With tokens, the response header is the base64 of `namespace/name` of the endpoint that served: a fallback's, if it
-    was one. With session ids, a session belongs to the endpoint chosen last; the response gets no header. A malformed
-    token counts as none. Each instance of this scorer and of `session-affinity-filter` has its own memory.
+    With tokens, the response header is the base64 of `namespace/name` of the endpoint that served the request, which
+    may be a fallback. With session ids, a session belongs to the endpoint chosen last, and the response gets no header.
+    A malformed token is ignored. Each instance of this scorer and of `session-affinity-filter` has its own memory.
     """
 
     plugin_type = "session-affinity-scorer"
@@ -69,10 +69,7 @@ class HeaderLabelAffinityParameters(Parameters, frozen=True):
 
 
 class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):
-    """1 where the label equals the header's value, else 0.
-
-    0 for all if the header is missing or empty.
-    """
+    """1 if the label equals the header's value, else 0; 0 for all if the header is missing or empty."""
 
     plugin_type = "header-label-affinity-scorer"
     category = Category.AFFINITY

@@ -46,7 +46,7 @@ class BestFitParameters(Parameters, frozen=True):
     """Weight of the compute term `C`."""
 
     def __post_init__(self) -> None:
-        """Refuse weights that are all 0, and memory that is not a size."""
+        """Refuse weights that are all 0, and check the amount of memory."""
         require_weights({"memoryWeight": self.memory_weight, "computeWeight": self.compute_weight})
         read_memory("minMemory", self.min_memory)
 
@@ -66,7 +66,7 @@ class BestFitScorer(Scorer[BestFitParameters]):
 
     plugin_type = "best-fit-scorer"
     category = Category.AFFINITY
-    zero_means = "has too little memory, no accelerator, or nothing known of it"
+    zero_means = "has too little memory, no accelerator, or an unknown one"
     reads = (ACCELERATOR,)
 
     def setup(self) -> None:

@@ -32,30 +32,29 @@ from epp.framework.sessions import Bindings, SessionIds
 
 
 class LocalClusterParameters(Parameters, frozen=True):
-    """The local cluster, and until when it is preferred."""
+    """The local cluster, and limits of its preference."""
 
     local_cluster: str = ""
-    """Name of the local cluster; empty for that of the `cluster-data-source`, and without one for the endpoints that
-    name no cluster."""
+    """Name of the local cluster; empty for the one of the `cluster-data-source`, or without it, for endpoints without a
+    cluster name."""
     score: str = ""
     """`resourceName/scoreName` of the score of the local cluster to compare with `minScore`; empty for none."""
     min_score: Annotated[float, Meta(ge=-MOST_SCORE, le=MOST_SCORE)] = 0.0
-    """Score, -100..100, below which the local cluster is not preferred. A score that is missing is not below."""
+    """Score, -100..100, below which the local cluster is not preferred. A missing score is not below."""
     max_waiting: Threshold | None = None
-    """Mean of the requests in the engines' queues of the local cluster above which it is not preferred; left out for
-    no limit."""
+    """Mean length of the engines' queues in the local cluster above which it is not preferred; no limit if left out."""
 
 
 class LocalClusterScorer(Scorer[LocalClusterParameters]):
     """1 for endpoints in the local cluster, 0 for all others; 0 for all while the local cluster is not preferred.
 
-    It is not preferred while its score is below `minScore`, or more requests are waiting than `maxWaiting` at its
-    endpoints, on average over those that are candidates.
+    It is not preferred while its score is below `minScore`, or the mean number of waiting requests at its candidates is
+    above `maxWaiting`.
     """
 
     plugin_type = "local-cluster-scorer"
     category = Category.AFFINITY
-    zero_means = "is not in the local cluster, or that is not preferred now"
+    zero_means = "is not in the local cluster, or that cluster is not preferred now"
 
     def setup(self) -> None:
         self._clusters = ClusterIndex()
@@ -94,14 +93,14 @@ class TaintParameters(Parameters, frozen=True):
     """Tolerations."""
 
     tolerations: tuple[ClusterToleration, ...] = ()
-    """Taints that do not count."""
+    """Taints to ignore."""
 
 
 class TaintScorer(Scorer[TaintParameters]):
     """0 for endpoints in a cluster with a taint of effect `PreferNoSelect`, 1 for all others.
 
-    0 as well for those in a cluster that multi-cluster queueing (MultiKueue) reports as not active. Taints of the other
-    effects are left to `taint-filter`.
+    Endpoints in a cluster that multi-cluster queueing (MultiKueue) reports as inactive also get 0. `taint-filter`
+    handles taints of other effects.
     """
 
     plugin_type = "taint-scorer"
@@ -123,14 +122,14 @@ def _is_inactive(status: ClusterStatus) -> bool:
 
 _MOST_CLUSTERS = 1024
 _LEAST = 1e-3
-"""Requests below which a cluster counts as having been given none."""
+"""Decayed requests below which a cluster counts as idle."""
 
 
 class BalanceParameters(Parameters, frozen=True):
-    """Memory of the count, and its measure."""
+    """Half-life and scale of the count."""
 
     half_life: str = "1m"
-    """Time after which a request counts half."""
+    """Half-life of a request in the count."""
     normalize_by: Literal["", "endpoints"] = ""
     """`endpoints`: divide the count of a cluster by the number of its endpoints. Empty: do not divide."""
 
@@ -145,22 +144,22 @@ class BalanceParameters(Parameters, frozen=True):
 
 
 class BalanceScorer(Scorer[BalanceParameters], PreRequest[BalanceParameters]):
-    """`1 - count / max`, where `count` is the number of requests sent to the endpoint's cluster of late.
+    """`1 - count / max`, where `count` is the decayed number of requests sent to the endpoint's cluster.
 
     `max` is the highest count among the candidates' clusters; without any requests, all get 1. A request counts half
-    after `halfLife`. This is Balance of Open Cluster Management, with requests in place of decisions, and not rounded.
+    after `halfLife`. This is Balance of Open Cluster Management for requests instead of decisions, without rounding.
     """
 
     plugin_type = "balance-scorer"
     category = Category.DISTRIBUTION
-    zero_means = "is in the cluster that got the most requests of late"
+    zero_means = "is in the cluster with the most recent requests"
     may_read = (CLUSTER,)
 
     def setup(self) -> None:
         self._half_life = parse_duration(self.parameters.half_life)
         self._clusters = ClusterIndex()
         self._given: dict[str, tuple[float, float]] = {}
-        """Count of each cluster, and when it was that."""
+        """Count of each cluster, and its time."""
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
         clusters = self._clusters.of(candidates.snapshot)
@@ -175,7 +174,7 @@ class BalanceScorer(Scorer[BalanceParameters], PreRequest[BalanceParameters]):
         count = self._left(name, now) + 1.0
         self._given.pop(name, None)
         self._given[name] = count, now
-        if len(self._given) > _MOST_CLUSTERS:  # former ones
+        if len(self._given) > _MOST_CLUSTERS:  # a cluster that may be gone
             del self._given[next(iter(self._given))]
 
     def _counts(self, clusters: Clusters, candidates: Candidates) -> Floats:
@@ -193,13 +192,13 @@ class BalanceScorer(Scorer[BalanceParameters], PreRequest[BalanceParameters]):
 
 
 class SteadyParameters(Parameters, frozen=True):
-    """Recognition of what a cluster served before."""
+    """Recognition of requests that a cluster served before."""
 
     session_id_config: SessionIds = msgspec.field(default_factory=SessionIds)
     """Sources of the session id, and how long sessions are remembered."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance to read prefix matches from; empty for the default one. Without a producer,
-    sessions alone count."""
+    only sessions count."""
     min_prefix_share: PositiveShare = 0.5
     """Least share of the prompt, 0..1, that an endpoint must hold for its cluster to count as having served it."""
 
@@ -207,9 +206,9 @@ class SteadyParameters(Parameters, frozen=True):
 class SteadyScorer(Scorer[SteadyParameters], PreRequest[SteadyParameters]):
     """1 for endpoints in the cluster that served the request's session last, 0 for all others.
 
-    For a request without a session, or of an unknown one: 1 for endpoints in the clusters where an endpoint holds most
-    of the prompt's blocks, if these are at least `minPrefixShare` of them; else 0 for all. This is Steady of Open
-    Cluster Management, for each session by itself.
+    For a request without a known session: 1 for endpoints in the clusters where an endpoint holds the largest share of
+    the prompt's blocks, if that share is at least `minPrefixShare`; else 0 for all. This is Steady of Open Cluster
+    Management, applied to each session.
     """
 
     plugin_type = "steady-scorer"

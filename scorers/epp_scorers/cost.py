@@ -54,14 +54,13 @@ class CheapestScorer(Scorer[CheapestParameters]):
     """1 for the lowest price, `lowest / price` for the others.
 
     Prices of different kinds are never compared: if any candidate has an hourly price, only those count, else prices
-    per million tokens, else cost tiers, with low as 1, medium as 2, high as 3 and any other as 2. An endpoint without a
-    price of that kind, or on CPUs, gets 0; without any price, all do. If the lowest price is 0, it gets 1 and any other
-    0.
+    per million tokens, else cost tiers: low is 1, medium 2, high 3 and any other 2. An endpoint without a price of that
+    kind, or on CPUs, gets 0; without any price, all get 0. A price of 0 gets 1, and then any other price gets 0.
     """
 
     plugin_type = "cheapest-scorer"
     category = Category.AFFINITY
-    zero_means = "has no known price, or another one is free of charge"
+    zero_means = "has no known price, or another endpoint is free of charge"
     reads = (ACCELERATOR,)
     without_prices = "all endpoints get 0, which is no preference"
 
@@ -109,18 +108,18 @@ class CostPerRequestParameters(Parameters, frozen=True):
     expected_output_tokens: Natural = 256
     """Output tokens to assume, or the request's own limit if that is lower."""
     batch_size: Natural = 32
-    """Requests assumed to share an endpoint's decoding, where no profile applies; 0 for those that are there now, this
-    one included: an endpoint that works anyhow then costs less than one that idles."""
+    """Batch size assumed for decoding if no profile applies; 0 for the endpoint's current batch plus this request, so
+    that a busy endpoint costs less than an idle one."""
     spot_preference: SpotPreference = "auto"
     """Use of the spot price: on spot nodes only (`auto`), wherever one is known (`always`), or not at all (`never`)."""
     applies_to: Literal["in-time", "late", "all"] = "in-time"
-    """Requests to score: those that a `slo-fit-filter` expects no endpoint to serve within their latency limits
-    (`late`), the others (`in-time`), or `all`."""
+    """Requests to score: requests that no endpoint can serve within the latency limits, by the estimate of a
+    `slo-fit-filter` (`late`); all others (`in-time`); or `all`."""
     cost_basis: CostBasis = "memory"
     """Share of the device's price that a slice pays: its share of the memory, or of the compute."""
     qos_price_weights: Mapping[Qos, NonNegative] = msgspec.field(default_factory=dict)
-    """How much the cost counts for requests of a tenant of that quality of service (`qos` of the plugin `tenants`), as
-    if the weight of this scorer were so many times as large; 1 for those that are left out."""
+    """Factors of this scorer's weight by the tenant's quality of service (`qos` of the plugin `tenants`); 1 if left
+    out."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance to read prefix matches from; empty for the default one."""
 
@@ -132,12 +131,11 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
     such a profile they are `1 / (uncached tokens / prefill rate + output tokens * (alpha / batchSize + beta))` if an
     `endpoint-rates-producer` is configured, else the median of the candidates, so that without any profile the price
     alone decides. The price is the accelerator's, else the profile's, else the median of the candidates; without any
-    price, all get 1. An endpoint whose profile gives 0 requests per second gets 0. For requests that `appliesTo` leaves
-    out, all get 1: by default for those that a `slo-fit-filter` expects no endpoint to serve within their latency
-    limits. With a fixed `batchSize`, as where all batches are full, the cost of such a request tells the endpoints
-    that are good at it from those that it keeps from other work.
+    price, all get 1. An endpoint whose profile gives 0 requests per second gets 0. For requests that `appliesTo`
+    excludes, all get 1; by default, these are requests that no endpoint can serve within the latency limits. A fixed
+    `batchSize` compares endpoints as if all batches were full.
 
-    With a weight `w` of `qosPriceWeights`, the score is `1 - w * (1 - least / cost)`, or 0 where that is less.
+    With a factor `w` from `qosPriceWeights`, the score is `1 - w * (1 - least / cost)`, but at least 0.
     """
 
     plugin_type = "cost-per-request-scorer"
@@ -179,7 +177,7 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         return self._weighed(request, lowest_over(np.where(serves, _median_for_unknown(prices) * hours, inf)))
 
     def _weighed(self, request: Request, scores: Floats) -> Floats:
-        """Let the cost count as much as the tenant's quality of service says."""
+        """Apply the factor for the tenant's quality of service."""
         tenant = request.get(TENANT) if self._price_weights else None
         weight = 1.0 if tenant is None else self._price_weights.get(tenant.qos, 1.0)
         return scores if weight == 1.0 else np.maximum(0.0, 1.0 - weight * (1.0 - scores))

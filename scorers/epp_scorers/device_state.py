@@ -54,19 +54,19 @@ def _device_health(device: Device) -> float:
 
 
 class WakeUpParameters(Parameters, frozen=True):
-    """What is taken off the score of a frozen endpoint."""
+    """Reduction of the score of a frozen endpoint."""
 
     memory_penalty: Share = 0.25
-    """For one frozen to memory, 0..1."""
+    """Reduction for an endpoint frozen to memory, 0..1."""
     disk_penalty: Share = 1.0
-    """For one frozen to disk, 0..1."""
+    """Reduction for an endpoint frozen to disk, 0..1."""
 
 
 class WakeUpScorer(Scorer[WakeUpParameters]):
-    """1 for an endpoint that is awake; `1 - memoryPenalty` or `1 - diskPenalty` for one that is frozen.
+    """1 for an awake endpoint; `1 - memoryPenalty` or `1 - diskPenalty` for a frozen one.
 
-    Frozen is an endpoint with the label or pod annotation `llm-d.ai/frozen` or `tensor-fusion.ai/frozen`, `memory` or
-    `disk`. With requests in flight or running it is awake, so that one request wakes it up for those that follow.
+    An endpoint is frozen if its label or pod annotation `llm-d.ai/frozen` or `tensor-fusion.ai/frozen` is `memory` or
+    `disk`. It counts as awake with requests in flight or running, because the first request wakes it up.
     """
 
     plugin_type = "wake-up-scorer"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefers endpoints by any number known about them."""
+"""Prefer endpoints by a metric or any other number known about them."""
 
 from math import inf
 from typing import Literal

@@ -52,8 +52,8 @@ class CompactFirstScorer(Scorer[GpuUsageParameters]):
     """`0.7 * vram + 0.3 * tflops` in use, divided by the sum of the weights: the fullest endpoint scores highest.
 
     The usage of each comes from the GPU allocator if it reports it, else from the engine: for memory the share of the
-    KV cache in use; for TFLOPS running requests over `maxNumSeqs`, or GPU utilization if these are unknown. What
-    neither reports is estimated from requests in flight. 0 for GPUs without capacity.
+    KV cache in use; for TFLOPS running requests over `maxNumSeqs`, or GPU utilization if these are unknown. Values
+    without a source are estimated from requests in flight. 0 for GPUs without capacity.
     """
 
     plugin_type = "compact-first-scorer"
@@ -126,10 +126,10 @@ class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
 
 
 class PlacementTemplateParameters(NodeCompactParameters, frozen=True):
-    """Template, and what counts without one."""
+    """Template, and the mode without one."""
 
     template: str = ""
-    """Name of a SchedulingConfigTemplate of TensorFusion; by default that of each endpoint's GPUPool."""
+    """Name of a SchedulingConfigTemplate of TensorFusion; by default the template of each endpoint's GPUPool."""
     default_mode: Literal["CompactFirst", "LowLoadFirst", "NodeCompactGPULowLoad"] = "NodeCompactGPULowLoad"
     """Mode for endpoints without a template."""
 
@@ -137,8 +137,8 @@ class PlacementTemplateParameters(NodeCompactParameters, frozen=True):
 class PlacementTemplateScorer(Scorer[PlacementTemplateParameters]):
     """Score by the placement mode of a SchedulingConfigTemplate.
 
-    That of `compact-first-scorer` for the mode CompactFirst, of `low-load-first-scorer` for LowLoadFirst, and of
-    `node-compact-gpu-low-load-scorer` for NodeCompactGPULowLoad, each endpoint by its own template's mode.
+    Each endpoint gets the score of `compact-first-scorer` if the mode of its template is CompactFirst, of
+    `low-load-first-scorer` for LowLoadFirst, and of `node-compact-gpu-low-load-scorer` for NodeCompactGPULowLoad.
     """
 
     plugin_type = "placement-template-scorer"
@@ -182,7 +182,7 @@ class GpuNeighbourParameters(Parameters, frozen=True):
     mps_weight: Share = 0.75
     """For processes that compute at the same time."""
     time_slicing_weight: Share = 1.0
-    """For processes that take turns, virtual GPUs, and devices shared in an unknown way."""
+    """For time slicing, virtual GPUs, and devices shared in an unknown way."""
 
     def weight_of(self, sharing: Sharing) -> float:
         """Return the weight for a device that is shared in this way."""

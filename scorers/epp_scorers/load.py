@@ -28,7 +28,7 @@ class ActiveRequestParameters(LoadParameters, frozen=True):
     """Threshold for idle endpoints, and upper bound for the scores of busy ones."""
 
     idle_threshold: NaturalOrDefault = 0
-    """Requests in flight up to which an endpoint counts as idle, whatever its capacity."""
+    """Requests in flight up to which an endpoint counts as idle, regardless of its capacity."""
     max_busy_score: ShareOrDefault = 1.0
     """Upper bound for the scores of busy endpoints; below 1, every idle endpoint scores higher than every busy one."""
     in_flight_load_producer_name: str = ""
@@ -59,7 +59,7 @@ class ActiveRequestScorer(LoadScorer[ActiveRequestParameters]):
 class RunningRequestsSizeScorer(LoadScorer):
     """`(max - r) / (max - min)` over the running requests of each engine; 1 for all if equal.
 
-    Of an endpoint that does not report them, they are estimated from requests in flight.
+    The number is estimated from requests in flight if an endpoint does not report it.
     """
 
     plugin_type = "running-requests-size-scorer"
@@ -75,7 +75,7 @@ class RunningRequestsSizeScorer(LoadScorer):
 class QueueScorer(LoadScorer):
     """`(max - q) / (max - min)` over the waiting requests of each engine; 1 for all if equal.
 
-    Of an endpoint that does not report them, they are estimated from requests in flight.
+    The number is estimated from requests in flight if an endpoint does not report it.
     """
 
     plugin_type = "queue-scorer"
@@ -89,7 +89,7 @@ class QueueScorer(LoadScorer):
 
 
 class KvCacheUtilizationScorer(Scorer):
-    """`1 - kv_usage`, of an endpoint that does not report it by an estimate from requests in flight."""
+    """`1 - kv_usage`, estimated from requests in flight if an endpoint does not report it."""
 
     plugin_type = "kv-cache-utilization-scorer"
     category = Category.DISTRIBUTION
@@ -99,9 +99,6 @@ class KvCacheUtilizationScorer(Scorer):
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
         return 1.0 - comparable_load(candidates, KV_USAGE)
-
-
-IDLE_SCORE = 0.5
 
 
 class LoadAwareParameters(LoadParameters, frozen=True):
@@ -114,7 +111,7 @@ class LoadAwareParameters(LoadParameters, frozen=True):
 class LoadAwareScorer(LoadScorer[LoadAwareParameters]):
     """`0.5 * (1 - waiting / threshold)`, not below 0: 0.5 for an empty queue.
 
-    The queue of an endpoint that does not report it is estimated from requests in flight.
+    The queue is estimated from requests in flight if an endpoint does not report it.
     """
 
     plugin_type = "load-aware-scorer"
@@ -125,7 +122,7 @@ class LoadAwareScorer(LoadScorer[LoadAwareParameters]):
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         waiting = self.in_proportion(comparable_load(candidates, WAITING), request, candidates)
-        return IDLE_SCORE * np.maximum(0.0, 1.0 - waiting / self.parameters.threshold)
+        return 0.5 * np.maximum(0.0, 1.0 - waiting / self.parameters.threshold)
 
 
 class TokenLoadParameters(LoadParameters, frozen=True):
@@ -148,7 +145,7 @@ class TokenLoadScorer(LoadScorer[TokenLoadParameters]):
 
     plugin_type = "token-load-scorer"
     category = Category.DISTRIBUTION
-    zero_means = "has as many prompt tokens under way as it may"
+    zero_means = "has queueThresholdTokens or more prompt tokens in flight"
     may_read = (PROMPT_TOKENS,)
 
     def setup(self) -> None:

@@ -88,9 +88,9 @@ class PreferenceOrderScorer(Filter[PreferenceOrderParameters], Scorer[Preference
 
     plugin_type = "preference-order-scorer"
     drops = DropCause.CONSTRAINT
-    drop_means = "has a class that no preference is for"
+    drop_means = "has a class without a preference"
     category = Category.AFFINITY
-    zero_means = "has a class that no preference is for"
+    zero_means = "has a class without a preference"
     reads = (ACCELERATOR,)
     may_read = (PROMPT_TOKENS, LORA)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefer endpoints that hold the prompt in their KV cache, and spread prompts that none holds."""
+"""Prefer endpoints that hold the prompt in their KV cache, and spread uncached prompts."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ class NoHitLRUParameters(Parameters, frozen=True):
     """Number of endpoints to remember, and the source of prefix matches."""
 
     lru_size: CountOrDefault = 1024
-    """Endpoints to remember at most; one that is dropped counts as never used."""
+    """Most endpoints to remember; a forgotten endpoint counts as never used."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance to read prefix matches from; empty for the default one."""
     prefix_plugin_type: str = ""
@@ -81,15 +81,15 @@ class NoHitLRUParameters(Parameters, frozen=True):
 class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters], EndpointObserver[NoHitLRUParameters]):
     """0.5 for all if any candidate holds a block of the prompt; else `1 - rank / (n - 1)` by least recent use.
 
-    A request is cold if no candidate holds a block of its prompt, or if there is no prefix match record. Of n
-    candidates for a cold request, those never used for one get 1. The others follow, least recently used first; their
-    ranks count all candidates before them, so that the most recently used one gets 0. A single candidate gets 1. A cold
-    request counts as a use of the first endpoint picked by each profile in which it was cold, not of the fallbacks.
+    A request is cold if no candidate holds a block of its prompt, or without a prefix match record. For a cold request,
+    candidates never used by a cold request get 1. The others follow, least recently used first; their ranks count all
+    candidates before them, so that the most recently used one gets 0. A single candidate gets 1. A cold request counts
+    as a use of the first endpoint picked by each profile in which it was cold, not of the fallbacks.
     """
 
     plugin_type = "no-hit-lru-scorer"
     category = Category.DISTRIBUTION
-    zero_means = "was the last one to be used for a prompt that no cache held"
+    zero_means = "was used last for an uncached prompt"
 
     def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)

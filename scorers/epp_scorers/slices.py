@@ -35,7 +35,7 @@ class SliceFitParameters(Parameters, frozen=True):
     """Compute slices; most devices have 7, a whole device counts as 8."""
 
     def __post_init__(self) -> None:
-        """Refuse memory that is not a size."""
+        """Check the amount of memory."""
         read_memory("minMemory", self.min_memory)
 
 
@@ -92,7 +92,7 @@ class SliceHeadroomScorer(Scorer[SliceHeadroomParameters]):
 
     plugin_type = "slice-headroom-scorer"
     category = Category.DISTRIBUTION
-    zero_means = "has no room on its node with spread, or nothing but room with pack"
+    zero_means = "has a full node with spread, or an empty node with pack"
     reads = (ACCELERATOR,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002

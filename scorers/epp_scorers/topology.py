@@ -25,7 +25,7 @@ class TopologyWeights(Parameters, frozen=True):
     pcie_root: Share = 0.0
     """With a device at the PCIe root of one of the peer's."""
     clique: Share = 0.0
-    """With a device in the NVLink clique or compute domain of one of the peer's, on whatever host."""
+    """With a device in the NVLink clique or compute domain of one of the peer's, on any host."""
 
 
 class TopologyAffinityScorerParameters(Parameters, frozen=True):
@@ -38,15 +38,15 @@ class TopologyAffinityScorerParameters(Parameters, frozen=True):
 
 
 class TopologyAffinityScorer(Scorer[TopologyAffinityScorerParameters]):
-    """The weight of the closest level (host, rack, zone, region, cluster) shared with the peer; 0 if none is.
+    """The weight of the closest level (host, rack, zone, region, cluster) shared with the peer, else 0.
 
-    A PCIe root or NVLink clique shared with it counts instead if its weight is higher; both are without effect by
-    default. The peer is the endpoint picked by the first profile of this request; without one, 0 for all.
+    A shared PCIe root or NVLink clique counts instead if its weight is higher; by default both weights are 0. The peer
+    is the endpoint picked by the first profile of this request; without one, 0 for all.
     """
 
     plugin_type = "topology-affinity-scorer"
     category = Category.AFFINITY
-    zero_means = "shares no place with the peer, or there is no peer"
+    zero_means = "shares no level with the peer, or there is no peer"
 
     def setup(self) -> None:
         far = 0.0
@@ -74,8 +74,8 @@ class GpuTopologyScorer(Scorer):
     The peer is the endpoint picked by the first profile of this request; without one, 0 for all. Tiers: 0 for a direct
     link, as TensorFusion reports it, or an NVLink clique or compute domain in common; 1 for the same NUMA node or PCIe
     root; 2 across NUMA nodes of one machine; 3 otherwise, or if unknown. `intra`, 0..100, orders endpoints of one tier:
-    a link by its share of the highest bandwidth, a PCIe root before a NUMA node, one machine before two. Of several
-    devices, the one with the slowest connection counts.
+    links by their share of the highest bandwidth, a PCIe root before a NUMA node, one machine before two. For several
+    devices, the slowest connection counts.
     """
 
     plugin_type = "gpu-topology-scorer"

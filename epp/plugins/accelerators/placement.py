@@ -30,7 +30,7 @@ class PlacementTemplateFilterParameters(FilterParameters, frozen=True):
     """Template."""
 
     template: str = ""
-    """Name of a SchedulingConfigTemplate of TensorFusion; by default that of each endpoint's GPUPool."""
+    """Name of a SchedulingConfigTemplate of TensorFusion; by default the template of each endpoint's GPUPool."""
 
 
 class PlacementTemplateFilter(Filter[PlacementTemplateFilterParameters]):
@@ -69,7 +69,7 @@ class PlacementTemplateFilter(Filter[PlacementTemplateFilterParameters]):
 
 
 def _in_zone(candidates: Candidates, peer: int, label: str) -> Mask:
-    """Mark the candidates whose node has the value of the label of the peer's node; and all that are unknown."""
+    """Mark candidates whose node has the label value of the peer's node, and those whose value is unknown."""
     values = candidates.snapshot.records(NODE_LABELS).derive(_numbered, label)
     there = values[candidates.slots]
     near: Mask = (there == values[peer]) | (there == _UNKNOWN) | (values[peer] == _UNKNOWN)
@@ -98,7 +98,7 @@ def _allows_place(placement: EndpointPlacement, name: str) -> bool:
 
 
 def _zone_labels(placements: tuple[EndpointPlacement, ...], name: str) -> tuple[str, ...]:
-    """Return the labels of all templates that count, at most one for each template."""
+    """Return the zone labels of all templates, at most one for each."""
     return tuple(sorted({_template(each, name).zone_label for each in placements} - {""}))
 
 

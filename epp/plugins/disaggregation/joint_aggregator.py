@@ -50,9 +50,9 @@ class StageWeights(Parameters, frozen=True):
 
 
 class LocalityBands(Parameters, frozen=True):
-    """Value of proximity, 0..1: that of the narrowest place that both endpoints are known to share, else 0.
+    """Value of proximity, 0..1, for the narrowest known level that both endpoints share; 0 if they share none.
 
-    A PCIe root or NVLink clique that their devices share counts instead if its value is higher.
+    A shared PCIe root or NVLink clique counts instead if its value is higher.
     """
 
     host: Share = 1.0
@@ -68,10 +68,10 @@ class LocalityBands(Parameters, frozen=True):
     pcie_root: Share = 1.0
     """With devices at one PCIe root."""
     clique: Share = 1.0
-    """With devices in one NVLink clique or compute domain, on whatever hosts."""
+    """With devices in one NVLink clique or compute domain, on any hosts."""
 
     def between(self, one: Topology, other: Topology) -> float:
-        """Return the value of the narrowest place shared; an unknown place is not shared."""
+        """Return the value of the narrowest shared level; unknown levels are not shared."""
         for level in LEVELS:
             place = getattr(one, level)
             if place and place == getattr(other, level):
@@ -104,7 +104,7 @@ class PairingRule(Parameters, frozen=True):
 
 
 class Pairing(Parameters, frozen=True):
-    """Value of pairs of accelerators: that of the first rule that matches, else `same`, `otherwise` or `unknown`."""
+    """Value of pairs of accelerators: the first matching rule, else `same`, `otherwise` or `unknown`."""
 
     by: Literal["name", "family", "vendor"] = "name"
     """Kinds of accelerators: the `labelKey` of the endpoint or else its AcceleratorClass or model (`name`); or `family`
@@ -112,13 +112,13 @@ class Pairing(Parameters, frozen=True):
     label_key: Name = "llm-d.ai/accelerator"
     """Endpoint label with the kind of the accelerator; only for `name`."""
     same: Share = 1.0
-    """Two of the same kind, 0..1."""
+    """Value of two accelerators of the same kind, 0..1."""
     otherwise: Share = 0.0
-    """Two of different kinds, 0..1."""
+    """Value of two accelerators of different kinds, 0..1."""
     unknown: Share = 0.5
-    """Two of which one is of an unknown kind, 0..1; best between `otherwise` and `same`."""
+    """Value of a pair with an unknown kind, 0..1; best between `otherwise` and `same`."""
     rules: tuple[PairingRule, ...] = ()
-    """Exceptions, in order of precedence: pairs that transfer a KV cache well, or cannot."""
+    """Exceptions, in order of precedence: pairs that transfer a KV cache well, or not at all."""
 
     def kind_of(self, endpoint: Endpoint, tag: AcceleratorTag) -> str:
         """Return the kind of an endpoint's accelerator; empty if unknown."""
@@ -150,13 +150,13 @@ class JointParameters(Parameters, frozen=True):
     locality_weight: NonNegative = 1.0
     """Weight of the proximity of two legs; 0 to ignore it."""
     locality: LocalityBands = field(default_factory=LocalityBands)
-    """Value of proximity, by the narrowest place shared."""
+    """Value of proximity, by the narrowest shared level."""
     pairing_weight: NonNegative = 1.0
     """Weight of the match of two legs' accelerators; 0 to ignore it."""
     pairing: Pairing = field(default_factory=Pairing)
     """Value of pairs of accelerators."""
     top_k: Annotated[int, Meta(ge=1, le=8)] = 4
-    """Endpoints considered of each profile, 1 to 8; 1 leaves every profile its own pick."""
+    """Endpoints to consider for each profile, 1 to 8; 1 keeps the pick of every profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +164,10 @@ class Option:
     """One endpoint considered for a leg."""
 
     position: int
-    """Among the profile's candidates."""
+    """Index in the profile's candidates."""
     slot: int
     score: float
-    """The profile's total over the sum of its positive weights: in [0, 1] where no weight is negative."""
+    """The profile's total over the sum of its positive weights: in [0, 1] without negative weights."""
     topology: Topology
     kind: str
     """Kind of its accelerator; empty if unknown."""
@@ -214,17 +214,17 @@ class JointAggregator(Aggregator[JointParameters]):
     - for each leg, its stage's weight times its score: the profile's total over the sum of its positive weights;
     - for each two legs, `localityWeight` times their proximity, `pairingWeight` times the match of their accelerators.
 
-    So a prefill endpoint that is second best, but in the decode endpoint's zone, may win over the best one far away.
-    Use it with a profile handler, preferably `disagg-profile-handler`: the handler chooses the profiles that run, this
-    plugin combines their results (a `primaryPort` of the handler has no effect then).
+    For example, the second-best prefill endpoint in the decode endpoint's zone may win over a distant best one. Use it
+    with a profile handler, preferably `disagg-profile-handler`: the handler chooses the profiles that run, and this
+    plugin combines their results. A `primaryPort` of the handler then has no effect.
 
-    One endpoint for two legs counts as one host and one kind of accelerator, unless one of the two is decode: such a
-    leg exists to take work off the decode endpoint, so that endpoint gains nothing by it.
+    One endpoint for two legs counts as one host and one kind of accelerator. If one of the legs is decode, the pair has
+    value 0 instead, because the other leg is meant to take work off the decode endpoint.
 
-    A profile's own first pick is always among its `topK`. Of equal combinations, the one closest to the profiles' own
-    picks wins, the decode leg's first. A leg that gets another endpoint than its own pick keeps as many targets as its
-    picker returned, the earlier ones as fallbacks. Use pickers of the highest totals in the profiles: this plugin
-    undoes the spread of a random picker.
+    The `topK` always include the profile's own first pick. Among equal combinations, the one closest to the profiles'
+    own picks wins, and the decode leg's pick counts first. A leg with a changed endpoint keeps as many targets as its
+    picker returned, with the earlier ones as fallbacks. Use `max-score-picker` in the profiles: this plugin undoes the
+    spread of a random picker.
 
     Decode is the primary profile; if it failed, the request fails. If no decode profile was run, the first profile
     with a result is primary. A single leg keeps its own pick.
@@ -265,7 +265,7 @@ class JointAggregator(Aggregator[JointParameters]):
         return Destination(final[profiles.decode], headers, repicked=final)
 
     def _best(self, offers: Sequence[Sequence[Option]], weights: Sequence[float]) -> list[Option]:
-        """Return one option of each leg; the first leg is decode."""
+        """Return the best option for each leg; the first leg is decode."""
         legs = len(offers)
         alone = [
             weight * np.array([option.score for option in offer]) for weight, offer in zip(weights, offers, strict=True)
@@ -279,7 +279,7 @@ class JointAggregator(Aggregator[JointParameters]):
         worth: Floats = sum((_spread(scores, (leg,), legs) for leg, scores in enumerate(alone)), np.zeros(()))
         worth = worth + sum(_spread(table, pair, legs) for pair, table in pairs.items())
         best = np.argwhere(worth == worth.max())
-        ranks = best[best.sum(axis=1).argmin()]  # of equals the first: lexicographic
+        ranks = best[best.sum(axis=1).argmin()]  # the first of equals, lexicographically
         return [offer[rank] for offer, rank in zip(offers, ranks, strict=True)]
 
     def _together(self, then: Option, first: Option, *, decoding: bool) -> float:
@@ -296,7 +296,7 @@ class JointAggregator(Aggregator[JointParameters]):
 
 
 def _spread(values: Floats, legs: tuple[int, ...], count: int) -> Floats:
-    """Return the values with one axis for each of `count` legs, of length 1 for legs that they do not depend on."""
+    """Return the values with one axis for each of `count` legs, of length 1 for legs without influence."""
     return np.expand_dims(values, tuple(leg for leg in range(count) if leg not in legs))
 
 

@@ -19,7 +19,7 @@ class StageProfiles(Parameters, frozen=True):
     """Names of the profiles, by stage."""
 
     decode: Name = "decode"
-    """Profile that picks the endpoint for the answer; its targets are what the gateway gets."""
+    """Profile that picks the endpoint for the answer; the gateway gets its targets."""
     prefill: Name = "prefill"
     """Profile that picks the endpoint for the prompt."""
     encode: Name = "encode"
@@ -41,9 +41,9 @@ class StageDeciders(Parameters, frozen=True):
     """Names of the decider plugins, by stage."""
 
     prefill: str = ""
-    """Decider for the prefill leg; empty for no prefill leg."""
+    """Decider for the prefill leg; without it, there is no prefill leg."""
     encode: str = ""
-    """Decider for the encode leg; empty for no encode leg."""
+    """Decider for the encode leg; without it, there is no encode leg."""
 
 
 class DisaggParameters(Parameters, frozen=True):
@@ -74,7 +74,7 @@ class DisaggParameters(Parameters, frozen=True):
     """Deprecated: accepted and not used."""
 
     def __post_init__(self) -> None:
-        """Refuse two spellings at once, a decider that is never asked, and a profile for two stages."""
+        """Refuse two spellings at once, an unused decider, and a profile for two stages."""
         nested = self.profiles != StageProfiles() or self.deciders != StageDeciders()
         if nested and (former := self._former()):
             raise ValueError(
@@ -109,14 +109,14 @@ class DisaggParameters(Parameters, frozen=True):
         return {stage: (parameter, decider) for stage, parameter, decider in spelled if decider}
 
     def deprecations(self) -> list[str]:
-        """Return a warning for each former spelling in use."""
+        """Return a warning for each deprecated spelling in use."""
         found = [f"{former} is deprecated: use {now}" for former, now in self._former().items()]
         if self.primary_port:
             found.append("primaryPort is deprecated and not used: remove it")
         return found
 
     def _former(self) -> dict[str, str]:
-        """Return the former spellings in use, each with the current one."""
+        """Return the deprecated spellings in use, with the current ones."""
         spelled = (
             ("decodeProfile", "profiles.decode", self.decode_profile),
             ("prefillProfile", "profiles.prefill", self.prefill_profile),
@@ -129,16 +129,16 @@ class DisaggParameters(Parameters, frozen=True):
 
 
 class DisaggProfileHandler(LegHandler[DisaggParameters]):
-    """Runs the legs of a request one after the other; the targets of the decode leg become the destination.
+    """Runs the legs of a request in sequence; the targets of the decode leg become the destination.
 
-    With `decode-first` the decode profile runs, then the encode profile if `deciders.encode` says so, then the
-    prefill profile if `deciders.prefill` says so, knowing the decode endpoint. With `prefill-first` the prefill
-    profile runs, then the encode profile if its decider says so, then the decode profile. Later legs know the endpoint
-    of the first, so that a topology plugin may keep them near each other.
+    With `decode-first`, the decode profile runs, then the encode profile if `deciders.encode` approves, then the
+    prefill profile if `deciders.prefill` approves. With `prefill-first`, the prefill profile runs, then the encode
+    profile if its decider approves, then the decode profile. Deciders and later legs know the endpoint of the first
+    leg, so that topology plugins can keep the legs close to each other.
 
-    A stage without a decider has no leg, except decode, and prefill with `prefill-first`; nor has a stage whose
-    profile does not exist. A prefill or encode leg that finds no endpoint is left out; a decode leg that finds none
-    fails the request. The decode endpoint gets `x-prefiller-host-port` and `x-encoder-hosts-ports`, which never
+    A stage without a decider has no leg, except decode, and prefill with `prefill-first`. A stage without a profile has
+    no leg either. A prefill or encode leg without a suitable endpoint is left out; a decode leg without one fails the
+    request. The decode endpoint gets the headers `x-prefiller-host-port` and `x-encoder-hosts-ports`, which never
     contain its own address.
     """
 
@@ -171,9 +171,9 @@ class PDParameters(Parameters, frozen=True):
     prefill_profile: Name = "prefill"
     """Profile that picks the endpoint for the prompt."""
     decider_plugin_name: Name = "prefix-based-pd-decider"
-    """Name of the decider plugin for the prefill leg; it has to be declared."""
+    """Name of a declared decider plugin for the prefill leg."""
     primary_port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    """Port given to the gateway in place of the port of the rank picked; 0 for that one itself."""
+    """Port given to the gateway in place of the port of the picked rank; 0 for the rank's own port."""
     prefix_plugin_type: str = ""
     """Accepted and not used."""
     prefix_plugin_name: str = ""
@@ -187,7 +187,7 @@ class PDParameters(Parameters, frozen=True):
 
 
 class PDProfileHandler(LegHandler[PDParameters]):
-    """Runs a decode leg, then a prefill leg if the decider says so.
+    """Runs a decode leg, then a prefill leg if the decider approves.
 
     Deprecated: use `disagg-profile-handler` with the order `decode-first` and no encode stage. With a `primaryPort` the
     gateway gets `ip:primaryPort` of the decode targets, and `x-data-parallel-host-port` holds the rank's `ip:port`.

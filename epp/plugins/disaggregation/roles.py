@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters by the role of an endpoint, and deciders of which requests are disaggregated."""
+"""Filters by the role of an endpoint, and deciders whether to disaggregate a request."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -22,7 +22,7 @@ from epp.plugins.filters.labels import has_value, labelled
 
 class _RoleFilter(Filter):
     roles: ClassVar[tuple[str, ...]]
-    """Values of the label that stand for the stage."""
+    """Label values of endpoints for the stage."""
     takes_unlabelled: ClassVar[bool] = False
     """Whether endpoints without the label are kept."""
 
@@ -62,7 +62,7 @@ class DecodeFilter(_RoleFilter):
 
 
 class AlwaysDisaggMultimodalDecider(Decider):
-    """Says yes if the prompt holds an image, an audio clip or a video; no if it is text only."""
+    """Approves requests whose prompt has an image, an audio clip or a video."""
 
     plugin_type = "always-disagg-multimodal-decider"
 
@@ -71,7 +71,7 @@ class AlwaysDisaggMultimodalDecider(Decider):
 
 
 class AlwaysDisaggPDDecider(Decider):
-    """Always says yes: every request gets a prefill leg, if an endpoint is found for it."""
+    """Approves every request: each gets a prefill leg, if a suitable endpoint exists."""
 
     plugin_type = "always-disagg-pd-decider"
 
@@ -83,18 +83,18 @@ class PrefixBasedPDParameters(Parameters, frozen=True):
     """Least work of a prefill leg."""
 
     non_cached_tokens: Natural = 0
-    """Prompt tokens not cached by the decode endpoint from which a request gets a prefill leg; 0 for never."""
+    """Least uncached prompt tokens at the decode endpoint for a prefill leg; 0 for no prefill legs."""
     prompt_tokens: Natural = 0
-    """Prompts of fewer tokens get no prefill leg, cached or not; 0 for no limit."""
+    """Least prompt tokens for a prefill leg, cached or not; 0 for no limit."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read; empty for the default one."""
 
 
 class PrefixBasedPDDecider(Decider[PrefixBasedPDParameters]):
-    """Says yes if `prompt >= promptTokens` and `prompt - matched >= nonCachedTokens`, both in tokens.
+    """Approves requests with `prompt >= promptTokens` and `prompt - matched >= nonCachedTokens`, in tokens.
 
-    `matched` are the tokens that the first target of the decode leg is expected to hold: 0 before the decode leg has
-    run, and without a producer of matches.
+    `matched` are the tokens that the first target of the decode leg is expected to hold; 0 before the decode leg, and
+    without a producer of matches.
     """
 
     plugin_type = "prefix-based-pd-decider"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Split traffic between the two revisions of a DisaggregatedSet that is rolled out."""
+"""Split traffic between the revisions of a DisaggregatedSet during a rollout."""
 
 import re
 from collections import Counter
@@ -36,11 +36,11 @@ class RolloutScope(Parameters, frozen=True):
     """The pods that are counted."""
 
     label_selector: Name
-    """Label selector, such as `disaggregatedset.x-k8s.io/name=my-set`: endpoints that it matches count for the shares
-    of revisions."""
+    """Label selector, such as `disaggregatedset.x-k8s.io/name=my-set`, of the endpoints that count for the shares of
+    revisions."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no selector."""
+        """Check the selector; raises ValueError."""
         try:
             LabelSelector.parse(self.label_selector)
         except ValueError as error:
@@ -48,7 +48,7 @@ class RolloutScope(Parameters, frozen=True):
 
 
 class HeaderSelector(Parameters, frozen=True):
-    """A header and the label that it stands for."""
+    """A header and the label that it selects."""
 
     name: Name
     """Name in metrics."""
@@ -61,7 +61,7 @@ class HeaderSelector(Parameters, frozen=True):
     on responses only; a `header-label-affinity-scorer` can prefer such endpoints."""
 
     def __post_init__(self) -> None:
-        """Refuse what HTTP has no header of."""
+        """Check the name of the header; raises ValueError."""
         if not _HEADER_NAME.fullmatch(self.header_name):
             raise ValueError(f"headerName {self.header_name!r} is not the name of a header: write one like x-revision")
 
@@ -73,7 +73,7 @@ class RequiredRoles(Parameters, frozen=True):
     """Values of the role's label."""
 
     def __post_init__(self) -> None:
-        """Refuse a role that is there twice."""
+        """Refuse a repeated role."""
         _refuse_repeated("values", self.values)
 
 
@@ -81,14 +81,14 @@ class RevisionGating(Parameters, frozen=True):
     """Shares of revisions."""
 
     mode: Literal["sum", "max-role", "disabled"]
-    """Weight of a revision: its pods of all required roles (`sum`), or of the one role that has most pods in all
-    (`max-role`); `disabled`: no revision is excluded, and none chosen."""
+    """Weight of a revision: its pods of all required roles (`sum`), or of the role with the most pods in total
+    (`max-role`). `disabled` neither excludes nor chooses revisions."""
     revision_label_key: Name = "disaggregatedset.x-k8s.io/revision"
     """Label with the revision."""
     role_label_key: Name = "disaggregatedset.x-k8s.io/role"
     """Label with the role."""
     require_roles: RequiredRoles | None = None
-    """Roles of which a revision needs a pod each; required unless the mode is `disabled`."""
+    """Roles for which a revision must have a pod; required unless the mode is `disabled`."""
 
     def __post_init__(self) -> None:
         """Refuse gating without roles."""
@@ -109,7 +109,7 @@ class RolloutScreenerParameters(Parameters, frozen=True):
     scope: RolloutScope
     """The pods that are counted."""
     header_selectors: tuple[HeaderSelector, ...] = ()
-    """Headers that stand for labels."""
+    """Headers that select labels."""
     revision_gating: RevisionGating = RevisionGating(mode="disabled")
     """Shares of revisions."""
 
@@ -124,15 +124,15 @@ class RolloutScreenerParameters(Parameters, frozen=True):
 def _refuse_repeated(what: str, names: Iterable[str]) -> None:
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
-        raise ValueError(f"{what} {repeated[0]!r} is there twice; remove one")
+        raise ValueError(f"{what} {repeated[0]!r} is repeated; remove one")
 
 
 NONE = -1
-"""Number of no revision, and of a role that does not count."""
+"""Number for no revision, and for a role that is not required."""
 
 
 class RolloutLabels(NamedTuple):
-    """What is read of endpoints."""
+    """Labels of endpoints that define the rollout."""
 
     scope: LabelSelector
     """Endpoints that count."""
@@ -141,7 +141,7 @@ class RolloutLabels(NamedTuple):
     role: str
     """Label with the role."""
     roles: tuple[str, ...]
-    """Roles that count."""
+    """Required roles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class RolloutLayout:
 
 
 def lay_out(endpoints: tuple[Endpoint | None, ...], labels: RolloutLabels) -> RolloutLayout:
-    """Return the layout of all slots. Endpoints with one UID are ranks of one pod; without, each counts as a pod."""
+    """Return the layout of all slots. Endpoints with the same UID are ranks of one pod; one without is a pod."""
     number_of_role = {role: number for number, role in enumerate(labels.roles)}
     pods: dict[str, int] = {}
     revision_of, role_of, pod_of = [""] * len(endpoints), [NONE] * len(endpoints), [0] * len(endpoints)
@@ -195,10 +195,10 @@ def pod_counts(layout: RolloutLayout, slots: Positions) -> NDArray[np.intp]:
 
 
 def shares(counts: NDArray[np.intp], *, by_largest_role: bool) -> Floats:
-    """Return the share of each revision, 0 for one that lacks a role.
+    """Return the share of each revision; 0 for a revision that lacks a role.
 
-    A revision weighs as much as it has pods: of all roles, or of the role with most pods in all revisions that lack
-    none, of several such the first.
+    The weight of a revision is its number of pods: of all roles, or of the role with the most pods in all complete
+    revisions (the first such role).
     """
     complete = (counts > 0).all(axis=1)
     if not complete.any():
@@ -216,30 +216,29 @@ _NO_MATCH = PluginMetric(
 )
 _SHARE = PluginMetric(
     "disaggregatedset_revision_gating_share",
-    "Share of requests of a revision, 0..1, at the last request; 0 for one that lacks a required role.",
+    "Share of requests of a revision, 0..1, at the last request; 0 for a revision that lacks a required role.",
     ("mode", "revision"),
 )
 _MOST_REVISIONS_SHOWN = 100
 
 
 class _Shares(NamedTuple):
-    """Shares of revisions, and what they were computed of."""
+    """Shares of revisions, and their inputs."""
 
     layout: RolloutLayout
     available: Positions
     by_revision: Floats
-    """By number; one more for no revision, 0."""
+    """By number of the revision; the last entry, for no revision, is 0."""
 
 
 class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], ResponseHeaders[RolloutScreenerParameters]):
     """Keeps the endpoints of one revision, the same for all profiles of a request.
 
-    With `revisionGating`, endpoints are excluded whose revision has no pod of a required role, and so are those without
-    a revision, in the scope or not. Of the revisions that are left one is chosen at random, weighted by its pods:
-    endpoints of the pool that match the scope and can be reached, with several ranks of one pod counted once. Before
-    that, each `strict` selector whose header the request has keeps the endpoints with that label. A request that is
-    left without endpoints is refused with 503. Of the endpoint that serves, the labels of all selectors are set as
-    response headers.
+    First, each `strict` selector whose header the request has keeps the endpoints with that label. Then, with
+    `revisionGating`, endpoints without a revision are excluded, and so are revisions without a pod of a required role.
+    One of the remaining revisions is chosen at random, weighted by its pods: reachable endpoints that match the scope,
+    where several ranks of one pod count once. A request without remaining endpoints is refused with 503. The labels of
+    the serving endpoint for all selectors are set as response headers.
     """
 
     plugin_type = "disaggregatedset-rollout-screener"
@@ -288,7 +287,7 @@ class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], Respo
         return counts + [Sample(_SHARE, share, (mode, name)) for name, share in largest[:_MOST_REVISIONS_SHOWN]]
 
     def _with_strict_headers(self, request: Request, candidates: Candidates, kept: Mask) -> Mask:
-        """Return those of the kept endpoints that all strict headers of the request match."""
+        """Return the kept endpoints that match all strict headers of the request."""
         for name, header, key in self._strict:
             wanted = request.headers.get(header)
             if wanted and kept.any():
@@ -297,7 +296,7 @@ class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], Respo
         return kept
 
     def _shares_of(self, snapshot: Snapshot) -> _Shares:
-        """Return the shares of revisions, computed once for as long as no endpoint comes, leaves or changes."""
+        """Return the shares of revisions, computed once for each set of endpoints."""
         layout = snapshot.endpoints.derive(lay_out, self._labels)
         before = self._shares
         if before is not None and before.layout is layout and before.available is snapshot.available:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Combines profiles and learned ratios into the rates of every slot."""
+"""Combine profiles and learned ratios into the rates of every slot."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Self
@@ -18,7 +18,7 @@ Learned = tuple[Floats, NDArray[np.intp]]
 
 
 class Starting(NamedTuple):
-    """Rates of one model before anything is learned: arrays by slot, and what is known of each kind of hardware."""
+    """Rates of one model before learning: arrays by slot, and the rates of each kind of hardware."""
 
     by_kind: Sequence[StartingRates]
     kinds: NDArray[np.intp]
@@ -63,8 +63,8 @@ def estimate(
 ) -> EndpointRates:
     """Return the rates of all slots.
 
-    A rate is the starting rate times the ratio learned for the slot, or else for its kind, or else for all. Kinds
-    without a profile or samples get the median of the other slots, if there are any.
+    A rate is the starting rate times the ratio learned for the slot, else for its kind, else for all. Kinds without a
+    profile or samples get the median of the other slots.
     """
     prefill_log, prefill_samples = prefill
     itl_log, itl_samples = itl
@@ -103,7 +103,7 @@ def _known(profiled: Mask, kinds: NDArray[np.intp], samples: NDArray[np.intp]) -
 
 
 def _with_median(values: Floats, known: Mask, kinds: NDArray[np.intp]) -> Floats:
-    """Return the values of slots; those of unknown kinds are the median of the others."""
+    """Return the values of slots, with the median of the others for unknown kinds."""
     by_slot = known[kinds]
     if not any_true(~by_slot & (kinds != FREE)) or not any_true(by_slot):
         return values
@@ -113,7 +113,7 @@ def _with_median(values: Floats, known: Mask, kinds: NDArray[np.intp]) -> Floats
 def _sources(sources: Sequence[str], known: Mask, kinds: NDArray[np.intp], samples: NDArray[np.intp]) -> Sequence[str]:
     """Return, for each kind, the source of the rate of slots without samples."""
     median_of_others = any_true(known[kinds])
-    suffix = ", times what others learned" if any_true(samples > 0) else ""
+    suffix = ", times the ratio learned from others" if any_true(samples > 0) else ""
     return [
         source + suffix if its or not median_of_others else "median of the pool"
         for source, its in zip(sources, known.tolist(), strict=True)

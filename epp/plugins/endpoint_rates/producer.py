@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish the speed of each endpoint: from profiles of its hardware first, then learned from responses."""
+"""Publish the rates of each endpoint: from profiles of its hardware first, then learned from responses."""
 
 from collections.abc import Sequence
 from math import inf
@@ -48,9 +48,9 @@ class EndpointRatesParameters(Parameters, frozen=True):
     profile_path: str = ""
     """Path of a YAML or JSON file with a list of profiles, as in `profiles`; read with the configuration."""
     profiles: tuple[RateProfile, ...] = ()
-    """Profiles that precede those of the file."""
+    """Profiles with precedence over those of the file."""
     base_model: str = ""
-    """Model whose profiles are used for models without any, such as the base model of LoRA adapters."""
+    """Model whose profiles apply to models without profiles, such as the base model of LoRA adapters."""
     engine_label_key: str = "llm-d.ai/engine-type"
     """Endpoint label with the name of the engine."""
     default_engine: str = "vllm"
@@ -58,7 +58,7 @@ class EndpointRatesParameters(Parameters, frozen=True):
     learn: bool = True
     """Learn from responses; false keeps the rates of the profiles."""
     min_tokens: Count = 256
-    """Least uncached prompt tokens of a sample of the prefill rate: with fewer, other work takes most of the time."""
+    """Least uncached prompt tokens of a sample of the prefill rate; with fewer, other work dominates the time."""
     min_output_tokens: Annotated[int, Meta(ge=2)] = 16
     """Least generated tokens of a sample of the time between two tokens."""
     min_samples: Count = 5
@@ -82,14 +82,14 @@ class EndpointRatesParameters(Parameters, frozen=True):
 
 _OK = 200
 _EVENTS_WITHOUT_TOKEN = 2
-"""Events of a stream that carry no token: the role of the answer, and `[DONE]`."""
+"""Events of a stream without a token: the role of the answer, and `[DONE]`."""
 _MOST_MODELS = 20
-"""Models whose rates are told of, the latest."""
+"""Latest models whose rates are dumped."""
 _UPDATE_SECONDS = 0.1
 """Shortest time between two updates of learned rates."""
 _STEPS_OF_HALF_LIFE = 64
 _ANSWERS = 256
-"""Answers that the mean length is taken over, about."""
+"""Approximate number of answers in the mean length."""
 
 
 class _Sent(NamedTuple):
@@ -117,25 +117,27 @@ class EndpointRatesProducer(
 ):
     """Publishes, for each slot, prompt tokens computed in a second and the time between two tokens (ITL).
 
-    Rates start from profiles: that of the model, accelerator, engine and number of devices; else without the last of
-    these, and so on; else that of the model on another accelerator, scaled by fp16 TFLOPS (the ITL by memory
-    bandwidth); then the same for profiles of any model. `profiles` precede those of the file, these the built-in ones.
-    Rates are proportional to devices and slices: 2 of 4 devices, or half a device's compute, have half the rate.
-    Endpoints of unknown hardware get the median of the others.
+    Rates start from profiles. The best profile matches the model, accelerator, engine and number of devices; otherwise
+    the match drops the last of these, and so on. Without a match, the profile of the model on another accelerator is
+    scaled by fp16 TFLOPS (the ITL by memory bandwidth); then the same applies to profiles of any model. `profiles` have
+    precedence over those of the file, and these over the built-in profiles. Rates are proportional to devices and
+    slices: 2 of 4 devices, or half a device's compute, have half the rate. Endpoints with unknown hardware get the
+    median of the others.
 
-    Each streamed response gives a sample of the prefill rate, `uncached prompt tokens in flight at the endpoint,
-    including its own / seconds to the first token`: the rate that would have predicted the time to the first token
-    under the load of that moment. `seconds from the first token to the last / (tokens - 1)` is a sample of the ITL; the
-    tokens are those of `usage`, or, where the response has none, the events of the stream times the tokens in an event
-    that the endpoint's responses with `usage` had.
-    The learned rate is the profile's times the median of the last `window` ratios; its weight halves with each
+    Each streamed response gives a sample of the prefill rate: `uncached prompt tokens in flight at the endpoint,
+    including its own / seconds to the first token`. A sample of the ITL is `seconds from the first token to the last /
+    (tokens - 1)`. The tokens are those of `usage`; without it, the number of events times the tokens per event in the
+    endpoint's responses with `usage`.
+
+    The learned rate is the profile's times the median of the last `window` ratios. Its weight halves with each
     `halfLife` without a new sample and drops to 0 below a quarter. Endpoints without enough samples use the median
-    ratio of those with the same hardware, or else of all. No samples: responses of another endpoint than the one
-    picked, with another status than 200, with less than `minTokens` uncached tokens; and, for prefill rates, requests
-    that went to several endpoints. Samples are dropped with the endpoint, and when its hardware or engine changes.
+    ratio of those with the same hardware, else of all. These responses give no samples: those of an endpoint other than
+    the picked one, with a status other than 200, or with fewer than `minTokens` uncached tokens; and, for prefill
+    rates, requests to several endpoints. Samples are dropped when the endpoint leaves or its hardware or engine
+    changes.
 
-    A batch is taken for full at the most requests that an endpoint was ever seen to run, once it had a queue at several
-    looks at such a batch.
+    The batch of an endpoint counts as full at the largest number of running requests seen so far, once several reports
+    show a queue behind a batch of that size.
     """
 
     plugin_type = "endpoint-rates-producer"
@@ -164,11 +166,11 @@ class EndpointRatesProducer(
         self._output_tokens = DEFAULT_OUTPUT_TOKENS
         self._answers = 0
         self._tokens_per_event: dict[int, float] = {}
-        """By slot, learned from responses that have both usage and events."""
+        """By slot, learned from responses with both usage and events."""
         self._fade_seconds = half_life / _STEPS_OF_HALF_LIFE
         self._starting: dict[str, Starting] = {}
         self._by_kind: dict[str, tuple[tuple[Hardware, ...], Sequence[StartingRates]]] = {}
-        """By model; for as long as there is no other hardware."""
+        """By model; valid until the kinds of hardware change."""
         self._published: dict[str, _Published] = {}
         self._latest_model = given.base_model
         self._sent_key: DataKey[_Sent] = DataKey("endpoint-rates-sent", self.plugin_type, self.name)
@@ -176,7 +178,7 @@ class EndpointRatesProducer(
         self.may_read = (self._match_key, PROMPT_TOKENS, RUNNING, WAITING, METRICS_AT, IN_FLIGHT)
 
     def pool_rates(self, snapshot: Snapshot) -> EndpointRates:
-        """Return rates without a request: those of the base model, or else of the model that was asked for last."""
+        """Return rates without a request: those of the base model, else of the last requested model."""
         return self._rates(self.parameters.base_model or self._latest_model, snapshot)
 
     def dump_state(self, snapshot: Snapshot) -> object | None:
@@ -219,7 +221,7 @@ class EndpointRatesProducer(
             ahead = own + snapshot.column(IN_FLIGHT_TOKENS).item(slot)
             expected = ahead / starting.prefill_tokens_per_second.item(slot)
         running, in_flight = snapshot.column(RUNNING).item(slot), snapshot.column(IN_FLIGHT).item(slot)
-        batch = 1.0 + max(in_flight, running)  # the former where the latter is NaN
+        batch = 1.0 + max(in_flight, running)  # in_flight if running is NaN
         itl_seconds = starting.itl_base_seconds.item(slot) + starting.itl_seconds_per_request.item(slot) * batch
         sent = _Sent(slot, self._prefill.epoch(slot), result.targets[0], expected, itl_seconds)
         request.put(self._sent_key, sent)
@@ -240,7 +242,7 @@ class EndpointRatesProducer(
             self._itl.add(sent.slot, sent.epoch, ratio, self.clock.now())
 
     def _tokens_of(self, slot: int, response: Response) -> float:
-        """Return the tokens of a response: as the endpoint counted them, or else by its events."""
+        """Return the tokens of a response, from its usage, else estimated from its events."""
         events = max(response.events - _EVENTS_WITHOUT_TOKEN, 0)
         if response.usage is None:
             return events * self._tokens_per_event.get(slot, 1.0)
@@ -264,24 +266,24 @@ class EndpointRatesProducer(
 
     def _rates(self, model: str, snapshot: Snapshot) -> EndpointRates:
         if snapshot.dry_run:
-            return self._rates_as_they_are(model, snapshot)
+            return self._dry_run_rates(model, snapshot)
         self._follow(snapshot)
         key = self._profiled_model(model)
         now = self.clock.now()
         if self.parameters.learn and now - self._looked_at >= _UPDATE_SECONDS:
             self._looked_at = now
-            self._places.look(*(snapshot.column(one) for one in (RUNNING, WAITING, METRICS_AT)))
-        rates = self._still_good(key, now)
+            self._places.update(*(snapshot.column(one) for one in (RUNNING, WAITING, METRICS_AT)))
+        rates = self._fresh(key, now)
         if rates is None:
             rates = self._estimated(self._starting_rates(key), snapshot, now)
             self._published[key] = _Published(rates, self._version, now)
         return rates
 
-    def _rates_as_they_are(self, model: str, snapshot: Snapshot) -> EndpointRates:
-        """Return the rates of a pool that is perhaps made up: nothing is learned from it, and nothing forgotten."""
+    def _dry_run_rates(self, model: str, snapshot: Snapshot) -> EndpointRates:
+        """Return the rates for a snapshot that may be made up, without a change to learned state."""
         key, now, fleet = self._profiled_model(model), self.clock.now(), self._fleet
         if fleet.is_of(snapshot):
-            rates = self._still_good(key, now)
+            rates = self._fresh(key, now)
             if rates is not None:
                 return rates
         else:
@@ -294,8 +296,8 @@ class EndpointRatesProducer(
     def _version(self) -> int:
         return self._prefill.version + self._itl.version + self._places.version
 
-    def _still_good(self, key: str, now: float) -> EndpointRates | None:
-        """Return the rates that were published last, unless it is time for others."""
+    def _fresh(self, key: str, now: float) -> EndpointRates | None:
+        """Return the last published rates, unless an update is due."""
         published, version = self._published.get(key), self._version
         if published is None:
             return None
@@ -330,7 +332,7 @@ class EndpointRatesProducer(
         return starting
 
     def _profiled_model(self, model: str) -> str:
-        """Return the key of the model, or of its base, in the profiles; empty if neither has any."""
+        """Return the key of the model, or of the base model, in the profiles; empty without profiles of either."""
         if self._last_model is None or self._last_model[0] != model:
             key = model_key(model)
             if key not in self._table.models:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles of rates: those that are built in, and the look-up by model and hardware."""
+"""Profiles of rates: configured and built-in profiles, and the look-up by model and hardware."""
 
 from collections.abc import Callable, Iterable, Sequence
 from math import log, nan
@@ -26,20 +26,19 @@ class RateProfile(Parameters, frozen=True):
     engine: str = ""
     """vllm, sglang, trtllm-serve ..."""
     tensor_parallel: Natural = 0
-    """Devices of the measured endpoint; 0 for figures of one device, which are multiplied by the devices of an
-    endpoint."""
+    """Devices of the measured endpoint; 0 for figures of one device, multiplied by the devices of an endpoint."""
     chunk: Natural = 0
     """Tokens that the engine computes at a time. Documentation only: endpoints do not report it."""
     prefill_tokens_per_second: Positive | None = None
     """Prompt tokens computed in a second; 1000 / `deltaMs` if left out."""
     alpha_ms: Positive | None = None
-    """Of `ITL = alpha + beta * batch`, the time between two tokens in ms."""
+    """`alpha` of `ITL = alpha + beta * batch`, the time between two tokens in ms."""
     beta_ms: NonNegative = 0.0
-    """See `alphaMs`."""
+    """`beta`; see `alphaMs`."""
     gamma_ms: NonNegative = 0.0
-    """See `deltaMs`."""
+    """`gamma`; see `deltaMs`."""
     delta_ms: Positive | None = None
-    """Of `TTFT = gamma + delta * tokens * batch`, the time to the first token in ms."""
+    """`delta` of `TTFT = gamma + delta * tokens * batch`, the time to the first token in ms."""
     fp16_tflops: NonNegative = 0.0
     """Dense fp16 TFLOPS of one device, to scale prefill rates to accelerators without a profile; 0 for the built-in
     figure, if any."""
@@ -108,9 +107,9 @@ DEVICES: tuple[tuple[str, DeviceFigures], ...] = (
 """Devices of the built-in profiles, for comparison with others."""
 
 DEFAULT_PREFILL_TOKENS_PER_SECOND = 15928.0
-"""Of endpoints without a profile in a pool without profiles."""
+"""Rate of endpoints without a profile in a pool without profiles."""
 H100_PREFILL_TOKENS_PER_SECOND = 7964.0
-"""Of one H100; reference for accelerators with a prefill rate and no ITL."""
+"""Rate of one H100; reference for accelerators with a prefill rate but no ITL."""
 DEFAULT_ITL_BASE_SECONDS = 0.010
 DEFAULT_ITL_SECONDS_PER_REQUEST = 0.005 / 64
 
@@ -192,7 +191,7 @@ class _Found(NamedTuple):
 
 
 class RateTable:
-    """Given profiles, then the built-in ones."""
+    """Configured profiles, then the built-in ones."""
 
     def __init__(self, given: Sequence[RateProfile]) -> None:
         self._lists = (tuple(given), SEEDS)

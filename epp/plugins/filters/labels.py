@@ -95,7 +95,7 @@ class LabelSelectorFilter(Filter[LabelSelectorParameters]):
         return [labelled(endpoint, self._unmet(endpoint.labels)) for endpoint in dropped.endpoints]
 
     def _unmet(self, labels: Mapping[str, str]) -> str:
-        """Return the label that does not match."""
+        """Return the first label that does not match."""
         exact = (key for key, value in self.parameters.match_labels.items() if labels.get(key) != value)
         others = (each.key for each in self.parameters.match_expressions if not each.matches(labels))
         return next(chain(exact, others), "")
@@ -148,13 +148,13 @@ class ByLabelFilter(Filter[ByLabelParameters]):
 
 
 def labelled(endpoint: Endpoint, key: str) -> str:
-    """Return what an endpoint has as a label, as a reason for which it is dropped."""
+    """Describe the label of an endpoint, as the reason why it is dropped."""
     value = endpoint.labels.get(key)
     return f"has no label {key}" if value is None else f"its label {key} is {value!r}"
 
 
 def has_value(candidates: Candidates, label: str, values: tuple[str, ...], *, or_no_label: bool) -> Mask:
-    """Mark the candidates whose label has one of the values and, if asked for, those without the label."""
+    """Mark the candidates whose label has one of the values and, with `or_no_label`, those without the label."""
     mask = candidates.where_label(label, values)
     if not or_no_label:
         return mask
@@ -176,14 +176,14 @@ _OPERATORS: Mapping[Operator, Callable[[Floats, float], Mask]] = {
     "NotEqual": np.not_equal,
 }
 _LOAD = frozenset({WAITING, RUNNING, KV_USAGE, IN_FLIGHT, IN_FLIGHT_TOKENS, GPU_UTILIZATION})
-"""Numbers that fall again as requests end; what others stand for is not known here."""
+"""Attributes that measure load: they fall again as requests end."""
 
 
 class Threshold(Parameters, frozen=True):
-    """Comparison of the number of an endpoint with a value."""
+    """Comparison of an endpoint's number with a value."""
 
     operator: Operator
-    """Operator; its left side is the number of the endpoint."""
+    """Operator; its left side is the endpoint's number."""
     value: float
     """Right side of the comparison."""
 

@@ -55,7 +55,7 @@ class DetectorParameters(FilterParameters, frozen=True):
 
 
 class LimitsByClass:
-    """Limits of endpoints: those of their accelerator's class where it has some, or else the general ones."""
+    """Limits of endpoints, by the class of their accelerator; general limits for other endpoints."""
 
     __slots__ = ("_by_class", "_general", "names")
 
@@ -63,10 +63,10 @@ class LimitsByClass:
         self._general = general
         self._by_class = {name.lower(): limits for name, limits in by_class.items()}
         self.names = tuple(by_class)
-        """Names of classes with limits of their own, as written."""
+        """Names of the classes with their own limits, as configured."""
 
     def of(self, candidates: Candidates, name: str) -> Floats | float:
-        """Return the limit of that name for each candidate: one number where no class has limits of its own."""
+        """Return the limit of that name for each candidate; a single number if no class has its own limits."""
         if self._by_class:
             return tag_numbers(candidates, self._of_tag, name)
         general: float = getattr(self._general, name)
@@ -77,7 +77,7 @@ class LimitsByClass:
 
 
 class UtilizationLimits(Parameters, frozen=True):
-    """Thresholds of endpoints with accelerators of one class; unset ones are those of all endpoints."""
+    """Thresholds of endpoints with accelerators of one class; the general threshold replaces an unset one."""
 
     queue_depth_threshold: Count | None = None
     """Requests in an engine's queue at which it is full."""
@@ -93,7 +93,7 @@ class UtilizationDetectorParameters(DetectorParameters, frozen=True):
     kv_cache_util_threshold: PositiveShare = 0.8
     """Share of an engine's KV cache in use at which it is full, 0..1."""
     metrics_staleness_threshold: str = "200ms"
-    """Age from which metrics are not trusted."""
+    """Age above which metrics are ignored."""
     classes: dict[str, UtilizationLimits] = msgspec.field(default_factory=dict)
     """Other thresholds by name of the accelerator class or else of the model, such as `t4`."""
 
@@ -110,11 +110,11 @@ class UtilizationDetectorParameters(DetectorParameters, frozen=True):
 class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetector[UtilizationDetectorParameters]):
     """Keeps an endpoint if `waiting` and `kv_usage` are below their thresholds times `1 + headroom`.
 
-    Endpoints whose metrics are older than `metricsStalenessThreshold`, or that have none, are dropped; a single metric
-    that is unknown is not above its threshold. All endpoints are kept if none would be. For flow control, an endpoint
-    is as full as the larger of `waiting` and `kv_usage`, each as a share of its threshold, and full where its metrics
-    are too old; those of one that never reported are estimated from own requests there. Endpoints of an accelerator
-    class among `classes` have the thresholds given there.
+    Endpoints without metrics, or with metrics older than `metricsStalenessThreshold`, are dropped; a single unknown
+    metric counts as below its threshold. All endpoints are kept if the filter would drop all. For flow control, the
+    fullness of an endpoint is the larger of `waiting` and `kv_usage`, each as a share of its threshold, and at least 1
+    if its metrics are too old. The metrics of an endpoint that never reported are estimated from this picker's requests
+    in flight. `classes` has thresholds for endpoints with accelerators of one class.
     """
 
     plugin_type = "utilization-detector"
@@ -182,7 +182,7 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetec
 
 
 class ConcurrencyLimits(Parameters, frozen=True):
-    """Thresholds of endpoints with accelerators of one class; unset ones are those of all endpoints."""
+    """Thresholds of endpoints with accelerators of one class; the general threshold replaces an unset one."""
 
     max_concurrency: Count | None = None
     """Requests in flight at which an endpoint is full."""
@@ -191,24 +191,25 @@ class ConcurrencyLimits(Parameters, frozen=True):
 
 
 class ConcurrencyDetectorParameters(DetectorParameters, frozen=True):
-    """Thresholds of what this picker has in flight at an endpoint."""
+    """Thresholds of this picker's requests and tokens in flight at an endpoint."""
 
     max_concurrency: Count = 100
     """Requests in flight at which an endpoint is full."""
     max_token_concurrency: Count = 1_000_000
     """Prompt tokens in flight at which it is full."""
     concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
-    """Which of the two counts; `hybrid` for both."""
+    """Load to compare with its threshold: `requests`, `tokens`, or both (`hybrid`)."""
     classes: dict[str, ConcurrencyLimits] = msgspec.field(default_factory=dict)
     """Other thresholds by name of the accelerator class or else of the model, such as `t4`."""
 
 
 class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters], SaturationDetector[ConcurrencyDetectorParameters]):
-    """Keeps an endpoint if what this picker has in flight there is below the threshold times `1 + headroom`.
+    """Keeps an endpoint if this picker's requests in flight there are below the threshold times `1 + headroom`.
 
-    If no endpoint is left, the profile fails, unless `fallbackOnEmpty` is set. For flow control, an endpoint is as full
-    as what is in flight there is, as a share of the threshold: with `hybrid`, the larger of the two shares. Endpoints
-    of an accelerator class among `classes` have the thresholds given there.
+    `concurrencyMode` selects requests, their prompt tokens, or both. If no endpoint is left, the profile fails, unless
+    `fallbackOnEmpty` is set. For flow control, the fullness of an endpoint is the load in flight as a share of the
+    threshold; with `hybrid`, the larger of the two shares. `classes` has thresholds for endpoints with accelerators of
+    one class.
     """
 
     plugin_type = "concurrency-detector"

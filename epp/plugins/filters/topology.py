@@ -52,7 +52,7 @@ class NodeExpression(Parameters, frozen=True, kw_only=True):
             raise ValueError(f"{self.key}: {self.operator} takes one whole number, such as ['4']")
 
     def requirement(self) -> Requirement:
-        """Return the same as a requirement of a label selector."""
+        """Return the test as a requirement of a label selector."""
         return Requirement(self.key, _OPERATORS[self.operator], self.values)
 
 
@@ -65,7 +65,7 @@ class NodeTerm(Parameters, frozen=True, kw_only=True):
     """Tests of fields: only `metadata.name`, the name of the node."""
 
     def __post_init__(self) -> None:
-        """Refuse a term without tests, which would select no node, and other fields; raises ValueError."""
+        """Refuse a term without tests, and fields other than the name; raises ValueError."""
         if not (self.match_expressions or self.match_fields):
             raise ValueError("a term without tests selects no node: add matchExpressions, or remove it")
         for test in self.match_fields:
@@ -73,7 +73,7 @@ class NodeTerm(Parameters, frozen=True, kw_only=True):
                 raise ValueError(f"matchFields has {test.key!r}: write {NODE_NAME}, the only field of nodes")
 
     def selector(self) -> LabelSelector:
-        """Return the same as a label selector."""
+        """Return the term as a label selector."""
         return LabelSelector(tuple(test.requirement() for test in (*self.match_expressions, *self.match_fields)))
 
 
@@ -83,7 +83,7 @@ class NodeAffinityParameters(FilterParameters, frozen=True):
     node_selector: dict[str, str] = field(default_factory=dict)
     """Labels that the node must have, with these values."""
     node_selector_terms: tuple[NodeTerm, ...] = ()
-    """Terms of which one must hold, as in the required node affinity of pods."""
+    """Terms, at least one of which must hold, as in the required node affinity of pods."""
     on_unknown: Literal["Pass", "Fail"] = "Fail"
     """How to treat endpoints on unknown nodes: `Fail` drops them, `Pass` keeps them."""
 
@@ -91,8 +91,8 @@ class NodeAffinityParameters(FilterParameters, frozen=True):
 class NodeAffinityFilter(Filter[NodeAffinityParameters]):
     """Keeps an endpoint if its node has all labels of `nodeSelector` and meets one of `nodeSelectorTerms`.
 
-    The node is known from the pod, or from the endpoint list. Labels of an endpoint without a pod count as those of its
-    node.
+    The node is known from the pod, or from the endpoint list. For an endpoint without a pod, its own labels count as
+    the labels of its node.
     """
 
     plugin_type = "node-affinity-filter"
@@ -140,7 +140,8 @@ class SameNodeFilterParameters(FilterParameters, frozen=True):
     """Treatment of unknown nodes."""
 
     on_unknown: Literal["Pass", "Fail"] = "Fail"
-    """How to treat endpoints whose node is unknown, and all if that of the peer is: `Fail` drops, `Pass` keeps them."""
+    """How to treat endpoints whose node is unknown, and all endpoints if the peer's node is: `Fail` drops them, `Pass`
+    keeps them."""
 
 
 class SameNodeFilter(Filter[SameNodeFilterParameters]):
@@ -179,7 +180,7 @@ class TopologyAffinityFilter(Filter[TopologyAffinityFilterParameters]):
     """Keeps an endpoint if it shares `minAffinity` or a narrower place with the peer.
 
     The peer is the endpoint picked for the first leg of the request. All endpoints are kept if there is no peer, if its
-    place is unknown, or if none is close enough.
+    location is unknown, or if all endpoints are too far away.
     """
 
     plugin_type = "topology-affinity-filter"

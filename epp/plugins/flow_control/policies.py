@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies of flow control that need no memory: ordering, fairness, eviction and usage limits."""
+"""Policies of flow control: ordering, fairness between flows, eviction and usage limits."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ class FcfsOrdering(OrderingPolicy[Parameters]):
     plugin_type = "fcfs-ordering-policy"
     in_order_of_arrival = True
 
-    def key(self, queued: Queued) -> float:  # noqa: ARG002  numbers decide
+    def key(self, queued: Queued) -> float:  # noqa: ARG002  equal keys keep the order of arrival
         return 0.0
 
 
 class EdfOrdering(OrderingPolicy[Parameters]):
-    """The request that will first have waited too long: the time at which it began to wait, and its TTL."""
+    """Earliest deadline first: the time of arrival in the queue plus the TTL."""
 
     plugin_type = "edf-ordering-policy"
 
@@ -40,7 +40,7 @@ class EdfOrdering(OrderingPolicy[Parameters]):
 
 
 class SloDeadlineOrdering(OrderingPolicy[Parameters]):
-    """The request whose first token is due first: when it came, and its `x-llm-d-slo-ttft-ms`; others are last."""
+    """Earliest due time of the first token: arrival plus `x-llm-d-slo-ttft-ms`; other requests are last."""
 
     plugin_type = "slo-deadline-ordering-policy"
 
@@ -49,7 +49,7 @@ class SloDeadlineOrdering(OrderingPolicy[Parameters]):
 
 
 class GlobalStrictFairness(FairnessPolicy[Parameters]):
-    """All flows are one: the request that the ordering policy puts first goes first, whoever sent it."""
+    """No fairness between flows: the ordering policy sorts the requests of all flows together."""
 
     plugin_type = "global-strict-fairness-policy"
     in_order_of_arrival = True
@@ -59,12 +59,12 @@ class GlobalStrictFairness(FairnessPolicy[Parameters]):
 
 
 class _RoundRobin(FlowOrder):
-    """The flow whose turn was longest ago; one that is new is the last."""
+    """The flow that was dispatched longest ago; a new flow is last."""
 
     def __init__(self) -> None:
         self._turns: OrderedDict[str, None] = OrderedDict()
 
-    def head(self, flow: str, key: float, queued: Queued) -> None:  # noqa: ARG002  whatever it is
+    def head(self, flow: str, key: float, queued: Queued) -> None:  # noqa: ARG002
         self._turns.setdefault(flow)
 
     def empty(self, flow: str) -> None:
@@ -78,7 +78,7 @@ class _RoundRobin(FlowOrder):
 
 
 class RoundRobinFairness(FairnessPolicy[Parameters]):
-    """Each flow in turn, one request at a time."""
+    """One request of each flow, in rotation."""
 
     plugin_type = "round-robin-fairness-policy"
 
@@ -87,10 +87,10 @@ class RoundRobinFairness(FairnessPolicy[Parameters]):
 
 
 class SheddableEvictionParameters(Parameters, frozen=True):
-    """How far a request may have got."""
+    """Progress up to which a request may be ended."""
 
     after_first_token: bool = False
-    """End requests also when they have been answered in part: their clients see a response that breaks off."""
+    """Also end requests after their first token; their clients get a truncated response."""
 
 
 class SheddableEviction(EvictionFilter[SheddableEvictionParameters]):
@@ -107,7 +107,7 @@ class SheddableEviction(EvictionFilter[SheddableEvictionParameters]):
 
 
 class PriorityThenTimeEviction(EvictionOrder[Parameters]):
-    """The lowest priority first; of equal ones the request that left last, as it has the least work to lose."""
+    """The lowest priority first; among equals, the request dispatched last, which loses the least work."""
 
     plugin_type = "priority-then-time-eviction-order-policy"
     stability = Stability.ALPHA
@@ -120,7 +120,7 @@ class StaticUsageLimitParameters(Parameters, frozen=True):
     """One limit."""
 
     threshold: PositiveShare = 1.0
-    """Fullness of an endpoint from which it gets no more requests, 0..1."""
+    """Fullness of an endpoint at which it gets no further requests, 0..1."""
 
 
 class StaticUsageLimit(UsageLimitPolicy[StaticUsageLimitParameters]):
@@ -137,13 +137,13 @@ class PriorityHoldbackParameters(Parameters, frozen=True):
     """Ceilings of the lowest and the highest priority."""
 
     min_ceiling: PositiveShare
-    """That of the lowest priority, 0..1."""
+    """Ceiling of the lowest priority, 0..1."""
     max_ceiling: PositiveShare = 1.0
-    """That of the highest, 0..1."""
+    """Ceiling of the highest priority, 0..1."""
     shape: Literal["linear"] = "linear"
     """How ceilings grow between the two."""
     domain: Literal["rank", "value"] = "rank"
-    """What they grow with: the number of priorities below, or the distance to the lowest one."""
+    """Scale of the growth: by the rank of a priority, or by its distance from the lowest one."""
 
     def __post_init__(self) -> None:
         """Refuse a ceiling that falls; raises ValueError."""
@@ -154,8 +154,7 @@ class PriorityHoldbackParameters(Parameters, frozen=True):
 class PriorityHoldback(UsageLimitPolicy[PriorityHoldbackParameters]):
     """Holds room back for higher priorities: the ceiling grows from `minCeiling` to `maxCeiling`.
 
-    Priorities are those of the configuration, 0, and that of the request; where there is one only, it has
-    `maxCeiling`.
+    The priorities are those of the configuration, 0, and the request's own. A single priority has `maxCeiling`.
     """
 
     plugin_type = "priority-holdback-policy"
@@ -177,8 +176,8 @@ class PriorityHoldback(UsageLimitPolicy[PriorityHoldbackParameters]):
 class SoftReflectiveCeiling(UsageLimitPolicy[Parameters]):
     """Lowers the ceilings of lower priorities as the pool fills: `1 - rank * saturation / (priorities - 1)`.
 
-    `rank` is 0 for the highest priority, whose ceiling stays at 1. A priority whose ceiling is reached still gets
-    through at one call in `round(saturation / (1 - saturation))`, so that nobody starves before the pool is full.
+    `rank` is 0 for the highest priority, whose ceiling stays at 1. A priority whose ceiling is reached may still
+    dispatch at one call in `round(saturation / (1 - saturation))`, to prevent starvation before the pool is full.
     """
 
     plugin_type = "soft-reflective-ceiling-policy"

@@ -74,7 +74,7 @@ def _write_messages(prompt: PromptWriter, messages: list[_Message]) -> None:
 def _write_system(prompt: PromptWriter, system: Content) -> None:
     """Write the system prompt without the billing block of coding agents.
 
-    It changes with every request, and engines drop it: with it, no two requests would share a prefix.
+    Engines drop this block, which changes with every request and would make every prefix unique.
     """
     if not system:
         return
@@ -90,15 +90,15 @@ def _write_system(prompt: PromptWriter, system: Content) -> None:
 
 
 def _block_of(raw: msgspec.Raw) -> _Block:
-    """Return a content block; one without any field for an unknown one."""
+    """Return a content block; an empty block for an unknown one."""
     try:
         return _decode_block(raw) if bytes(memoryview(raw)[:1]) == b"{" else _UNKNOWN
-    except msgspec.ValidationError:  # an unknown block is left to the engine
+    except msgspec.ValidationError:  # the engine judges unknown blocks
         return _UNKNOWN
 
 
 def _write_block(prompt: PromptWriter, raw: msgspec.Raw, block: _Block) -> None:
-    """Write the part of a block that the model sees, without `cache_control`, which moves each turn, and signatures."""
+    """Write the part of a block that the model sees: no signatures, and no `cache_control`, which moves each turn."""
     if block.type == "text" and block.text is not None:
         prompt.text(block.text)
     elif block.type == "thinking" and block.thinking is not None:
@@ -116,8 +116,8 @@ def _write_block(prompt: PromptWriter, raw: msgspec.Raw, block: _Block) -> None:
 class AnthropicParser(JsonParser):
     """Parses the messages API: the canonical prompt is the tools, the system prompt and the messages, in that order.
 
-    The prompt of a conversation is a prefix of that of its continuation. A token count runs no model, so its prompt is
-    empty.
+    The prompt of a conversation is a prefix of the prompt of its next turn. Counting tokens does not run the model, so
+    its prompt is empty.
     """
 
     plugin_type = "anthropic-parser"

@@ -38,7 +38,7 @@ class _VLLMGenerate(Common, gc=False):
 
 _decode_vllm = msgspec.json.Decoder(_VLLMGenerate).decode
 MOST_FEATURES = 2048
-"""Images and other media of a request."""
+"""Most images and other media in a request."""
 
 
 def _read_vllm(body: bytes) -> RequestBody:
@@ -57,7 +57,7 @@ def _vllm_ids(body: bytes) -> msgspec.Raw:
 
 
 def _with_media(prompt: bytes, features: _Features) -> bytes:
-    """Return the prompt with the hash of each media item in place of its placeholder tokens, which are all equal."""
+    """Return the prompt with the hash of each media item in place of its equal placeholder tokens."""
     hashes = features.mm_hashes or {}
     ranges = features.mm_placeholders or {}
     if {kind: len(found) for kind, found in hashes.items()} != {kind: len(found) for kind, found in ranges.items()}:
@@ -80,7 +80,7 @@ def _with_media(prompt: bytes, features: _Features) -> bytes:
             tokens_left -= span.length
             if end > len(prompt) or tokens_left < 0:
                 raise MalformedBodyError(
-                    f'"features.mm_placeholders.{printable(kind)}" lie outside "token_ids" or on top of each other: '
+                    f'"features.mm_placeholders.{printable(kind)}" lie outside "token_ids" or overlap: '
                     "send offsets and lengths within it",
                     param="features.mm_placeholders",
                     kind="invalid_value",

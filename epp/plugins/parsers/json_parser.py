@@ -15,18 +15,18 @@ from epp.framework.request import BYTES_PER_TOKEN
 from epp.plugins.parsers.json_errors import not_json, wrong_shape
 
 MOST_VALUES = 100_000
-"""JSON values in a body: messages, content parts, tools and their members; token ids are counted apart."""
+"""JSON values in a body: messages, content parts, tools and their members; token ids have their own limit."""
 MOST_TOKEN_IDS = 1024 * 1024
-"""Token ids in a body: the longest contexts of models have a million tokens."""
+"""Token ids in a body: the longest contexts of models have one million tokens."""
 MOST_TEXT = 8 * 1024 * 1024
-"""Characters of text in a prompt, about two million tokens; media are counted apart."""
+"""Characters of text in a prompt, about two million tokens; media have their own limit."""
 MOST_ESCAPES = 2 * 1024 * 1024
-"""Escapes in the strings of a body: these take longest to decode."""
+"""Escapes in the strings of a body, which are slow to decode."""
 MOST_MODEL = 64 * 1024
 """Characters of a model name."""
 _WINDOW_BYTES = 64 * 1024
 _MOST_QUOTES = 4 * MOST_VALUES
-"""Of strings: a value may have two, with its key."""
+"""Quotes: a value may have four, with its key."""
 
 
 def check_limits(body: bytes, token_ids: Callable[[bytes], msgspec.Raw] | None = None) -> None:
@@ -56,14 +56,14 @@ def check_limits(body: bytes, token_ids: Callable[[bytes], msgspec.Raw] | None =
 
 
 def count_values(text: bytes, most: int) -> int:
-    """Return the number of commas outside of strings, which is about that of values; `most` + 1 for more than `most`.
+    """Return the number of commas outside of strings, about the number of values; `most` + 1 if there are more.
 
-    So many strings that there must be more than 100,000 values count as more too.
+    It also returns `most` + 1 for more quotes than 100,000 values can have.
     """
     found = quotes = start = 0
     while start < len(text):
         window = text[start : start + _WINDOW_BYTES]
-        if (len(window) - len(window.rstrip(b"\\"))) % 2:  # it ends within an escape
+        if (len(window) - len(window.rstrip(b"\\"))) % 2:  # the window ends within an escape
             window += text[start + _WINDOW_BYTES : start + _WINDOW_BYTES + 1]
         start += len(window)
         if b"\\" in window:
@@ -102,11 +102,11 @@ class Common(msgspec.Struct, gc=False):
 
 
 class JsonParser(Parser):
-    """Base: a reader for each path that it claims."""
+    """Base: one reader for each path."""
 
     readers: ClassVar[Mapping[str, Reader]]
     token_ids: ClassVar[Mapping[str, Callable[[bytes], msgspec.Raw]]] = MappingProxyType({})
-    """By path, what returns the JSON of the member that may have token ids."""
+    """By path, a function that returns the JSON of the member that may have token ids."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ def request_body(
     media: tuple[Media, ...] = (),
     ends: tuple[int, ...] = (),
 ) -> RequestBody:
-    """Return the parsed body; a negative limit is none. Raises MalformedBodyError for a limit beyond 64 bits."""
+    """Return the parsed body; a negative limit means no limit. Raises MalformedBodyError for one beyond 64 bits."""
     if common.model is not None and len(common.model) > MOST_MODEL:
         raise beyond('characters in "model"', MOST_MODEL)
     tokens = -(-len(prompt) // BYTES_PER_TOKEN)
@@ -159,9 +159,9 @@ def request_body(
 
 
 def not_run(read: Reader) -> Reader:
-    """Return a reader with the same checks for an API that renders or counts a prompt without running the model.
+    """Return a reader with the same checks for an API that renders or counts a prompt.
 
-    Its prompt is empty: the engine computes and caches nothing.
+    Its prompt is empty, because the engine does not run the model.
     """
 
     def read_envelope(body: bytes) -> RequestBody:
@@ -171,7 +171,7 @@ def not_run(read: Reader) -> Reader:
 
 
 class PassthroughParser(Parser):
-    """Accepts requests of any path that no other parser claims, without a model or a prompt."""
+    """Accepts requests of all paths without a parser; they have no model and no prompt."""
 
     plugin_type = "passthrough-parser"
     names_model = False

@@ -74,7 +74,7 @@ def _write_items(prompt: PromptWriter, items: list[msgspec.Raw]) -> None:
     for raw in items:
         try:
             item = _decode_item(raw) if bytes(memoryview(raw)[:1]) == b"{" else _Item()
-        except msgspec.ValidationError:  # an unknown item is left to the engine
+        except msgspec.ValidationError:  # the engine judges unknown items
             item = _Item()
         if item.role is not None:
             prompt.message(item.role, item.content)
@@ -240,8 +240,8 @@ def _packed(prompts: list[list[int]]) -> bytes:
 class OpenAIParser(JsonParser):
     """Parses the OpenAI APIs: the canonical prompt of a chat is its tools, then its messages.
 
-    The prompt of a conversation is a prefix of that of its continuation. The render APIs run no model, so their prompt
-    is empty.
+    The prompt of a conversation is a prefix of the prompt of its next turn. The render APIs do not run the model, so
+    their prompt is empty.
     """
 
     plugin_type = "openai-parser"

@@ -18,7 +18,7 @@ from epp.plugins.parsers.json_parser import ABSENT, MOST_TEXT, beyond
 _INLINE = re.compile(rb"""(?:;base64,|"data"\s*:\s*")([A-Za-z0-9+/\\]+)""")
 _KEYS_BYTES = 1024
 _HEAD_BYTES = (4 * 1024, 24 * 1024)
-"""Of the base64 text, tried in this order: a JPEG has its size behind metadata. Longer heads cost more than parsing."""
+"""Sizes of the base64 text to decode, in this order: a JPEG has its size after its metadata."""
 _MOST_SEGMENTS = 64
 _LEAD = 0xFF
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -27,7 +27,7 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 def pixels(part: bytes) -> tuple[int, int]:
-    """Return width and height of the image in the JSON of a content part; zeros for one that only has an address.
+    """Return width and height of the image in the JSON of a content part; zeros if it has only a URL.
 
     PNG, GIF and JPEG in base64: a data URL, or the member `data`.
     """
@@ -53,7 +53,7 @@ def pixels(part: bytes) -> tuple[int, int]:
 
 
 def _jpeg_pixels(head: bytes) -> tuple[int, int]:
-    """Return the size in the first frame header; raises struct.error where the head ends before it."""
+    """Return the size in the first frame header; raises struct.error if the head ends before it."""
     at = 2
     for _ in range(_MOST_SEGMENTS):
         lead, marker = struct.unpack_from(">BB", head, at)
@@ -111,8 +111,8 @@ class PromptWriter:
     """Builds a prompt by appending: bytes already written never change.
 
     Text is written as UTF-8, media as placeholders, other content as its JSON. A message is its role, newline, content,
-    tool calls, newline. Four bytes count as one token. Media beyond the 256th of a prompt count four tokens each, to
-    bound the size of the prompt.
+    tool calls, newline. Four bytes count as one token. Beyond 256 media in a prompt, each counts four tokens, to bound
+    the size of the prompt.
     """
 
     __slots__ = ("_ends", "_media", "_media_left", "_pieces", "_rest", "_text_left", "media_items")
@@ -132,12 +132,12 @@ class PromptWriter:
         return b"".join(self._pieces)
 
     def ends(self) -> tuple[int, ...]:
-        """Return where each prompt of a list ends; empty for a single prompt."""
+        """Return the end of each prompt of a list, in bytes; empty for a single prompt."""
         known = self._ends if self._rest else self._ends[:-1]
         return (*known, sum(map(len, self._pieces))) if known else ()
 
     def prompts(self, prompts: list[T], encode: Callable[[list[T]], bytes]) -> None:
-        """Write a list of prompts before anything else; those from the 256th on count as one."""
+        """Write a list of prompts, before other content; the 256th and later prompts count as one."""
         apart = [encode([prompt]) for prompt in prompts[: _MOST_PROMPTS - 1]]
         self._pieces += apart
         self._ends += accumulate(map(len, apart))
@@ -147,7 +147,7 @@ class PromptWriter:
 
     def message(self, role: str, content: Content, tool_calls: msgspec.Raw = ABSENT) -> None:
         """Write one message of a conversation."""
-        if isinstance(content, str) and tool_calls is ABSENT:  # as most are
+        if isinstance(content, str) and tool_calls is ABSENT:  # the usual case
             self.text(f"{role}\n{content}\n")
             return
         self.text(role + "\n")
@@ -169,7 +169,7 @@ class PromptWriter:
                 self.part(raw)
 
     def part(self, raw: msgspec.Raw) -> None:
-        """Write one content part; an unknown one as its JSON."""
+        """Write one content part; unknown parts as JSON."""
         found = bytes(raw)
         try:
             part = _decode_part(raw) if found.startswith(b"{") else None
@@ -188,7 +188,7 @@ class PromptWriter:
             self.json(raw)
 
     def _medium(self, kind: str, identity: bytes) -> None:
-        """Write an image or a video; `identity` is the JSON that distinguishes it from others."""
+        """Write an image or a video, identified by the JSON `identity`."""
         found, tokens = _MEDIA[kind]
         width, height = pixels(identity) if found == "image" else (0, 0)
         if width and height:
@@ -196,12 +196,12 @@ class PromptWriter:
         self._item(found, identity, tokens, width, height)
 
     def text(self, text: str) -> None:
-        """Write a text; raises MalformedBodyError for more than fits in a prompt."""
+        """Write a text; raises MalformedBodyError beyond the limit of a prompt."""
         self._take(len(text))
         self._pieces.append(text.encode())
 
     def json(self, raw: msgspec.Raw) -> bool:
-        """Write JSON unchanged and return whether there was any; absent, null and the empty list count as none."""
+        """Write JSON unchanged; return false for absent, null and empty lists."""
         if raw is ABSENT:
             return False
         found = bytes(raw)
@@ -216,14 +216,14 @@ class PromptWriter:
         self._pieces.append(ids)
 
     def opaque(self, digest: bytes, tokens: int) -> None:
-        """Write a placeholder for media of this hash and of about so many tokens, at least four."""
+        """Write a placeholder of `tokens` tokens, at least four, for media with this hash."""
         if self._media_left <= 0:
             tokens = 0
         self._media_left -= 1
         self._pieces.append(_repeated(digest, max(tokens, _DIGEST_TOKENS)))
 
     def media(self) -> tuple[Media, ...]:
-        """Return the media written, in order, but for those beyond the 256th."""
+        """Return the first 256 media written, in order."""
         if not self._media:
             return ()
         starts = list(accumulate(map(len, self._pieces), initial=0))
@@ -242,7 +242,7 @@ class PromptWriter:
 
 
 def placeholder(found: bytes, tokens: int) -> bytes:
-    """Return the placeholder of media with that identity: a 128-bit hash, repeated for so many tokens."""
+    """Return the placeholder of media: a 128-bit hash of `found`, repeated to the length of `tokens` tokens."""
     return _repeated(xxhash.xxh3_128_digest(found), tokens)
 
 

@@ -5,11 +5,14 @@ from array import array
 from sys import byteorder
 
 _MOST_AVERAGE = 48
-"""Entries in a bucket at which another one is added: a search through 8 bytes each, which takes 0.1 microseconds."""
+"""Average entries of a bucket above which a bucket is added: a search takes 0.1 microseconds."""
 
 
 class IntTable:
-    """Linear hashing: it grows by one bucket at a time, so that no call takes long. Keys are hashes, or run on."""
+    """Hash table from 64-bit to 32-bit integers that grows by one bucket at a time (linear hashing).
+
+    No call rehashes the whole table, and an entry takes 12 bytes. Keys are hashes or consecutive numbers.
+    """
 
     __slots__ = ("_count", "_keys", "_mask", "_values")
 
@@ -66,7 +69,7 @@ class IntTable:
         return number if number < len(self._keys) else number & (self._mask >> 1)
 
     def _split(self) -> None:
-        """Add a bucket, and share out the entries of the one that it is split from."""
+        """Split a bucket in two."""
         added = len(self._keys)
         if added > self._mask:
             self._mask = 2 * self._mask + 1
@@ -85,7 +88,7 @@ class IntTable:
 def _find(keys: bytearray, needle: bytes) -> int:
     """Return the number of the entry; negative for none."""
     at = keys.find(needle)
-    while at > 0 and at & 7:  # across two keys
+    while at > 0 and at & 7:  # a match across two keys
         at = keys.find(needle, at + 1)
     return at >> 3
 
@@ -93,7 +96,7 @@ def _find(keys: bytearray, needle: bytes) -> int:
 class Holders:
     """Sets of lanes by code: a single lane is its own code, a larger set has a negative one.
 
-    A code is in use as often as it was returned and not given to another method since.
+    Codes are counted references: methods that take a code consume one use, methods that return a code add one.
     """
 
     __slots__ = ("_codes", "_free", "_masks", "_uses")
@@ -109,17 +112,17 @@ class Holders:
         return 1 << code if code >= 0 else self._masks[~code]
 
     def again(self, code: int) -> int:
-        """Return the same code for one more use."""
+        """Add a use of the code, and return it."""
         if code < 0:
             self._uses[~code] += 1
         return code
 
     def plus(self, code: int, lane: int) -> int:
-        """Return the code of the set with a lane that it lacks."""
+        """Return the code of the set with one more lane."""
         return self._replaced(code, self.mask(code) | 1 << lane)
 
     def minus(self, code: int, lane: int) -> int:
-        """Return the code of the set without a lane, not the only one in it."""
+        """Return the code of the set without a lane; the set has other lanes."""
         return self._replaced(code, self.mask(code) ^ 1 << lane)
 
     def _replaced(self, code: int, mask: int) -> int:
@@ -154,10 +157,10 @@ NONE = -1
 
 
 class Runs:
-    """Runs by number. What a run begins with is found by hash; equal hashes mean equal chains up to there.
+    """Runs of block hashes by number; a run is found by the hash of its first block, which covers all blocks before it.
 
-    A block takes 8 bytes, a run about 50 more. The number of a run stands for its end: a split gives the beginning
-    another number.
+    A block takes 8 bytes, a run about 50 more. The number of a run identifies its end: a split gives a new number to
+    the beginning.
     """
 
     __slots__ = ("_by_first", "_codes", "_first", "_free", "_holders", "_parents", "_rest", "blocks")
@@ -167,19 +170,19 @@ class Runs:
         """Blocks in all runs."""
         self._by_first = IntTable()
         self._first = array("Q")
-        self._rest: list[bytes] = []  # the hashes after the first
+        self._rest: list[bytes] = []  # hashes after the first
         self._parents = array("i")
         self._codes = array("i")
         self._free = array("i")
         self._holders = Holders()
 
     def child(self, parent: int, first: int) -> int:
-        """Return the run with this first block after another run, or NONE as at the start; NONE if there is none."""
+        """Return the run with this first block after `parent`, which is NONE at the start of a chain; else NONE."""
         run = self._by_first.get(first, NONE)
         return run if run >= 0 and self._parents[run] == parent else NONE
 
     def parent(self, run: int) -> int:
-        """Return the run before; NONE at the start."""
+        """Return the previous run; NONE at the start."""
         return self._parents[run]
 
     def size(self, run: int) -> int:
@@ -187,7 +190,7 @@ class Runs:
         return 1 + len(self._rest[run]) // 8
 
     def common(self, run: int, chain: bytes, depth: int) -> int:
-        """Return how many blocks a chain has in common with the run from a depth on; the first one is known to be."""
+        """Return the number of blocks that a chain from `depth` on shares with the run; the first is known to match."""
         rest = self._rest[run]
         begin = 8 * depth + 8
         theirs = chain[begin : begin + len(rest)]
@@ -207,10 +210,9 @@ class Runs:
         return self._holders.mask(self._codes[run])
 
     def reach(self, parent: int, chain: bytes, depth: int, lane: int) -> tuple[int, bool]:
-        """Return the run with which a chain goes on after another, and whether the lane holds it only now.
+        """Return the run that continues a chain after `parent`, and whether the lane did not hold it before.
 
-        One that the chain leaves on the way is split, one that does not exist added. NONE where another chain has
-        the same hash.
+        A missing run is added; a run that the chain shares only in part is split. NONE if another chain has the hash.
         """
         first = int.from_bytes(chain[8 * depth : 8 * depth + 8], byteorder)
         run = self._by_first.get(first, NONE)
@@ -228,7 +230,7 @@ class Runs:
         return run, True
 
     def release(self, run: int, lane: int) -> None:
-        """Remove a lane that holds the run; without any it is gone."""
+        """Remove a lane that holds the run, and the run with its last lane."""
         if self._codes[run] != lane:
             self._codes[run] = self._holders.minus(self._codes[run], lane)
             return
@@ -250,7 +252,7 @@ class Runs:
         return head
 
     def _split(self, run: int, count: int) -> int:
-        """Make the first `count` blocks, fewer than all, a run of their own, and return it."""
+        """Split off the first `count` blocks, fewer than all, as a new run, and return it."""
         rest = self._rest[run]
         code = self._holders.again(self._codes[run])
         head = self._new(self._parents[run], self._first[run], rest[: 8 * (count - 1)], code)

@@ -256,18 +256,18 @@ def test_labels_of_the_endpoint_that_served_are_response_headers():
         ({"scope": SCOPE, "revisionGating": {"mode": "sum", "requireRoles": {"values": []}}}, "values"),
         (
             {"scope": SCOPE, "revisionGating": {"mode": "sum", "requireRoles": {"values": ["a", "a"]}}},
-            "'a' is there twice",
+            "'a' is repeated",
         ),
         ({"scope": SCOPE, "headerSelectors": [{**BY_REVISION, "mode": "loose"}]}, "loose"),
         ({"scope": SCOPE, "headerSelectors": [{**BY_REVISION, "name": ""}]}, "name"),
         ({"scope": SCOPE, "headerSelectors": [{**BY_REVISION, "headerName": "a b"}]}, "headerName"),
         (
             {"scope": SCOPE, "headerSelectors": [BY_REVISION, {**BY_SLICE, "name": "revision"}]},
-            "name 'revision' is there",
+            "name 'revision' is repeated",
         ),
         (
             {"scope": SCOPE, "headerSelectors": [BY_REVISION, {**BY_SLICE, "headerName": "x-disagg-revision"}]},
-            "headerName 'x-disagg-revision' is there twice",
+            "headerName 'x-disagg-revision' is repeated",
         ),
     ],
 )

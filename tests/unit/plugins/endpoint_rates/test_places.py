@@ -17,7 +17,7 @@ def looked(*looks: tuple[float, float], learner: PlacesLearner | None = None) ->
     """Return a learner that saw these batches and queues of slot 0."""
     learner = learner or PlacesLearner()
     for running, waiting in looks:
-        learner.look(np.array([running]), np.array([waiting]), np.array([next(_TIMES)]))
+        learner.update(np.array([running]), np.array([waiting]), np.array([next(_TIMES)]))
     return learner
 
 
@@ -46,7 +46,7 @@ def test_what_is_not_reported_says_nothing():
 def test_report_that_is_seen_again_counts_once():
     learner = PlacesLearner()
     for _ in range(9):
-        learner.look(np.array([8.0]), np.array([2.0]), np.array([1.0]))
+        learner.update(np.array([8.0]), np.array([2.0]), np.array([1.0]))
     assert learner.learned(1) is None
 
 

@@ -74,7 +74,7 @@ def test_media_without_a_hash_keep_their_placeholder_tokens():
         (["h1"], [], "name the same items in both"),
         (["h1"], [{"offset": 3, "length": 2}], 'lie outside "token_ids"'),
         (["h1"], [{"offset": LARGEST, "length": LARGEST}], 'lie outside "token_ids"'),
-        (["h1", "h2"], [{"offset": 0, "length": 3}, {"offset": 1, "length": 3}], "on top of each other"),
+        (["h1", "h2"], [{"offset": 0, "length": 3}, {"offset": 1, "length": 3}], "overlap"),
         (["h1"], [{"offset": -1, "length": 2}], '.offset" must be an integer of at least 0'),
         (["h1"], [{"offset": 1}], '.length" is missing: add it'),
     ],
