@@ -56,7 +56,7 @@ class PlacementFilter(Filter[PlacementFilterParameters]):
         imported = self.parameters.pool_import
         self._name = f"{POOL_IMPORT}/{imported}" if imported else self.parameters.placement
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         chosen = status_mask(candidates, self._is_chosen)
         if any_true(chosen):
             return chosen

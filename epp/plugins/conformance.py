@@ -33,5 +33,5 @@ class ServedVerifier(ResponseHeaders):
 
     plugin_type = "destination-endpoint-served-verifier"
 
-    def response_headers(self, request: Request, response: Response) -> Mapping[str, str]:  # noqa: ARG002
+    def response_headers(self, request: Request, response: Response) -> Mapping[str, str]:
         return {CONFORMANCE_SERVED: response.served_address or "no served metadata"}

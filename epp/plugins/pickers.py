@@ -53,7 +53,7 @@ class MaxScorePicker(Picker[PickerParameters]):
     plugin_type = "max-score-picker"
     may_read = (LAST_PICKED,)
 
-    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:  # noqa: ARG002
+    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
         if len(totals) == 1:
             return np.zeros(1, dtype=np.intp)
         wanted = min(self.parameters.max_num_of_endpoints, len(totals))
@@ -73,7 +73,7 @@ class RandomPicker(Picker[RandomPickerParameters]):
 
     plugin_type = "random-picker"
 
-    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:  # noqa: ARG002
+    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
         return _first(draw().permutation(len(candidates)), totals, self.parameters)
 
 
@@ -87,7 +87,7 @@ class WeightedRandomPicker(Picker[WeightedRandomPickerParameters]):
 
     plugin_type = "weighted-random-picker"
 
-    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:  # noqa: ARG002
+    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
         noise = draw().gumbel(size=len(totals))  # -log(-log U)
         positive = totals > 0
         keys = np.full(len(totals), -np.inf)

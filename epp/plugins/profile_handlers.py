@@ -16,7 +16,7 @@ from epp.framework.printable import quoted
 class _FirstResult(Aggregator[P]):
     """Base: the first result becomes the destination."""
 
-    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:  # noqa: ARG002
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:
         result = next((result for result in results.values() if result is not None), None)
         return None if result is None else self._destination(result)
 
@@ -47,10 +47,7 @@ class _OnlyProfile(_OneProfile[P]):
         return ()
 
     def pick_profiles(
-        self,
-        request: Request,  # noqa: ARG002
-        profiles: Sequence[str],
-        results: Mapping[str, ProfileResult | None],
+        self, request: Request, profiles: Sequence[str], results: Mapping[str, ProfileResult | None]
     ) -> Sequence[str]:
         return () if results else profiles
 

@@ -186,7 +186,7 @@ class AttributeReporter(ResponseReporter[AttributeReporterParameters]):
         condition = attribute.condition or "true"
         self._condition = UsageExpression(condition, place="attributes[0].condition", gives=(bool,))
 
-    def report(self, request: Request, response: Response) -> Metadata:  # noqa: ARG002
+    def report(self, request: Request, response: Response) -> Metadata:
         usage = response.usage
         if usage is None or not self._condition.value(usage):
             return {}

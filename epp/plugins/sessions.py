@@ -48,7 +48,7 @@ class SessionIdProducer(Producer[SessionIdParameters]):
         self._header = (self.parameters.header_name or headers.SESSION_ID).lower()
         self.writes = (self._key,)
 
-    def produce(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002
+    def produce(self, request: Request, candidates: Candidates) -> None:
         wanted = self.parameters.cookie_name
         session = cookie(request.headers, wanted) if wanted else request.headers.get(self._header)
         if session:

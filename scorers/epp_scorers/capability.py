@@ -72,7 +72,7 @@ class BestFitScorer(Scorer[BestFitParameters]):
     def setup(self) -> None:
         self._need_bytes = read_memory("minMemory", self.parameters.min_memory)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         return np.clip(tag_numbers(candidates, self._score), 0.0, 1.0)
 
     def _score(self, tag: AcceleratorTag) -> float:
@@ -149,7 +149,7 @@ class MostCapableScorer(Scorer[MostCapableParameters]):
     zero_means = "has no accelerator, or nothing is known of it"
     reads = (ACCELERATOR,)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         parameters = self.parameters
         weights = np.array([parameters.memory_weight, parameters.bandwidth_weight, parameters.compute_weight])
         terms = np.array([_share(self._numbers(candidates, name)) for name in ("memory", "bandwidth", "tflops")])

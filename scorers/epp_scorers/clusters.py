@@ -61,7 +61,7 @@ class LocalClusterScorer(Scorer[LocalClusterParameters]):
         self.reads = (CLUSTER,) if self.parameters.score else ()
         self.may_read = LOAD_INPUTS if self.parameters.score else (CLUSTER, *LOAD_INPUTS)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         local = self._is_local(candidates)
         if not local.any():
             return np.zeros(len(candidates))
@@ -108,7 +108,7 @@ class TaintScorer(Scorer[TaintParameters]):
     zero_means = "is in a cluster with a taint of effect PreferNoSelect, or one that is not active"
     reads = (CLUSTER,)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         untainted = status_numbers(candidates, self._counts_from) > self.clock.utc()
         return (untainted & ~status_mask(candidates, _is_inactive)).astype(float)
 
@@ -161,13 +161,13 @@ class BalanceScorer(Scorer[BalanceParameters], PreRequest[BalanceParameters]):
         self._given: dict[str, tuple[float, float]] = {}
         """Count of each cluster, and its time."""
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         clusters = self._clusters.of(candidates.snapshot)
         of_candidates = self._counts(clusters, candidates)[clusters.numbers[candidates.slots]]
         most = of_candidates.max(initial=0.0)
         return 1.0 - of_candidates / most if most > _LEAST else np.ones(len(candidates))
 
-    def pre_request(self, request: Request, result: SchedulingResult) -> None:  # noqa: ARG002
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:
         """Count the request for the cluster of its target."""
         clusters = self._clusters.of(result.primary.candidates.snapshot)
         name, now = clusters.names[clusters.numbers[result.primary.slot]], self.clock.now()

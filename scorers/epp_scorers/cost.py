@@ -64,7 +64,7 @@ class CheapestScorer(Scorer[CheapestParameters]):
     reads = (ACCELERATOR,)
     without_prices = "all endpoints get 0, which is no preference"
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         for price in (self._hourly, _per_million_tokens, _tier):
             prices = tag_numbers(candidates, _of_accelerators, price)
             known = np.isfinite(prices) & (prices >= 0)

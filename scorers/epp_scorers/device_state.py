@@ -37,7 +37,7 @@ class DeviceHealthScorer(Scorer):
     zero_means = "has a device that is unhealthy"
     reads = (ACCELERATOR,)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         return tag_numbers(candidates, _health)
 
 
@@ -78,6 +78,6 @@ class WakeUpScorer(Scorer[WakeUpParameters]):
     def setup(self) -> None:
         self._cost = WakeUpCost(self.parameters.memory_penalty, self.parameters.disk_penalty)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         cost = self._cost.of(candidates)
         return np.ones(len(candidates)) if cost is None else 1.0 - cost

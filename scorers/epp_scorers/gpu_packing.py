@@ -62,7 +62,7 @@ class CompactFirstScorer(Scorer[GpuUsageParameters]):
     reads = (ACCELERATOR,)
     may_read = USAGE_INPUTS
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         used, empty = estimated_share(candidates, self.parameters)
         return np.where(empty, 0.0, used)
 
@@ -79,7 +79,7 @@ class LowLoadFirstScorer(Scorer[GpuUsageParameters]):
     reads = (ACCELERATOR,)
     may_read = USAGE_INPUTS
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         used, empty = estimated_share(candidates, self.parameters)
         return np.where(empty, 0.0, 1.0 - used)
 
@@ -100,7 +100,7 @@ class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
     reads = (ACCELERATOR,)
     may_read = USAGE_INPUTS
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         used, empty = estimated_share(candidates, self.parameters)
         node, endpoint = self._node_used(candidates), 1.0 - used
         if self.parameters.combine == "weighted":
@@ -209,7 +209,7 @@ class GpuNeighbourScorer(Scorer[GpuNeighbourParameters]):
     reads = (ACCELERATOR,)
     may_read = (WAITING, RUNNING, IN_FLIGHT)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         snapshot = candidates.snapshot
         use = device_use(snapshot)
         engine = snapshot.column(WAITING) + snapshot.column(RUNNING)

@@ -97,7 +97,7 @@ class KvCacheUtilizationScorer(Scorer):
     reads = (KV_USAGE,)
     may_read = LOAD_INPUTS
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         return 1.0 - comparable_load(candidates, KV_USAGE)
 
 

@@ -217,7 +217,7 @@ class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
     def accelerator_names(self) -> Sequence[str]:
         return (*self.parameters.classes, *self.parameters.limits)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         places = self._places(candidates)
         usable = (places != _UNLISTED) & tag_mask(candidates, _is_usable) & ~self._saturated(candidates)
         classes = np.unique(places[usable])

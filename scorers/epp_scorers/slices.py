@@ -55,7 +55,7 @@ class SliceFitScorer(Scorer[SliceFitParameters]):
     def setup(self) -> None:
         self._need_bytes = read_memory("minMemory", self.parameters.min_memory)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         return tag_numbers(candidates, self._fit)
 
     def _fit(self, tag: AcceleratorTag) -> float:
@@ -95,7 +95,7 @@ class SliceHeadroomScorer(Scorer[SliceHeadroomParameters]):
     zero_means = "has a full node with spread, or an empty node with pack"
     reads = (ACCELERATOR,)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         free = tag_numbers(candidates, _free_share)
         scores = free if self.parameters.mode == "spread" else 1.0 - free
         return np.where(np.isnan(scores), 0.5, scores)

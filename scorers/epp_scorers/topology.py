@@ -54,7 +54,7 @@ class TopologyAffinityScorer(Scorer[TopologyAffinityScorerParameters]):
         self._worth = np.array([*(getattr(weights, level) for level in LEVELS), far])
         self.reads = (TOPOLOGY, ACCELERATOR) if weights.pcie_root or weights.clique else (TOPOLOGY,)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         peer = candidates.peer
         if peer is None:
             return np.zeros(len(candidates))
@@ -83,6 +83,6 @@ class GpuTopologyScorer(Scorer):
     zero_means = "has no known connection to the peer, or there is no peer"
     reads = (ACCELERATOR,)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         peer = candidates.peer
         return np.zeros(len(candidates)) if peer is None else device_closeness(candidates, peer) / CLOSEST

@@ -102,16 +102,16 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
             if values
         }
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         return tag_mask(candidates, self._keeps)
 
-    def kept_by_cause(self, request: Request, candidates: Candidates) -> Mapping[DropCause, Mask]:  # noqa: ARG002
+    def kept_by_cause(self, request: Request, candidates: Candidates) -> Mapping[DropCause, Mask]:
         return {
             DropCause.AVAILABILITY: tag_mask(candidates, self._is_usable),
             DropCause.CONSTRAINT: tag_mask(candidates, self._is_allowed),
         }
 
-    def drop_reasons(self, request: Request, candidates: Candidates) -> Iterable[str]:  # noqa: ARG002
+    def drop_reasons(self, request: Request, candidates: Candidates) -> Iterable[str]:
         return [reason for tag in candidates.records(ACCELERATOR) if (reason := self.rejection(tag))]
 
     def _is_usable(self, tag: AcceleratorTag) -> bool:

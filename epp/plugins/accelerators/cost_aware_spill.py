@@ -124,7 +124,7 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         opened: Mask = groups <= last
         return opened
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         prices = [self._price(tag) for tag in dropped.records(ACCELERATOR)]
         return [f"costs ${price:.2f} an hour, and cheaper ones have room" if price < inf else "" for price in prices]
 

@@ -55,7 +55,7 @@ class PlacementTemplateFilter(Filter[PlacementTemplateFilterParameters]):
         """Name of the template."""
         return self.parameters.template
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         records, template = candidates.snapshot.records(PLACEMENT), self.parameters.template
         most = records.derive_numbers(_most_connections, template)[candidates.slots]
         kept: Mask = records.derive_mask(_allows_place, template)[candidates.slots]
@@ -135,7 +135,7 @@ class NodeConcurrencyFilter(Filter[NodeConcurrencyParameters]):
             return ()
         return ("it has no limit and no effect: set maxRequestsPerNode or maxRequestsPerDevice, or remove it",)
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         kept = np.ones(len(candidates), dtype=np.bool_)
         if most := self.parameters.max_requests_per_node:
             kept &= requests_on_node(candidates.snapshot)[candidates.slots] < most
@@ -143,7 +143,7 @@ class NodeConcurrencyFilter(Filter[NodeConcurrencyParameters]):
             kept &= requests_on_device(candidates.snapshot)[candidates.slots] < most
         return kept
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         reasons = [""] * len(dropped)
         for place, most, counts in (
             ("a device", self.parameters.max_requests_per_device, requests_on_device(dropped.snapshot)),

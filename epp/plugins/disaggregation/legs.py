@@ -119,7 +119,7 @@ class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
                 return (profile,)
         return ()
 
-    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:  # noqa: ARG002
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:
         """Return the decode leg with the headers of the others; None without a decode leg."""
         decode = results.get(self._decode)
         if decode is None:

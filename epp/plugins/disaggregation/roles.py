@@ -26,10 +26,10 @@ class _RoleFilter(Filter):
     takes_unlabelled: ClassVar[bool] = False
     """Whether endpoints without the label are kept."""
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         return has_value(candidates, ROLE_LABEL, self.roles, or_no_label=self.takes_unlabelled)
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         return [labelled(endpoint, ROLE_LABEL) for endpoint in dropped.endpoints]
 
 
@@ -66,7 +66,7 @@ class AlwaysDisaggMultimodalDecider(Decider):
 
     plugin_type = "always-disagg-multimodal-decider"
 
-    def decide(self, request: Request, decode: ProfileResult | None) -> bool:  # noqa: ARG002
+    def decide(self, request: Request, decode: ProfileResult | None) -> bool:
         return request.body.media_items > 0
 
 
@@ -75,7 +75,7 @@ class AlwaysDisaggPDDecider(Decider):
 
     plugin_type = "always-disagg-pd-decider"
 
-    def decide(self, request: Request, decode: ProfileResult | None) -> bool:  # noqa: ARG002
+    def decide(self, request: Request, decode: ProfileResult | None) -> bool:
         return True
 
 

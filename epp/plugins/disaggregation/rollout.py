@@ -270,7 +270,7 @@ class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], Respo
             kept &= revisions == left[min(int(up_to.searchsorted(drawn, side="right")), len(left) - 1)]
         return kept
 
-    def response_headers(self, request: Request, response: Response) -> Mapping[str, str]:  # noqa: ARG002
+    def response_headers(self, request: Request, response: Response) -> Mapping[str, str]:
         values = ((header, response.served.labels.get(key, "")) for header, key in self._stamped)
         return {header: value for header, value in values if value and value.isascii() and value.isprintable()}
 

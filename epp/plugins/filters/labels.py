@@ -79,7 +79,7 @@ class LabelSelectorFilter(Filter[LabelSelectorParameters]):
     plugin_type = "label-selector-filter"
     drops = DropCause.CONSTRAINT
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         return candidates.snapshot.endpoints.derive_mask(self._selects)[candidates.slots]
 
     def _selects(self, endpoint: Endpoint | None) -> bool:
@@ -91,7 +91,7 @@ class LabelSelectorFilter(Filter[LabelSelectorParameters]):
             requirement.matches(labels) for requirement in self.parameters.match_expressions
         )
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         return [labelled(endpoint, self._unmet(endpoint.labels)) for endpoint in dropped.endpoints]
 
     def _unmet(self, labels: Mapping[str, str]) -> str:
@@ -139,11 +139,11 @@ class ByLabelFilter(Filter[ByLabelParameters]):
     stability = Stability.DEPRECATED
     drops = DropCause.CONSTRAINT
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         wanted = self.parameters
         return has_value(candidates, wanted.label, wanted.valid_values, or_no_label=wanted.allows_no_label)
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         return [labelled(endpoint, self.parameters.label) for endpoint in dropped.endpoints]
 
 
@@ -227,13 +227,13 @@ class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
         self.reads = (self._column,)
         self.drops = DropCause.SATURATION if self._column in _LOAD else DropCause.UNSTATED
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         values = candidates.values(self._column)
         threshold = self.parameters.algorithm.threshold
         holds = _OPERATORS[threshold.operator](values, threshold.value)
         return np.where(np.isnan(values), self.parameters.on_missing == "Pass", holds)
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         name, threshold = self.parameters.attribute, self.parameters.algorithm.threshold
         wanted = f"not {threshold.operator} {threshold.value:g}"
         return [

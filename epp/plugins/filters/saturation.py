@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 import numpy as np
 from msgspec import Meta
+from typing_extensions import TypeVar
 
 from epp.framework import (
     ACCELERATOR,
@@ -47,11 +48,8 @@ class DetectorParameters(FilterParameters, frozen=True):
     in_flight_load_producer_name: str = ""
     """Accepted for compatibility: requests and tokens in flight have one source."""
 
-    def headroom_warnings(self) -> Sequence[str]:
-        """Warn of a headroom that looks like a percentage."""
-        if self.headroom <= 1:
-            return ()
-        return (f"headroom is {self.headroom:g}: endpoints are kept up to {1 + self.headroom:g} times a threshold",)
+
+DP = TypeVar("DP", bound=DetectorParameters, default=DetectorParameters)
 
 
 class LimitsByClass:
@@ -74,6 +72,24 @@ class LimitsByClass:
 
     def _of_tag(self, tag: AcceleratorTag, name: str) -> float | None:
         return limit_for(tag, name, self._by_class, self._general)
+
+
+class _Detector(Filter[DP], SaturationDetector[DP]):
+    """Base: thresholds by the class of the accelerator, and headroom above them."""
+
+    drops = DropCause.SATURATION
+    _limits: LimitsByClass
+
+    @property
+    def accelerator_names(self) -> Sequence[str]:
+        return self._limits.names
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        headroom = self.parameters.headroom
+        if headroom <= 1:
+            return ()
+        return (f"headroom is {headroom:g}: endpoints are kept up to {1 + headroom:g} times a threshold",)
 
 
 class UtilizationLimits(Parameters, frozen=True):
@@ -107,7 +123,7 @@ class UtilizationDetectorParameters(DetectorParameters, frozen=True):
             raise ValueError("metricsStalenessThreshold is 0: write a duration above 0")
 
 
-class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetector[UtilizationDetectorParameters]):
+class UtilizationDetector(_Detector[UtilizationDetectorParameters]):
     """Keeps an endpoint if `waiting` and `kv_usage` are below their thresholds times `1 + headroom`.
 
     Endpoints without metrics, or with metrics older than `metricsStalenessThreshold`, are dropped; a single unknown
@@ -119,7 +135,6 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetec
 
     plugin_type = "utilization-detector"
     may_empty = False
-    drops = DropCause.SATURATION
     reads: tuple[Datum, ...] = (WAITING, KV_USAGE, METRICS_AT)
 
     def setup(self) -> None:
@@ -132,19 +147,11 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetec
         self.may_read = LOAD_INPUTS
 
     @property
-    def accelerator_names(self) -> Sequence[str]:
-        return self._limits.names
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        return self.parameters.headroom_warnings()
-
-    @property
     def oldest_metrics_seconds(self) -> float:
         """The age up to which metrics count."""
         return self._oldest_seconds
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         waiting, kv_usage = self._thresholds(candidates)
         full = candidates.values(WAITING) >= waiting * self._room
         full |= candidates.values(KV_USAGE) >= kv_usage * self._room
@@ -159,7 +166,7 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetec
         silent = np.isnan(candidates.values(METRICS_AT))
         return np.where(self._fresh(candidates) | silent, fullest, np.maximum(fullest, 1.0))
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         reasons = ["its metrics were too old"] * len(dropped)
         for text, column, limit in zip(
             ("{:g} requests wait there", "its KV cache is full to {:.0%}"),
@@ -203,7 +210,7 @@ class ConcurrencyDetectorParameters(DetectorParameters, frozen=True):
     """Other thresholds by name of the accelerator class or else of the model, such as `t4`."""
 
 
-class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters], SaturationDetector[ConcurrencyDetectorParameters]):
+class ConcurrencyDetector(_Detector[ConcurrencyDetectorParameters]):
     """Keeps an endpoint if this picker's requests in flight there are below the threshold times `1 + headroom`.
 
     `concurrencyMode` selects requests, their prompt tokens, or both. If no endpoint is left, the profile fails, unless
@@ -213,7 +220,6 @@ class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters], SaturationDetec
     """
 
     plugin_type = "concurrency-detector"
-    drops = DropCause.SATURATION
     counts_own_requests = True
 
     def setup(self) -> None:
@@ -228,21 +234,13 @@ class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters], SaturationDetec
         columns = tuple(column for _, column in self._counted)
         self.reads = (*columns, ACCELERATOR) if given.classes else columns
 
-    @property
-    def accelerator_names(self) -> Sequence[str]:
-        return self._limits.names
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        return self.parameters.headroom_warnings()
-
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         kept = np.ones(len(candidates), dtype=np.bool_)
         for name, column in self._counted:
             kept &= candidates.values(column) < np.floor(self._limits.of(candidates, name) * self._room)
         return kept
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         reasons = [""] * len(dropped)
         for name, column in self._counted:
             values = dropped.values(column)
@@ -300,13 +298,13 @@ class UtilizationFilter(Filter[UtilizationParameters]):
         self._limits = [(_COLUMNS[condition.metric], condition.max_value) for condition in self.parameters.conditions]
         self.reads = tuple(dict.fromkeys(column for column, _ in self._limits))
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         over = np.zeros(len(candidates), dtype=np.bool_)
         for column, max_value in self._limits:
             over |= expected_load(candidates, column) > max_value
         return ~over
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         reasons = [""] * len(dropped)
         for condition, (column, most) in zip(self.parameters.conditions, self._limits, strict=True):
             for position, value in enumerate(expected_load(dropped, column).tolist()):

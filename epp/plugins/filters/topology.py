@@ -109,7 +109,7 @@ class NodeAffinityFilter(Filter[NodeAffinityParameters]):
             return ()
         return ("it selects every node: set nodeSelector or nodeSelectorTerms, or remove it",)
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         return candidates.snapshot.records(NODE_LABELS).derive_mask(self._keeps)[candidates.slots]
 
     def _keeps(self, labels: Mapping[str, str]) -> bool:
@@ -119,7 +119,7 @@ class NodeAffinityFilter(Filter[NodeAffinityParameters]):
             not self._terms or any(term.matches(labels) for term in self._terms)
         )
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         return [self._unmet(labels) for labels in dropped.records(NODE_LABELS)]
 
     def _unmet(self, labels: Mapping[str, str]) -> str:
@@ -156,7 +156,7 @@ class SameNodeFilter(Filter[SameNodeFilterParameters]):
     drop_means = "is on another node than the peer, or its node is not known"
     reads = (ACCELERATOR,)
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         peer = candidates.peer
         if peer is None:
             return np.ones(len(candidates), dtype=np.bool_)
@@ -188,7 +188,7 @@ class TopologyAffinityFilter(Filter[TopologyAffinityFilterParameters]):
     drop_means = "is farther from the peer than minAffinity allows"
     reads = (TOPOLOGY,)
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         peer = candidates.peer
         everything = np.ones(len(candidates), dtype=np.bool_)
         if peer is None:
@@ -216,13 +216,13 @@ class GpuTopologyFilter(Filter[GpuTopologyFilterParameters]):
     drops = DropCause.CONSTRAINT
     reads = (ACCELERATOR,)
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         if candidates.peer is None:
             return np.ones(len(candidates), dtype=np.bool_)
         near: Mask = tiers_of(device_closeness(candidates, candidates.peer)) <= self.parameters.max_allowed_tier
         return near
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         if dropped.peer is None:
             return ()
         tiers = tiers_of(device_closeness(dropped, dropped.peer)).tolist()

@@ -153,7 +153,7 @@ class LeastAttained(FlowOrder):
         self._numbers = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
         self._first: str | None = None
 
-    def head(self, flow: str, key: float, queued: Queued) -> None:  # noqa: ARG002
+    def head(self, flow: str, key: float, queued: Queued) -> None:
         place = self._places.get(flow)
         if place is None:
             place = self._places[flow] = len(self._flows)
@@ -189,7 +189,7 @@ class LeastAttained(FlowOrder):
             self._first = self._flows[place]
         return self._first
 
-    def dispatched(self, flow: str) -> None:  # noqa: ARG002
+    def dispatched(self, flow: str) -> None:
         self._count_dispatch()
 
     def changed(self, flow: str, service: float) -> None:

@@ -26,7 +26,7 @@ class FcfsOrdering(OrderingPolicy[Parameters]):
     plugin_type = "fcfs-ordering-policy"
     in_order_of_arrival = True
 
-    def key(self, queued: Queued) -> float:  # noqa: ARG002  equal keys keep the order of arrival
+    def key(self, queued: Queued) -> float:
         return 0.0
 
 
@@ -64,7 +64,7 @@ class _RoundRobin(FlowOrder):
     def __init__(self) -> None:
         self._turns: OrderedDict[str, None] = OrderedDict()
 
-    def head(self, flow: str, key: float, queued: Queued) -> None:  # noqa: ARG002
+    def head(self, flow: str, key: float, queued: Queued) -> None:
         self._turns.setdefault(flow)
 
     def empty(self, flow: str) -> None:
@@ -129,7 +129,7 @@ class StaticUsageLimit(UsageLimitPolicy[StaticUsageLimitParameters]):
     plugin_type = "static-usage-limit-policy"
     reads_saturation = False
 
-    def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:  # noqa: ARG002
+    def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
         return [self.parameters.threshold] * len(priorities)
 
 
@@ -161,7 +161,7 @@ class PriorityHoldback(UsageLimitPolicy[PriorityHoldbackParameters]):
     reads_saturation = False
     stability = Stability.ALPHA
 
-    def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:  # noqa: ARG002
+    def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
         given = self.parameters
         if len(priorities) == 1:
             return [given.max_ceiling]

@@ -107,7 +107,7 @@ class ProgramAwareFairness(
         given = self.parameters
         return self._ledger.order(service_weight=given.las_weight_service, wait_weight=given.las_weight_head_wait)
 
-    def pre_request(self, request: Request, result: SchedulingResult) -> None:  # noqa: ARG002
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:
         now = self.clock.now()
         self._sweep(now)
         tokens = max(1, request.prompt_tokens)
@@ -142,7 +142,7 @@ class ProgramAwareFairness(
             found.append(Sample(_SERVICE, self._ledger.tokens(program, now), (label,)))
         return found
 
-    def dump_state(self, snapshot: Snapshot) -> object | None:  # noqa: ARG002
+    def dump_state(self, snapshot: Snapshot) -> object | None:
         now, programs = self.clock.now(), self._ledger.programs
         shown = nlargest(_MOST_SHOWN, programs.items(), key=lambda each: each[1].service)
         return {

@@ -9,7 +9,7 @@ import msgspec
 
 from epp.framework import RequestBody
 from epp.plugins.parsers.json_errors import empty
-from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, not_run, request_body
+from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, not_run
 from epp.plugins.parsers.prompt import Content, PromptWriter
 
 _BILLING = "x-anthropic-billing-header"
@@ -56,7 +56,7 @@ def read_messages(body: bytes) -> RequestBody:
     prompt.tools(request.tools)
     _write_system(prompt, request.system)
     _write_messages(prompt, request.messages)
-    return request_body(request, prompt.written(), request.max_tokens, prompt.media_items, media=prompt.media())
+    return prompt.body(request, request.max_tokens)
 
 
 def _write_messages(prompt: PromptWriter, messages: list[_Message]) -> None:

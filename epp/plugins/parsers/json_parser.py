@@ -180,5 +180,5 @@ class PassthroughParser(Parser):
     def suffixes(self) -> tuple[str, ...]:
         return ()
 
-    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:  # noqa: ARG002
+    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
         return RequestBody()

@@ -12,7 +12,7 @@ import xxhash
 from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
 from epp.plugins.parsers.json_errors import empty, within
-from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, TokenId, not_run, request_body
+from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, TokenId, not_run
 from epp.plugins.parsers.prompt import Content, PromptWriter
 from epp.plugins.parsers.token_ids import pack, packed_json
 
@@ -41,7 +41,7 @@ _decode_responses = msgspec.json.Decoder(_Responses).decode
 _decode_conversations = msgspec.json.Decoder(_Conversations).decode
 
 
-def read_responses(body: bytes) -> RequestBody:
+def _read_responses(body: bytes) -> RequestBody:
     """Read a request for a response: tools, instructions as a system message, then the input."""
     responses = _decode_responses(body)
     if responses.input is None:
@@ -54,19 +54,16 @@ def read_responses(body: bytes) -> RequestBody:
         prompt.message("user", responses.input)
     else:
         _write_items(prompt, responses.input)
-    return request_body(
-        responses, prompt.written(), responses.max_output_tokens, prompt.media_items, media=prompt.media()
-    )
+    return prompt.body(responses, responses.max_output_tokens)
 
 
-def read_conversations(body: bytes) -> RequestBody:
-    """Read a request for a new conversation."""
+def _read_conversations(body: bytes) -> RequestBody:
     conversations = _decode_conversations(body)
     if not conversations.items:
         raise empty("items", "send at least one item")
     prompt = PromptWriter()
     _write_items(prompt, conversations.items)
-    return request_body(conversations, prompt.written(), None, prompt.media_items, media=prompt.media())
+    return prompt.body(conversations)
 
 
 def _write_items(prompt: PromptWriter, items: list[msgspec.Raw]) -> None:
@@ -134,67 +131,59 @@ _decode_input = msgspec.json.Decoder(Input).decode
 _NONE = frozenset({b"", b"null"})
 
 
-def prompt_of_completions(body: bytes) -> msgspec.Raw:
-    """Return the JSON of `prompt`."""
+def _prompt_of_completions(body: bytes) -> msgspec.Raw:
     return _decode_completions(body).prompt
 
 
-def input_of_embeddings(body: bytes) -> msgspec.Raw:
-    """Return the JSON of `input`."""
+def _input_of_embeddings(body: bytes) -> msgspec.Raw:
     return _decode_input_alone(body).input
 
 
-def read_chat(body: bytes) -> RequestBody:
+def _read_chat(body: bytes) -> RequestBody:
     """Read a chat: tools, then messages."""
     chat = _decode_chat(body)
     if not chat.messages:
         raise empty("messages", "send at least one message")
     prompt = PromptWriter()
     prompt.tools(chat.tools)
-    write_messages(prompt, chat.messages)
+    _write_messages(prompt, chat.messages)
     limit = chat.max_tokens if chat.max_completion_tokens is None else chat.max_completion_tokens
-    return request_body(chat, prompt.written(), limit, prompt.media_items, media=prompt.media())
+    return prompt.body(chat, limit)
 
 
-def read_completions(body: bytes) -> RequestBody:
-    """Read a request for a completion."""
+def _read_completions(body: bytes) -> RequestBody:
     completions = _decode_completions(body)
     prompt = PromptWriter()
     _write_input(prompt, completions.prompt, "prompt")
     embeds = completions.prompt_embeds or []
     for encoded in [embeds] if isinstance(embeds, str) else embeds:
         prompt.opaque(xxhash.xxh3_128_digest(encoded.encode()), len(encoded) // _EMBEDS_BASE64_BYTES_PER_TOKEN)
-    written = prompt.written()
-    if not written:
+    parsed = prompt.body(completions, completions.max_tokens)
+    if not parsed.prompt:
         raise empty("prompt", "send a text or token ids")
-    return request_body(completions, written, completions.max_tokens, ends=prompt.ends())
+    return parsed
 
 
-def read_embeddings(body: bytes) -> RequestBody:
-    """Read a request for embeddings."""
+def _read_embeddings(body: bytes) -> RequestBody:
     embeddings = _decode_embeddings(body)
     if bytes(embeddings.input) in _NONE and not embeddings.messages:
         raise empty("input", "send a text or token ids, or messages")
     prompt = PromptWriter()
     _write_input(prompt, embeddings.input, "input")
-    write_messages(prompt, embeddings.messages or [])
-    return request_body(
-        embeddings, prompt.written(), None, prompt.media_items, media=prompt.media(), ends=prompt.ends()
-    )
+    _write_messages(prompt, embeddings.messages or [])
+    return prompt.body(embeddings)
 
 
-def read_images(body: bytes) -> RequestBody:
-    """Read a request for images."""
+def _read_images(body: bytes) -> RequestBody:
     images = _decode_images(body)
     if not images.prompt:
         raise empty("prompt", "send a text")
     prompt = PromptWriter()
     prompt.text(images.prompt)
-    return request_body(images, prompt.written(), None)
+    return prompt.body(images)
 
 
-def write_messages(prompt: PromptWriter, messages: list[_Message]) -> None:
-    """Write messages of a chat."""
+def _write_messages(prompt: PromptWriter, messages: list[_Message]) -> None:
     for message in messages:
         prompt.message(message.role, message.content, message.tool_calls)
 
@@ -247,20 +236,20 @@ class OpenAIParser(JsonParser):
     plugin_type = "openai-parser"
     readers: ClassVar[Mapping[str, Reader]] = MappingProxyType(
         {
-            "chat/completions": read_chat,
-            "chat/completions/render": not_run(read_chat),
-            "completions": read_completions,
-            "completions/render": not_run(read_completions),
-            "conversations": read_conversations,
-            "embeddings": read_embeddings,
-            "images/generations": read_images,
-            "responses": read_responses,
+            "chat/completions": _read_chat,
+            "chat/completions/render": not_run(_read_chat),
+            "completions": _read_completions,
+            "completions/render": not_run(_read_completions),
+            "conversations": _read_conversations,
+            "embeddings": _read_embeddings,
+            "images/generations": _read_images,
+            "responses": _read_responses,
         }
     )
     token_ids = MappingProxyType(
         {
-            "completions": prompt_of_completions,
-            "completions/render": prompt_of_completions,
-            "embeddings": input_of_embeddings,
+            "completions": _prompt_of_completions,
+            "completions/render": _prompt_of_completions,
+            "embeddings": _input_of_embeddings,
         }
     )

@@ -12,8 +12,9 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 import xxhash
 
+from epp.framework import RequestBody
 from epp.framework.request import BYTES_PER_TOKEN, Media
-from epp.plugins.parsers.json_parser import ABSENT, MOST_TEXT, beyond
+from epp.plugins.parsers.json_parser import ABSENT, MOST_TEXT, Common, Limit, beyond, request_body
 
 _INLINE = re.compile(rb"""(?:;base64,|"data"\s*:\s*")([A-Za-z0-9+/\\]+)""")
 _KEYS_BYTES = 1024
@@ -126,6 +127,10 @@ class PromptWriter:
         self._media: list[tuple[int, Media]] = []  # each with the number of its piece
         self._media_left = _MOST_MEDIA
         self._text_left = MOST_TEXT
+
+    def body(self, common: Common, limit: Limit = None) -> RequestBody:
+        """Return the parsed body with this prompt; raises MalformedBodyError for a limit beyond 64 bits."""
+        return request_body(common, self.written(), limit, self.media_items, media=self.media(), ends=self.ends())
 
     def written(self) -> bytes:
         """Return the prompt."""

@@ -116,7 +116,7 @@ class TokenProducer(Producer[TokenProducerParameters]):
         self._max_bytes = 0 if file is None else file.max_bytes
         self._tokenizer = None if file is None else _load(file.path)
 
-    def produce(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002
+    def produce(self, request: Request, candidates: Candidates) -> None:
         request.put(self._key, self._count(request))
 
     def _count(self, request: Request) -> PromptTokens:
