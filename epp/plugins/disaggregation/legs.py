@@ -47,7 +47,7 @@ class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
     decided: ClassVar[PluginMetric]
     """The metric of the decisions, which must be among `metrics`."""
 
-    def arrange(
+    def set_legs(
         self,
         *,
         decode: str,

@@ -150,7 +150,7 @@ class DisaggProfileHandler(LegHandler[DisaggParameters]):
     def setup(self) -> None:
         profiles = self.parameters.profiles_by_stage()
         by_stage = {"prefill": profiles.prefill, "encode": profiles.encode}
-        self.arrange(
+        self.set_legs(
             decode=profiles.decode,
             prefill=profiles.prefill,
             encode=profiles.encode,
@@ -201,7 +201,7 @@ class PDProfileHandler(LegHandler[PDParameters]):
 
     def setup(self) -> None:
         given = self.parameters
-        self.arrange(
+        self.set_legs(
             decode=given.decode_profile,
             prefill=given.prefill_profile,
             encode=None,

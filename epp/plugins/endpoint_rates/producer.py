@@ -36,10 +36,10 @@ from epp.framework.durations import parse_duration
 from epp.framework.lists_in_files import read_list
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
 from epp.framework.state_dumps import endpoint_state
-from epp.plugins.endpoint_rates.estimate import Starting, estimate
+from epp.plugins.endpoint_rates.estimate import InitialRates, estimate
 from epp.plugins.endpoint_rates.fleet import RateFleet
 from epp.plugins.endpoint_rates.learning import PlacesLearner, RateLearner
-from epp.plugins.endpoint_rates.profiles import Hardware, RateProfile, RateTable, StartingRates, model_key
+from epp.plugins.endpoint_rates.profiles import Hardware, KindRates, RateProfile, RateTable, model_key
 
 
 class EndpointRatesParameters(Parameters, frozen=True):
@@ -99,7 +99,7 @@ class _Sent(NamedTuple):
     epoch: int
     target: Endpoint
     prefill_seconds: float
-    """Time to the first token by the starting rates; 0 for no sample."""
+    """Time to the first token by the initial rates; 0 for no sample."""
     itl_seconds: float
 
 
@@ -168,8 +168,8 @@ class EndpointRatesProducer(
         self._tokens_per_event: dict[int, float] = {}
         """By slot, learned from responses with both usage and events."""
         self._fade_seconds = half_life / _STEPS_OF_HALF_LIFE
-        self._starting: dict[str, Starting] = {}
-        self._by_kind: dict[str, tuple[tuple[Hardware, ...], Sequence[StartingRates]]] = {}
+        self._initial: dict[str, InitialRates] = {}
+        self._by_kind: dict[str, tuple[tuple[Hardware, ...], Sequence[KindRates]]] = {}
         """By model; valid until the kinds of hardware change."""
         self._published: dict[str, _Published] = {}
         self._latest_model = given.base_model
@@ -213,16 +213,16 @@ class EndpointRatesProducer(
         slot = result.primary.slot
         snapshot = result.primary.candidates.snapshot
         self._follow(snapshot)
-        starting = self._starting_rates(self._profiled_model(request.model))
+        initial = self._initial_rates(self._profiled_model(request.model))
         match = request.get(self._match_key)
         own = max(0, request.prompt_tokens - (0 if match is None else match.tokens_at(slot)))
         expected = 0.0
         if own >= self.parameters.min_tokens and _is_alone(result, slot):
             ahead = own + snapshot.column(IN_FLIGHT_TOKENS).item(slot)
-            expected = ahead / starting.prefill_tokens_per_second.item(slot)
+            expected = ahead / initial.prefill_tokens_per_second.item(slot)
         running, in_flight = snapshot.column(RUNNING).item(slot), snapshot.column(IN_FLIGHT).item(slot)
         batch = 1.0 + max(in_flight, running)  # in_flight if running is NaN
-        itl_seconds = starting.itl_base_seconds.item(slot) + starting.itl_seconds_per_request.item(slot) * batch
+        itl_seconds = initial.itl_base_seconds.item(slot) + initial.itl_seconds_per_request.item(slot) * batch
         sent = _Sent(slot, self._prefill.epoch(slot), result.targets[0], expected, itl_seconds)
         request.put(self._sent_key, sent)
 
@@ -275,7 +275,7 @@ class EndpointRatesProducer(
             self._places.update(*(snapshot.column(one) for one in (RUNNING, WAITING, METRICS_AT)))
         rates = self._fresh(key, now)
         if rates is None:
-            rates = self._estimated(self._starting_rates(key), snapshot, now)
+            rates = self._estimated(self._initial_rates(key), snapshot, now)
             self._published[key] = _Published(rates, self._version, now)
         return rates
 
@@ -289,8 +289,8 @@ class EndpointRatesProducer(
         else:
             fleet = RateFleet(self.parameters.engine_label_key, self.parameters.default_engine)
             fleet.follow(snapshot)
-        starting = Starting.of(self._table.look_up_all(key, fleet.hardware), fleet.kinds)
-        return self._estimated(starting, snapshot, now)
+        initial = InitialRates.of(self._table.look_up_all(key, fleet.hardware), fleet.kinds)
+        return self._estimated(initial, snapshot, now)
 
     @property
     def _version(self) -> int:
@@ -304,10 +304,10 @@ class EndpointRatesProducer(
         wait = _UPDATE_SECONDS if version != published.version else self._fade_seconds
         return published.rates if now - published.at < wait or not version else None
 
-    def _estimated(self, starting: Starting, snapshot: Snapshot, now: float) -> EndpointRates:
+    def _estimated(self, initial: InitialRates, snapshot: Snapshot, now: float) -> EndpointRates:
         capacity = snapshot.capacity
         return estimate(
-            starting,
+            initial,
             self._prefill.learned(capacity, now),
             self._itl.learned(capacity, now),
             output_tokens=self._output_tokens,
@@ -317,19 +317,19 @@ class EndpointRatesProducer(
     def _follow(self, snapshot: Snapshot) -> None:
         if not self._fleet.is_of(snapshot):
             self.slots_removed(self._fleet.follow(snapshot))
-            self._starting.clear()
+            self._initial.clear()
             self._published.clear()
 
-    def _starting_rates(self, key: str) -> Starting:
-        starting = self._starting.get(key)
-        if starting is None:
+    def _initial_rates(self, key: str) -> InitialRates:
+        initial = self._initial.get(key)
+        if initial is None:
             hardware, by_kind = self._by_kind.get(key, ((), ()))
             if hardware != self._fleet.hardware:
                 hardware = self._fleet.hardware
                 by_kind = self._table.look_up_all(key, hardware)
                 self._by_kind[key] = hardware, by_kind
-            starting = self._starting[key] = Starting.of(by_kind, self._fleet.kinds)
-        return starting
+            initial = self._initial[key] = InitialRates.of(by_kind, self._fleet.kinds)
+        return initial
 
     def _profiled_model(self, model: str) -> str:
         """Return the key of the model, or of the base model, in the profiles; empty without profiles of either."""

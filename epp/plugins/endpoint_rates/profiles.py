@@ -169,7 +169,7 @@ class Hardware(NamedTuple):
     engine: str = ""
 
 
-class StartingRates(NamedTuple):
+class KindRates(NamedTuple):
     """Rates of one kind of endpoint before anything is learned; fields as in `EndpointRates`."""
 
     prefill_tokens_per_second: float = DEFAULT_PREFILL_TOKENS_PER_SECOND
@@ -198,13 +198,13 @@ class RateTable:
         self.models = frozenset(model_key(profile.model) for profiles in self._lists for profile in profiles)
         """Models with a profile, by `model_key`; empty for any."""
 
-    def look_up_all(self, model: str, hardware: Iterable[Hardware]) -> Sequence[StartingRates]:
+    def look_up_all(self, model: str, hardware: Iterable[Hardware]) -> Sequence[KindRates]:
         """Return the rates of a model, given by `model_key`, on each hardware."""
         return [self.look_up(model, one) for one in hardware]
 
-    def look_up(self, model: str, hardware: Hardware) -> StartingRates:
+    def look_up(self, model: str, hardware: Hardware) -> KindRates:
         """Return the rates of a model, given by `model_key`, on some hardware."""
-        rates = StartingRates()
+        rates = KindRates()
         prefill = self._find(model, hardware, lambda profile: profile.prefill_rate is not None, by_bandwidth=False)
         if prefill is not None:
             rate = (prefill.profile.prefill_rate or 0.0) * prefill.speed

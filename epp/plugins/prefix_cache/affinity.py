@@ -26,7 +26,6 @@ from epp.framework.arrays import all_true, everyone, lowest
 from epp.framework.rates import uncached_tokens
 
 _MS_PER_S = 1000.0
-_HASHES = 2.0**64
 
 
 class PrefixCacheAffinityParameters(FilterParameters, frozen=True):

@@ -19,16 +19,16 @@ bytes: every two of 1,000 slots shared a separate chain of two blocks, because a
 slot of the pool.
 """
 
-_EVICTED = 512
+_MOST_EVICTED = 512
 """Most blocks evicted by one record, beyond those that it adds, after the limit was lowered. One takes two
 microseconds."""
-_CLEANED = 16
+_RUNS_CLEANED = 16
 """Runs of forgotten slots dropped by each record: more than it adds."""
 _SLACK = 64
 """Records kept in addition to twice the number of distinct ones."""
-_LOOKED_AT = 16
+_RECORDS_SCANNED = 16
 """Records checked for duplicates by each new record."""
-_WITHDRAWN = 256
+_RECORDS_SEARCHED = 256
 """Number of latest records that `withdraw()` searches."""
 _MOST_SETS = 64
 """Sets of lanes whose slots are cached."""
@@ -37,29 +37,29 @@ _MOST_SETS = 64
 class _Lane:
     """The blocks of one slot, until they are dropped; its number is a bit in masks."""
 
-    __slots__ = ("blocks", "front", "head", "is_forgotten", "number", "tidy_at", "touches")
+    __slots__ = ("blocks", "front", "head", "is_forgotten", "number", "records", "scan_at")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.blocks = 0
-        self.touches = array("i")
+        self.records = array("i")
         """The last run of each recorded chain, in order, or NONE for a duplicate; valid from index `head`."""
         self.head = 0
         self.front = NONE
         """The last run of the oldest chain, if it was partly evicted."""
-        self.tidy_at = _SLACK
+        self.scan_at = _SLACK
         """Number of records at which duplicates are dropped."""
         self.is_forgotten = False
 
 
-class _Tidying:
+class _DuplicateScan:
     """Progress of dropping duplicate records of one lane, newest first."""
 
     __slots__ = ("at", "lane", "seen")
 
     def __init__(self, lane: _Lane) -> None:
         self.lane = lane
-        self.at = len(lane.touches)
+        self.at = len(lane.records)
         """Index after the last record to check."""
         self.seen: set[int] = set()
 
@@ -74,7 +74,16 @@ class PrefixIndex:
     """
 
     __slots__ = (
-        "_extra", "_forgotten", "_free", "_lanes", "_live", "_runs", "_slots", "_slots_of", "_tidying", "_untidy",
+        "_extra",
+        "_forgotten",
+        "_free",
+        "_lanes",
+        "_live",
+        "_runs",
+        "_scan",
+        "_slots",
+        "_slots_of",
+        "_to_scan",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -88,9 +97,9 @@ class PrefixIndex:
         """Slots of sets of lanes, and the highest slot of each set."""
         self._free: list[int] = []
         self._forgotten: list[_Lane] = []
-        self._untidy: dict[_Lane, None] = {}
-        """Lanes with many records, in the order of tidying."""
-        self._tidying: _Tidying | None = None
+        self._to_scan: dict[_Lane, None] = {}
+        """Lanes with many records, in the order of scan."""
+        self._scan: _DuplicateScan | None = None
         self._extra = IntTable()
         """By lane and run: number of references beyond the first, if any."""
 
@@ -130,12 +139,12 @@ class PrefixIndex:
         limit was lowered by much, later records complete the eviction.
         """
         self._clean()
-        self._tidy()
+        self._scan_records()
         lane = self._lanes.get(slot) or self._new_lane(slot)
         before = lane.blocks
-        self._touch(lane, hashes[:limit].tobytes())
+        self._record(lane, hashes[:limit].tobytes())
         if lane.blocks > limit:
-            self._evict(lane, min(lane.blocks - limit, lane.blocks - before + _EVICTED))
+            self._evict(lane, min(lane.blocks - limit, lane.blocks - before + _MOST_EVICTED))
 
     def withdraw(self, slot: int, hashes: "array[int]") -> None:
         """Remove the last record of a chain, and drop the blocks that no other chain of the slot needs.
@@ -155,12 +164,12 @@ class PrefixIndex:
             last = run
         if lane is None or last < 0:
             return
-        oldest = max(lane.head, len(lane.touches) - _WITHDRAWN)
-        for at in range(len(lane.touches) - 1, oldest - 1, -1):
-            if lane.touches[at] == last:
-                lane.touches[at] = NONE
-                if self._tidying is not None and self._tidying.lane is lane:
-                    self._tidying.seen.discard(last)
+        oldest = max(lane.head, len(lane.records) - _RECORDS_SEARCHED)
+        for at in range(len(lane.records) - 1, oldest - 1, -1):
+            if lane.records[at] == last:
+                lane.records[at] = NONE
+                if self._scan is not None and self._scan.lane is lane:
+                    self._scan.seen.discard(last)
                 self._evict_tail(lane, last, sys.maxsize)
                 return
 
@@ -172,7 +181,7 @@ class PrefixIndex:
             self._forgotten.append(lane)
             lane.is_forgotten = True
 
-    def _touch(self, lane: _Lane, chain: bytes) -> None:
+    def _record(self, lane: _Lane, chain: bytes) -> None:
         """Hold the runs of a chain, and refer to the last run."""
         depth, before, held = 0, NONE, True
         while 8 * depth < len(chain):
@@ -185,28 +194,28 @@ class PrefixIndex:
                 if held and before >= 0:
                     self._add_reference(lane, before)
             depth, before, held = depth + size, run, not is_new
-        if before < 0 or (held and lane.touches and lane.touches[-1] == before):
+        if before < 0 or (held and lane.records and lane.records[-1] == before):
             return
         if held:
             self._add_reference(lane, before)
-        lane.touches.append(before)
-        if len(lane.touches) - lane.head > lane.tidy_at:
-            self._untidy[lane] = None
+        lane.records.append(before)
+        if len(lane.records) - lane.head > lane.scan_at:
+            self._to_scan[lane] = None
 
     def _evict(self, lane: _Lane, excess: int) -> None:
         """Drop the least recently used blocks."""
         while excess > 0:
             run, lane.front = lane.front, NONE
             if run < 0:
-                if lane.head == len(lane.touches):
+                if lane.head == len(lane.records):
                     break  # hashes collided
-                run = lane.touches[lane.head]
+                run = lane.records[lane.head]
                 lane.head += 1
             excess = self._evict_tail(lane, run, excess)
-        if 2 * lane.head > len(lane.touches) + _SLACK:
-            if self._tidying is not None and self._tidying.lane is lane:
-                self._tidying.at -= lane.head
-            del lane.touches[: lane.head]
+        if 2 * lane.head > len(lane.records) + _SLACK:
+            if self._scan is not None and self._scan.lane is lane:
+                self._scan.at -= lane.head
+            del lane.records[: lane.head]
             lane.head = 0
 
     def _evict_tail(self, lane: _Lane, run: int, excess: int) -> int:
@@ -243,36 +252,36 @@ class PrefixIndex:
             self._extra.pop(key)
         return extra > 0
 
-    def _tidy(self) -> None:
+    def _scan_records(self) -> None:
         """Check a few records of a lane with many records, and drop duplicates."""
-        if self._tidying is None:
-            if not self._untidy:
+        if self._scan is None:
+            if not self._to_scan:
                 return
-            self._tidying = _Tidying(next(iter(self._untidy)))
-        tidying, lane = self._tidying, self._tidying.lane
-        if lane.is_forgotten or tidying.at <= lane.head:
-            self._end_tidying(lane)
+            self._scan = _DuplicateScan(next(iter(self._to_scan)))
+        scan, lane = self._scan, self._scan.lane
+        if lane.is_forgotten or scan.at <= lane.head:
+            self._end_scan(lane)
             return
-        least = max(lane.head, tidying.at - _LOOKED_AT)
-        for at in range(tidying.at - 1, least - 1, -1):
-            run = lane.touches[at]
+        least = max(lane.head, scan.at - _RECORDS_SCANNED)
+        for at in range(scan.at - 1, least - 1, -1):
+            run = lane.records[at]
             if run < 0:
                 continue
-            if run in tidying.seen:
+            if run in scan.seen:
                 self._drop_reference(lane, run)
-                lane.touches[at] = NONE
+                lane.records[at] = NONE
             else:
-                tidying.seen.add(run)
-        tidying.at = least
+                scan.seen.add(run)
+        scan.at = least
 
-    def _end_tidying(self, lane: _Lane) -> None:
-        self._tidying = None
-        del self._untidy[lane]
+    def _end_scan(self, lane: _Lane) -> None:
+        self._scan = None
+        del self._to_scan[lane]
         if not lane.is_forgotten:
-            touches = np.frombuffer(lane.touches, dtype=np.intc)[lane.head :]
-            lane.touches = array("i", touches[touches != NONE].tobytes())
+            records = np.frombuffer(lane.records, dtype=np.intc)[lane.head :]
+            lane.records = array("i", records[records != NONE].tobytes())
             lane.head = 0
-            lane.tidy_at = 2 * len(lane.touches) + _SLACK
+            lane.scan_at = 2 * len(lane.records) + _SLACK
 
     def _new_lane(self, slot: int) -> _Lane:
         if self._free:
@@ -288,9 +297,9 @@ class PrefixIndex:
 
     def _clean(self) -> None:
         """Drop a few runs of forgotten slots."""
-        for _ in range(_CLEANED if self._forgotten else 0):
+        for _ in range(_RUNS_CLEANED if self._forgotten else 0):
             lane = self._forgotten[-1]
-            size = len(lane.touches) - lane.head
+            size = len(lane.records) - lane.head
             if lane.front < 0 and not size:
                 self._free.append(lane.number)
                 self._forgotten.pop()
@@ -299,7 +308,7 @@ class PrefixIndex:
                 continue
             run, lane.front = lane.front, NONE
             if run < 0:
-                run = lane.touches[lane.head]
+                run = lane.records[lane.head]
                 lane.head += 1
             self._evict_tail(lane, run, sys.maxsize)
 
@@ -310,10 +319,10 @@ class PrefixIndex:
             if slot < len(matched):
                 matched[slot] = depth
             return
-        slots, greatest = self._slots_of.get(mask) or self._looked_up(mask)
+        slots, greatest = self._slots_of.get(mask) or self._slots_in(mask)
         matched[slots if greatest < len(matched) else slots[slots < len(matched)]] = depth
 
-    def _looked_up(self, mask: int) -> tuple[NDArray[np.intp], int]:
+    def _slots_in(self, mask: int) -> tuple[NDArray[np.intp], int]:
         """Return the slots of a set of lanes, cached because lookups use the same sets repeatedly."""
         bits = np.frombuffer(mask.to_bytes(mask.bit_length() // 8 + 1, "little"), dtype=np.uint8)
         slots = self._slots[np.unpackbits(bits, bitorder="little").nonzero()[0]]

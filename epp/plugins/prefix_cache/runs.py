@@ -93,7 +93,7 @@ def _find(keys: bytearray, needle: bytes) -> int:
     return at >> 3
 
 
-class Holders:
+class LaneSets:
     """Sets of lanes by code: a single lane is its own code, a larger set has a negative one.
 
     Codes are counted references: methods that take a code consume one use, methods that return a code add one.
@@ -111,17 +111,17 @@ class Holders:
         """Return a set as bits."""
         return 1 << code if code >= 0 else self._masks[~code]
 
-    def again(self, code: int) -> int:
+    def share(self, code: int) -> int:
         """Add a use of the code, and return it."""
         if code < 0:
             self._uses[~code] += 1
         return code
 
-    def plus(self, code: int, lane: int) -> int:
+    def with_lane(self, code: int, lane: int) -> int:
         """Return the code of the set with one more lane."""
         return self._replaced(code, self.mask(code) | 1 << lane)
 
-    def minus(self, code: int, lane: int) -> int:
+    def without_lane(self, code: int, lane: int) -> int:
         """Return the code of the set without a lane; the set has other lanes."""
         return self._replaced(code, self.mask(code) ^ 1 << lane)
 
@@ -163,7 +163,7 @@ class Runs:
     the beginning.
     """
 
-    __slots__ = ("_by_first", "_codes", "_first", "_free", "_holders", "_parents", "_rest", "blocks")
+    __slots__ = ("_by_first", "_codes", "_first", "_free", "_lane_sets", "_parents", "_rest", "blocks")
 
     def __init__(self) -> None:
         self.blocks = 0
@@ -174,7 +174,7 @@ class Runs:
         self._parents = array("i")
         self._codes = array("i")
         self._free = array("i")
-        self._holders = Holders()
+        self._lane_sets = LaneSets()
 
     def child(self, parent: int, first: int) -> int:
         """Return the run with this first block after `parent`, which is NONE at the start of a chain; else NONE."""
@@ -207,7 +207,7 @@ class Runs:
 
     def mask(self, run: int) -> int:
         """Return the lanes that hold a run, as bits."""
-        return self._holders.mask(self._codes[run])
+        return self._lane_sets.mask(self._codes[run])
 
     def reach(self, parent: int, chain: bytes, depth: int, lane: int) -> tuple[int, bool]:
         """Return the run that continues a chain after `parent`, and whether the lane did not hold it before.
@@ -224,15 +224,15 @@ class Runs:
         if count < self.size(run):
             run = self._split(run, count)
         code = self._codes[run]
-        if code == lane or self._holders.mask(code) >> lane & 1:
+        if code == lane or self._lane_sets.mask(code) >> lane & 1:
             return run, False
-        self._codes[run] = self._holders.plus(code, lane)
+        self._codes[run] = self._lane_sets.with_lane(code, lane)
         return run, True
 
     def release(self, run: int, lane: int) -> None:
         """Remove a lane that holds the run, and the run with its last lane."""
         if self._codes[run] != lane:
-            self._codes[run] = self._holders.minus(self._codes[run], lane)
+            self._codes[run] = self._lane_sets.without_lane(self._codes[run], lane)
             return
         self.blocks -= self.size(run)
         first = self._first[run]
@@ -254,7 +254,7 @@ class Runs:
     def _split(self, run: int, count: int) -> int:
         """Split off the first `count` blocks, fewer than all, as a new run, and return it."""
         rest = self._rest[run]
-        code = self._holders.again(self._codes[run])
+        code = self._lane_sets.share(self._codes[run])
         head = self._new(self._parents[run], self._first[run], rest[: 8 * (count - 1)], code)
         self._parents[run] = head
         self._set_first(run, int.from_bytes(rest[8 * (count - 1) : 8 * count], byteorder))
