@@ -62,7 +62,7 @@ class PlacementFilter(Filter[PlacementFilterParameters]):
             return chosen
         name = self._name
         if any_true(candidates.snapshot.records(CLUSTER).derive_mask(self._has_decision)[candidates.snapshot.slots]):
-            problem = f"placement {name} chose no cluster of an endpoint that is left"
+            problem = f"placement {name} chose no cluster of the remaining endpoints"
         elif self.parameters.on_empty == "FailOpen":
             return np.ones(len(candidates), dtype=np.bool_)
         else:
@@ -114,7 +114,7 @@ class TaintFilter(SessionAffinity[TaintFilterParameters], Filter[Any]):
         if not all_true(for_new):
             kept &= for_new | self.bound(request, candidates)
         if not any_true(kept) and not self.parameters.fallback_on_empty:
-            raise NoClustersError("all clusters of the endpoints that are left have taints")
+            raise NoClustersError("all clusters of the remaining endpoints have taints")
         return kept
 
     def _from(self, candidates: Candidates, effect: TaintEffect) -> Floats:

@@ -12,7 +12,7 @@ WAITING_SCORE = 0.6
 
 
 class LoraAffinityScorer(Scorer):
-    """1 where the adapter is running, 0.8 where it has a free slot, 0.6 where it waits for one, else 0.
+    """1 if the adapter is running, 0.8 if a slot is free for it, 0.6 if it waits for a slot, else 0.
 
     The adapter is the request's model; without a model, 0 for all. The highest value that applies counts, because
     engines list an adapter in use as both running and waiting. A slot is free if the other adapters, running or

@@ -105,7 +105,7 @@ class TaintScorer(Scorer[TaintParameters]):
 
     plugin_type = "taint-scorer"
     category = Category.AFFINITY
-    zero_means = "is in a cluster with a taint of effect PreferNoSelect, or one that is not active"
+    zero_means = "is in an inactive cluster, or one with a taint of effect PreferNoSelect"
     reads = (CLUSTER,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:

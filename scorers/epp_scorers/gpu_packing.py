@@ -87,8 +87,8 @@ class LowLoadFirstScorer(Scorer[GpuUsageParameters]):
 class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
     """Fullest node first, and on it the emptiest endpoint.
 
-    The value of a node is the mean of `compact-first-scorer` over all endpoints of the pool on it; an endpoint of an
-    unknown node is a node of its own. The value of an endpoint is that of `low-load-first-scorer`. With
+    The value of a node is the mean of `compact-first-scorer` over all endpoints of the pool on it; an endpoint on an
+    unknown node counts as a separate node. The value of an endpoint is that of `low-load-first-scorer`. With
     `lexicographic`, `(band + 0.99 * endpoint) / (bands - 0.01)`, where `band` is the node's value in `bands` equal
     steps, counted from 0; with `weighted`, `nodeWeight * node + (1 - nodeWeight) * endpoint`. GPUs without capacity get
     0 and do not count for their node.

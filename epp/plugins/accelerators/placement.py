@@ -107,20 +107,21 @@ def _is_bound(placement: EndpointPlacement, name: str, label: str) -> bool:
 
 
 class NodeConcurrencyParameters(FilterParameters, frozen=True):
-    """Most requests at the same time; both are off by default."""
+    """Limits on simultaneous requests; both are off by default."""
 
     max_requests_per_node: Natural = 0
-    """Requests at all endpoints of a node together at which none of them gets more; 0 for no limit."""
+    """Most requests at all endpoints of one node together; 0 for no limit."""
     max_requests_per_device: Natural = 0
-    """Requests at all endpoints with a share of one physical device at which none of them gets more; 0 for no limit."""
+    """Most requests at all endpoints that share one physical device; 0 for no limit."""
 
 
 class NodeConcurrencyFilter(Filter[NodeConcurrencyParameters]):
     """Keeps an endpoint if its node, and each of its devices, serves fewer requests than the limit.
 
-    Requests at an endpoint are those in flight from this picker, or waiting and running as the engine reports them, if
-    that is more. All endpoints of the pool count, candidates or not. An endpoint whose node or devices are unknown
-    counts by itself. If no endpoint is left, the profile fails as saturated, unless `fallbackOnEmpty` is set.
+    The number of requests at an endpoint is the larger of the requests in flight from this picker, and the waiting and
+    running requests that the engine reports. All endpoints of the pool count, not only candidates. An endpoint with an
+    unknown node or device does not share it. If no endpoint is left, the profile fails as saturated, unless
+    `fallbackOnEmpty` is set.
     """
 
     plugin_type = "node-concurrency-filter"

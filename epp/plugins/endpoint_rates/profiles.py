@@ -273,8 +273,8 @@ def _of_accelerator(profiles: Iterable[RateProfile], hardware: Hardware, *, by_b
     def distance(profile: RateProfile) -> tuple[float, ...]:
         return (
             ranks[plain_key(profile.accelerator)],
-            _unlike(plain_key(profile.engine), hardware.engine),
-            _unlike(profile.tensor_parallel, hardware.devices),
+            _mismatch(plain_key(profile.engine), hardware.engine),
+            _mismatch(profile.tensor_parallel, hardware.devices),
             abs(log(profile.devices / (hardware.devices or profile.devices))),
         )
 
@@ -313,8 +313,8 @@ def _share(hardware: Hardware, profile: RateProfile, *, by_bandwidth: bool) -> f
     return devices * (fraction or 1.0) / profile.devices
 
 
-def _unlike(said: str | int, actual: str | int) -> int:
-    """Return 0 for equal values, 1 if the profile has none, 2 for different ones."""
-    if not said:
+def _mismatch(wanted: str | int, actual: str | int) -> int:
+    """Return 0 for equal values, 1 if the profile has no value, 2 for different values."""
+    if not wanted:
         return 1
-    return 0 if said == actual else 2
+    return 0 if wanted == actual else 2

@@ -44,7 +44,7 @@ class LabelSelectorRequirement(Parameters, frozen=True):
     """For In and NotIn, at least one; for the other operators, none."""
 
     def __post_init__(self) -> None:
-        """Refuse what Kubernetes refuses."""
+        """Refuse values that do not fit the operator."""
         takes_values = self.operator in {"In", "NotIn"}
         if takes_values and not self.values:
             raise ValueError(f"operator {self.operator} for label {self.key!r} has no values; list at least one")
