@@ -38,7 +38,7 @@ USES_UTC = {
     "kube/leader_election.py",  # for people: who leads is decided by `now`
     "app/admin_routes.py",  # of requests that are only tried
     "app/picker.py",  # of scores on a page
-    "plugins/clusters/taints.py",
+    "plugins/clusters.py",
     "admission/quotas/days.py",
 }
 

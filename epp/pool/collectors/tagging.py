@@ -13,7 +13,7 @@ from epp.framework.datalayer import AffectedEndpoints, Report, Tagger
 from epp.framework.endpoint import Endpoint
 from epp.framework.messages import described
 from epp.framework.records import Derivation
-from epp.plugins.taggers import EndpointNotificationSource
+from epp.plugins.data_sources import EndpointNotificationSource
 from epp.pool.collectors.polling.poll import CollectorObserver
 from epp.pool.collectors.retagging import Retagging
 from epp.pool.collectors.turns import in_turns

@@ -10,7 +10,7 @@ from standing import Front, Standing, waiting
 
 from epp.admission.flow_control import control
 from epp.framework.errors import QueueTimeoutError, ShuttingDownError
-from epp.plugins.flow_control.fairness import RoundRobinFairness
+from epp.plugins.flow_control.policies import RoundRobinFairness
 
 MANY = 1000
 AT_ONCE, QUEUED_ANEW = 32, 128

@@ -11,8 +11,7 @@ from standing import Front, Standing
 
 from epp.admission.flow_control import BandSettings, Limits
 from epp.framework.errors import QueueFullError, RequestError
-from epp.plugins.flow_control.fairness import GlobalStrictFairness, RoundRobinFairness
-from epp.plugins.flow_control.ordering import EdfOrdering, FcfsOrdering
+from epp.plugins.flow_control.policies import EdfOrdering, FcfsOrdering, GlobalStrictFairness, RoundRobinFairness
 
 PLACES = (1, 1, 1)
 LIMITS = Limits(requests=12, size_bytes=60)

@@ -13,7 +13,7 @@ from standing import Front, Standing
 from epp.admission.flow_control import FlowObserver, Limits
 from epp.framework import ManualClock
 from epp.framework.errors import QueueFullError
-from epp.plugins.flow_control.fairness import RoundRobinFairness
+from epp.plugins.flow_control.policies import RoundRobinFairness
 
 
 class Told(FlowObserver):
