@@ -12,7 +12,7 @@ from epp.admin.loop_calls import LoopCalls
 from epp.admin.routes import Route
 from epp.admin.simulate import SimulatedPicker
 from epp.clusters.placement.evaluation import ClusterTotal
-from epp.explain.simulating import error_of
+from epp.explain.building import error_of
 from epp.framework.arrays import Floats, Positions
 from epp.framework.cluster_arrays import ClusterIndex, Clusters
 from epp.framework.errors import RequestError

@@ -18,8 +18,8 @@ from epp.admin.answers import AdminError, BadAdminRequestError, as_json
 from epp.admin.loop_calls import LoopCalls
 from epp.admin.routes import Route, read_object
 from epp.config import Assembly
+from epp.explain.building import error_of, simulated_record
 from epp.explain.made_up_pool import MOST_CHANGES, EndpointChange, UnknownEndpointError, made_up
-from epp.explain.simulating import error_of, simulated_record
 from epp.framework.addresses import Subset
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS

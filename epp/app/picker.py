@@ -27,8 +27,7 @@ from epp.app.settings import PickerSettings
 from epp.app.trial import on_trial
 from epp.app.trimming import give_back_memory
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
-from epp.explain.recorder import Recorder, Setup, recorder_of
-from epp.explain.series import DecisionMetrics
+from epp.explain.recorder import DecisionMetrics, Recorder, Setup, recorder_of
 from epp.explain.shadows import Shadows
 from epp.extproc.budgets import Claim
 from epp.extproc.exchange import ExchangeSettings

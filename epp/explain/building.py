@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the record of a decision from what its scheduling has left: afterwards, and without any effect."""
+"""Builds the record of a decision, routed or simulated, from the results of its scheduling."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
+from uuid import uuid4
 
 import numpy as np
 from msgspec.structs import replace
@@ -33,7 +34,7 @@ from epp.framework.request import Request
 from epp.framework.result import FailedScheduling, ProfileAttempt, ProfileResult, SchedulingResult
 from epp.framework.snapshot import METRICS_AT, Snapshot
 from epp.framework.tenants import TENANT
-from epp.routing.director import Decision
+from epp.routing.director import Decision, Simulated, Simulation
 from epp.routing.scheduling import Profile
 
 MOST_NAME = 128
@@ -227,3 +228,44 @@ def _with_queue(request: Request, timings: Timings) -> Timings:
     if stay is None or not stay.waited:
         return timings
     return replace(timings, queue=round(stay.seconds, 6), queue_outcome=stay.outcome.value)
+
+
+_MOST_WHY = 300
+
+
+def simulated_record(
+    simulation: Simulation, found: Simulated, *, at: float, config_generation: int = 0
+) -> DecisionRecord:
+    """Return the record; `at` is the time of now in seconds since 1970."""
+    record = record_of(
+        found.request,
+        found.outcome,
+        simulation.pipeline.scheduler.profiles,
+        id=f"simulated-{uuid4().hex[:16]}",
+        kind="simulated",
+        at=at,
+        snapshot=found.snapshot,
+        config_generation=config_generation,
+        timings=Timings(scheduling=round(found.seconds, 6)),
+    )
+    why = record.why
+    if found.waits:
+        why = printable(f"waits for {found.waits}; then {why}", _MOST_WHY)
+    seen = record.seen
+    if seen is not None:
+        seen = replace(seen, eligible=found.eligible, screened=found.screened)
+    return replace(record, why=why, seen=seen)
+
+
+def error_of(error: RequestError) -> Mapping[str, Any]:
+    """Return the error of a request that is not routed: what programs go by, and what the client would be told."""
+    shown = {
+        "type": type(error).__name__.removesuffix("Error"),
+        "message": error.message,
+        "code": error.code,
+        "status": error.status,
+        "reason": error.reason or None,
+        "detail": error.detail or None,
+        "retryAfterSeconds": error.retry_after_seconds,
+    }
+    return {key: value for key, value in shown.items() if value is not None}

@@ -1,25 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records decisions of failed requests, of a sample, and of requests that ask for it.
-
-A request that is recorded costs a few references as it is routed. Its record is made afterwards, in a share of the
-event loop's time; where that is not enough, records are lost and counted.
-"""
+"""Records decisions of failed requests, of a sample, and of requests that ask for it."""
 
 import asyncio
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from epp.explain.building import MOST_NAME
-from epp.explain.file import DecisionFile
 from epp.explain.record import ShadowRun, Timings
 from epp.explain.recording import RECORDING, Recording
-from epp.explain.ring import Kept, Ring
-from epp.explain.settings import DecisionSettings
+from epp.explain.storage import DecisionFile, DecisionSettings, Kept, Ring
 from epp.framework.clock import Clock
 from epp.framework.errors import RequestError
 from epp.framework.headers import DECISION_RECORD, REQUEST_ID
@@ -266,3 +263,45 @@ def recorder_of(settings: DecisionSettings, clock: Clock, setup: Setup) -> Recor
 def _unread(headers: Headers, model: str) -> Request:
     """Return a request that was refused before its body was read."""
     return Request(headers.get(REQUEST_ID, ""), RequestBody(model=model), headers, path_of(headers))
+
+
+class DecisionMetrics(Collector):
+    """Shows a recorder."""
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics without samples."""
+        return _families()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics; none without a recorder."""
+        recorder = self._recorder
+        if recorder is None:
+            return
+        recorded, lost, size = families = _families()
+        for why, count in recorder.recorded.items():
+            recorded.add_metric((why,), count)
+        for why, count in recorder.lost.items():
+            lost.add_metric((why,), count)
+        lost.add_metric(("file",), 0 if recorder.file is None else recorder.file.lost)
+        size.add_metric((), recorder.ring.size_bytes)
+        yield from families
+
+
+def _families() -> tuple[CounterMetricFamily, CounterMetricFamily, GaugeMetricFamily]:
+    return (
+        CounterMetricFamily(
+            "llm_d_epp_decision_records",
+            "Decisions that were recorded, by what for: sampled, asked or failed.",
+            labels=("recorded_for",),
+        ),
+        CounterMetricFamily(
+            "llm_d_epp_decision_records_lost",
+            "Decisions that were to be recorded and are not: busy, for want of time; rate, too many failures in a "
+            "second; error, a fault of a plugin or of the picker; file, not written to --decision-file.",
+            labels=("reason",),
+        ),
+        GaugeMetricFamily("llm_d_epp_decision_buffer_bytes", "Size of the decisions that are kept in memory."),
+    )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import epp
-from epp.admission.quotas.days import DAY_SECONDS, Calendar, DayUse
+from epp.admission.quotas.usage import DAY_SECONDS, Calendar, DayUse
 from epp.framework import ManualClock
 
 NOON = 20_000 * DAY_SECONDS + DAY_SECONDS / 2
@@ -39,7 +39,7 @@ USES_UTC = {
     "app/admin_routes.py",  # of requests that are only tried
     "app/picker.py",  # of scores on a page
     "plugins/clusters/taints.py",
-    "admission/quotas/days.py",
+    "admission/quotas/usage.py",
 }
 
 

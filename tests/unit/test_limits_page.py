@@ -23,8 +23,7 @@ from epp.framework.errors import (
 from epp.plugins.parsers import body_limits, vllmhttp
 from epp.pool.collectors import PageLimits
 from epp.pool.collectors.engines import engine
-from epp.pool.collectors.http import answers
-from epp.pool.collectors.sources import models
+from epp.pool.collectors.sources import answers, models
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "limits.md").read_text()

@@ -1,86 +1,76 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usage of one tenant: in flight, by minute and by day."""
+"""Account of one tenant: usage in flight, and amounts that are reserved for its requests of higher priority."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from hashlib import blake2b
+from typing import NamedTuple
 
 from epp.admission.quotas.allowances import LimitKey
-from epp.admission.quotas.days import DayUse
-from epp.admission.quotas.nominations import Nominations
-from epp.admission.quotas.reservation import Amounts, Need, Reservation, Spent
+from epp.admission.quotas.reservation import NOTHING, Amounts, Need, Reservation, Spent
+from epp.admission.quotas.usage import DayUse, Means, MinuteUse
 from epp.framework.quotas import Quota
-from epp.framework.rates import DEFAULT_OUTPUT_TOKENS
 from epp.framework.request import Request
 from epp.framework.response import Usage
 
-_MOST = 64
-"""Requests that a mean looks back on: it follows a tenant who changes."""
-_MOST_OUTPUT_TOKENS = 2**24
+MOST = 64
+"""Requests of one tenant for which something is held at once; the oldest goes first."""
 
 
-class Means:
-    """Running means; an answer has a usual length before any has been seen, and time and price are 0."""
-
-    __slots__ = ("_answers", "_requests", "device_seconds", "dollars", "output_tokens", "seconds")
-
-    def __init__(self) -> None:
-        self.output_tokens = DEFAULT_OUTPUT_TOKENS
-        self.seconds = 0.0
-        """Of the endpoint's time, which requests there share."""
-        self.device_seconds = 0.0
-        self.dollars = 0.0
-        self._answers = 0
-        self._requests = 0
-
-    def answered(self, output_tokens: int) -> None:
-        """Add the length of an answer, as a model server says it."""
-        self._answers = min(self._answers + 1, _MOST)
-        tokens = min(max(output_tokens, 0), _MOST_OUTPUT_TOKENS)
-        self.output_tokens += (tokens - self.output_tokens) / self._answers
-
-    def ended(self, seconds: float, device_seconds: float, dollars: float) -> None:
-        """Add what a request has taken in all."""
-        self._requests = min(self._requests + 1, _MOST)
-        share = 1.0 / self._requests
-        self.seconds += (seconds - self.seconds) * share
-        self.device_seconds += (device_seconds - self.device_seconds) * share
-        self.dollars += (dollars - self.dollars) * share
+class _Nomination(NamedTuple):
+    until: float
+    victims: tuple[Reservation, ...]
 
 
-_MOST_MINUTES = 5
-"""Most that a bucket holds, in limits of a minute: thus nobody waits longer than this for it to drain."""
-_SECONDS = 60.0
+class Nominations:
+    """Those of one tenant."""
 
-
-class MinuteUse:
-    """Tokens taken, which drain at the limit a minute; more than the limit is a debt.
-
-    What is taken stays what it was under another limit, and drains at the new one.
-    """
-
-    __slots__ = ("_at", "_taken")
+    __slots__ = ("_of",)
 
     def __init__(self) -> None:
-        self._taken = 0.0
-        self._at = 0.0
+        self._of: dict[Request, _Nomination] = {}
 
-    def taken(self, limit: float, now: float) -> float:
-        """Return the tokens taken that have not drained yet."""
-        if self._taken:
-            drained = self._taken - max(0.0, now - self._at) * limit / _SECONDS
-            self._taken = min(max(0.0, drained), limit * _MOST_MINUTES)
-        self._at = now
-        return self._taken
+    def __len__(self) -> int:
+        return len(self._of)
 
-    def add(self, tokens: float, limit: float, now: float) -> None:
-        """Take tokens, or give back those of a negative number."""
-        self._taken = max(0.0, self.taken(limit, now) + tokens)
+    def twin(self) -> "Nominations":
+        """Return others that hold the same now."""
+        other = Nominations()
+        other._of = dict(self._of)
+        return other
 
-    def seconds_until(self, tokens: float, limit: float, now: float) -> float:
-        """Return how long it takes until so many tokens fit; at most the limit is asked for."""
-        return max(0.0, (self.taken(limit, now) + min(tokens, limit) - limit) * _SECONDS / limit)
+    def add(self, request: Request, victims: Sequence[Reservation], until: float) -> None:
+        """Hold what these give back for a request, as soon as they have."""
+        self._of.pop(request, None)
+        if len(self._of) >= MOST:
+            del self._of[next(iter(self._of))]
+        self._of[request] = _Nomination(until, tuple(victims))
+
+    def forget(self, request: Request) -> bool:
+        """Hold nothing for a request any more; return whether something was held."""
+        return self._of.pop(request, None) is not None
+
+    def forget_before(self, now: float) -> bool:
+        """Forget those whose time is over; return whether there were any."""
+        over = [request for request, nomination in self._of.items() if nomination.until <= now]
+        for request in over:
+            del self._of[request]
+        return bool(over)
+
+    def held_against(self, request: Request) -> Amounts:
+        """Return what a request cannot have, as it is held for others of higher priority."""
+        held = NOTHING
+        for nominated, nomination in self._of.items():
+            if nominated.priority > request.priority:
+                for victim in nomination.victims:
+                    if victim.is_released:
+                        held = held.plus(victim.amounts)
+        return held
+
+    def until(self, now: float) -> float:
+        """Return when nothing is held any more."""
+        return max((nomination.until for nomination in self._of.values()), default=now)
 
 
 _RELEASES = 16

@@ -8,14 +8,25 @@ from itertools import islice
 from typing import NamedTuple
 
 from epp.admission.quotas.account import Account
-from epp.admission.quotas.accounts import Accounts
-from epp.admission.quotas.alerts import Alerts
+from epp.admission.quotas.accounts import Accounts, Alerts
 from epp.admission.quotas.allowances import Allowance, LimitKey
-from epp.admission.quotas.days import Calendar
-from epp.admission.quotas.hardware import Share, devices, dollars_per_second, sum_of_memory, sum_of_tflops
-from epp.admission.quotas.reservation import NOTHING, Amounts, Need, Place, QuotaObserver, Reservation, Spent
-from epp.admission.quotas.shared_time import SharedTimes
-from epp.admission.quotas.shortfall import blocked
+from epp.admission.quotas.limits import blocked
+from epp.admission.quotas.reservation import (
+    NOTHING,
+    Amounts,
+    Need,
+    Place,
+    QuotaObserver,
+    Reservation,
+    Share,
+    SharedTimes,
+    Spent,
+    devices,
+    dollars_per_second,
+    sum_of_memory,
+    sum_of_tflops,
+)
+from epp.admission.quotas.usage import Calendar
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.clock import Clock
 from epp.framework.quotas import Blocked, Quota

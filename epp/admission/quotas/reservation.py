@@ -1,16 +1,146 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one request has taken of the quota of its tenant, until it is given back once."""
+"""Charges of one request: its share of the hardware and time of endpoints, reserved until it ends."""
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import NamedTuple, Protocol
 
-from epp.admission.quotas.hardware import Share, devices, dollars_per_second
-from epp.admission.quotas.shared_time import SharedTime
+from epp.framework.accelerators.arrays import tag_numbers
 from epp.framework.accelerators.tag import AcceleratorTag
+from epp.framework.arrays import Floats
 from epp.framework.breach import Breach
+from epp.framework.candidates import Candidates
 from epp.framework.request import Request
 from epp.framework.response import Usage
 from epp.framework.snapshot import Snapshot
+
+_SECONDS_PER_HOUR = 3600.0
+
+
+def memory_share(tag: AcceleratorTag, requests: int) -> float:
+    """Return the bytes of one of so many requests that an endpoint serves at once."""
+    return (tag.total_memory_bytes or 0) / requests
+
+
+def tflops_share(tag: AcceleratorTag, requests: int) -> float:
+    """Return its fp16 TFLOPS."""
+    tflops = tag.tflops()
+    return tflops / requests if isfinite(tflops) and tflops > 0 else 0.0
+
+
+def devices(tag: AcceleratorTag) -> float:
+    """Return the number of accelerator devices, or slices."""
+    return float(max(tag.count, 1)) if tag.has_accelerator else 0.0
+
+
+def dollars_per_second(tag: AcceleratorTag) -> float:
+    """Return the price of the whole endpoint."""
+    price = tag.cost_per_hour()
+    return price / _SECONDS_PER_HOUR if price is not None and isfinite(price) and price > 0 else 0.0
+
+
+class Share(NamedTuple):
+    """Part of an endpoint that one request takes."""
+
+    tag: AcceleratorTag
+    accelerator_bytes: float = 0.0
+    tflops: float = 0.0
+
+    @classmethod
+    def of(cls, tag: AcceleratorTag, requests: int) -> "Share":
+        """Return that of one of so many requests."""
+        return cls(tag, memory_share(tag, requests), tflops_share(tag, requests))
+
+
+def sum_of_memory(shares: Sequence[Share]) -> float:
+    """Return the bytes of all; those of most requests are one."""
+    return shares[0].accelerator_bytes if len(shares) == 1 else sum(share.accelerator_bytes for share in shares)
+
+
+def sum_of_tflops(shares: Sequence[Share]) -> float:
+    """Return the TFLOPS of all."""
+    return shares[0].tflops if len(shares) == 1 else sum(share.tflops for share in shares)
+
+
+def memory_shares(candidates: Candidates, requests: int) -> Floats:
+    """Return `memory_share` for each candidate."""
+    return tag_numbers(candidates, memory_share, requests)
+
+
+def tflops_shares(candidates: Candidates, requests: int) -> Floats:
+    """Return `tflops_share` for each candidate."""
+    return tag_numbers(candidates, tflops_share, requests)
+
+
+def device_counts(candidates: Candidates) -> Floats:
+    """Return `devices` for each candidate."""
+    return tag_numbers(candidates, devices)
+
+
+def prices(candidates: Candidates) -> Floats:
+    """Return `dollars_per_second` for each candidate."""
+    return tag_numbers(candidates, dollars_per_second)
+
+
+class SharedTime:
+    """A clock of one endpoint, which runs for each of n requests at 1/n of the speed of time.
+
+    A request has had the seconds between what it shows at its end and at its start. Those of all requests add up to
+    the time in which any was there.
+    """
+
+    __slots__ = ("_at", "_owner", "_seconds", "endpoint", "requests")
+
+    def __init__(self, endpoint: str, owner: "SharedTimes") -> None:
+        self.endpoint = endpoint
+        self.requests = 0
+        self._owner = owner
+        self._seconds = 0.0
+        self._at = 0.0
+
+    def seconds(self, now: float) -> float:
+        """Return what the clock shows."""
+        if self.requests:
+            self._seconds += (now - self._at) / self.requests
+        self._at = now
+        return self._seconds
+
+    def enter(self, now: float) -> float:
+        """Add a request; return what the clock shows at its start."""
+        seconds = self.seconds(now)
+        self.requests += 1
+        return seconds
+
+    def leave(self, now: float) -> float:
+        """Take a request out; return what the clock shows at its end."""
+        seconds = self.seconds(now)
+        self.requests -= 1
+        if not self.requests:
+            self._owner.drop(self)
+        return seconds
+
+
+class SharedTimes:
+    """The clocks of endpoints with requests, by the ids of these."""
+
+    __slots__ = ("_clocks",)
+
+    def __init__(self) -> None:
+        self._clocks: dict[str, SharedTime] = {}
+
+    def __len__(self) -> int:
+        return len(self._clocks)
+
+    def of(self, endpoint: str) -> SharedTime:
+        """Return the clock of an endpoint; it is kept while a request is there."""
+        clock = self._clocks.get(endpoint)
+        if clock is None:
+            clock = self._clocks[endpoint] = SharedTime(endpoint, self)
+        return clock
+
+    def drop(self, clock: SharedTime) -> None:
+        """Forget a clock."""
+        del self._clocks[clock.endpoint]
 
 
 class Amounts(NamedTuple):

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints as people write them on a command line; errors name entry, problem and remedy."""
+"""Endpoints given on the command line: their syntax, and the pool of them."""
 
 import re
+from collections.abc import Sequence
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration
-from epp.pool.discovery.targets import Target
+from epp.framework.datalayer import Discovery, Pool, Unresolved
+from epp.framework.errors import ConfigurationError
+from epp.framework.plugin import Parameters
+from epp.pool.discovery.targets import Lookup, Resolver, Target, system_lookup
 from epp.runtime.host_port import HostPort, parse_host_port
 
 _ACCELERATOR = "accelerator"
@@ -113,3 +117,32 @@ def _check_unique(target: Target, entry: str, others: list[Target]) -> None:
             raise ValueError(f"{entry!r} is the server of endpoint {position}, {other.name!r}: leave one out")
         if other.name == target.name:
             raise ValueError(f"{entry!r} has the name of endpoint {position}, {other.name!r}: choose another")
+
+
+class StaticDiscovery(Discovery[Parameters]):
+    """A pool whose endpoints never change, except for the addresses of host names."""
+
+    plugin_type = "static-discovery"
+
+    def __init__(self, targets: Sequence[Target], *, lookup: Lookup = system_lookup) -> None:
+        super().__init__()
+        self.resolver = Resolver(lookup, targets)
+
+    @property
+    def unresolved(self) -> Sequence[Unresolved]:
+        """Endpoints without an address."""
+        return self.resolver.unresolved
+
+    async def start(self, pool: Pool) -> None:
+        """Fill the pool; raises ConfigurationError when no host has an address, or two endpoints the same."""
+        targets = self.resolver.targets
+        found = await self.resolver.refresh(pool, unique=True)
+        if not found and targets:
+            hosts = ", ".join(target.host for target in targets)
+            raise ConfigurationError(
+                f"none of the endpoints' host names resolves: {hosts}; correct them, or write IP addresses"
+            )
+
+    async def follow(self, pool: Pool) -> None:
+        """Resolve host names again and again until cancelled."""
+        await self.resolver.follow(pool)

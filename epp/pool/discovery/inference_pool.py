@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints of the pods that an InferencePool selects, or that have labels given by hand."""
+"""Endpoints of the pods that an InferencePool or given labels select in a Kubernetes cluster."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -11,6 +11,7 @@ import structlog
 
 from epp.framework.datalayer import Discovery, Pool
 from epp.framework.endpoint import Endpoint
+from epp.framework.inputs import InputProblem
 from epp.framework.plugin import Parameters
 from epp.kube.cluster import Cluster
 from epp.kube.object_set import Delta
@@ -20,9 +21,79 @@ from epp.kube.objects.decode import decode_object
 from epp.kube.objects.inference import POOL_GROUP, InferencePool, read_inference_pool
 from epp.kube.resources import NODES, PODS, pools
 from epp.kube.watched import Watched
-from epp.pool.discovery.pod_stream import PodStream
 from epp.pool.discovery.pods import PodTarget, endpoints_of
-from epp.pool.discovery.pool_stream import PoolStream
+
+
+class PodStream:
+    """The pods in effect, whichever watch they come from: a pool may select others."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Pod] = {}
+        """By `namespace/name`."""
+        self._pods: Watched[Pod] | None = None
+        self._settled = asyncio.Event()
+        self._listeners: list[Callable[[Delta[Pod]], None]] = []
+
+    @property
+    def problems(self) -> tuple[InputProblem, ...]:
+        """Pods whose newest version is not in effect."""
+        return () if self._pods is None else self._pods.problems
+
+    def subscribe(self, listener: Callable[[Delta[Pod]], None]) -> Callable[[], None]:
+        """Call `listener` after each change; return a function that ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def settled(self) -> None:
+        """Wait until pods were selected, or there is no pool to select any."""
+        await self._settled.wait()
+
+    def replace(self, pods: Watched[Pod] | None) -> None:
+        """Take all pods from another watch, or have none."""
+        self._pods = pods
+        now: Mapping[str, Pod] = {} if pods is None else pods.objects
+        changed = {name: pod for name, pod in now.items() if self.objects.get(name) != pod}
+        self._settled.set()
+        self.apply(Delta(changed, tuple(name for name in self.objects if name not in now)))
+
+    def apply(self, delta: Delta[Pod]) -> None:
+        """Apply a change of the watch and notify listeners."""
+        self.objects.update(delta.changed)
+        for name in delta.removed:
+            self.objects.pop(name, None)
+        for listener in tuple(self._listeners):
+            listener(delta)
+
+
+class PoolStream:
+    """The InferencePool in effect; none before `watched` is set, which is when discovery starts."""
+
+    def __init__(self) -> None:
+        self.watched: Watched[InferencePool] | None = None
+
+    @property
+    def objects(self) -> Mapping[str, InferencePool]:
+        """By `namespace/name`; one at most."""
+        return {} if self.watched is None else self.watched.objects
+
+    @property
+    def problems(self) -> tuple[InputProblem, ...]:
+        """None: those of the pool are reported with its watch."""
+        return ()
+
+    def subscribe(self, listener: Callable[[Delta[InferencePool]], None]) -> Callable[[], None]:
+        """Call `listener` after each change; return a function that ends that."""
+        return _nothing if self.watched is None else self.watched.subscribe(listener)
+
+    async def settled(self) -> None:
+        """Wait until it is known whether there is a pool."""
+        if self.watched is not None:
+            await self.watched.settled()
+
+
+def _nothing() -> None:
+    """Do nothing: there is nothing to end."""
+
 
 _NODES_SECONDS = 5.0
 """Longest wait for the nodes, which are optional."""

@@ -20,7 +20,7 @@ from epp.kube.objects.core import Pod
 from epp.kube.objects.files.last_good import ObjectVersions
 from epp.kube.objects.files.source import ObjectSource
 from epp.kube.objects.inference import POOL_GROUP, InferencePool
-from epp.pool.discovery.pod_choice import Chosen, PodChoice, choose
+from epp.pool.discovery.pods import Chosen, PodChoice, choose
 
 _KINDS = frozenset({("", "Pod"), ("", "Node"), (POOL_GROUP, "InferencePool")})
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from epp.admission.flow_control import Entrant
+from epp.admission.flow_control import QueuedRequest
 from epp.framework.addresses import Subset
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
@@ -74,7 +74,7 @@ class BlockedError(Exception):
         self.blocked = blocked
 
 
-class QueuedRequest(Entrant):
+class QueuedArrival(QueuedRequest):
     """A request that waits for room, or is asked whether it has to."""
 
     def __init__(self, arrival: Arrival, router: Router) -> None:
@@ -103,7 +103,7 @@ class QueuedRequest(Entrant):
         """End others so that it fits into the quota of its tenant."""
         return self._router.preempt(self.arrival)
 
-    def go(self, candidates: Candidates, room: Mask) -> bool | Blocked:
+    def route(self, candidates: Candidates, room: Mask) -> bool | Blocked:
         """Route it, or settle it with the error of the attempt."""
         try:
             outcome = self._router.go(self.arrival, candidates, room)

@@ -20,7 +20,7 @@ from epp.framework.request import Headers, Request
 from epp.framework.roles import Admitter, EndpointObserver
 from epp.framework.snapshot import Snapshot
 from epp.routing.datastore import Change, Datastore
-from epp.routing.director.arrivals import Arrival, BlockedError, NeedsFullEndpointError, QueueDirective, QueuedRequest
+from epp.routing.director.arrivals import Arrival, BlockedError, NeedsFullEndpointError, QueuedArrival, QueueDirective
 from epp.routing.director.attempts import Attempts
 from epp.routing.director.dispatcher import Dispatcher, QueueStatus
 from epp.routing.director.observers import DirectorObserver, Refusal
@@ -203,13 +203,13 @@ class Director:
             return outcome
         arrival, hold = outcome
         flow = self.flow
-        waits = flow is not None and isinstance(hold, QueuedRequest)
+        waits = flow is not None and isinstance(hold, QueuedArrival)
         longest = flow.settings.longest_wait(arrival.request.priority) if flow is not None and waits else 0.0
         return PendingRequest(partial(self._wait, *outcome), partial(self._left, *outcome), longest_seconds=longest)
 
     def _arrive(
         self, call: IncomingRequest, parsed: ParsedBody
-    ) -> Routing | tuple[Arrival, QueueDirective | QueuedRequest]:
+    ) -> Routing | tuple[Arrival, QueueDirective | QueuedArrival]:
         """Return the routing of a request that has been read, or what it has to wait for."""
         pipeline, headers = call.pipeline, call.headers
         request: Request | None = None
@@ -235,7 +235,7 @@ class Director:
             raise
         return outcome if isinstance(outcome, Routing) else (arrival, outcome)
 
-    def _proceed(self, arrival: Arrival) -> Routing | QueueDirective | QueuedRequest:
+    def _proceed(self, arrival: Arrival) -> Routing | QueueDirective | QueuedArrival:
         """Return the routing, or what to wait for."""
         candidates, flow = self._router.candidates(arrival), self.flow
         if arrival.admitted:
@@ -249,7 +249,7 @@ class Director:
             raise none_eligible(candidates.snapshot)  # room at other endpoints is of no use to it
         return self._enter(flow, arrival, candidates)
 
-    def _route_or_wait(self, arrival: Arrival, candidates: Candidates) -> Routing | QueueDirective | QueuedRequest:
+    def _route_or_wait(self, arrival: Arrival, candidates: Candidates) -> Routing | QueueDirective | QueuedArrival:
         """Return the routing, or what to wait for, of a request that does not wait for room."""
         blocked = self._router.blocked(arrival)
         if blocked is None:
@@ -257,13 +257,13 @@ class Director:
                 return self._router.schedule(arrival, candidates)
             except BlockedError as error:
                 blocked = error.blocked
-        return self._hold_back(QueuedRequest(arrival, self._router), blocked)
+        return self._hold_back(QueuedArrival(arrival, self._router), blocked)
 
     def _enter(
         self, flow: FlowControl, arrival: Arrival, candidates: Candidates
-    ) -> Routing | QueueDirective | QueuedRequest:
+    ) -> Routing | QueueDirective | QueuedArrival:
         """Return the routing where there is room, or what to wait for."""
-        entrant = QueuedRequest(arrival, self._router)
+        entrant = QueuedArrival(arrival, self._router)
         has_endpoints = bool(len(candidates))
         blocked = self._router.blocked(arrival)
         if blocked is not None:
@@ -283,7 +283,7 @@ class Director:
         self._dispatcher.arm()
         return entrant
 
-    def _hold_back(self, entrant: QueuedRequest, blocked: Blocked, *, has_endpoints: bool = True) -> QueuedRequest:
+    def _hold_back(self, entrant: QueuedArrival, blocked: Blocked, *, has_endpoints: bool = True) -> QueuedArrival:
         """Let a request wait for the quota of its tenant; raises QuotaExceededError where it may not, or in vain."""
         flow = self.flow
         if flow is None or not blocked.waits:
@@ -300,12 +300,12 @@ class Director:
             self._flow.resume(tenant)
             self._dispatcher.on_update()
 
-    async def _wait(self, arrival: Arrival, hold: QueueDirective | QueuedRequest) -> Routing:
+    async def _wait(self, arrival: Arrival, hold: QueueDirective | QueuedArrival) -> Routing:
         """Proceed each time that the request is released: on a new snapshot, since the old one has aged."""
         try:
             while True:
-                if isinstance(hold, QueuedRequest):
-                    outcome: Routing | QueueDirective | QueuedRequest = await hold.end()
+                if isinstance(hold, QueuedArrival):
+                    outcome: Routing | QueueDirective | QueuedArrival = await hold.end()
                 else:
                     await self._released(hold)
                     outcome = self._proceed(arrival)
@@ -319,12 +319,12 @@ class Director:
             self._left(arrival, hold)
             raise
 
-    def _left(self, arrival: Arrival, hold: QueueDirective | QueuedRequest) -> None:
+    def _left(self, arrival: Arrival, hold: QueueDirective | QueuedArrival) -> None:
         """Record that the client of a held request has left."""
-        if isinstance(hold, QueuedRequest) and self._flow is not None:
+        if isinstance(hold, QueuedArrival) and self._flow is not None:
             self._flow.leave(hold)
             self.quotas.forget_nomination(arrival.request)
-        if isinstance(hold, QueuedRequest) and isinstance(hold.outcome, Routing):  # released in the same turn
+        if isinstance(hold, QueuedArrival) and isinstance(hold.outcome, Routing):  # released in the same turn
             hold.outcome.complete(Cause.CLIENT_DISCONNECT)
         else:
             self._refused(arrival.request, ClientGoneError("while the request was held"))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.pool.collectors.http.answers import AnswerReader, UnreadableAnswerError
+from epp.pool.collectors.sources.answers import AnswerReader, UnreadableAnswerError
 
 LIMIT = 1000
 

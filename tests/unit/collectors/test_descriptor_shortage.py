@@ -13,9 +13,9 @@ from epp.framework.datalayer import DataSource, Feed, NotAskedError
 from epp.framework.snapshot import ANSWERS, REACHABLE
 from epp.pool.collectors import CollectorObserver
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource
-from epp.pool.collectors.polling import capacity
+from epp.pool.collectors.polling import collector as capacity
+from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import Poll
-from epp.pool.collectors.polling.reachability import Reachability
 from epp.routing.datastore import Datastore
 
 

@@ -17,8 +17,8 @@ from epp.framework.datalayer import Contact, Feed, PageError
 from epp.framework.snapshot import LORA, MODELS, WAITING
 from epp.pool.collectors import CollectorObserver, PageLimits
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
-from epp.pool.collectors.http import connection
-from epp.pool.collectors.http.answers import AnswerReader, Arriving, UnreadableAnswerError, WholePage
+from epp.pool.collectors.sources import connection
+from epp.pool.collectors.sources.answers import AnswerReader, Arriving, UnreadableAnswerError, WholePage
 from epp.pool.collectors.sources.models import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
 from epp.routing.datastore import Datastore
 

@@ -12,9 +12,9 @@ from epp.framework.datalayer import Contact, Extractor, Feed, PageError, Report,
 from epp.framework.snapshot import KV_BLOCK_TOKENS, METRICS_AT, REACHABLE, RUNNING
 from epp.pool.collectors import Conditions
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor
+from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import Poll
-from epp.pool.collectors.polling.reachability import Reachability
-from epp.pool.collectors.polling.timetable import next_due
+from epp.pool.collectors.polling.poll_schedule import next_due
 from epp.routing.datastore import Datastore
 
 E = Endpoint("e", "10.0.0.1", 8000)

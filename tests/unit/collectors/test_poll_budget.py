@@ -10,10 +10,10 @@ from epp.framework import Endpoint, ManualClock, SystemClock
 from epp.framework.datalayer import DataSource, Extractor, Feed, Report, UnreachableError
 from epp.framework.snapshot import RUNNING
 from epp.pool.collectors import Collector, CollectorObserver
-from epp.pool.collectors.polling import capacity
-from epp.pool.collectors.polling.budget import PollBudget
+from epp.pool.collectors.polling import collector as capacity
+from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import Poll
-from epp.pool.collectors.polling.reachability import Reachability
+from epp.pool.collectors.polling.poll_schedule import PollBudget
 from epp.routing.datastore import Datastore
 
 LITTLE = 0.02

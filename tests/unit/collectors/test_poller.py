@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from epp.framework import Endpoint, ManualClock
 from epp.framework.datalayer import DataSource, Extractor, Feed, Report
 from epp.framework.snapshot import RUNNING
-from epp.pool.collectors.polling.budget import PollBudget
-from epp.pool.collectors.polling.cadence import Cadence
-from epp.pool.collectors.polling.member import Member
+from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
-from epp.pool.collectors.polling.poller import Poller
-from epp.pool.collectors.polling.reachability import Reachability
+from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget
+from epp.pool.collectors.polling.poller import Member, Poller
 from epp.routing.datastore import Datastore
 
 FASTEST, SLOWEST = 0.05, 0.15

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that calls leave behind."""
 
-from epp.explain.resident import MOST_AT_ONCE, MOST_IN_ALL, Growth, ResidentMemory
+from epp.explain.shadow import MOST_AT_ONCE, MOST_IN_ALL, Growth, ResidentMemory
 
 MIB = 2**20
 

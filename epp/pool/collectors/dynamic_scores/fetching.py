@@ -12,7 +12,7 @@ from typing import Self
 import aiohttp
 
 from epp.framework.regular_files import read_regular
-from epp.pool.collectors.dynamic_scores.client import Client, FetchError
+from epp.pool.collectors.dynamic_scores.scorer import Client, FetchError
 
 _ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 _TOKEN_LIMIT_BYTES = 64 * 1024

@@ -19,7 +19,7 @@ from epp.kube.objects.dynamic_scoring import (
     check_config,
     is_url,
 )
-from epp.pool.collectors.dynamic_scores.joining import Aggregate
+from epp.pool.collectors.dynamic_scores.results import Aggregate
 from epp.pool.collectors.dynamic_scores.scorer import Asked
 
 

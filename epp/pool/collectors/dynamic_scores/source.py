@@ -15,10 +15,8 @@ from epp.framework.plugin_metrics import PluginMetric, Sample
 from epp.kube.objects.decode import SCORER_KINDS, decode_object
 from epp.kube.objects.dynamic_scoring import DynamicScorer, DynamicScoringConfig
 from epp.kube.objects.followed import Change, FollowedObjects
-from epp.pool.collectors.dynamic_scores.asking import HEALTH, Asking
-from epp.pool.collectors.dynamic_scores.client import Client
 from epp.pool.collectors.dynamic_scores.parameters import DynamicScoreSourceParameters
-from epp.pool.collectors.dynamic_scores.scorer import Asked, asked_by
+from epp.pool.collectors.dynamic_scores.scorer import HEALTH, Asked, Asking, Client, asked_by
 
 _KINDS = tuple(ObjectKind(group, kind) for group, kind in sorted(SCORER_KINDS))
 _GRACE_PERIOD = "5m"

@@ -21,10 +21,14 @@ from epp.framework.snapshot import (
     Column,
     LoraState,
 )
-from epp.pool.collectors.engines.built_in import BUILT_IN, OTHER_PREFIXES, OTHER_SPELLINGS, RANK_LABELS
-from epp.pool.collectors.engines.config import EngineConfig
-from epp.pool.collectors.exposition import Selector, Series
-from epp.pool.collectors.page_layout import PageLayout
+from epp.pool.collectors.engines.engine_config import (
+    BUILT_IN,
+    OTHER_PREFIXES,
+    OTHER_SPELLINGS,
+    RANK_LABELS,
+    EngineConfig,
+)
+from epp.pool.collectors.exposition import PageLayout, Selector, Series
 
 Fold: TypeAlias = Callable[[Iterable[float]], float]
 

@@ -8,11 +8,9 @@ from epp.framework.datalayer import Extractor, PageError, Report
 from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.limits import AbsolutePath, NameOrDefault
 from epp.framework.plugin import Parameters
-from epp.pool.collectors.engines.built_in import BUILT_IN, HOST, SERIES_PREFIXES
-from epp.pool.collectors.engines.config import EngineConfig
 from epp.pool.collectors.engines.engine import Engine, compile_engine
-from epp.pool.collectors.exposition import PROMETHEUS_TEXT
-from epp.pool.collectors.page_layout import PageLayout
+from epp.pool.collectors.engines.engine_config import BUILT_IN, HOST, SERIES_PREFIXES, EngineConfig
+from epp.pool.collectors.exposition import PROMETHEUS_TEXT, PageLayout
 from epp.pool.collectors.sources.http import HttpSource, HttpSourceParameters
 
 _MEMO_LIMIT = 4096

@@ -2,31 +2,96 @@
 """Periodic polls of all endpoints of the pool, written to the datastore."""
 
 import asyncio
+import contextlib
 import math
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+import structlog
+
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Contact, Feed
 from epp.framework.endpoint import Endpoint, EndpointTrust
 from epp.framework.plugin import Datum
-from epp.pool.collectors.limits import PageLimits
-from epp.pool.collectors.polling.budget import PollBudget
-from epp.pool.collectors.polling.cadence import Cadence, slowest_interval
-from epp.pool.collectors.polling.capacity import Capacity
-from epp.pool.collectors.polling.conditions import Conditions
-from epp.pool.collectors.polling.member import Member
+from epp.pool.collectors.page_limits import PageLimits
+from epp.pool.collectors.polling.conditions import Conditions, Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
-from epp.pool.collectors.polling.poller import Poller
-from epp.pool.collectors.polling.reachability import Reachability
-from epp.pool.collectors.sources.connection_probe import ConnectionProbe
+from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget, slowest_interval
+from epp.pool.collectors.polling.poller import Member, Poller
 from epp.pool.collectors.sources.http import HttpSource
-from epp.pool.collectors.sources.tls import EndpointTls
-from epp.pool.collectors.turns import in_turns
+from epp.pool.collectors.sources.probes import ConnectionProbe, EndpointTls
+from epp.pool.collectors.steps import run_in_steps
 from epp.routing.datastore import Change, Datastore
 from epp.routing.outliers import Told
+from epp.runtime.descriptors import shortage
 from epp.runtime.supervisor import Supervisor
+
+_GROWING_SECONDS = 0.5
+"""Time in which further endpoints join before the pool is judged."""
+_CHECK_SECONDS = 5.0
+_STRETCHED = 2.0
+"""Growth of the time between polls that is worth another line in the log."""
+
+_log = structlog.get_logger()
+
+
+class Capacity:
+    """Warns of too few file descriptors, and of polls that are rarer than asked for; again as the pool grows."""
+
+    def __init__(self, poller: Poller, observer: CollectorObserver) -> None:
+        self._poller = poller
+        self._observer = observer
+        self._changed = asyncio.Event()
+        self._connections = 0
+        self._endpoints = 0
+        self._interval_seconds = 0.0
+        self._warned_of = 0
+        self._told_seconds = 0.0
+
+    def changed(self, *, endpoints: int, connections: int, interval_seconds: float) -> None:
+        """Record the size of the pool, the connections for polls, and the interval asked for."""
+        self._endpoints, self._connections, self._interval_seconds = endpoints, connections, interval_seconds
+        self._changed.set()
+
+    async def follow(self) -> None:
+        """Judge the pool now and then, and after changes, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK_SECONDS):
+                    await self._changed.wait()
+            await asyncio.sleep(_GROWING_SECONDS)
+            self._changed.clear()
+            self.judge()
+
+    def judge(self) -> None:
+        """Warn where there is something new to warn of."""
+        self._check_descriptors()
+        self._check_interval()
+
+    def _check_descriptors(self) -> None:
+        problem = shortage(self._connections)
+        if problem is None:
+            self._warned_of = 0
+        elif self._connections > self._warned_of:
+            self._warned_of = self._connections
+            _log.warning("too few file descriptors", endpoints=self._endpoints, problem=problem)
+
+    def _check_interval(self) -> None:
+        seconds = max(self._poller.delay_seconds, self._interval_seconds)
+        self._observer.poll_interval(seconds)
+        if seconds <= self._interval_seconds:
+            self._told_seconds = self._interval_seconds
+        elif seconds >= _STRETCHED * max(self._told_seconds, self._interval_seconds):
+            self._told_seconds = seconds
+            _log.warning(
+                "endpoints are polled less often than asked",
+                endpoints=self._endpoints,
+                asked_seconds=self._interval_seconds,
+                seconds=round(seconds, 3),
+                remedy="none needed; but a metricsStalenessThreshold below these seconds distrusts most endpoints",
+            )
+
 
 _MANY = 8
 """Endpoints of one change whose polls start and stop in separate event-loop iterations."""
@@ -129,7 +194,7 @@ class Collector:
         gone = [feed for feed in self._feeds if feed not in wanted]
         self._feeds = wanted
         self._equip(wanted)
-        await in_turns(self._replace_all_feeds())
+        await run_in_steps(self._replace_all_feeds())
         self._size_changed()
         await asyncio.gather(*self._ending, return_exceptions=True)
         self._store.forget(_reported(gone) - _reported(wanted))
@@ -185,7 +250,7 @@ class Collector:
         while True:
             await self._any_late.wait()
             while self._late:
-                await in_turns(self._follow_change(self._late[0]))
+                await run_in_steps(self._follow_change(self._late[0]))
                 self._late.popleft()
             self._any_late.clear()
             self._size_changed()

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions of endpoints: how each took being asked, whether it is used, and what to do about it."""
+"""Conditions of endpoints: reachability, whether they get requests, and the remedy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from epp.framework.datalayer import Contact
+from epp.framework.datalayer import Contact, UnreachableError
 from epp.framework.endpoint import Endpoint
+from epp.framework.snapshot import ANSWERS, REFUSES, SILENT
+from epp.routing.datastore import Datastore
 
 _USED = frozenset({Contact.NOT_ASKED, Contact.ANSWERS, Contact.READ_IN_PART, Contact.NO_PAGE, Contact.FAILING})
 
@@ -61,3 +63,68 @@ class Conditions:
     def _notify(self) -> None:
         for listener in self._listeners:
             listener()
+
+
+_MAX_TIMEOUTS = 3
+
+
+class Reachability:
+    """A refused connection counts at once, a timeout after several in a row; any answer resets both."""
+
+    __slots__ = ("_conditions", "_endpoint", "_is_well", "_store", "_timeouts", "_unreadable", "_verdict")
+
+    def __init__(self, store: Datastore, endpoint: Endpoint, conditions: Conditions | None = None) -> None:
+        self._store = store
+        self._endpoint = endpoint
+        self._conditions = conditions or Conditions()
+        self._timeouts = 0
+        self._unreadable: dict[str, Condition] = {}
+        """Of sources whose page cannot be read."""
+        self._verdict = ANSWERS
+        self._is_well = False
+        """Whether the last answer left nothing to record."""
+        self._conditions.put(endpoint, NOT_ASKED)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the endpoint is unreachable."""
+        return self._verdict != ANSWERS
+
+    def answered(self, source: str = "", problem: Condition | None = None) -> None:
+        """Record an answer to a source, with the problem of its content if any."""
+        if self._is_well and problem is None:
+            return
+        self._timeouts = 0
+        if problem is None:
+            self._unreadable.pop(source, None)
+        else:
+            self._unreadable[source] = problem
+        self._mark(ANSWERS, next(iter(self._unreadable.values()), ANSWERING))
+
+    def forget(self, source: str) -> None:
+        """Drop the problem of a source that is not asked any more."""
+        if self._unreadable.pop(source, None) is not None and not self.lost:
+            self._mark(ANSWERS, next(iter(self._unreadable.values()), ANSWERING))
+
+    def missed(self, error: UnreachableError) -> None:
+        """Record a refused connection or a timeout."""
+        self._is_well = False
+        if error.refused:
+            self._timeouts = 0
+            self._mark(REFUSES, Condition(error.contact, str(error), error.remedy))
+            return
+        self._timeouts += 1
+        if self._timeouts >= _MAX_TIMEOUTS:
+            # One that refused connections, and now takes them, has to answer before it is used.
+            verdict = SILENT if self._verdict == ANSWERS else self._verdict
+            self._mark(verdict, Condition(error.contact, str(error), error.remedy))
+
+    def rule_out(self, contact: Contact, why: str, remedy: str) -> None:
+        """Record that the gateway cannot use the endpoint, however it answers."""
+        self._mark(REFUSES, Condition(contact, why, remedy))
+
+    def _mark(self, verdict: float, condition: Condition) -> None:
+        self._is_well = condition is ANSWERING and not self._unreadable
+        self._verdict = verdict
+        self._store.mark(self._endpoint, verdict)
+        self._conditions.put(self._endpoint, condition)

@@ -19,16 +19,28 @@ from epp.framework.datalayer import DataSource, PageError, UnreachableError
 from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.limits import AbsolutePath, PortOrZero
-from epp.pool.collectors.http.answers import Arriving, Gathering
-from epp.pool.collectors.http.connection import ConnectError, Connection, DisconnectedError, Shared, Target, connect
-from epp.pool.collectors.http.cost import ReadingCost
-from epp.pool.collectors.http.deadlines import Deadlines
-from epp.pool.collectors.limits import REMEDIES, Limit, PageLimits
-from epp.pool.collectors.sources.asker import Asker
-from epp.pool.collectors.sources.failures import Attempt
-from epp.pool.collectors.sources.protocols import speaks_http, speaks_tls
-from epp.pool.collectors.sources.sockets import brief_socket, kept_socket
-from epp.pool.collectors.sources.tls import EndpointTls, TlsParameters, tls_context
+from epp.pool.collectors.page_limits import REMEDIES, Limit, PageLimits
+from epp.pool.collectors.sources.answers import Arriving, Gathering
+from epp.pool.collectors.sources.asker import Asker, Attempt
+from epp.pool.collectors.sources.connection import (
+    ConnectError,
+    Connection,
+    Deadlines,
+    DisconnectedError,
+    ReadingCost,
+    Shared,
+    Target,
+    connect,
+)
+from epp.pool.collectors.sources.probes import (
+    EndpointTls,
+    TlsParameters,
+    brief_socket,
+    kept_socket,
+    speaks_http,
+    speaks_tls,
+    tls_context,
+)
 
 _MAX_FETCHED = 4096
 _DEFAULT_PORTS = {"http": 80, "https": 443}

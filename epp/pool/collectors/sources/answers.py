@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers to GET requests, read from the bytes of a connection; no I/O."""
+"""HTTP responses to GET requests, parsed from the bytes of a connection; no I/O."""
 
 from typing import Protocol
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from epp.pool.collectors.limits import Limit
+from epp.pool.collectors.page_limits import Limit
 
 _HEAD_LIMIT_BYTES = 16 * 1024
 MOST_PIECES = 8 * 1024

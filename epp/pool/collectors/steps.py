@@ -11,7 +11,7 @@ STRETCH_SECONDS = 0.001
 """Time after which the event loop runs other tasks."""
 
 
-async def in_turns(steps: Iterable[None]) -> None:
+async def run_in_steps(steps: Iterable[None]) -> None:
     """Run all steps, for a millisecond in each turn of the event loop or for one step where that takes longer."""
     started = perf_counter()
     for _ in steps:

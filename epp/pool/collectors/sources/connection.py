@@ -1,15 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection to a server, kept from page to page."""
+"""Persistent HTTP/1.1 connections for polls: one GET request at a time."""
 
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
-from epp.pool.collectors.http.answers import AnswerReader, Arriving, Gathering, UnreadableAnswerError, WholePage
-from epp.pool.collectors.http.cost import ReadingCost
+from epp.pool.collectors.sources.answers import AnswerReader, Arriving, Gathering, UnreadableAnswerError, WholePage
+
+
+class ReadingCost:
+    """Adds up the time between `begin` and `end`; `take` returns the sum and starts again."""
+
+    __slots__ = ("_began", "_spent")
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self._spent = 0.0
+
+    def begin(self) -> None:
+        """Start the clock."""
+        self._began = time.thread_time()
+
+    def end(self) -> None:
+        """Stop the clock."""
+        if self._began:
+            self._spent += time.thread_time() - self._began
+            self._began = 0.0
+
+    @property
+    def lap(self) -> float:
+        """Seconds since the clock was started, which goes on."""
+        return time.thread_time() - self._began if self._began else 0.0
+
+    def take(self) -> float:
+        """Return the seconds since the last call."""
+        spent, self._spent = self._spent, 0.0
+        return spent
+
+
+class Expiring(Protocol):
+    """Something that waits for an answer."""
+
+    def expire(self) -> None:
+        """Give up: the answer did not come in time."""
+
+
+class Deadlines:
+    """One time limit for everything that waits: what began first ends first."""
+
+    __slots__ = ("_due", "_timer", "seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._due: dict[Expiring, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, waiting: Expiring) -> None:
+        """Start the time limit of one."""
+        loop = asyncio.get_running_loop()
+        self._due[waiting] = due = loop.time() + self.seconds
+        if self._timer is None:
+            self._timer = loop.call_at(due, self._expire)
+
+    def end(self, waiting: Expiring) -> None:
+        """End it: the answer is there, or nothing waits for it any more."""
+        self._due.pop(waiting, None)
+
+    def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        now = loop.time()
+        while self._due:
+            waiting, due = next(iter(self._due.items()))
+            if due > now:
+                self._timer = loop.call_at(due, self._expire)
+                return
+            del self._due[waiting]
+            waiting.expire()
+
 
 _BUFFER_BYTES = 64 * 1024
 """Most that is read at once: a page of 51 KB with its head. More of it has to wait for a later turn of the event loop,

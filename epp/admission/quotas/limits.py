@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of a request against the limits of its quota: alone (`single`), and beside other requests (`total`)."""
+
+from collections.abc import Iterator
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from epp.admission.quotas.account import Account
+from epp.admission.quotas.allowances import Allowance, LimitKey
+from epp.admission.quotas.reservation import Amounts, Need, device_counts, memory_shares, prices, tflops_shares
+from epp.admission.quotas.usage import DAY_SECONDS, Calendar
+from epp.framework.arrays import Floats, Mask, any_true, lowest
+from epp.framework.breach import Breach
+from epp.framework.candidates import Candidates
+from epp.framework.errors import BodyTooLargeError, OverQuotaError
+from epp.framework.quotas import Blocked, Quota
+from epp.framework.request import Request
+
+_ROUNDING = 1.0 + 1e-9
+"""Tolerance for sums of floats beside a limit."""
+_TOO_LARGE = BodyTooLargeError.status
+_TOTALS = frozenset({LimitKey.TOTAL_ACCELERATOR_BYTES, LimitKey.TOTAL_TFLOPS})
+
+
+class Bound(NamedTuple):
+    """A limit of hardware, and what the request would take of it at each candidate."""
+
+    key: LimitKey
+    needs: Floats
+    limit: float
+    used: float = 0.0
+
+    @property
+    def mask(self) -> Mask:
+        """The candidates where it fits: those where it takes nothing even if more than the limit is used."""
+        fits: Mask = self.needs <= max(0.0, self.limit * _ROUNDING - self.used)
+        return fits
+
+
+def check_tokens(request: Request, quota: Quota) -> None:
+    """Refuse a request whose prompt, or whose answer as far as it says, is too long; raises OverQuotaError.
+
+    One that names no most for its answer is not refused for that: how long it will be is not known.
+    """
+    single, total = quota.single, quota.total
+    prompt, output = request.prompt_tokens, request.body.max_output_tokens
+    if single.prompt_tokens > 0 and prompt > single.prompt_tokens:
+        raise _over(request, LimitKey.PROMPT_TOKENS, prompt, single.prompt_tokens, _TOO_LARGE)
+    if single.output_tokens > 0 and output is not None and output > single.output_tokens:
+        raise _over(request, LimitKey.OUTPUT_TOKENS, output, single.output_tokens)
+    if total.tokens > 0 and prompt + (output or 0) > total.tokens:
+        raise _over(request, LimitKey.TOTAL_TOKENS, prompt + (output or 0), total.tokens, _TOO_LARGE)
+    if total.tokens_per_minute > 0 and prompt > total.tokens_per_minute:
+        raise _over(request, LimitKey.TOTAL_TOKENS_PER_MINUTE, prompt, total.tokens_per_minute, _TOO_LARGE)
+
+
+def hardware_bounds(allowance: Allowance, candidates: Candidates, mean_seconds: float) -> Iterator[Bound]:
+    """Yield the limits of hardware for one request; its price is that of its tenant's mean time."""
+    quota, sharers = allowance
+    single, total = quota.single, quota.total
+    if single.accelerator_bytes > 0 or total.accelerator_bytes > 0:
+        needs = memory_shares(candidates, sharers)
+        if single.accelerator_bytes > 0:
+            yield Bound(LimitKey.ACCELERATOR_BYTES, needs, single.accelerator_bytes)
+        if total.accelerator_bytes > 0:
+            yield Bound(LimitKey.TOTAL_ACCELERATOR_BYTES, needs, total.accelerator_bytes)
+    if single.tflops > 0 or total.tflops > 0:
+        needs = tflops_shares(candidates, sharers)
+        if single.tflops > 0:
+            yield Bound(LimitKey.TFLOPS, needs, single.tflops)
+        if total.tflops > 0:
+            yield Bound(LimitKey.TOTAL_TFLOPS, needs, total.tflops)
+    if single.devices > 0:
+        yield Bound(LimitKey.DEVICES, device_counts(candidates), single.devices)
+    if single.dollars > 0 and mean_seconds > 0:
+        yield Bound(LimitKey.DOLLARS, prices(candidates) * mean_seconds, single.dollars)
+
+
+def joint_mask(bounds: list[Bound]) -> Mask:
+    """Return the candidates where the request fits all of one or more bounds."""
+    masks = [bound.mask for bound in bounds]
+    mask: Mask = masks[0] if len(masks) == 1 else np.logical_and.reduce(masks)
+    return mask
+
+
+def check_hardware(request: Request, bounds: list[Bound], mask: Mask) -> None:
+    """Refuse a request that fits at none of some candidates; raises OverQuotaError."""
+    if not len(mask) or any_true(mask):
+        return
+    worst = next((bound for bound in bounds if not any_true(bound.mask)), bounds[0])
+    raise _over(request, worst.key, lowest(worst.needs), worst.limit)
+
+
+def beside(account: Account, held: Amounts, bounds: list[Bound]) -> list[Bound]:
+    """Return the bounds with what is used of them, and what is held for others."""
+    used = {
+        LimitKey.TOTAL_ACCELERATOR_BYTES: account.accelerator_bytes + held.accelerator_bytes,
+        LimitKey.TOTAL_TFLOPS: account.tflops + held.tflops,
+    }
+    return [bound._replace(used=used.get(bound.key, 0.0)) for bound in bounds]
+
+
+def least(bounds: list[Bound], used: list[Bound]) -> tuple[float, float]:
+    """Return memory and TFLOPS at the candidate that is nearest to fitting, of those where a request may go at all.
+
+    `used` are the bounds with what is used of them.
+    """
+    totals = [bound for bound in used if bound.key in _TOTALS]
+    if not totals:
+        return 0.0, 0.0
+    beyond = np.max([(bound.needs + bound.used) / bound.limit for bound in totals], axis=0)
+    mask = joint_mask(bounds)
+    best = int(np.argmin(np.where(mask, beyond, np.inf) if any_true(mask) else beyond))
+    amounts = {bound.key: bound.needs.item(best) for bound in totals}
+    return amounts.get(LimitKey.TOTAL_ACCELERATOR_BYTES, 0.0), amounts.get(LimitKey.TOTAL_TFLOPS, 0.0)
+
+
+def _over(request: Request, key: LimitKey, requested: float, limit: float, status: int = 400) -> OverQuotaError:
+    return OverQuotaError(Breach(request.fairness_id, key.value, requested, limit), status)
+
+
+LONGEST_SECONDS = 300
+"""Most that a client is told to wait for requests to end, or a minute's tokens."""
+_MOMENT = 1e-6
+"""Seconds that rounding may leave."""
+
+
+_KEYS = (
+    LimitKey.TOTAL_REQUESTS,
+    LimitKey.TOTAL_TOKENS,
+    LimitKey.TOTAL_ACCELERATOR_BYTES,
+    LimitKey.TOTAL_TFLOPS,
+)
+
+
+class _Shortfall(NamedTuple):
+    key: LimitKey
+    requested: float
+    limit: float
+    seconds: float
+    most_seconds: int
+    needs_release: bool
+
+
+def blocked(account: Account, need: Need, held: Amounts, now: float, calendar: Calendar) -> Blocked | None:
+    """Return what keeps a request from beginning: of several limits, the one that does so for longest."""
+    found = [] if _fits(account, need.under_way, held) else _under_way(account, need.under_way, held, now)
+    found += _in_time(account, need, now, calendar)
+    if not found:
+        return None
+    worst = max(found, key=lambda each: each.seconds)
+    seconds = max(1, min(worst.most_seconds, ceil(worst.seconds)))
+    return Blocked(
+        Breach(account.tenant, worst.key.value, worst.requested, worst.limit),
+        seconds,
+        None if any(each.needs_release for each in found) else now + max(0.0, worst.seconds),
+        account.quota.waits,
+    )
+
+
+def waits_for_time(account: Account, need: Need, now: float, calendar: Calendar) -> bool:
+    """Return whether time has to pass before a request fits, whatever ends."""
+    return bool(_in_time(account, need, now, calendar))
+
+
+def deficit(account: Account, need: Amounts, held: Amounts) -> Amounts:
+    """Return what has to be given back before a request fits; 0 of an amount of which enough is left."""
+    missing = [total.beyond if total.is_exceeded else 0.0 for total in _totals(account, need, held)]
+    requests, tokens, accelerator_bytes, tflops = missing
+    return Amounts(round(requests), tokens, accelerator_bytes, tflops)
+
+
+class _Total(NamedTuple):
+    """A limit on what is under way."""
+
+    key: LimitKey
+    used: float
+    held: float
+    more: float
+    limit: float
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self.limit > 0 < self.more and self.used + self.held + self.more > self.limit * _ROUNDING
+
+    @property
+    def beyond(self) -> float:
+        return self.used + self.held + self.more - self.limit
+
+
+def _fits(account: Account, need: Amounts, held: Amounts) -> bool:
+    """Return whether no limit on what is under way is exceeded, as for most requests."""
+    limits = account.quota.total
+    return (
+        (limits.requests <= 0 or account.requests + held.requests + need.requests <= limits.requests)
+        and (limits.tokens <= 0 or account.tokens + held.tokens + need.tokens <= limits.tokens)
+        and (
+            limits.accelerator_bytes <= 0
+            or account.accelerator_bytes + held.accelerator_bytes + need.accelerator_bytes <= limits.accelerator_bytes
+        )
+        and (limits.tflops <= 0 or account.tflops + held.tflops + need.tflops <= limits.tflops)
+    )
+
+
+def _totals(account: Account, need: Amounts, held: Amounts) -> list[_Total]:
+    """Return those of all amounts, in their order."""
+    limits = account.quota.total
+    used = (account.requests, account.tokens, account.accelerator_bytes, account.tflops)
+    most = (limits.requests, limits.tokens, limits.accelerator_bytes, limits.tflops)
+    return [_Total(*each) for each in zip(_KEYS, used, held, need, most, strict=True)]
+
+
+def _under_way(account: Account, need: Amounts, held: Amounts, now: float) -> list[_Shortfall]:
+    found: list[_Shortfall] = []
+    for total in _totals(account, need, held):
+        if not total.is_exceeded:
+            continue
+        key, used, kept, more, limit = total
+        requested = used + kept + more
+        if used + more <= limit * _ROUNDING:  # time alone ends what is held
+            seconds = account.nominations.until(now) - now
+            found.append(_Shortfall(key, requested, limit, seconds, LONGEST_SECONDS, needs_release=False))
+            continue
+        rate = account.releases_per_second(now)
+        releases = total.beyond / (used / account.requests) if used and account.requests else 1.0
+        seconds = releases / rate if rate else 1.0
+        found.append(_Shortfall(key, requested, limit, seconds, LONGEST_SECONDS, needs_release=True))
+    return found
+
+
+def _in_time(account: Account, need: Need, now: float, calendar: Calendar) -> list[_Shortfall]:
+    limits = account.quota.total
+    found: list[_Shortfall] = []
+    limit: float = limits.tokens_per_minute
+    if limit > 0:
+        seconds = account.minute.seconds_until(need.minute_tokens, limit, now)
+        if seconds > _MOMENT:
+            requested = account.minute.taken(limit, now) + need.minute_tokens
+            key = LimitKey.TOTAL_TOKENS_PER_MINUTE
+            found.append(_Shortfall(key, requested, limit, seconds, LONGEST_SECONDS, needs_release=False))
+    if limits.device_seconds_per_day <= 0 and limits.dollars_per_day <= 0:
+        return found
+    today = calendar.today()
+    for key, day, more, limit in (
+        (LimitKey.TOTAL_DEVICE_SECONDS, account.device_seconds, need.device_seconds, limits.device_seconds_per_day),
+        (LimitKey.TOTAL_DOLLARS, account.dollars, need.dollars, limits.dollars_per_day),
+    ):
+        if limit <= 0:
+            continue
+        taken = day.taken(today) + day.expected
+        if taken + min(more, limit) > limit * _ROUNDING or taken >= limit:
+            seconds = calendar.seconds_left()
+            found.append(_Shortfall(key, taken + more, limit, seconds, DAY_SECONDS, needs_release=False))
+    return found
