@@ -38,7 +38,7 @@ from epp.routing.director import Decision, Simulated, Simulation
 from epp.routing.scheduling import Profile
 
 MOST_NAME = 128
-"""Characters of a name that a client has chosen."""
+"""Longest name, in characters: clients may choose names."""
 _MOST_TEXT = 300
 _NO_TIMINGS = Timings()
 
@@ -61,9 +61,9 @@ def record_of(
 ) -> DecisionRecord:
     """Return the record of a request that was routed, or refused with an error.
 
-    `profiles` are those that ran, whose plugins are asked for reasons; `at` is the time of the decision, in seconds
-    since 1970; `snapshot` stands in for that of an error which came before any profile ran, where it is known. `served`
-    is the endpoint that served in the end, perhaps a fallback. Time in a queue is filled in.
+    `profiles` are those that ran; their plugins give the reasons. `at` is the time of the decision, in seconds since
+    1970. `snapshot` is used if no profile ran. `served` is the endpoint that served the request, perhaps a fallback.
+    The time in a queue is taken from the request.
     """
     pick, failure = None, None
     if isinstance(outcome, RequestError):
@@ -96,7 +96,7 @@ def record_of(
 
 
 def failure_of(error: RequestError) -> Failure:
-    """Return an error as records have it."""
+    """Return an error in the format of records."""
     return Failure(
         type=type(error).__name__,
         code=error.code,
@@ -147,7 +147,7 @@ def _seen(request: Request, snapshot: Snapshot, considered: Candidates | None) -
 
 
 def _age(snapshot: Snapshot, now: float) -> float:
-    """Return the seconds since the last report of any endpoint; 0 where there is none."""
+    """Return the seconds since the last report of any endpoint; 0 without a report."""
     reported = snapshot.column(METRICS_AT)[snapshot.slots]
     known = reported[np.isfinite(reported)]
     age = number(now - known.max()) if len(known) else None
@@ -155,7 +155,7 @@ def _age(snapshot: Snapshot, now: float) -> float:
 
 
 def _considered(outcome: SchedulingResult | RequestError) -> Candidates | None:
-    """Return the candidates that profiles had, before any filter; None where none ran."""
+    """Return the candidates of the profiles before all filters; None if no profile ran."""
     if isinstance(outcome, SchedulingResult):
         return before_filters(outcome.primary)
     runs = {} if outcome.scheduling is None else outcome.scheduling.profiles
@@ -236,7 +236,7 @@ _MOST_WHY = 300
 def simulated_record(
     simulation: Simulation, found: Simulated, *, at: float, config_generation: int = 0
 ) -> DecisionRecord:
-    """Return the record; `at` is the time of now in seconds since 1970."""
+    """Return the record of a simulated request; `at` is the current time in seconds since 1970."""
     record = record_of(
         found.request,
         found.outcome,
@@ -258,7 +258,7 @@ def simulated_record(
 
 
 def error_of(error: RequestError) -> Mapping[str, Any]:
-    """Return the error of a request that is not routed: what programs go by, and what the client would be told."""
+    """Return the error of a simulated request as plain data, with the response that a client would get."""
     shown = {
         "type": type(error).__name__.removesuffix("Error"),
         "message": error.message,

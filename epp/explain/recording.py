@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One decision that is being recorded: from the pick, or the refusal, to the end of the response."""
+"""The recording of one decision, from the pick or the refusal to the end of the response."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class Recording:
-    """Holds references until its record is made, and the record as bytes from then on."""
+    """Holds references until the record is built, then the record as bytes."""
 
     __slots__ = (
         "_config_generation",
@@ -60,22 +60,22 @@ class Recording:
         timings: Timings,
         snapshot: Snapshot | None = None,
     ) -> None:
-        """`snapshot` is that of a refusal before any profile ran."""
+        """`snapshot` is for a refusal before any profile ran."""
         self.id = record_id
         self.request_id = request.id
         self.at = at
         """Seconds since 1970."""
         self.for_ = recorded_for
         self.is_complete = isinstance(outcome, RequestError)
-        """Whether nothing but shadows is to come."""
+        """Whether all but results of shadow profiles is known."""
         self.awaits_shadows = False
-        """Whether shadows are to come, or word that they do not."""
+        """Whether results of shadow profiles are expected."""
         self.is_lost = False
-        """Whether its record could not be made."""
+        """Whether its record could not be built."""
         self.is_queued = False
-        """Whether it is to be made, or made again."""
+        """Whether it is queued to be built or updated."""
         self.is_written = False
-        """Whether it is in the file."""
+        """Whether it is written to the file."""
         self._request: Request | None = request
         self._received_at = request.received_at
         self._outcome: SchedulingResult | RequestError | None = outcome
@@ -91,11 +91,11 @@ class Recording:
 
     @property
     def is_made(self) -> bool:
-        """Whether its record has been made once."""
+        """Whether its record has been built."""
         return bool(self._made)
 
     def complete(self, routing: Routing, cause: Cause, now: float) -> None:
-        """Take the end of the response, at a time on the clock."""
+        """Record the end of the response; `now` is on the clock."""
         received = self._received_at
         first, ended = routing.first_byte_at, routing.ended_at
         self.is_complete = True
@@ -110,20 +110,20 @@ class Recording:
             self._why = routing.decision.why(routing.served)
 
     def add_shadows(self, runs: tuple[ShadowRun, ...]) -> None:
-        """Add what other profiles would have done."""
+        """Add results of shadow profiles."""
         self._shadows += runs
 
     def lose(self) -> None:
-        """Give up: its record cannot be made."""
+        """Mark it as lost: its record cannot be built."""
         self.is_lost = True
         self._forget()
 
     def _forget(self) -> None:
-        """Let go of what its record is made of: a request refers to its recording, and a response may be long."""
+        """Drop the references: a request refers to its recording, and a response may take long."""
         self._request = self._outcome = self._profiles = self._snapshot = None
 
     def made(self) -> bytes:
-        """Return the record as it is now, as JSON."""
+        """Build or update the record; return it as JSON."""
         if self._request is not None and self._outcome is not None and self._profiles is not None:
             record = record_of(
                 self._request,
@@ -157,7 +157,7 @@ class Recording:
 
 
 RECORDING: DataKey[Recording] = DataKey("decision-recording")
-"""Of a routed request whose decision is recorded."""
+"""The recording of a routed request."""
 
 
 def ending_of(routing: Routing, cause: Cause) -> Ending:

@@ -28,23 +28,23 @@ from epp.framework.snapshot import ACCELERATOR
 from epp.routing.scheduling import Cycle, Profile
 
 MOST_AT_ONCE = 64 * 2**20
-"""Bytes by which one call may make the process grow."""
+"""Bytes by which one run may grow the process."""
 MOST_IN_ALL = 256 * 2**20
-"""Bytes by which all calls together may, while the process grows as much."""
+"""Bytes by which all runs together may grow the process."""
 
 
 class ResidentMemory:
-    """The resident size of this process; always 0 where it cannot be read."""
+    """The resident size of this process; 0 if it cannot be read."""
 
     def __init__(self) -> None:
-        """Open the file of it, of Linux."""
+        """Open the statistics of the process in /proc."""
         self._file = -1
         with suppress(OSError):
             self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         self._page = resource.getpagesize()
 
     def size_bytes(self) -> int:
-        """Return its size now."""
+        """Return the current size."""
         if self._file < 0:
             return 0
         return int(os.pread(self._file, 64, 0).split()[1]) * self._page
@@ -57,15 +57,14 @@ class ResidentMemory:
 
 
 class Growth:
-    """How much the calls of one kind make the process grow."""
+    """Growth of the process by the runs of one profile."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._least = 0
         self._sum = 0
 
     def breach(self, before: int, after: int) -> str:
-        """Take the size of the process before and after a call; return which bound is broken, empty for none."""
+        """Record the size of the process before and after a run; return the exceeded limit, empty for none."""
         grown = after - before
         if not self._least or before <= self._least:
             self._least, self._sum = before, 0
@@ -79,9 +78,9 @@ class Growth:
 
 _MOST_OVERRUNS = 5.0
 _FORGIVEN = 0.05
-"""Overruns that a run in time makes up for."""
+"""Overruns that one run within its time compensates."""
 _WAITING = 4.0
-"""Times its CPU time that a run may take in all: another process may have the CPU, or a plugin may wait."""
+"""Wall time that a run may take, as a multiple of its CPU time: the CPU may be busy with other processes."""
 _MOST_TEXT = 200
 _DIGITS = 6
 _SAME = 1e-9
@@ -94,33 +93,33 @@ _log = structlog.get_logger()
 
 
 class Outcome(StrEnum):
-    """What came of a run."""
+    """Outcome of a run, compared with the real pick."""
 
     AGREES = "agrees"
-    """It picks the same endpoint."""
+    """Same endpoint."""
     TIES = "ties"
-    """It picks another, which its own scorers hold for no better."""
+    """Another endpoint with the same total score."""
     DIFFERS = "differs"
     REFUSED = "refused"
-    """Its filters leave none."""
+    """Its filters keep no endpoint."""
     FAILED = "failed"
     TIMEOUT = "timeout"
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A routed request that waits for its shadows."""
+    """A routed request for which shadow profiles are to run."""
 
     request: Request
     """The real one."""
     dry: Request
-    """As it was when it was routed; goes nowhere."""
+    """A copy from when it was routed; it is never sent."""
     result: SchedulingResult
     at: float
-    """When it was routed, as `perf_counter` has it."""
+    """When it was routed, in seconds of `perf_counter`."""
 
     def candidates(self) -> Candidates:
-        """Return those of the real pick before any filter, in the same snapshot."""
+        """Return the candidates of the real pick before all filters, in the same snapshot."""
         primary = self.result.primary
         left = primary.candidates
         slots = primary.considered if len(primary.considered) else left.slots
@@ -129,21 +128,21 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A run, and the real pick beside it."""
+    """A run and the real pick."""
 
     run: ShadowRun
     outcome: Outcome
     real_accelerator: str = ""
     real_cost: float | None = None
-    """Dollars an hour."""
+    """Dollars per hour."""
 
 
 class _OverTimeError(Exception):
-    """A run has taken too long; no further plugin is called."""
+    """A run has exceeded its time; no further plugin is called."""
 
 
 class Shadow(SchedulingObserver):
-    """Runs one profile; on the event loop, between other work."""
+    """Runs one profile on the event loop, between other tasks."""
 
     def __init__(
         self,
@@ -152,7 +151,7 @@ class Shadow(SchedulingObserver):
         memory: ResidentMemory,
         failed: Callable[[str, str], None] | None = None,
     ) -> None:
-        """`seconds` of CPU time are for one request; `failed` is told profile and plugin of each call that raised."""
+        """`seconds` limits the CPU time of a run; `failed` is called with profile and plugin of each failed call."""
         self.name = profile.name
         self.problem = ""
         """Why it is disabled; empty while it runs."""
@@ -167,7 +166,7 @@ class Shadow(SchedulingObserver):
         self._cycle = Cycle(profile, self._guard, self)
 
     def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:  # noqa: ARG002
-        """Count it; the first is logged."""
+        """Count a failed call; the first one of each plugin is logged."""
         if self._failed is not None:
             self._failed(self.name, plugin)
         if plugin not in self._logged:
@@ -175,7 +174,7 @@ class Shadow(SchedulingObserver):
             _log.warning("plugin of a shadow profile failed", profile=self.name, plugin=plugin, reason=problem)
 
     def run(self, tried: Tried) -> Compared:
-        """Return where the profile would have sent a request; raises nothing."""
+        """Return the pick of the profile for a request; never raises."""
         started, before = perf_counter(), self._memory.size_bytes()
         found: ProfileResult | None = None
         outcome, problem = Outcome.FAILED, ""
@@ -184,7 +183,7 @@ class Shadow(SchedulingObserver):
             candidates = tried.candidates()
             found = self._cycle.run(tried.dry, candidates.within(self.name, candidates.peer))
         except _OverTimeError:
-            pass  # as said below
+            pass  # reported below
         except PluginFailedError as error:
             problem = str(error)
         except RequestError as error:
@@ -200,7 +199,7 @@ class Shadow(SchedulingObserver):
         return Compared(run, outcome) if found is None else _compared(run, found, tried)
 
     def _judge(self, outcome: Outcome, breach: str) -> None:
-        """Disable the profile where it takes too much."""
+        """Disable the profile if it takes too much time or memory."""
         if outcome is not Outcome.TIMEOUT:
             self._overruns = max(self._overruns - _FORGIVEN, 0.0)
         else:
@@ -221,7 +220,7 @@ class Shadow(SchedulingObserver):
 
 
 class _BoundedGuard(Guard):
-    """Calls no further plugin once a run has taken its CPU time, or four times as long altogether."""
+    """Calls no further plugin after the CPU time of a run, or four times that in wall time."""
 
     __slots__ = ("_cpu_until", "_seconds", "_until", "plugin")
 
@@ -231,14 +230,14 @@ class _BoundedGuard(Guard):
         self.begin()
 
     def begin(self) -> None:
-        """Begin a run."""
+        """Start a run."""
         self._cpu_until = thread_time() + self._seconds
         self._until = perf_counter() + self._seconds * _WAITING
         self.plugin = ""
-        """The plugin that was called last."""
+        """The last plugin called."""
 
     def is_over(self) -> bool:
-        """Return whether the run has taken too long."""
+        """Return whether the run has exceeded its time."""
         return thread_time() >= self._cpu_until or perf_counter() >= self._until
 
     def call(self, role: Role, plugin: Plugin[Any], method: Callable[[*A], T], *arguments: *A) -> T | Failure:
@@ -249,7 +248,7 @@ class _BoundedGuard(Guard):
 
 
 def seed_of(seed: int) -> int:
-    """Return the seed of the shadows of a request: draws of theirs are independent of its own."""
+    """Return the seed for shadow profiles of a request: independent of its own random numbers."""
     return xxhash.xxh3_64_intdigest(b"shadow", seed)
 
 

@@ -5,11 +5,11 @@ import asyncio
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from time import perf_counter
-from typing import Protocol
 
 from prometheus_client.registry import CollectorRegistry
 
 from epp.explain.record import ShadowRun
+from epp.explain.recorder import Recorder
 from epp.explain.shadow import Compared, Outcome, ResidentMemory, Shadow, Tried, seed_of
 from epp.framework.request import Request
 from epp.framework.result import SchedulingResult
@@ -20,14 +20,14 @@ from epp.telemetry.families import Counters, Gauges, Histograms
 
 SHADOW, REAL = "shadow", "real"
 _MOST_ACCELERATORS = 64
-"""Names of accelerators that metrics tell apart."""
+"""Largest number of accelerators in metrics."""
 _OTHER = "other"
 _GAPS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.2)
 
 
 class ShadowSeries:
-    """Written by the event loop."""
+    """Metrics of shadow profiles, written on the event loop."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         of_profile = ("profile",)
@@ -91,7 +91,7 @@ class ShadowSeries:
         self._accelerators: set[str] = set()
 
     def keep(self, profiles: Collection[str]) -> None:
-        """Show these profiles, each of them enabled, and no others."""
+        """Show these profiles, all enabled, and no others."""
         for family in (self._runs, self._gap, self._seconds, self._picks, self._dollars, self._priced, self._failures):
             for values in family.values():
                 if values[0] not in profiles:
@@ -120,11 +120,11 @@ class ShadowSeries:
             self._priced.labels(name).inc()
 
     def failed(self, profile: str, plugin: str) -> None:
-        """Count a plugin that raised."""
+        """Count a failed call of a plugin."""
         self._failures.labels(profile, plugin).inc()
 
     def disabled(self, profile: str) -> None:
-        """Show that a profile does not run any more."""
+        """Show that a profile is disabled."""
         self._disabled.labels(profile).set(1)
 
     def _named(self, accelerator: str) -> str:
@@ -136,29 +136,22 @@ class ShadowSeries:
 
 
 SHARE = 0.05
-"""Share of the event loop's time in which shadows run."""
+"""Share of the event loop's time for shadow profiles."""
 _HEAD_START_SECONDS = 0.001
-"""Time in which the answer to a request has left."""
+"""Delay after the routing of a request, so that its response is sent first."""
 _MOST_BYTES = 32 * 2**20
-"""Of the bodies of the requests that wait."""
+"""Limit on the bodies of waiting requests together."""
 _SEEDS = 2**64
 
 
-class ShadowRecorder(Protocol):
-    """Records what shadows would have done."""
-
-    def expect_shadows(self, request: Request) -> None:
-        """Take note that a request waits for its shadows."""
-
-    def add_shadows(self, request: Request, runs: Sequence[ShadowRun]) -> None:
-        """Take the runs of a request that waits for them; none where they are left out."""
-
-
 class Shadows(DirectorObserver):
-    """All shadow profiles of a picker; `run` runs them."""
+    """All shadow profiles of a picker.
 
-    def __init__(self, registry: CollectorRegistry, recorder: ShadowRecorder | None = None) -> None:
-        """Have none."""
+    A sampled request costs a few references and a copy of the data of its producers. `run` runs the profiles later, in
+    a small share of the event loop's time; requests that do not fit into that share are skipped and counted.
+    """
+
+    def __init__(self, registry: CollectorRegistry, recorder: Recorder | None = None) -> None:
         self._series = ShadowSeries(registry)
         self._recorder = recorder
         self._memory = ResidentMemory()
@@ -171,11 +164,11 @@ class Shadows(DirectorObserver):
 
     @property
     def problems(self) -> Sequence[Mapping[str, str]]:
-        """The profiles that are disabled, and why; read from any thread."""
+        """Disabled profiles with the reason; may be read in any thread."""
         return [{"profile": each.name, "problem": each.problem} for each in self._shadows if each.problem]
 
     def use(self, profiles: Mapping[str, Profile], limits: ShadowLimits | None) -> None:
-        """Run these profiles from now on, within limits; none of a configuration that has none."""
+        """Replace the profiles and their limits; None for no shadow profiles."""
         if self._waiting:
             self._skip_all("reload")
         self._series.keep(profiles)
@@ -188,7 +181,7 @@ class Shadows(DirectorObserver):
             self._threshold, self._most = int(limits.sample_rate * _SEEDS), limits.max_queue
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:  # noqa: ARG002
-        """Let a request wait for its shadows, if it is in the sample."""
+        """Queue a request for shadow profiles, if it is in the sample."""
         if request.seed >= self._threshold:
             return
         if len(self._waiting) >= self._most:
@@ -204,15 +197,15 @@ class Shadows(DirectorObserver):
                 self._recorder.expect_shadows(request)
 
     async def run(self) -> None:
-        """Run shadows as long as there are requests that wait for them."""
+        """Run shadow profiles for queued requests until cancelled."""
         while True:
             await self._wanted.wait()
             await asyncio.sleep(max(self._waiting[0].at + _HEAD_START_SECONDS - perf_counter(), 0.0))
             await self._run_next()
 
     async def _run_next(self) -> None:
-        """Run all profiles for the request that has waited longest, each in a turn of its own."""
-        if not self._waiting:  # a new configuration has come in between
+        """Run all profiles for the oldest request, each in a separate event-loop iteration."""
+        if not self._waiting:  # the configuration has changed
             return
         tried = self._waiting.popleft()
         self._left(tried)
@@ -220,7 +213,7 @@ class Shadows(DirectorObserver):
         shadows = self._shadows
         try:
             for shadow in shadows:
-                if self._shadows is not shadows:  # a new configuration
+                if self._shadows is not shadows:  # the configuration has changed
                     runs.clear()
                     break
                 if not shadow.problem:

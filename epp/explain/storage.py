@@ -29,23 +29,23 @@ class FileSettings:
 
     path: Path
     most_bytes: int = DEFAULT_FILE_BYTES
-    """Size from which another file is begun."""
+    """Size at which the file is rotated."""
     count: int = DEFAULT_FILE_COUNT
-    """Files that are kept, this one included: the others end in `.1`, the latest of them, `.2` and so on."""
+    """Number of files, including the current one; rotated files end in `.1` (the latest), `.2` and so on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionSettings:
-    """Requests that fail are recorded in any case, some each second."""
+    """Which decisions are recorded; failed requests always are, up to a number per second."""
 
     sample_rate: float = 0.0
-    """Share of all requests that is recorded, 0..1."""
+    """Share of all requests that are recorded, 0..1."""
     asked_by_header: bool = False
-    """Whether a request can ask for it: its header has been left out where it came from no trusted gateway."""
+    """Whether a header of a request can ask for a record; it is removed unless a trusted gateway sent it."""
     buffer: int = DEFAULT_BUFFER
-    """Records that are kept in memory."""
+    """Number of records in memory."""
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
-    """The most that they take."""
+    """Size limit of the records in memory."""
     file: FileSettings | None = None
     """None for no file."""
 
@@ -56,7 +56,7 @@ class DecisionSettings:
 
 
 class Kept(NamedTuple):
-    """A record as it is kept."""
+    """A stored record."""
 
     id: str
     request_id: str
@@ -67,7 +67,7 @@ class Kept(NamedTuple):
 
 
 class Ring:
-    """Ring buffer of records in the order of their decisions."""
+    """Ring buffer of the latest records, in the order of their decisions."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
@@ -84,7 +84,7 @@ class Ring:
         return len(self._kept)
 
     def add(self, kept: Kept) -> None:
-        """Keep a record; a single one that is larger than all may be is not kept."""
+        """Add a record, unless it alone exceeds the size limit."""
         if self._most < 1 or len(kept.data) > self._most_bytes:
             return
         self._kept[kept.id] = kept
@@ -92,7 +92,7 @@ class Ring:
         self._make_room()
 
     def update(self, record_id: str, data: bytes) -> None:
-        """Replace a record, where it is still there."""
+        """Replace a record, if it is still there."""
         before = self._kept.get(record_id)
         if before is None:
             return
@@ -114,10 +114,10 @@ class Ring:
         request_id: str = "",
         most_bytes: int | None = None,
     ) -> list[bytes]:
-        """Return the latest records, newest first; of `most_bytes` together, or a single one that is larger.
+        """Return the latest records, newest first; at most `most_bytes` together, or a single larger one.
 
-        Only those decided after `since`, seconds since 1970, and after the one with the id `after`, as far as that is
-        still known; of one request alone if `request_id` names it.
+        `since` (seconds since 1970) and `after` (the id of a record) exclude older records. `request_id` selects the
+        records of one request.
         """
         newest: Iterator[Kept] = reversed(self._kept.values())
         found: list[bytes] = []
@@ -140,9 +140,9 @@ class Ring:
 
 
 _MOST_QUEUED_BYTES = 8 * 1024 * 1024
-"""Of lines that wait to be written; further ones are lost."""
+"""Limit on lines that wait to be written; further lines are lost."""
 _GATHER_SECONDS = 0.1
-"""Time in which further lines are gathered, to be written at once."""
+"""Time in which lines are gathered, to be written together."""
 _END_SECONDS = 2.0
 _MODE = 0o640
 
@@ -150,15 +150,15 @@ _log = structlog.get_logger()
 
 
 class DecisionFile:
-    """`write` never raises and never blocks; lines that cannot be written are counted as lost."""
+    """A file of records, one per line; `write` never raises and never blocks, and lost lines are counted."""
 
     def __init__(self, settings: FileSettings) -> None:
-        """Create the file, where there is none; raises ConfigurationError where it cannot be written."""
+        """Create the file if there is none; raises ConfigurationError if it cannot be written."""
         self._settings = settings
         self._path = settings.path.absolute()
         self._queue: SimpleQueue[bytes] = SimpleQueue()
-        self._queued_bytes = self._taken_bytes = 0  # the one is written by callers, the other by the thread
-        self._turned_away = self._unwritten = 0  # the same
+        self._queued_bytes = self._taken_bytes = 0  # the former is written by callers, the latter by the thread
+        self._turned_away = self._unwritten = 0  # likewise
         self._thread: Thread | None = None
         self._ending = Event()
         self._problem = ""
@@ -172,7 +172,7 @@ class DecisionFile:
 
     @property
     def path(self) -> Path:
-        """The file that is written to now."""
+        """The current file."""
         return self._path
 
     @property
@@ -182,11 +182,11 @@ class DecisionFile:
 
     @property
     def problem(self) -> str:
-        """Why lines are lost now; empty while they are not. May be read in any thread."""
+        """Why lines are being lost; empty if they are not. May be read in any thread."""
         return self._problem
 
     def write(self, line: bytes) -> None:
-        """Queue a line, without its end; it is lost where too many wait."""
+        """Queue a line without a line feed; it is lost if too many lines wait."""
         if self._queued_bytes + len(line) - self._taken_bytes > _MOST_QUEUED_BYTES or self._ending.is_set():
             self._turned_away += 1
             return
@@ -197,7 +197,7 @@ class DecisionFile:
             self._thread.start()
 
     def close(self, seconds: float = _END_SECONDS) -> None:
-        """Write what waits, in this time at most; nothing is written afterwards."""
+        """Write the queued lines, for at most so many seconds; later lines are lost."""
         self._ending.set()
         if self._thread is not None:
             self._queue.put(b"")  # wakes it
@@ -218,7 +218,7 @@ class DecisionFile:
                 return
 
     def _write(self, lines: list[bytes]) -> None:
-        """Write as much at a time as one file may have."""
+        """Write lines in groups that fit into one file."""
         group: list[bytes] = []
         size = 0
         for line in lines:
@@ -239,7 +239,7 @@ class DecisionFile:
                     "decisions are not written",
                     file=str(self._path),
                     reason=error.strerror,
-                    remedy="make room, or let this process write there: writing goes on by itself",
+                    remedy="make room, or let this process write there: it tries again with the next decision",
                 )
             self._problem = f"{self._path}: {error.strerror}"
         else:
@@ -250,7 +250,7 @@ class DecisionFile:
     def _append(self, data: bytes) -> None:
         """Append whole lines, or nothing; raises OSError.
 
-        The file is opened again each time, so that others may move or remove it.
+        The file is opened for each write, so that it may be moved or removed.
         """
         descriptor = self._open()
         try:
@@ -261,7 +261,7 @@ class DecisionFile:
                 descriptor, size = -1, 0
                 descriptor = self._open()
             if size and data and os.pread(descriptor, 1, size - 1) != b"\n":
-                data = b"\n" + data  # after a line that a crash has cut
+                data = b"\n" + data  # after a line that a crash has truncated
             try:
                 _write_all(descriptor, data)
             except OSError:
@@ -281,7 +281,7 @@ class DecisionFile:
         return descriptor
 
     def _rotate(self) -> None:
-        """Make room for another file; raises OSError, so that the files together stay within their bounds."""
+        """Rename the files to make room for a new one; raises OSError, so that their total size stays limited."""
         for number in range(self._settings.count - 1, 0, -1):
             newer = self._path if number == 1 else self._numbered(number - 1)
             with contextlib.suppress(FileNotFoundError):

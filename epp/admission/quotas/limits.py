@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a request against the limits of its quota: alone (`single`), and beside other requests (`total`)."""
+"""Checks of a request against the limits of its quota: on its own (`single`), and beside other requests (`total`)."""
 
 from collections.abc import Iterator
 from math import ceil
@@ -25,7 +25,7 @@ _TOTALS = frozenset({LimitKey.TOTAL_ACCELERATOR_BYTES, LimitKey.TOTAL_TFLOPS})
 
 
 class Bound(NamedTuple):
-    """A limit of hardware, and what the request would take of it at each candidate."""
+    """A limit on hardware, and the need of a request at each candidate."""
 
     key: LimitKey
     needs: Floats
@@ -34,15 +34,15 @@ class Bound(NamedTuple):
 
     @property
     def mask(self) -> Mask:
-        """The candidates where it fits: those where it takes nothing even if more than the limit is used."""
+        """The candidates where the need fits; a need of 0 fits even if more than the limit is used."""
         fits: Mask = self.needs <= max(0.0, self.limit * _ROUNDING - self.used)
         return fits
 
 
 def check_tokens(request: Request, quota: Quota) -> None:
-    """Refuse a request whose prompt, or whose answer as far as it says, is too long; raises OverQuotaError.
+    """Raise OverQuotaError for a request whose prompt or maximum output is too long.
 
-    One that names no most for its answer is not refused for that: how long it will be is not known.
+    A request without a maximum output is not refused for its output, whose length is unknown.
     """
     single, total = quota.single, quota.total
     prompt, output = request.prompt_tokens, request.body.max_output_tokens
@@ -57,7 +57,7 @@ def check_tokens(request: Request, quota: Quota) -> None:
 
 
 def hardware_bounds(allowance: Allowance, candidates: Candidates, mean_seconds: float) -> Iterator[Bound]:
-    """Yield the limits of hardware for one request; its price is that of its tenant's mean time."""
+    """Yield the limits on hardware for one request; its price is computed with the mean time of its tenant."""
     quota, sharers = allowance
     single, total = quota.single, quota.total
     if single.accelerator_bytes > 0 or total.accelerator_bytes > 0:
@@ -79,22 +79,22 @@ def hardware_bounds(allowance: Allowance, candidates: Candidates, mean_seconds: 
 
 
 def joint_mask(bounds: list[Bound]) -> Mask:
-    """Return the candidates where the request fits all of one or more bounds."""
+    """Mark the candidates that fit all bounds, of which there is at least one."""
     masks = [bound.mask for bound in bounds]
     mask: Mask = masks[0] if len(masks) == 1 else np.logical_and.reduce(masks)
     return mask
 
 
 def check_hardware(request: Request, bounds: list[Bound], mask: Mask) -> None:
-    """Refuse a request that fits at none of some candidates; raises OverQuotaError."""
+    """Raise OverQuotaError for a request that fits at none of the candidates, unless there are none."""
     if not len(mask) or any_true(mask):
         return
     worst = next((bound for bound in bounds if not any_true(bound.mask)), bounds[0])
     raise _over(request, worst.key, lowest(worst.needs), worst.limit)
 
 
-def beside(account: Account, held: Amounts, bounds: list[Bound]) -> list[Bound]:
-    """Return the bounds with what is used of them, and what is held for others."""
+def with_usage(account: Account, held: Amounts, bounds: list[Bound]) -> list[Bound]:
+    """Return the bounds with the usage of the account and the reserved amounts."""
     used = {
         LimitKey.TOTAL_ACCELERATOR_BYTES: account.accelerator_bytes + held.accelerator_bytes,
         LimitKey.TOTAL_TFLOPS: account.tflops + held.tflops,
@@ -103,9 +103,9 @@ def beside(account: Account, held: Amounts, bounds: list[Bound]) -> list[Bound]:
 
 
 def least(bounds: list[Bound], used: list[Bound]) -> tuple[float, float]:
-    """Return memory and TFLOPS at the candidate that is nearest to fitting, of those where a request may go at all.
+    """Return memory and TFLOPS at the candidate where the least is missing, among those that fit the bounds.
 
-    `used` are the bounds with what is used of them.
+    `used` are the bounds with usage.
     """
     totals = [bound for bound in used if bound.key in _TOTALS]
     if not totals:
@@ -122,9 +122,9 @@ def _over(request: Request, key: LimitKey, requested: float, limit: float, statu
 
 
 LONGEST_SECONDS = 300
-"""Most that a client is told to wait for requests to end, or a minute's tokens."""
+"""Longest `retry-after`, unless a budget of a day is used up."""
 _MOMENT = 1e-6
-"""Seconds that rounding may leave."""
+"""Tolerance of seconds."""
 
 
 _KEYS = (
@@ -145,9 +145,9 @@ class _Shortfall(NamedTuple):
 
 
 def blocked(account: Account, need: Need, held: Amounts, now: float, calendar: Calendar) -> Blocked | None:
-    """Return what keeps a request from beginning: of several limits, the one that does so for longest."""
-    found = [] if _fits(account, need.under_way, held) else _under_way(account, need.under_way, held, now)
-    found += _in_time(account, need, now, calendar)
+    """Return the limit that a request exceeds, of several the one that it exceeds for longest; None if it fits."""
+    found = [] if _fits(account, need.under_way, held) else _in_flight(account, need.under_way, held, now)
+    found += _over_time(account, need, now, calendar)
     if not found:
         return None
     worst = max(found, key=lambda each: each.seconds)
@@ -161,19 +161,19 @@ def blocked(account: Account, need: Need, held: Amounts, now: float, calendar: C
 
 
 def waits_for_time(account: Account, need: Need, now: float, calendar: Calendar) -> bool:
-    """Return whether time has to pass before a request fits, whatever ends."""
-    return bool(_in_time(account, need, now, calendar))
+    """Return whether a limit over time is exceeded, so that the end of other requests does not help."""
+    return bool(_over_time(account, need, now, calendar))
 
 
 def deficit(account: Account, need: Amounts, held: Amounts) -> Amounts:
-    """Return what has to be given back before a request fits; 0 of an amount of which enough is left."""
+    """Return the amounts that have to be freed before a request fits; 0 for amounts of which enough is left."""
     missing = [total.beyond if total.is_exceeded else 0.0 for total in _totals(account, need, held)]
     requests, tokens, accelerator_bytes, tflops = missing
     return Amounts(round(requests), tokens, accelerator_bytes, tflops)
 
 
 class _Total(NamedTuple):
-    """A limit on what is under way."""
+    """A limit on the requests in flight."""
 
     key: LimitKey
     used: float
@@ -191,7 +191,7 @@ class _Total(NamedTuple):
 
 
 def _fits(account: Account, need: Amounts, held: Amounts) -> bool:
-    """Return whether no limit on what is under way is exceeded, as for most requests."""
+    """Return whether no limit on the requests in flight is exceeded: the fast path of most requests."""
     limits = account.quota.total
     return (
         (limits.requests <= 0 or account.requests + held.requests + need.requests <= limits.requests)
@@ -205,21 +205,21 @@ def _fits(account: Account, need: Amounts, held: Amounts) -> bool:
 
 
 def _totals(account: Account, need: Amounts, held: Amounts) -> list[_Total]:
-    """Return those of all amounts, in their order."""
+    """Return the limits on all amounts, in the order of `Amounts`."""
     limits = account.quota.total
     used = (account.requests, account.tokens, account.accelerator_bytes, account.tflops)
     most = (limits.requests, limits.tokens, limits.accelerator_bytes, limits.tflops)
     return [_Total(*each) for each in zip(_KEYS, used, held, need, most, strict=True)]
 
 
-def _under_way(account: Account, need: Amounts, held: Amounts, now: float) -> list[_Shortfall]:
+def _in_flight(account: Account, need: Amounts, held: Amounts, now: float) -> list[_Shortfall]:
     found: list[_Shortfall] = []
     for total in _totals(account, need, held):
         if not total.is_exceeded:
             continue
         key, used, kept, more, limit = total
         requested = used + kept + more
-        if used + more <= limit * _ROUNDING:  # time alone ends what is held
+        if used + more <= limit * _ROUNDING:  # the rest is reserved, until its nomination expires
             seconds = account.nominations.until(now) - now
             found.append(_Shortfall(key, requested, limit, seconds, LONGEST_SECONDS, needs_release=False))
             continue
@@ -230,7 +230,7 @@ def _under_way(account: Account, need: Amounts, held: Amounts, now: float) -> li
     return found
 
 
-def _in_time(account: Account, need: Need, now: float, calendar: Calendar) -> list[_Shortfall]:
+def _over_time(account: Account, need: Need, now: float, calendar: Calendar) -> list[_Shortfall]:
     limits = account.quota.total
     found: list[_Shortfall] = []
     limit: float = limits.tokens_per_minute

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usage over time: tokens in a minute, and device seconds and dollars in a day (UTC)."""
+"""Usage over time: tokens in a minute, device seconds and dollars in a day (UTC), and means over requests."""
 
 from epp.framework.clock import Clock
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS
 
 DAY_SECONDS = 86_400
 _LONGEST_SECONDS = DAY_SECONDS + 3_600.0
-"""After so long a new day begins, whatever the clock says: one that was far ahead for a while stops no budget."""
+"""Longest day: a clock that was far ahead for a while must not stop the reset of budgets."""
 
 
 class Calendar:
-    """Days, as numbers that only grow; one for all tenants.
+    """Numbers the days for all tenants, in ascending order.
 
-    A clock that is set back begins no day again, and one that is set forward begins one.
+    A clock that is set back does not repeat a day; one that is set forward starts a new day.
     """
 
     __slots__ = ("_clock", "_day", "_number", "_since")
@@ -32,7 +32,7 @@ class Calendar:
         return self._number
 
     def seconds_left(self) -> float:
-        """Return how long the day lasts, at most 24 hours."""
+        """Return the seconds until the next day, at most 24 hours."""
         self.today()
         midnight = (self._day + 1) * DAY_SECONDS - self._clock.utc()
         longest = self._since + _LONGEST_SECONDS - self._clock.now()
@@ -40,7 +40,7 @@ class Calendar:
 
 
 class DayUse:
-    """What was taken in a day, and what requests under way are expected to take of it."""
+    """Usage in a day, and the expected further usage of requests in flight."""
 
     __slots__ = ("_day", "_taken", "expected")
 
@@ -50,47 +50,47 @@ class DayUse:
         self.expected = 0.0
 
     def taken(self, today: int) -> float:
-        """Return what was taken today."""
+        """Return the usage of today."""
         if self._day != today:
             self._day, self._taken = today, 0.0
         return self._taken
 
     def add(self, amount: float, today: int) -> None:
-        """Take some today."""
+        """Add usage of today."""
         self._taken = self.taken(today) + amount
 
     def expect(self, amount: float) -> None:
-        """Expect more of requests under way, or less."""
+        """Change the expected usage of requests in flight."""
         self.expected = max(0.0, self.expected + amount)
 
 
 _MOST = 64
-"""Requests that a mean looks back on: it follows a tenant who changes."""
+"""Requests in a running mean."""
 _MOST_OUTPUT_TOKENS = 2**24
 
 
 class Means:
-    """Running means; an answer has a usual length before any has been seen, and time and price are 0."""
+    """Running means over requests; before the first one, output has the usual length and the rest is 0."""
 
     __slots__ = ("_answers", "_requests", "device_seconds", "dollars", "output_tokens", "seconds")
 
     def __init__(self) -> None:
         self.output_tokens = DEFAULT_OUTPUT_TOKENS
         self.seconds = 0.0
-        """Of the endpoint's time, which requests there share."""
+        """Time at an endpoint, which its requests share."""
         self.device_seconds = 0.0
         self.dollars = 0.0
         self._answers = 0
         self._requests = 0
 
     def answered(self, output_tokens: int) -> None:
-        """Add the length of an answer, as a model server says it."""
+        """Add the length of an output, as the model server reports it."""
         self._answers = min(self._answers + 1, _MOST)
         tokens = min(max(output_tokens, 0), _MOST_OUTPUT_TOKENS)
         self.output_tokens += (tokens - self.output_tokens) / self._answers
 
     def ended(self, seconds: float, device_seconds: float, dollars: float) -> None:
-        """Add what a request has taken in all."""
+        """Add the total of a request that has ended."""
         self._requests = min(self._requests + 1, _MOST)
         share = 1.0 / self._requests
         self.seconds += (seconds - self.seconds) * share
@@ -99,14 +99,14 @@ class Means:
 
 
 _MOST_MINUTES = 5
-"""Most that a bucket holds, in limits of a minute: thus nobody waits longer than this for it to drain."""
+"""Capacity of a bucket, in minutes of its limit: the longest wait for it to drain."""
 _SECONDS = 60.0
 
 
 class MinuteUse:
-    """Tokens taken, which drain at the limit a minute; more than the limit is a debt.
+    """A leaky bucket of tokens, which drains at the limit for a minute; it may hold more than the limit.
 
-    What is taken stays what it was under another limit, and drains at the new one.
+    A change of the limit keeps the content, and changes the rate at which it drains.
     """
 
     __slots__ = ("_at", "_taken")
@@ -116,7 +116,7 @@ class MinuteUse:
         self._at = 0.0
 
     def taken(self, limit: float, now: float) -> float:
-        """Return the tokens taken that have not drained yet."""
+        """Return the tokens that have not drained."""
         if self._taken:
             drained = self._taken - max(0.0, now - self._at) * limit / _SECONDS
             self._taken = min(max(0.0, drained), limit * _MOST_MINUTES)
@@ -124,9 +124,9 @@ class MinuteUse:
         return self._taken
 
     def add(self, tokens: float, limit: float, now: float) -> None:
-        """Take tokens, or give back those of a negative number."""
+        """Add tokens, or remove a negative number of them."""
         self._taken = max(0.0, self.taken(limit, now) + tokens)
 
     def seconds_until(self, tokens: float, limit: float, now: float) -> float:
-        """Return how long it takes until so many tokens fit; at most the limit is asked for."""
+        """Return the time until so many tokens, or as many as the limit, fit."""
         return max(0.0, (self.taken(limit, now) + min(tokens, limit) - limit) * _SECONDS / limit)

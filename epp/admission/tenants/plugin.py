@@ -28,10 +28,10 @@ _MOST_REMARKS = 20
 
 
 class Directory:
-    """Immutable; made again where the keys of a file change."""
+    """All tenants of the configuration and of a file of keys; immutable."""
 
     def __init__(self, parameters: TenantsParameters, keys: KeyTable = NO_KEYS) -> None:
-        """Index the tenants of the configuration, and those of the keys in the file."""
+        """Index the tenants of the configuration, and those of the file."""
         self._parameters = parameters
         listed = {each.name: self._tenant(each.name, each) for each in parameters.tenants}
         unlisted = {name: self._tenant(name, parameters.default) for name in keys.lines if name not in listed}
@@ -47,11 +47,11 @@ class Directory:
         self._by_fairness_id = {name: listed[each.name] for each in parameters.tenants for name in each.fairness_ids}
         self._unnamed = self._tenant(parameters.default.name or DEFAULT_FLOW, parameters.default)
         self.remarks = (
-            *_on_unlisted(unlisted, keys),
-            *_on_disputed(owners, keys),
-            *_on_unknown(parameters, keys),
+            *_unlisted_remarks(unlisted, keys),
+            *_disputed_remarks(owners, keys),
+            *_unknown_remarks(parameters, keys),
         )
-        """Sentences on what the file says."""
+        """Remarks on the file."""
 
     @property
     def keys(self) -> int:
@@ -59,20 +59,20 @@ class Directory:
         return len(self._by_digest)
 
     def of_key(self, key: str) -> Tenant | None:
-        """Return the tenant that has this API key."""
+        """Return the tenant with this API key."""
         digest = digest_of(key)
         return None if digest is None else self._by_digest.get(digest)
 
     def of_namespace(self, namespace: str) -> Tenant | None:
-        """Return the tenant that a namespace stands for."""
+        """Return the tenant of a namespace."""
         return self._by_namespace.get(namespace)
 
     def of_fairness_id(self, fairness_id: str) -> Tenant | None:
-        """Return the tenant that a fairness id stands for."""
+        """Return the tenant of a fairness id."""
         return self._by_fairness_id.get(fairness_id)
 
     def none(self, fairness_id: str) -> Tenant:
-        """Return what a request of no tenant counts as: never as one of them, whatever its fairness id."""
+        """Return the tenant for an unidentified request; never a configured one, whatever the fairness id is."""
         if self._parameters.default.name or fairness_id in self._tenants or fairness_id == DEFAULT_FLOW:
             return self._unnamed
         return self._tenant(fairness_id, self._parameters.default)
@@ -86,7 +86,7 @@ class Directory:
         )
 
 
-def _on_unlisted(unlisted: dict[str, Tenant], keys: KeyTable) -> list[str]:
+def _unlisted_remarks(unlisted: dict[str, Tenant], keys: KeyTable) -> list[str]:
     return _first(
         [
             f"line {keys.lines[name]}: its tenant is not under tenants, and so has the priority of default: add it "
@@ -96,7 +96,7 @@ def _on_unlisted(unlisted: dict[str, Tenant], keys: KeyTable) -> list[str]:
     )
 
 
-def _on_disputed(owners: dict[bytes, str], keys: KeyTable) -> list[str]:
+def _disputed_remarks(owners: dict[bytes, str], keys: KeyTable) -> list[str]:
     pairs = {(keys.lines[keys.tenants[digest]], owner) for digest, owner in owners.items() if digest in keys.tenants}
     return _first(
         [
@@ -107,7 +107,7 @@ def _on_disputed(owners: dict[bytes, str], keys: KeyTable) -> list[str]:
     )
 
 
-def _on_unknown(parameters: TenantsParameters, keys: KeyTable) -> list[str]:
+def _unknown_remarks(parameters: TenantsParameters, keys: KeyTable) -> list[str]:
     return _first(
         [
             f"no key is of tenant {quoted(each.name)}, which nothing else stands for: add one, or fairnessIds"
@@ -133,23 +133,24 @@ _log = structlog.get_logger()
 
 
 class By(StrEnum):
-    """What says which tenant sends a request."""
+    """What identified the tenant of a request."""
 
     API_KEY = "api-key"
     NAMESPACE = "namespace"
     FAIRNESS_ID = "fairness-id"
     NOTHING = "nothing"
-    """It is of no tenant, and is not refused."""
+    """No tenant was identified, and the request is not refused."""
 
 
 class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
-    """Publishes the tenant of a request, whose name becomes the request's fairness id, and its priority.
+    """Identifies the tenant of a request, whose name becomes the fairness id of the request, and its priority.
 
-    The API key says it, before the header of the namespace, before the fairness id: the request's header, or else its
-    agent identity. The tenant's priority holds where the request names no known objective; `highestPriority` is the
-    most that an objective can give. A request of no tenant keeps its fairness id, unless that is the name of a tenant.
+    The API key takes precedence over the header of the namespace, and that over the fairness id: the header of the
+    request, or else its agent identity. The priority of the tenant applies if the request names no known objective;
+    `highestPriority` limits the priority that an objective can give. An unidentified request keeps its fairness id,
+    unless that is the name of a tenant.
 
-    Keys are held as digests, and shown nowhere. An invalid version of `apiKeyFile` changes nothing: the log, `/healthz`
+    Keys are stored as digests and never shown. An invalid version of `apiKeyFile` changes nothing: the log, `/healthz`
     and `llm_d_epp_input_problems` have the reason.
     """
 
@@ -159,7 +160,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
     metrics = (_REQUESTS, _UNKNOWN_KEYS)
 
     def setup(self) -> None:
-        """Read the file for the first time; raises ValueError for one that says nothing."""
+        """Read the file for the first time; raises ValueError for an invalid file."""
         given = self.parameters
         self._key_headers = tuple(map(str.lower, given.api_key_headers))
         self._namespace_header = given.namespace_header.lower()
@@ -176,7 +177,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
 
     @property
     def inputs(self) -> InputState:
-        """The file of keys, and what of it is not in effect."""
+        """The file of keys, and its problems."""
         if self._file is None:
             return InputState()
         path = str(self._file.path)
@@ -185,7 +186,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Tenants that no request can be of, and parameters without effect."""
+        """Tenants that cannot be identified, and parameters without effect."""
         given = self.parameters
         found = []
         if not given.namespace_header and any(tenant.namespaces for tenant in given.tenants):
@@ -209,7 +210,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
         )
 
     def request_headers(self, request: Request) -> None:
-        """Publish the tenant; raises UnauthorizedError for a request that is to be refused."""
+        """Publish the tenant; raises UnauthorizedError for a request that has to be refused."""
         tenant, by = self._identified(request)
         self._counts[by] += not request.dry_run
         request.put(TENANT, tenant)
@@ -251,7 +252,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
             await self.look()
 
     async def look(self) -> bool:
-        """Read the file; return whether it changed, or whether it can be read."""
+        """Read the file; return whether its content or state changed."""
         if self._file is None:
             return False
         following = await asyncio.to_thread(self._file.after, self.clock.now())

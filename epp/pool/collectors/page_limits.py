@@ -15,7 +15,7 @@ _KIB, _MIB = 1024, 1024 * 1024
 
 
 class Limit(StrEnum):
-    """What a page has too much of."""
+    """A limit on pages, by its name in metrics."""
 
     PAGE_BYTES = "page_bytes"
     PAGE_CHUNKS = "page_chunks"
@@ -30,30 +30,30 @@ _IN_PART = frozenset({Limit.FAMILY_SERIES, Limit.SERIES_BYTES})
 
 @dataclass(frozen=True, slots=True)
 class PageLimits:
-    """How much is read of one page of one endpoint."""
+    """Limits on one page of one endpoint."""
 
     page_bytes: int = 8 * _MIB
-    """A larger page is refused."""
+    """Largest page; a larger one is refused."""
     family_series: int = 1000
-    """Series of one name that are read: the first ones."""
+    """Most series of one name; only the first ones are read."""
     series_bytes: int = 64 * _KIB
-    """Bytes of all series that are read; a single one may have a quarter of them."""
+    """Most bytes of all series that are read; a single series may have a quarter of that."""
     arriving_bytes: int = 64 * _MIB
-    """Bytes of all pages that are kept whole and not all there yet, beyond the first 64 KiB of each."""
+    """Most bytes of all incomplete pages that are buffered whole, beyond the first 64 KiB of each."""
 
 
 class PageLimitError(PageError):
-    """A page is beyond a limit, and is refused, or read in part."""
+    """A page exceeds a limit, and is refused or read in part."""
 
     def __init__(self, message: str, limit: Limit, *, remedy: str) -> None:
         super().__init__(message, remedy=remedy)
         self.limit = limit
         self.in_part = limit in _IN_PART
-        """Whether what is within the limit is read."""
+        """Whether the part within the limit is read."""
 
 
 class ImpossibleValueError(PageError):
-    """A page has values that no engine can have; they count as unknown, and the others are read."""
+    """A page has impossible values, which count as unknown; the other values are read."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(
@@ -73,7 +73,7 @@ REMEDIES = {
 
 
 def cut_short(limit: Limit, limits: PageLimits) -> PageLimitError:
-    """Return what is said of a page that is read in part."""
+    """Return the error of a page that is read in part."""
     if limit is Limit.FAMILY_SERIES:
         text = f"the page has more than {limits.family_series} series of one name: the first ones are read"
     else:
@@ -85,30 +85,30 @@ def cut_short(limit: Limit, limits: PageLimits) -> PageLimitError:
 
 
 LARGE_BYTES = 64 * 1024
-"""Size from which a page is sifted: extractors have no more to read at once, whatever a server sends."""
+"""Size from which a page is filtered: the most that extractors read at once."""
 _SLICE_BYTES = 32 * 1024
-"""What is gathered before it is searched: a tenth of a millisecond."""
+"""Bytes that are collected before they are searched, which takes a tenth of a millisecond."""
 _LINE_SHARE = 4
-"""The part of all bytes of series that a single one may have is one by this."""
+"""A single series may have the limit of all series divided by this."""
 _SHORTEST_LINE_BYTES = 8
 _CHECKED = 64
-"""Of so many small pages of one size, one is looked at for whether it has too many lines."""
+"""One of so many small pages of similar size is checked for too many lines."""
 _GROWN_BYTES = 512
 _START_BYTES = 2048
-"""Of a page that has nothing to be read: it shows what the page is."""
+"""Start of a page without wanted series that is returned, to show what the page is."""
 
 
 class MetricFilter:
-    """Takes from the pages of an endpoint what extractors read, one page after the other.
+    """Keeps the wanted series of the pages of an endpoint, one page after the other.
 
-    A small page stays whole. Of a large one, or one of very many lines, only lines of the names are left, within
-    limits: the work for each piece of it, and what is kept, are bounded. Of the names `newest`, only the series with
-    the greatest value is left.
+    A small page is kept whole. A large page, or one with very many lines, is reduced to the lines of the wanted names,
+    within the limits; work and memory per piece are bounded. For each name in `newest`, only the series with the
+    greatest value is kept.
     """
 
     __slots__ = (
-        "_counts", "_found", "_found_bytes", "_held", "_held_bytes", "_limits", "_line", "_line_bytes", "_newest",
-        "_newest_found", "_plain_bytes", "_plain_pages", "_sifting", "_skipping", "_start", "cut",
+        "_buffered", "_buffered_bytes", "_counts", "_filtering", "_found", "_found_bytes", "_limits", "_line",
+        "_line_bytes", "_newest", "_newest_found", "_plain_bytes", "_plain_pages", "_skipping", "_start", "cut",
     )  # fmt: skip
 
     def __init__(
@@ -123,12 +123,12 @@ class MetricFilter:
         self.begin()
 
     def begin(self) -> None:
-        """Begin a page."""
+        """Start a new page."""
         self.cut: frozenset[Limit] = frozenset()
-        """Limits that the page went beyond."""
-        self._held: list[bytes] = []
-        self._held_bytes = 0
-        self._sifting = self._skipping = False
+        """Limits that the page exceeds."""
+        self._buffered: list[bytes] = []
+        self._buffered_bytes = 0
+        self._filtering = self._skipping = False
         self._start = b""
         self._counts: dict[bytes, int] = {}
         self._found: list[bytes] = []
@@ -136,26 +136,26 @@ class MetricFilter:
         self._newest_found: dict[bytes, tuple[float, bytes]] = {}
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece."""
-        self._held.append(piece)
-        self._held_bytes += len(piece)
-        if self._held_bytes >= (_SLICE_BYTES if self._sifting else LARGE_BYTES):
-            self._sift_held()
+        """Add the next piece."""
+        self._buffered.append(piece)
+        self._buffered_bytes += len(piece)
+        if self._buffered_bytes >= (_SLICE_BYTES if self._filtering else LARGE_BYTES):
+            self._filter_buffered()
 
     def end(self) -> bytes:
-        """Return the page, or what is left of it; where nothing is, its start."""
-        if not self._sifting:
-            page = self._held[0] if len(self._held) == 1 else b"".join(self._held)
+        """Return the page or its wanted lines; the start of the page if there are none."""
+        if not self._filtering:
+            page = self._buffered[0] if len(self._buffered) == 1 else b"".join(self._buffered)
             if self._is_plain(page):
-                self._held = []
+                self._buffered = []
                 return page
-        self._sift_held(last=True)
+        self._filter_buffered(last=True)
         lines = self._found + [line for _, line in self._newest_found.values()]
-        self._held, self._found, self._newest_found = [], [], {}
+        self._buffered, self._found, self._newest_found = [], [], {}
         return b"\n".join(lines) if lines or self.cut else self._start
 
     def _is_plain(self, page: bytes) -> bool:
-        """Return whether a small page cannot have too many series, by the number of its lines."""
+        """Return whether a small page has too few lines to exceed the limit of series."""
         most = self._limits.family_series
         if len(page) < most * _SHORTEST_LINE_BYTES:
             return True
@@ -166,11 +166,11 @@ class MetricFilter:
         self._plain_pages -= 1
         return True
 
-    def _sift_held(self, *, last: bool = False) -> None:
-        data = b"".join(self._held if self._sifting else [b"\n", *self._held])
-        self._sifting = True
+    def _filter_buffered(self, *, last: bool = False) -> None:
+        data = b"".join(self._buffered if self._filtering else [b"\n", *self._buffered])
+        self._filtering = True
         self._start = self._start or data[1:_START_BYTES]
-        if self._skipping:  # the rest of a line that is too long
+        if self._skipping:  # the rest of a line over the limit
             start = data.find(b"\n")
             self._skipping = start < 0
             data = b"" if start < 0 else data[start:]
@@ -180,7 +180,7 @@ class MetricFilter:
             if self._line.match(rest) is not None:
                 self._cut_by(Limit.SERIES_BYTES)
             self._skipping, rest = True, b""
-        self._held, self._held_bytes = [rest], len(rest)
+        self._buffered, self._buffered_bytes = [rest], len(rest)
         for name, rest_of_line in self._line.findall(data[:end]):
             self._take(name, rest_of_line)
 
@@ -208,7 +208,7 @@ class MetricFilter:
 
 
 def _value_in(rest: bytes) -> float:
-    """Return the value in a line without its name; NaN for NaN, infinity for none, so that the extractor sees it."""
+    """Return the value in a line without its name; infinity for an invalid one, so that the extractor reports it."""
     try:
         return float(rest[rest.rfind(b"}") + 1 :].split(None, 1)[0])
     except (IndexError, ValueError):
@@ -217,13 +217,13 @@ def _value_in(rest: bytes) -> float:
 
 @lru_cache(maxsize=64)
 def _pattern(names: frozenset[str]) -> re.Pattern[bytes]:
-    """Return what finds the name of a series, and the rest of its line; a line feed goes before it."""
+    """Return a pattern for a line feed, the name of a series, and the rest of its line."""
     return re.compile(rb"\n(%b)([ \t{][^\n]*)" % _any_of(sorted(names)).encode())
 
 
 def _any_of(words: list[str]) -> str:
-    """Return an expression for words in order: common beginnings are looked at once, as most lines have none."""
-    shared = os.path.commonprefix(words)  # noqa: RUF071  of letters is what is wanted
+    """Return an expression for sorted words that shares their common prefixes, since most lines match none."""
+    shared = os.path.commonprefix(words)  # noqa: RUF071  by character
     by_next: dict[str, list[str]] = {}
     for word in words:
         by_next.setdefault(word[len(shared) : len(shared) + 1], []).append(word[len(shared) :])

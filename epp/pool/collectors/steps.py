@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long work in steps, between which the event loop does other things."""
+"""Long jobs in steps, between which the event loop runs other tasks."""
 
 import asyncio
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ STRETCH_SECONDS = 0.001
 
 
 async def run_in_steps(steps: Iterable[None]) -> None:
-    """Run all steps, for a millisecond in each turn of the event loop or for one step where that takes longer."""
+    """Run all steps, at most a millisecond (or one longer step) in each event-loop iteration."""
     started = perf_counter()
     for _ in steps:
         worked = perf_counter() - started
@@ -22,7 +22,7 @@ async def run_in_steps(steps: Iterable[None]) -> None:
 
 
 async def pause(worked_seconds: float) -> None:
-    """Let the event loop run other tasks after a stretch of work that makes objects which stay."""
+    """Let the event loop run other tasks after work that created long-lived objects."""
     await asyncio.sleep(0)
     if SWEEPS.is_due(worked_seconds):
         SWEEPS.sweep()

@@ -62,7 +62,7 @@ class EngineConfig(Parameters, frozen=True):
     prefix_queries_spec: str = ""
     """Tokens looked up in the prefix cache, a counter."""
     prefix_hits_spec: str = ""
-    """Of those, tokens found, a counter."""
+    """Tokens found in the prefix cache, a counter."""
     custom_metrics: tuple[CustomMetric, ...] = ()
     """Further series."""
 
@@ -153,7 +153,7 @@ In SGLang every pipeline stage repeats the numbers of its rank, and there are se
 """
 
 HOST = "triton"
-"""The engine that hosts others, whose series appear on its page once they are loaded."""
+"""The engine that hosts other engines, whose series appear on its page once they are loaded."""
 
 SERIES_PREFIXES: tuple[tuple[bytes, str, str], ...] = (
     (b"vllm:", "vLLM", "vllm"),

@@ -27,7 +27,7 @@ class MetricsSourceParameters(HttpSourceParameters, frozen=True):
 class MetricsDataSource(HttpSource[MetricsSourceParameters]):
     """Fetches an endpoint's metrics page: no redirects, no cookies, no compression.
 
-    `--max-page-size`, `--max-page-series` and `--max-series-size` limit what is read of it.
+    `--max-page-size`, `--max-page-series` and `--max-series-size` limit its size.
     """
 
     plugin_type = "metrics-data-source"
@@ -61,7 +61,7 @@ class CoreMetricsParameters(Parameters, frozen=True):
 
 @dataclass(slots=True)
 class _Last:
-    """What was read from the last page of an endpoint."""
+    """Engine, layout and report of the last page of an endpoint."""
 
     engine: Engine
     layout: PageLayout = field(default_factory=PageLayout)
@@ -95,7 +95,7 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
 
     @property
     def newest(self) -> Collection[str]:
-        """Names of the series of adapters: old ones stay on the page, and count for nothing."""
+        """Names of the series of adapters: only the newest sample counts, as old ones stay on the page."""
         engines = self._engines.values()
         newest = {name for engine in engines for name in engine.newest_series}
         return {

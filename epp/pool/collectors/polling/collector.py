@@ -28,16 +28,16 @@ from epp.runtime.descriptors import shortage
 from epp.runtime.supervisor import Supervisor
 
 _GROWING_SECONDS = 0.5
-"""Time in which further endpoints join before the pool is judged."""
+"""Time in which further endpoints may join before the pool is checked."""
 _CHECK_SECONDS = 5.0
 _STRETCHED = 2.0
-"""Growth of the time between polls that is worth another line in the log."""
+"""Growth of the interval from which another line is logged."""
 
 _log = structlog.get_logger()
 
 
 class Capacity:
-    """Warns of too few file descriptors, and of polls that are rarer than asked for; again as the pool grows."""
+    """Logs too few file descriptors, and intervals longer than configured; again when the pool grows."""
 
     def __init__(self, poller: Poller, observer: CollectorObserver) -> None:
         self._poller = poller
@@ -50,22 +50,22 @@ class Capacity:
         self._told_seconds = 0.0
 
     def changed(self, *, endpoints: int, connections: int, interval_seconds: float) -> None:
-        """Record the size of the pool, the connections for polls, and the interval asked for."""
+        """Record the size of the pool, the connections for polls, and the configured interval."""
         self._endpoints, self._connections, self._interval_seconds = endpoints, connections, interval_seconds
         self._changed.set()
 
     async def follow(self) -> None:
-        """Judge the pool now and then, and after changes, until cancelled."""
+        """Check the pool periodically and after changes, until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CHECK_SECONDS):
                     await self._changed.wait()
             await asyncio.sleep(_GROWING_SECONDS)
             self._changed.clear()
-            self.judge()
+            self.check()
 
-    def judge(self) -> None:
-        """Warn where there is something new to warn of."""
+    def check(self) -> None:
+        """Log new problems."""
         self._check_descriptors()
         self._check_interval()
 
@@ -94,15 +94,15 @@ class Capacity:
 
 
 _MANY = 8
-"""Endpoints of one change whose polls start and stop in separate event-loop iterations."""
+"""Largest change of the pool that is applied at once; larger ones are applied in steps."""
 
 
 class Collector:
-    """Polls each endpoint for each feed, so that a slow exporter delays no other; in all, within a budget.
+    """Polls each endpoint for each feed independently, all within a budget.
 
-    Feeds without an interval of their own are polled less often while an endpoint is at rest: see `Cadence`.
-    An endpoint whose own port no feed asks is probed with brief connections, to know whether it can be reached.
-    Follows the pool from `start` to `stop`; cannot be started again. The caller closes the sources.
+    Feeds without a configured interval are polled less often while an endpoint is idle: see `Cadence`. An endpoint
+    whose own port is polled by no feed is probed with brief connections. Follows the pool from `start` to `stop`;
+    cannot be started again. The caller closes the sources.
     """
 
     def __init__(
@@ -119,18 +119,18 @@ class Collector:
         budget: PollBudget | None = None,
         limits: PageLimits | None = None,
     ) -> None:
-        """Prepare; `trust` is that of the gateway beside this picker. Raises ConfigurationError for its file."""
+        """Use the `trust` of a gateway beside this picker; raises ConfigurationError for its certificate file."""
         self._limits = limits or PageLimits()
         self._store = store
         self._clock = clock
         self._interval_seconds = interval_seconds
         self._observer = observer or CollectorObserver()
-        generator = generator or random.Random()  # noqa: S311  spreads the polls, guards nothing
+        generator = generator or random.Random()  # noqa: S311  spreads the polls
         self._supervisor = supervisor or Supervisor(observer=self._observer)
         self._endpoint_tls = None if trust is None else EndpointTls(trust)
         self._probe = Feed(ConnectionProbe(self._endpoint_tls), ())
         self._tls_limits: tuple[bool, frozenset[str]] | None = None
-        """What TLS the gateway can do: with endpoints that have a host name, and with which addresses; None for all."""
+        """HTTPS endpoints that the gateway can use: those with a host name, and these addresses; None for all."""
         self.conditions = Conditions()
         self._trusted_seconds = math.inf
         self._budget = budget or PollBudget()
@@ -144,7 +144,7 @@ class Collector:
         self._reachability: dict[str, Reachability] = {}
         self._running = False
         self._late: deque[Change] = deque()
-        """Changes that are still to be followed, the first one in part."""
+        """Changes that are still to be applied, the first one in part."""
         self._any_late = asyncio.Event()
         self._capacity = Capacity(self._poller, self._observer)
         self._tasks: tuple[asyncio.Task[None], ...] = ()
@@ -156,7 +156,7 @@ class Collector:
 
     @property
     def untried(self) -> int:
-        """Number of endpoints that have not been asked yet how many requests they have, though a feed does ask."""
+        """Number of endpoints with a feed for their requests that has not been polled yet."""
         return sum(
             any(not member.poll.was_tried and member.poll.reads_requests for member in members.values())
             for members in self._members.values()
@@ -185,10 +185,10 @@ class Collector:
         self._size_changed()
 
     async def replace(self, feeds: Sequence[Feed]) -> None:
-        """Replace the feeds, a few endpoints at a time; one with the same source and extractors as before continues.
+        """Replace the feeds in steps; a feed with the same source and extractors as before continues.
 
-        Data that only removed feeds reported becomes unknown. Returns when what was under way has ended: then their
-        sources can be closed. Raises ValueError for an interval that is not above 0, before any change.
+        Data that only removed feeds reported becomes unknown. Returns after the polls of removed feeds have ended, so
+        that their sources can be closed. Raises ValueError for an interval that is not above 0, before any change.
         """
         wanted = self.checked(feeds)
         gone = [feed for feed in self._feeds if feed not in wanted]
@@ -200,7 +200,7 @@ class Collector:
         self._store.forget(_reported(gone) - _reported(wanted))
 
     def ask(self, endpoint: Endpoint, tell: Told) -> None:
-        """Ask an endpoint out of turn whether it can be reached, and tell the verdict, once."""
+        """Poll an endpoint urgently, and call `tell` once with the verdict."""
         if self._late:
             self._follow(endpoint.id)
         self._poller.ask(endpoint.id, tell)
@@ -208,12 +208,12 @@ class Collector:
     def call_on_connection_end(self, listener: Callable[[Endpoint], None]) -> None:
         """Call `listener`, which may `ask`, when a server closes the connection on which it is polled.
 
-        Ever more rarely for one that does so as a habit.
+        Calls are limited for a server that does so regularly.
         """
         self._poller.on_connection_end = listener
 
     def trust_for(self, seconds: float) -> None:
-        """Poll endpoints at rest so often that their metrics are not older than that."""
+        """Limit the interval of idle endpoints, so that their metrics stay younger than that."""
         self._trusted_seconds = seconds
         slowest = self._slowest_seconds
         for members in self._members.values():
@@ -222,7 +222,7 @@ class Collector:
                     member.cadence.limit(slowest)
 
     def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
-        """Use no endpoints that speak HTTPS and join from now on, except those with a host name or these addresses."""
+        """Rule out HTTPS endpoints that join from now on, except those with a host name or these addresses."""
         self._tls_limits = (by_name, frozenset(addresses))
 
     async def stop(self) -> None:
@@ -246,7 +246,7 @@ class Collector:
         self._size_changed()
 
     async def _catch_up(self) -> None:
-        """Follow changes of many endpoints, a few in each turn of the event loop, until cancelled."""
+        """Apply large changes of the pool in steps, until cancelled."""
         while True:
             await self._any_late.wait()
             while self._late:
@@ -256,7 +256,7 @@ class Collector:
             self._size_changed()
 
     def _follow_change(self, change: Change) -> Iterator[None]:
-        """End and begin the polls of one endpoint after the other."""
+        """Apply a change of the pool, one endpoint per step."""
         for _, endpoint in change.removed:
             self._end(endpoint.id)
             yield
@@ -265,10 +265,10 @@ class Collector:
             yield
 
     def _follow(self, identity: str) -> None:
-        """Poll an endpoint of the pool as it is now."""
+        """Start or update the polls of an endpoint."""
         endpoint, before = self._store.endpoint(identity), self._endpoints.get(identity)
         if endpoint is None:
-            return  # it has left since
+            return  # it has left
         if before is not None and (before.tls != endpoint.tls or endpoint.identity.is_another_than(before.identity)):
             self._end(identity)
             before = None
@@ -299,7 +299,7 @@ class Collector:
         return not by_name if endpoint.host else endpoint.address not in addresses
 
     def _equip(self, feeds: Iterable[Feed]) -> None:
-        """Let sources verify certificates as the gateway does, know their limits, and tell what reading pages takes."""
+        """Set the TLS, limits and counters that all sources share."""
         for feed in feeds:
             if isinstance(feed.source, HttpSource):
                 feed.source.endpoint_tls = self._endpoint_tls
@@ -321,10 +321,10 @@ class Collector:
                 self._poller.add(member, self._interval_of(feed))
 
     def _replace_all_feeds(self) -> Iterator[None]:
-        """Replace the feeds of one endpoint after the other."""
+        """Replace the feeds, one endpoint per step."""
         for identity in tuple(self._endpoints):
             endpoint = self._endpoints.get(identity)
-            if endpoint is not None:  # it is still there
+            if endpoint is not None:  # it has not left
                 self._replace_feeds(endpoint)
             yield
 
@@ -359,7 +359,7 @@ class Collector:
         if self._endpoints.pop(identity, None) is not None:
             del self._reachability[identity]
             self.conditions.remove(identity)
-            for member in self._members.pop(identity).values():  # of feeds that are being replaced, too
+            for member in self._members.pop(identity).values():  # including feeds that are being replaced
                 self._end_member(member)
 
     def _end_member(self, member: Member) -> None:

@@ -14,7 +14,7 @@ _USED = frozenset({Contact.NOT_ASKED, Contact.ANSWERS, Contact.READ_IN_PART, Con
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One kind of contact, in words."""
+    """A kind of contact with its reason and remedy."""
 
     contact: Contact
     why: str = ""
@@ -43,7 +43,7 @@ class Conditions:
         return tuple(self._by_id.values())
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when an endpoint comes, leaves, or changes its kind of contact."""
+        """Call `listener` when an endpoint joins, leaves, or changes its kind of contact."""
         self._listeners.append(listener)
 
     def put(self, endpoint: Endpoint, condition: Condition) -> None:
@@ -56,7 +56,7 @@ class Conditions:
             self._notify()
 
     def remove(self, identity: str) -> None:
-        """Forget an endpoint that left."""
+        """Remove an endpoint that left."""
         if self._by_id.pop(identity, None) is not None:
             self._notify()
 
@@ -69,7 +69,7 @@ _MAX_TIMEOUTS = 3
 
 
 class Reachability:
-    """A refused connection counts at once, a timeout after several in a row; any answer resets both."""
+    """Whether an endpoint can be reached: not after a refused connection or several timeouts in a row."""
 
     __slots__ = ("_conditions", "_endpoint", "_is_well", "_store", "_timeouts", "_unreadable", "_verdict")
 
@@ -79,19 +79,19 @@ class Reachability:
         self._conditions = conditions or Conditions()
         self._timeouts = 0
         self._unreadable: dict[str, Condition] = {}
-        """Of sources whose page cannot be read."""
+        """Conditions by source, for sources whose page cannot be read."""
         self._verdict = ANSWERS
         self._is_well = False
-        """Whether the last answer left nothing to record."""
+        """Whether the last response was without problems, so that the next one need not be recorded."""
         self._conditions.put(endpoint, NOT_ASKED)
 
     @property
     def lost(self) -> bool:
-        """Whether the endpoint is unreachable."""
+        """Whether the endpoint cannot be reached."""
         return self._verdict != ANSWERS
 
     def answered(self, source: str = "", problem: Condition | None = None) -> None:
-        """Record an answer to a source, with the problem of its content if any."""
+        """Record a response to a source, with the problem of its content if any."""
         if self._is_well and problem is None:
             return
         self._timeouts = 0
@@ -102,7 +102,7 @@ class Reachability:
         self._mark(ANSWERS, next(iter(self._unreadable.values()), ANSWERING))
 
     def forget(self, source: str) -> None:
-        """Drop the problem of a source that is not asked any more."""
+        """Drop the problem of a source that is no longer polled."""
         if self._unreadable.pop(source, None) is not None and not self.lost:
             self._mark(ANSWERS, next(iter(self._unreadable.values()), ANSWERING))
 
@@ -115,12 +115,12 @@ class Reachability:
             return
         self._timeouts += 1
         if self._timeouts >= _MAX_TIMEOUTS:
-            # One that refused connections, and now takes them, has to answer before it is used.
+            # An endpoint that refused connections has to respond before it is used again.
             verdict = SILENT if self._verdict == ANSWERS else self._verdict
             self._mark(verdict, Condition(error.contact, str(error), error.remedy))
 
     def rule_out(self, contact: Contact, why: str, remedy: str) -> None:
-        """Record that the gateway cannot use the endpoint, however it answers."""
+        """Record that the gateway cannot use the endpoint."""
         self._mark(REFUSES, Condition(contact, why, remedy))
 
     def _mark(self, verdict: float, condition: Condition) -> None:

@@ -11,16 +11,16 @@ from epp.framework.datalayer import NotAskedError, UnreachableError
 from epp.routing.outliers import Told, Verdict
 
 _STEP_SECONDS = 1.0
-"""Time without an event after which polls become rarer, once more after each further one."""
+"""Time without an event after which the interval doubles."""
 SLOWEST_SECONDS = 0.15
-"""Longest time between two polls of an endpoint at rest, unless less is asked for at any rate: at 200 ms,
-utilization-detector distrusts metrics by default."""
+"""Longest interval for an idle endpoint, unless the configured interval is longer. By default `utilization-detector`
+ignores metrics from an age of 200 ms."""
 
 
 class Cadence:
-    """Doubles the interval for each second without an event, up to the slowest; any event ends that at once.
+    """Interval of polls: it doubles for each second without an event, up to the slowest, and resets with each event.
 
-    An event is a request that was sent there, one that is in flight, or numbers that changed.
+    An event is a request that was sent to the endpoint, a request in flight, or a change of its numbers.
     """
 
     __slots__ = ("_fastest", "_last_event", "_slowest")
@@ -49,26 +49,26 @@ class Cadence:
 
 
 def slowest_interval(fastest: float, trusted_seconds: float) -> float:
-    """Return the longest interval where metrics are trusted up to an age: three quarters of it, as pages take time."""
+    """Return the longest interval for an age limit of metrics: three quarters of it, as pages take time."""
     return max(fastest, min(SLOWEST_SECONDS, 0.75 * trusted_seconds))
 
 
 _TOGETHER = 16
-"""Polls that begin together: a wake-up of the event loop costs as much as a poll or two."""
+"""Polls that start together: a wake-up of the event loop costs as much as a poll or two."""
 _SHORTEST_STEP_SECONDS = 0.004
 _NEARLY = 1e-6
 _EARLY_SECONDS = 0.001
-"""How much too early a timer of the event loop may end: it counts milliseconds."""
+"""Time by which a timer of the event loop may end early: its resolution is 1 ms."""
 _DROPPED = 64
-"""Outdated times that are dropped at once, where many entries were taken out."""
+"""Outdated entries that one call drops."""
 T = TypeVar("T")
 
 
 class Timetable(Generic[T]):
-    """The next time of each entry; one that is put again has the new time only.
+    """Due times of entries, on a grid, so that polls start together and the event loop sleeps in between.
 
-    Entries with one interval are due at multiples of it, or of a part of it in a large pool: about 16 at a time. The
-    grid begins at `origin`, which differs from process to process.
+    The grid of an interval has its multiples, or in a large pool those of a fraction of it, so that about 16 entries
+    are due together. The grid starts at `origin`, which differs between processes.
     """
 
     __slots__ = ("_due", "_heap", "_number", "_origin")
@@ -84,7 +84,7 @@ class Timetable(Generic[T]):
 
     @property
     def next_due(self) -> float:
-        """The earliest time; infinite without entries. It may be that of an entry no more, of very many."""
+        """The earliest due time, or an earlier one of a removed entry; infinite without entries."""
         heap = self._heap
         for _ in range(_DROPPED):
             if not heap or not self._is_outdated(heap[0]):
@@ -93,22 +93,22 @@ class Timetable(Generic[T]):
         return heap[0][0] if heap else math.inf
 
     def put(self, entry: T, due: float) -> None:
-        """Let an entry be due at that time."""
+        """Set the due time of an entry."""
         number = next(self._number)
         self._due[entry] = due, number
         heapq.heappush(self._heap, (due, number, entry))
 
     def remove(self, entry: T) -> None:
-        """Take an entry out, if it is there."""
+        """Remove an entry, if it is there."""
         self._due.pop(entry, None)
 
     def due_of(self, entry: T) -> float:
-        """Return the time of an entry; infinite if it is not there."""
+        """Return the due time of an entry; infinite if it is not there."""
         found = self._due.get(entry)
         return math.inf if found is None else found[0]
 
     def take_due(self, now: float) -> Iterator[T]:
-        """Take out and yield what is due within a millisecond, the earliest first; perhaps not all at once."""
+        """Remove and yield entries that are due within a millisecond, the earliest first; some may be left."""
         dropped = 0
         while dropped < _DROPPED and self._heap and self._heap[0][0] <= now + _EARLY_SECONDS:
             first = heapq.heappop(self._heap)
@@ -119,10 +119,10 @@ class Timetable(Generic[T]):
                 yield first[2]
 
     def after(self, due: float, interval: float, now: float, polled: int) -> float:
-        """Return the time after `due`, on the grid of the interval, with so many polled in all.
+        """Return the next due time after `due`, on the grid of the interval, with so many entries polled in all.
 
-        It is later than `now`; times that were missed are skipped. It is an interval after `due` where that was on the
-        same grid, and never more.
+        It is later than `now`; missed times are skipped. It is at most an interval after `due`, and exactly that if
+        `due` was on the same grid.
         """
         step = interval / max(1, min(math.ceil(polled / _TOGETHER), int(interval / _SHORTEST_STEP_SECONDS)))
         wanted = next_due(due, interval, now) - self._origin
@@ -132,7 +132,7 @@ class Timetable(Generic[T]):
         return self._origin + steps * step
 
     def _is_outdated(self, timed: tuple[float, int, T]) -> bool:
-        """Return whether this is not the time of its entry any more."""
+        """Return whether the entry has another due time, or was removed."""
         _, number, entry = timed
         found = self._due.get(entry)
         return found is None or found[1] != number
@@ -144,29 +144,30 @@ def next_due(due: float, wait: float, now: float) -> float:
 
 
 SHORTEST_GAP_SECONDS = 0.01
-"""Between the beginnings of two polls of an endpoint, however urgent: clients can make them urgent."""
+"""Shortest time between two polls of an endpoint, urgent ones included: clients can cause urgent polls."""
 _MOST_QUESTIONS = 1_000
 _MOST_URGENT_PER_SECOND, _MOST_URGENT_AT_ONCE = 64.0, 32.0
-"""Polls of a pool that are out of turn."""
+"""Limits on the urgent polls of a pool."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 10.0
 
 
 class PollPriority:
-    """Questions to one endpoint, and whether the end of a kept connection tells anything.
+    """Urgent polls of one endpoint, which may have failed.
 
-    A question is answered by a poll that begins after it; a refusal answers those that came in the meantime, too.
-    A server that closes kept connections as a habit is polled out of turn ever more rarely for that.
+    A question whether the endpoint can be reached is answered by the first poll that starts after it; a refused
+    connection answers later questions too. A closed persistent connection is a reason for an urgent poll, but less and
+    less often for a server that closes connections regularly.
     """
 
     __slots__ = ("_ended_at", "_pause_seconds", "_questions", "began_at")
 
     def __init__(self) -> None:
         self.began_at = -math.inf
-        """When the last poll began."""
+        """When the last poll started."""
         self._questions: list[tuple[float, Told]] = []
         self._pause_seconds = 0.0
         self._ended_at: float | None = None
-        """When the connection ended that the poll under way is for."""
+        """When the last connection ended that caused an urgent poll."""
 
     @property
     def is_asked(self) -> bool:
@@ -179,14 +180,14 @@ class PollPriority:
         return self.began_at + SHORTEST_GAP_SECONDS
 
     def ask(self, now: float, tell: Told) -> None:
-        """Add a question; of very many, the last are told that the endpoint is silent."""
+        """Add a question; over the limit, it is answered with `SILENT`."""
         if len(self._questions) >= _MOST_QUESTIONS:
             tell(Verdict.SILENT)
         else:
             self._questions.append((now, tell))
 
     def connection_ended(self, now: float) -> bool:
-        """Return whether the end of a kept connection is a reason for a poll."""
+        """Return whether the end of a persistent connection is a reason for an urgent poll."""
         if self._ended_at is not None and abs(now - self._ended_at) < self._pause_seconds:
             return False
         self._ended_at = now
@@ -194,7 +195,7 @@ class PollPriority:
         return True
 
     def settled(self, outcome: bytes | Exception) -> None:
-        """Answer questions by the outcome of a poll."""
+        """Answer questions with the outcome of a poll."""
         verdict = verdict_of(outcome)
         if verdict is Verdict.REFUSES:
             self._pause_seconds = 0.0
@@ -208,14 +209,14 @@ class PollPriority:
                 self._questions.append((at, tell))
 
     def end(self) -> None:
-        """Answer all that is open: the endpoint has left."""
+        """Answer all open questions with `SILENT`, since the endpoint has left."""
         asked, self._questions = self._questions, []
         for _, tell in asked:
             tell(Verdict.SILENT)
 
 
 class UrgentBudget:
-    """A limit on the polls of a pool that are out of turn, the same on a busy machine, where others are rare."""
+    """Rate limit of urgent polls; unlike that of other polls, it does not depend on the load of the machine."""
 
     __slots__ = ("_at", "_left")
 
@@ -224,7 +225,7 @@ class UrgentBudget:
         self._left = _MOST_URGENT_AT_ONCE
 
     def take(self, now: float) -> bool:
-        """Return whether one more may begin now, and count it."""
+        """Return whether one more urgent poll may start now, and count it."""
         self._left = min(self._left + max(now - self._at, 0.0) * _MOST_URGENT_PER_SECOND, _MOST_URGENT_AT_ONCE)
         self._at = now
         if self._left < 1.0:
@@ -234,35 +235,35 @@ class UrgentBudget:
 
 
 def verdict_of(outcome: bytes | Exception) -> Verdict:
-    """Return what a poll tells of the port that was asked."""
+    """Return the verdict of a poll on the port that was polled."""
     if isinstance(outcome, UnreachableError):
         return Verdict.REFUSES if outcome.refused else Verdict.SILENT
     return Verdict.SILENT if isinstance(outcome, NotAskedError) else Verdict.ANSWERS
 
 
 _SHARE = 0.2
-"""Of the event loop's time that requests and all else leave."""
+"""Share of the event loop's free time that polls may use."""
 _LEAST_LEFT = 0.25
-"""Of the event loop's time: with more requests than it can take, polls still get this part of their share."""
+"""Least free time that is assumed, so that polls continue on an overloaded event loop."""
 _MEMORY_SECONDS = 1.0
 _SPAN_SECONDS = 0.1
-"""Time over which the work of the event loop is looked at."""
+"""Time over which the load of the event loop is measured."""
 _ON_TIME_SECONDS = 0.002
-"""Delay that counts for nothing: polls themselves take as long."""
-_TURN_SECONDS = 0.001
-"""What polls that begin together may take: their answers may come together, too."""
+"""Delay that is ignored, since polls themselves cause it."""
+_BATCH_SECONDS = 0.001
+"""CPU time of polls that start together: their responses may arrive together, too."""
 _MOST_AT_ONCE = 32
 _FIRST_COST_SECONDS = 100e-6
 _LEAST_COST_SECONDS, _MOST_COST_SECONDS = 20e-6, 20e-3
-"""What a poll is taken to cost at least, since not all of it is measured, and at most, since a bad moment passes."""
+"""Bounds on the assumed cost of a poll: a part is not measured, and peaks are short."""
 _MEMORY_POLLS = 500.0
-"""Polls after which a cost counts for little."""
+"""Polls over which the cost is averaged."""
 _LONGEST_GAP_SECONDS = 0.05
-"""Time without a poll that is made up for; what a busy event loop missed is not."""
+"""Longest time without polls that later polls may catch up."""
 
 
 class PollBudget:
-    """Says how many polls may begin, by the CPU time of polls and of all else so far; knows no clock of its own."""
+    """Limits the CPU time of all polls together: in a large pool, each endpoint is polled less often."""
 
     __slots__ = ("_at", "_busy", "_cost_seconds", "_late_seconds", "_left", "_seen", "_share", "_spent_seconds")
 
@@ -270,28 +271,28 @@ class PollBudget:
         self._share = share
         self._spent_seconds = 0.0
         self._busy = 0.0
-        """Part of its time in which the event loop does anything but polls, or cannot do what it should."""
+        """Share of time in which the event loop runs other tasks, or is late."""
         self._late_seconds = 0.0
         self._seen: tuple[float, float] | None = None
-        """A time, and what all else had taken by then."""
+        """Time of the last measurement, and the CPU time of other tasks until then."""
         self._cost_seconds = _FIRST_COST_SECONDS
         self._left = 0.0
         self._at: float | None = None
 
     @property
     def polls_per_second(self) -> float:
-        """Most polls that may begin in a second."""
+        """Most polls that may start in a second."""
         return self._share * max(1.0 - self._busy, _LEAST_LEFT) / self._cost_seconds
 
     @property
     def at_once(self) -> int:
-        """Most polls that may begin together."""
-        return min(max(int(_TURN_SECONDS / self._cost_seconds), 1), _MOST_AT_ONCE)
+        """Most polls that may start together."""
+        return min(max(int(_BATCH_SECONDS / self._cost_seconds), 1), _MOST_AT_ONCE)
 
     def ran(self, now: float, seconds: float, late_seconds: float = 0.0) -> None:
-        """Record the CPU time that the event loop has taken by now, that of polls included, and by how much it is late.
+        """Record the CPU time of the event loop so far, polls included, and its delay.
 
-        It is late for a while after each long turn, and all the time where the machine has other work for its CPUs.
+        It is late after each long task, and permanently if other processes use the CPUs.
         """
         others = seconds - self._spent_seconds
         self._late_seconds += max(late_seconds - _ON_TIME_SECONDS, 0.0)
@@ -312,7 +313,7 @@ class PollBudget:
             self._cost_seconds = min(max(cost, _LEAST_COST_SECONDS), _MOST_COST_SECONDS)
 
     def allowance(self, now: float) -> int:
-        """Return how many polls may begin now; at least one after a while, however much they cost."""
+        """Return how many polls may start now; at least one after a while, whatever they cost."""
         gap = _LONGEST_GAP_SECONDS if self._at is None else min(max(now - self._at, 0.0), _LONGEST_GAP_SECONDS)
         self._at = now
         rate = self.polls_per_second
@@ -320,5 +321,5 @@ class PollBudget:
         return int(self._left)
 
     def began(self, polls: int) -> None:
-        """Record that so many polls began."""
+        """Record that so many polls started."""
         self._left -= polls

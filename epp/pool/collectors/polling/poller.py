@@ -22,15 +22,15 @@ from epp.routing.datastore import Datastore
 from epp.routing.outliers import Told, Verdict
 
 _SHARE = 0.05
-"""Of a core: an endpoint whose pages take more to read is asked less often, so that others are not."""
+"""Largest share of a core that the pages of one endpoint may use; beyond it, the endpoint is polled less often."""
 
 Done: TypeAlias = Callable[["Member", bytes | Exception], None]
 
 
 class Member:
-    """Begins polls and settles their outcomes, one poll at a time.
+    """One feed of one endpoint: the poll in progress, and the time of the next one.
 
-    Pages over HTTP need no task unless something goes wrong; of any other source, each fetch is one.
+    Pages over HTTP need no task unless an error occurs; each fetch of any other source is a task.
     """
 
     __slots__ = (
@@ -41,7 +41,7 @@ class Member:
     def __init__(
         self, store: Datastore, endpoint: Endpoint, poll: Poll, *, cadence: Cadence | None, brief: bool = False
     ) -> None:
-        """Prepare; `cadence` is None where the interval is fixed, `brief` means that no connection is kept."""
+        """Without `cadence`, the interval is fixed; `brief` means that no connection is kept."""
         self._store = store
         self.endpoint = endpoint
         self.poll = poll
@@ -51,17 +51,17 @@ class Member:
         self.wait = 0.0
         """Time between the last poll and the next one."""
         self.least_wait = 0.0
-        """What it is at least, by what the last page cost, whatever happens at the endpoint."""
+        """Shortest wait, by the cost of the last page."""
         self.gone = False
         self.priority = PollPriority()
         self.on_end: Callable[[], None] | None = None
-        """Called when the server closes a kept connection."""
+        """Called when the server closes a persistent connection."""
         self._asker: Asker | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
     def tells_reachability(self) -> bool:
-        """Whether it asks the port that requests go to."""
+        """Whether it polls the port that requests are sent to."""
         return self.poll.tells_reachability(self.endpoint)
 
     @property
@@ -72,14 +72,14 @@ class Member:
         return self._asker is None or not self._asker.connected
 
     def begin(self, done: Done) -> None:
-        """Begin a poll, and call `done` with its outcome, never before this returns."""
+        """Start a poll, and call `done` with its outcome after this has returned."""
         source = self.poll.source
         if isinstance(source, HttpSource):
             asker = self._asker
             if asker is None or asker.attempt.endpoint.host != self.endpoint.host:
                 if asker is not None:
                     asker.close()
-                self._asker = asker = source.asker(self.endpoint, self.poll.sieve)
+                self._asker = asker = source.asker(self.endpoint, self.poll.metric_filter)
                 asker.on_end = self.on_end
             asker.ask(lambda outcome: done(self, outcome))
         else:
@@ -100,7 +100,7 @@ class Member:
         self.priority.settled(outcome)
 
     def end(self) -> Iterator[asyncio.Task[None]]:
-        """Give up what is under way and close the connection; yield tasks that are about to end."""
+        """Cancel the poll in progress and close the connection; yield cancelled tasks."""
         self.gone = True
         self.priority.end()
         asker, self._asker = self._asker, None
@@ -121,21 +121,21 @@ class Member:
         done(self, outcome)
 
 
-_TURN_SECONDS = 0.004
-"""Time until the next turn while polls wait."""
+_STEP_SECONDS = 0.004
+"""Time until the next step while due polls wait for the budget."""
 _SOON_SECONDS = 0.01
-"""A turn that soon notices a request early enough; until a later one, the next request is waited for."""
+"""Time to the next step from which the next request wakes the poller."""
 _CONNECTING = 2
-"""Weight of a poll that needs a connection, among polls that begin together."""
+"""Weight of a poll that needs a new connection, among polls that start together."""
 _JITTER = 0.1
 _MOST_JITTER_SECONDS = 0.005
 _LONGEST_FIRST_WAIT_SECONDS = 1.0
 _MOST_BRIEF_PER_SECOND = 200.0
-"""Brief connections cost more than pages on connections that are kept."""
+"""Limit on brief connections, which cost more than pages on persistent ones."""
 
 
 class Poller:
-    """Begins polls in the order in which they are due; what the budget does not allow yet waits for its turn."""
+    """Starts polls in order of their due times, as the budget allows."""
 
     def __init__(
         self,
@@ -146,13 +146,13 @@ class Poller:
         *,
         cpu_seconds: Callable[[], float] = time.thread_time,
     ) -> None:
-        """Prepare; `cpu_seconds` returns what the thread of the event loop has taken so far."""
+        """Use `cpu_seconds` for the CPU time of the event loop's thread."""
         self.cost = ReadingCost()
-        """What reading pages takes: sources add to it."""
+        """CPU time of reading pages, to which sources add."""
         self.arriving = Arriving()
-        """Counts pages that sources keep whole, until all of a page is there."""
+        """Counts the bytes of incomplete pages that sources buffer whole."""
         self.on_connection_end: Callable[[Endpoint], None] | None = None
-        """Called when a server closes a kept connection, which is no habit of its own: it may have died."""
+        """Called when a server closes a persistent connection, unless it does so regularly: it may have failed."""
         self._store = store
         self._clock = clock
         self._budget = budget
@@ -169,10 +169,10 @@ class Poller:
         self._sequence = store.ledger.sequence
         self._alarm: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._next_turn = math.inf
-        """When the timer ends, but for the jitter."""
-        self._latest_turn = math.inf
-        """The same with it: a turn that comes later is late."""
+        self._next_step = math.inf
+        """When the timer ends, without jitter."""
+        self._latest_step = math.inf
+        """When the timer ends, with jitter: a later step is late."""
 
     @property
     def count(self) -> int:
@@ -181,11 +181,11 @@ class Poller:
 
     @property
     def delay_seconds(self) -> float:
-        """Time that a poll waits for its turn."""
+        """Expected time between the due time and the start of a poll."""
         return len(self._waiting) / self._budget.polls_per_second
 
     def add(self, member: Member, interval: float) -> None:
-        """Begin to poll a member, first within the interval, a second at most."""
+        """Start to poll a member, for the first time within its interval or a second."""
         self._members.setdefault(member.endpoint.id, set()).add(member)
         self._count += 1
         self._brief += member.brief
@@ -198,7 +198,7 @@ class Poller:
         self._put(member, self._timetable.after(first, longest, now, self._count))
 
     def remove(self, member: Member) -> Collection[asyncio.Task[None]]:
-        """End the polls of a member; return the tasks that are about to end."""
+        """Stop polling a member; return its cancelled tasks."""
         members = self._members[member.endpoint.id]
         members.remove(member)
         if not members:
@@ -206,11 +206,11 @@ class Poller:
         self._count -= 1
         self._brief -= member.brief
         self._timetable.remove(member)
-        member.on_end = None  # it refers to the member: without it, no garbage is left to be collected
+        member.on_end = None  # avoids a reference cycle
         return tuple(member.end())
 
     def ask(self, identity: str, tell: Told) -> None:
-        """Poll an endpoint out of turn, at the port that requests go to, and tell the outcome, once."""
+        """Poll an endpoint urgently, at the port that requests are sent to, and call `tell` once with the verdict."""
         members = [member for member in self._members.get(identity, ()) if member.tells_reachability]
         if not members:
             tell(Verdict.SILENT)
@@ -218,7 +218,7 @@ class Poller:
         member = min(members, key=lambda one: one.wait)
         now = self._clock.now()
         member.priority.ask(now, tell)
-        self._hasten(member, now)
+        self._poll_urgently(member, now)
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -227,8 +227,8 @@ class Poller:
             while True:
                 self._alarm = loop.create_future()
                 picked = self._sequence != self._store.ledger.sequence
-                self._set_timer(self.turn())
-                if not picked and self._next_turn - self._clock.now() > _SOON_SECONDS:
+                self._set_timer(self.step())
+                if not picked and self._next_step - self._clock.now() > _SOON_SECONDS:
                     self._store.ledger.call_on_next(self._wake)
                 await self._alarm
         finally:
@@ -236,24 +236,24 @@ class Poller:
             self._store.ledger.call_on_next(None)
             self._set_timer(math.inf)
 
-    def turn(self) -> float:
-        """Begin polls that are due; return when the next turn is, infinite for never."""
+    def step(self) -> float:
+        """Start polls that are due; return the time of the next step, infinite for never."""
         started = self._cpu_seconds()
         now = self._clock.now()
-        self._hurry(now)
+        self._shorten_intervals(now)
         self._waiting.extend(self._timetable.take_due(now))
-        self._budget.ran(now, started, max(now - self._latest_turn, 0.0))
+        self._budget.ran(now, started, max(now - self._latest_step, 0.0))
         began = self._begin(self._budget.allowance(now), self._budget.at_once)
         self._unaccounted_seconds += self._cpu_seconds() - started + self.cost.take()
         if began:
             self._budget.spent(self._unaccounted_seconds, began)
             self._unaccounted_seconds = 0.0
         if self._waiting:
-            return now + max(_TURN_SECONDS, 1.0 / self._budget.polls_per_second)
+            return now + max(_STEP_SECONDS, 1.0 / self._budget.polls_per_second)
         return self._timetable.next_due
 
     def _begin(self, most: int, at_once: int) -> int:
-        """Begin so many polls at most, or fewer where they connect first; return their number."""
+        """Start at most so many polls, or fewer if they need connections; return their number."""
         began = load = 0
         while self._waiting and began < most and load < at_once:
             member = self._waiting.popleft()
@@ -272,13 +272,13 @@ class Poller:
             self._settle(member, error)
 
     def _connection_ended(self, member: Member) -> None:
-        """Tell that a server may have died, which has closed a connection."""
+        """Report a server that closed a connection and may have failed."""
         now = self._clock.now()
         if not member.gone and member.priority.connection_ended(now) and self.on_connection_end is not None:
             self.on_connection_end(member.endpoint)
 
-    def _hasten(self, member: Member, now: float) -> None:
-        """Poll a member as soon as may be, ahead of all that waits, unless a poll is under way or waits already."""
+    def _poll_urgently(self, member: Member, now: float) -> None:
+        """Poll a member as soon as possible, unless a poll is in progress or waiting."""
         if self._timetable.due_of(member) == math.inf:
             return
         earliest = member.priority.earliest
@@ -300,8 +300,8 @@ class Poller:
             due = self._timetable.after(member.due, wait, now, self._count)
             self._put(member, min(due, max(now, member.priority.earliest)) if member.priority.is_asked else due)
 
-    def _hurry(self, now: float) -> None:
-        """Poll endpoints at full pace again that were sent a request."""
+    def _shorten_intervals(self, now: float) -> None:
+        """Shorten the interval of endpoints that were sent a request."""
         if self._sequence == self._store.ledger.sequence:
             return
         for endpoint in self._store.picked_since(self._sequence):
@@ -319,20 +319,20 @@ class Poller:
     def _put(self, member: Member, due: float) -> None:
         member.due = due
         self._timetable.put(member, due)
-        if due < self._next_turn:
+        if due < self._next_step:
             self._set_timer(due)
 
     def _set_timer(self, due: float) -> None:
-        """Let the next turn be at that time, or a little later."""
+        """Set the timer of the next step, with jitter."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._next_turn = self._latest_turn = due
+        self._next_step = self._latest_step = due
         if due < math.inf:
             now = self._clock.now()
             seconds = max(due - now, 0.0)
             jitter = self._generator.random() * min(_JITTER * seconds, _MOST_JITTER_SECONDS)
-            self._latest_turn = now + seconds + jitter
+            self._latest_step = now + seconds + jitter
             self._timer = asyncio.get_running_loop().call_later(seconds + jitter, self._wake)
 
     def _wake(self) -> None:

@@ -9,42 +9,42 @@ from epp.pool.collectors.page_limits import Limit
 
 _HEAD_LIMIT_BYTES = 16 * 1024
 MOST_PIECES = 8 * 1024
-"""Headers, chunks and trailers: more take longer than a page is worth, and no server cuts one so small."""
+"""Most headers, chunks and trailers of a response: servers do not need so many."""
 _OVERHEAD_BYTES = 1024 * 1024
-"""What an answer may have beside head and body: sizes of chunks, say."""
+"""Most bytes of a response beside head and body, such as sizes of chunks."""
 UNCOUNTED_BYTES = 64 * 1024
-"""Of each page that is kept whole: honest lists of models have less."""
+"""Bytes of each page that do not count for the limit on all pages; lists of models are usually smaller."""
 _EXCERPT_BYTES = 4 * 1024
-"""Of a body that is no page."""
+"""Bytes that are kept of a body that is not a page."""
 _OK = 200
 IDENTITY = frozenset({"", "identity"})
-"""Content-Encodings of a page that is as it is."""
+"""Content-Encodings of a page that is not encoded."""
 
 
 class UnreadableAnswerError(Exception):
-    """The answer is not HTTP, is too large, or ended before its end."""
+    """The response is not HTTP, is too large, or is truncated."""
 
     def __init__(self, message: str, limit: Limit | None = None) -> None:
         super().__init__(message)
         self.limit = limit
-        """What it has too much of."""
+        """The limit that it exceeds."""
 
 
 class Gathering(Protocol):
-    """What takes the pieces of one page after the other."""
+    """Collects the pieces of pages, one page after the other."""
 
     def begin(self) -> None:
-        """Begin a page."""
+        """Start a new page."""
 
     def feed(self, piece: bytes, /) -> None:
-        """Take the next piece."""
+        """Add the next piece."""
 
     def end(self) -> bytes:
-        """Return what is to be read of the page."""
+        """Return the page, or the wanted parts of it."""
 
 
 class Arriving:
-    """Bytes of the pages that are kept whole and are not all there yet, of all connections together."""
+    """Bytes of incomplete pages that are buffered whole, of all connections together."""
 
     __slots__ = ("used",)
 
@@ -53,7 +53,7 @@ class Arriving:
 
 
 class WholePage:
-    """Keeps a page as it is, while all such pages have at most `limit` bytes, beyond the first ones of each."""
+    """Buffers a page whole; all such pages together are limited, beyond the first 64 KiB of each."""
 
     __slots__ = ("_arriving", "_counted", "_limit", "_pieces", "_size")
 
@@ -65,14 +65,14 @@ class WholePage:
         self._counted = 0
 
     def begin(self) -> None:
-        """Begin a page, without what there is of another."""
+        """Start a new page, and drop the last one."""
         self._pieces = []
         self._size = 0
         self._arriving.used -= self._counted
         self._counted = 0
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece; raises UnreadableAnswerError where all pages together are too large."""
+        """Add the next piece; raises UnreadableAnswerError if all pages together are too large."""
         arriving = self._arriving
         self._size += len(piece)
         more = max(self._size - UNCOUNTED_BYTES, 0) - self._counted
@@ -91,10 +91,10 @@ class WholePage:
 
 
 class AnswerReader:
-    """Reads the answers of one connection, one after the other, each of at most `limit` bytes.
+    """Parses the responses of one connection, one after the other, each of at most `limit` bytes.
 
-    Interim answers (1xx) are left out. `done` tells that an answer is complete; `next` makes way for another one.
-    The pages go to `gathering`; of other bodies, an excerpt is kept.
+    Interim responses (1xx) are skipped. `done` is set when a response is complete; `next` starts another one. Pages are
+    collected by `gathering`; of other bodies, an excerpt is kept.
     """
 
     __slots__ = (
@@ -109,7 +109,7 @@ class AnswerReader:
         self.next()
 
     def next(self) -> None:
-        """Make ready for the next answer."""
+        """Start the next response."""
         self._gathering.begin()
         self._excerpt = b""
         self._is_page = False
@@ -121,17 +121,17 @@ class AnswerReader:
         self._measured = False
         self._final = False
         self.begun = False
-        """Whether anything came."""
+        """Whether any bytes were received."""
         self.done = False
         self.excess = False
-        """Whether more came than one answer."""
+        """Whether more than one response was received."""
         self.keeps_connection = False
         self.status = 0
         self.encoding = ""
         """Content-Encoding, in lower case; empty for none."""
 
     def drop(self) -> None:
-        """Keep nothing of an answer that is not wanted any more."""
+        """Drop the response."""
         self._gathering.begin()
 
     @property
@@ -140,16 +140,16 @@ class AnswerReader:
         return self._reason.decode("latin-1")
 
     def body(self) -> bytes:
-        """Return what is to be read of the page, or the start of a body that is none; once for each answer."""
+        """Return the page, or an excerpt of another body; once for each response."""
         return self._gathering.end() if self._is_page else self._excerpt
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Read what came; raises UnreadableAnswerError."""
+        """Parse received bytes; raises UnreadableAnswerError."""
         self.begun = True
         try:
             self._parser.feed_data(data)
         except HttpParserError as error:
-            if self.done:  # what follows a whole answer
+            if self.done:  # after a complete response
                 self.excess = True
                 return
             # An error of a callback below is the context of the parser's own.
@@ -173,7 +173,7 @@ class AnswerReader:
         self.done = True
 
     def on_message_begin(self) -> None:
-        """Note an answer that nothing asked for."""
+        """Record an unrequested response."""
         if self.done:
             self.excess = True
 
@@ -183,7 +183,7 @@ class AnswerReader:
             self._reason += text
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep what matters of a header; raises UnreadableAnswerError for too many, trailers included."""
+        """Read the relevant headers; raises UnreadableAnswerError for too many, trailers included."""
         if self.done:
             return
         self._count_piece()
@@ -194,7 +194,7 @@ class AnswerReader:
             self.encoding = value.decode("latin-1").lower()
 
     def on_headers_complete(self) -> None:
-        """Note whether this is the final answer."""
+        """Record whether this is the final response."""
         if self.done:
             return
         self.status = self._parser.get_status_code()
@@ -216,7 +216,7 @@ class AnswerReader:
             self._excerpt += piece[:_EXCERPT_BYTES]
 
     def on_message_complete(self) -> None:
-        """Note the end of the answer."""
+        """Record the end of the response."""
         if self.done:
             return
         if self._final:

@@ -34,25 +34,25 @@ _OTHER_NAMES = frozenset({62, 64})  # of a host, of an IP address
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Target and subject of the failed query."""
+    """A request for a page, which errors describe."""
 
     endpoint: Endpoint
     url: str
     port: int
     source: str
     own_tls: bool
-    """Whether TLS, or the lack of it, is the endpoint's own, as opposed to a parameter of the source."""
+    """Whether the endpoint decides on TLS, as opposed to a parameter of the source."""
     as_gateway: bool = False
-    """Whether certificates are verified as the gateway beside this picker does it."""
+    """Whether certificates are verified like in the gateway beside this picker."""
 
     @property
     def place(self) -> str:
-        """The address that was asked, as people write it."""
+        """The address in messages."""
         address = f"[{self.endpoint.address}]" if ":" in self.endpoint.address else self.endpoint.address
         return f"{self.endpoint.host or address}:{self.port}"
 
     def speaks_tls(self) -> UnreachableError | PageError:
-        """Return the error of a TLS server that was asked in plaintext."""
+        """Return the error of a TLS server that got a request in plaintext."""
         problem = f"{self.place} speaks TLS, but is asked in plaintext"
         if self.own_tls:
             remedy = f"write https://{self.place}, or scheme: https in a file of endpoints"
@@ -60,7 +60,7 @@ class Attempt:
         return PageError(problem, remedy=f"write scheme: https in the parameters of {self.source}")
 
     def speaks_plaintext(self) -> UnreachableError | PageError:
-        """Return the error of a plaintext server that was asked over TLS."""
+        """Return the error of a plaintext server that got a request over TLS."""
         problem = f"{self.place} speaks plaintext HTTP, but is asked over TLS"
         if self.own_tls:
             remedy = f"write http://{self.place}, or scheme: http in a file of endpoints"
@@ -91,7 +91,7 @@ class Attempt:
         return UnreachableError(f"{self.url} did not answer within {seconds} s", refused=False, remedy=remedy)
 
     def lost(self, error: Exception) -> UnreachableError:
-        """Return the error of a server to which there is no connection."""
+        """Return the error of a server that cannot be connected to."""
         number = error.errno if isinstance(error, OSError) else None
         if number == errno.ECONNREFUSED:
             problem = f"nothing listens at {self.place}: connection refused"
@@ -113,11 +113,11 @@ class Attempt:
 
 
 class WantsTlsError(PageError):
-    """The answer says that it should have been asked over TLS."""
+    """The server requires TLS."""
 
 
 class Link(Protocol):
-    """What an asker has of its source."""
+    """The source of an asker."""
 
     deadlines: Deadlines
 
@@ -127,19 +127,19 @@ class Link(Protocol):
 
     @abstractmethod
     def remedy(self, limit: Limit) -> str:
-        """Return what to do about a page beyond a limit."""
+        """Return the remedy for a page that exceeds a limit."""
 
     @abstractmethod
     async def wait_for_descriptor(self) -> None:
         """Wait for a free file descriptor."""
 
     @abstractmethod
-    async def judged(self, error: Exception, attempt: Attempt) -> Exception:
-        """Return what a failure means, as UnreachableError or PageError."""
+    async def classified(self, error: Exception, attempt: Attempt) -> Exception:
+        """Classify a failure as UnreachableError or PageError."""
 
 
 class Asker:
-    """Asks for one page again and again; closed once the endpoint has left."""
+    """Requests one page repeatedly; to be closed when the endpoint has left."""
 
     __slots__ = (
         "_connection", "_done", "_gathering", "_link", "_task", "attempt", "on_end", "seconds", "target",
@@ -149,27 +149,27 @@ class Asker:
         self.target = target
         self.attempt = attempt
         self.seconds = 0.0
-        """CPU time for the last page, but for its last piece."""
+        """CPU time of the last page, without its last piece."""
         self._gathering = gathering
         self._link = link
         self._connection: Connection | None = None
         self._done: Callable[[bytes | Exception], None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.on_end: Callable[[], None] | None = None
-        """Called when the server closes a kept connection, instead of an answer or while none is due."""
+        """Called when the server closes a persistent connection without a response."""
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is due."""
+        """Whether a response is outstanding."""
         return self._done is not None
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection that can be asked."""
+        """Whether a connection is open."""
         return self._connection is not None and self._connection.open
 
     def ask(self, done: Callable[[bytes | Exception], None]) -> None:
-        """Ask, and call `done` once with the page, or UnreachableError, PageError or NotAskedError; never at once."""
+        """Request the page; call `done` later, once, with it or an UnreachableError, PageError or NotAskedError."""
         self._done = done
         connection = self._connection
         if connection is not None and connection.open:
@@ -179,7 +179,7 @@ class Asker:
             self._start(None)
 
     async def page(self) -> bytes:
-        """Ask, and return the page; raises as `ask` reports."""
+        """Request the page and return it; raises the errors that `ask` reports."""
         outcome: asyncio.Future[bytes | Exception] = asyncio.get_running_loop().create_future()
         self.ask(lambda result: None if outcome.done() else outcome.set_result(result))
         try:
@@ -192,13 +192,13 @@ class Asker:
         return result
 
     def expire(self) -> None:
-        """Give up an answer that did not come in time on a connection that was kept."""
+        """Handle a response on a persistent connection that did not arrive in time."""
         error = self._late()
         self._disconnect()
         self._start(error)
 
     def close(self) -> asyncio.Task[None] | None:
-        """Close the connection; an answer that is due is not reported. Return the task that is about to end, if any."""
+        """Close the connection; an outstanding response is not reported. Return the cancelled task, if any."""
         self._done = None
         self._link.deadlines.end(self)
         self._disconnect()
@@ -214,14 +214,14 @@ class Asker:
             connection.close()
 
     def _late(self) -> TimeoutError | PageError:
-        """Return the error of an answer that did not come in time, or not all of it."""
+        """Return the error of a response that did not arrive in time, or only in part."""
         if self._connection is None or not self._connection.begun:
             return TimeoutError()
         text = f"{self.attempt.url}: the page was not all there after {self._link.deadlines.seconds} s"
         return PageLimitError(text, Limit.PAGE_SECONDS, remedy=self._link.remedy(Limit.PAGE_SECONDS))
 
     def _answered(self, outcome: Outcome) -> None:
-        """Report the outcome on a connection that was kept; one that was just closed is no failure yet."""
+        """Report the outcome on a persistent connection; if that was closed, try a new one first."""
         self._link.deadlines.end(self)
         if isinstance(outcome, DisconnectedError):
             self._start(None)
@@ -244,30 +244,30 @@ class Asker:
             done(result)
 
     def _start(self, error: Exception | None) -> None:
-        """Go on in a task: judge the error, or without one ask on a new connection."""
+        """Continue in a task: classify the error, or without one request on a new connection."""
         self._task = asyncio.get_running_loop().create_task(self._resume(error), name=f"collect {self.attempt.url}")
 
     async def _resume(self, error: Exception | None) -> None:
         result: bytes | Exception
         try:
-            result = await self._judged(error) if error is not None else await self._ask_anew()
-        except Exception as unforeseen:  # noqa: BLE001  reported as well, so that the endpoint is asked again
+            result = await self._classify(error) if error is not None else await self._ask_anew()
+        except Exception as unforeseen:  # noqa: BLE001  reported too, so that polls continue
             result = unforeseen
         self._task = None
         self._report(result)
 
     async def _ask_anew(self) -> bytes | Exception:
-        """Ask on a new connection; if file descriptors are scarce, on a short-lived one."""
+        """Request on a new connection; if file descriptors are scarce, on a short-lived one."""
         try:
             return await self._asked(keep=True)
         except NotAskedError:
             await self._link.wait_for_descriptor()
-        except Exception as error:  # noqa: BLE001  of whatever kind, it is judged
-            return await self._judged(error)
+        except Exception as error:  # noqa: BLE001  classified
+            return await self._classify(error)
         try:
             return await self._asked(keep=False)
-        except Exception as error:  # noqa: BLE001  the same
-            return await self._judged(error)
+        except Exception as error:  # noqa: BLE001  classified
+            return await self._classify(error)
 
     async def _asked(self, *, keep: bool) -> bytes:
         self._disconnect()
@@ -299,14 +299,14 @@ class Asker:
             if not keep:
                 self._disconnect()
 
-    async def _judged(self, error: Exception) -> Exception:
+    async def _classify(self, error: Exception) -> Exception:
         if isinstance(error, NotAskedError) or (isinstance(error, PageError) and not isinstance(error, WantsTlsError)):
             return error
-        return await self._link.judged(error, self.attempt)
+        return await self._link.classified(error, self.attempt)
 
 
 def page_of(outcome: Outcome, url: str, remedy: Callable[[Limit], str]) -> bytes:
-    """Return the page; raises PageError for any other answer, and DisconnectedError for none."""
+    """Return the page; raises PageError for any other response, and DisconnectedError without one."""
     if isinstance(outcome, UnreadableAnswerError):
         if outcome.limit is not None:
             raise PageLimitError(f"{url}: {outcome}", outcome.limit, remedy=remedy(outcome.limit))

@@ -13,7 +13,7 @@ from epp.pool.collectors.sources.answers import AnswerReader, Arriving, Gatherin
 
 
 class ReadingCost:
-    """Adds up the time between `begin` and `end`; `take` returns the sum and starts again."""
+    """CPU time of reading pages: the sum of the times between `begin` and `end`, which `take` returns and resets."""
 
     __slots__ = ("_began", "_spent")
 
@@ -33,7 +33,7 @@ class ReadingCost:
 
     @property
     def lap(self) -> float:
-        """Seconds since the clock was started, which goes on."""
+        """Seconds since the clock was started, without stopping it."""
         return time.thread_time() - self._began if self._began else 0.0
 
     def take(self) -> float:
@@ -43,14 +43,14 @@ class ReadingCost:
 
 
 class Expiring(Protocol):
-    """Something that waits for an answer."""
+    """Something that waits for a response."""
 
     def expire(self) -> None:
-        """Give up: the answer did not come in time."""
+        """End the wait: the response did not arrive in time."""
 
 
 class Deadlines:
-    """One time limit for everything that waits: what began first ends first."""
+    """Time limits of outstanding responses, all equal, with one timer."""
 
     __slots__ = ("_due", "_timer", "seconds")
 
@@ -60,14 +60,14 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, waiting: Expiring) -> None:
-        """Start the time limit of one."""
+        """Start a time limit."""
         loop = asyncio.get_running_loop()
         self._due[waiting] = due = loop.time() + self.seconds
         if self._timer is None:
             self._timer = loop.call_at(due, self._expire)
 
     def end(self, waiting: Expiring) -> None:
-        """End it: the answer is there, or nothing waits for it any more."""
+        """Cancel a time limit."""
         self._due.pop(waiting, None)
 
     def _expire(self) -> None:
@@ -84,12 +84,11 @@ class Deadlines:
 
 
 _BUFFER_BYTES = 64 * 1024
-"""Most that is read at once: a page of 51 KB with its head. More of it has to wait for a later turn of the event loop,
-which would read 32 times that in one."""
+"""Most bytes read in one event-loop iteration: a page of 51 KB with its head. asyncio would read 32 times as many."""
 
 
 class ConnectError(Exception):
-    """There is no connection to the server."""
+    """The connection to the server failed."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
@@ -97,7 +96,7 @@ class ConnectError(Exception):
 
 
 class DisconnectedError(Exception):
-    """The server closed the connection without an answer."""
+    """The server closed the connection without a response."""
 
     def __init__(self, error: Exception | None) -> None:
         super().__init__("the connection was closed without an answer" if error is None else str(error))
@@ -106,7 +105,7 @@ class DisconnectedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     reason: str
@@ -119,7 +118,7 @@ Outcome: TypeAlias = Answer | DisconnectedError | UnreadableAnswerError
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a page is, and the bytes that ask for it."""
+    """The address of a page, and the bytes of its request."""
 
     address: str
     """An IP address."""
@@ -127,19 +126,19 @@ class Target:
     request: bytes
     tls: ssl.SSLContext | None = None
     server_name: str = ""
-    """What a certificate is checked against."""
+    """The name that the certificate is verified against."""
 
 
 class Shared:
-    """What the connections of one source have in common: the buffer they read into, and what reading cost.
+    """State that the connections of one source share: the read buffer, limits and the cost of reading.
 
-    One buffer is enough: an event loop with readiness events asks for it, fills it and hands it over in one call.
+    One buffer is enough, since the event loop requests, fills and delivers it in one call.
     """
 
     __slots__ = ("_arriving", "_arriving_limit", "buffer", "cost", "limit", "view")
 
     def __init__(self, *, limit: int, cost: ReadingCost, arriving: Arriving, arriving_limit: int) -> None:
-        """Prepare; `limit` is of the bytes of one page, `arriving_limit` of those of all that are on their way."""
+        """Limit the bytes of one page, and with `arriving_limit` those of all incomplete pages."""
         self._arriving = arriving
         self._arriving_limit = arriving_limit
         self.buffer = bytearray(_BUFFER_BYTES)
@@ -148,12 +147,12 @@ class Shared:
         self.cost = cost
 
     def whole_page(self) -> WholePage:
-        """Return what keeps the pages of one connection."""
+        """Return a buffer for the pages of one connection."""
         return WholePage(self._arriving, self._arriving_limit)
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Asks for pages, one at a time."""
+    """A persistent connection to a server, with one request at a time."""
 
     __slots__ = ("_done", "_reader", "_shared", "_transport", "begun", "on_idle_end", "seconds")
 
@@ -161,21 +160,21 @@ class Connection(asyncio.BufferedProtocol):
         self._shared = shared
         self._reader: AnswerReader | None = AnswerReader(shared.limit, gathering or shared.whole_page())
         self.begun = False
-        """Whether something of the last answer came."""
+        """Whether a part of the last response was received."""
         self.seconds = 0.0
-        """CPU time for the last answer, but for its last piece."""
+        """CPU time of the last response, without its last piece."""
         self._transport: asyncio.Transport | None = None
         self._done: Callable[[Outcome], None] | None = None
         self.on_idle_end: Callable[[], None] | None = None
-        """Called once if the server closes the connection while no answer is due: it may have died."""
+        """Called once if the server closes the connection while no response is outstanding: it may have failed."""
 
     @property
     def open(self) -> bool:
-        """Whether it can be asked: it is connected, and no answer is due."""
+        """Whether it is connected and no response is outstanding."""
         return self._transport is not None and self._done is None
 
     def ask(self, request: bytes, done: Callable[[Outcome], None]) -> None:
-        """Send a request, and call `done` once with its outcome, never before this returns."""
+        """Send a request, and call `done` once with its outcome after this has returned."""
         if self._transport is None or self._reader is None:
             raise RuntimeError("the connection is not open")
         self._done = done
@@ -184,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(request)
 
     def close(self) -> None:
-        """Close it at once; an answer that is due is not reported."""
+        """Close the connection; an outstanding response is not reported."""
         self._done = self.on_idle_end = None
         transport, self._transport = self._transport, None
         reader, self._reader = self._reader, None
@@ -194,19 +193,19 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let requests be written at once, not at the end of the turn: their cost is counted."""
+        """Write requests immediately, so that their cost is measured."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(0)
 
     def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002  as asyncio calls it
-        """Return the common buffer."""
+        """Return the shared buffer."""
         self._shared.cost.begin()
         return self._shared.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Read what came."""
+        """Parse received bytes."""
         reader, done = self._reader, self._done
-        if reader is None or done is None:  # nothing was asked for
+        if reader is None or done is None:  # an unrequested response
             self.close()
             return
         self.begun = True
@@ -224,9 +223,9 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.cost.end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report an answer that is due as complete, or as lost."""
+        """Report an outstanding response as complete or lost."""
         reader, done, on_idle_end = self._reader, self._done, self.on_idle_end
-        self._reader = None  # what came is still to be read
+        self._reader = None  # the received bytes are still needed
         self.close()
         if done is None and on_idle_end is not None:
             on_idle_end()
@@ -244,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
             done(_answer_of(reader))
 
     def _pause(self, *, whole: bool) -> None:
-        """Let others have their turn before more is read, where more is there."""
+        """Let the event loop run other tasks before more bytes are read."""
         self.seconds += self._shared.cost.lap
         if whole and self._transport is not None:
             self._transport.pause_reading()
@@ -267,7 +266,7 @@ async def connect(
 ) -> Connection:
     """Return a connection; raises ConnectError, or ssl.SSLError where TLS fails.
 
-    `make_socket` returns a socket of an address family; pages go to `gathering`, if there is one.
+    `make_socket` returns a socket of an address family; `gathering` collects pages, if given.
     """
     loop = asyncio.get_running_loop()
     try:

@@ -45,7 +45,7 @@ from epp.pool.collectors.sources.probes import (
 _MAX_FETCHED = 4096
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _UNQUOTED = "/?&=%:@!$'()*+,;~-._[]"
-_TURN_SECONDS = 0.005
+_BRIEF_INTERVAL_SECONDS = 0.005
 """Interval between brief connections, which cost more than pages on persistent ones."""
 _PROTOCOL_CHECK_SECONDS = 10.0
 """Shortest time between two checks whether a server speaks the other of TLS and plaintext."""
@@ -56,11 +56,11 @@ class HttpSourceParameters(TlsParameters, frozen=True):
     """URL of the page, polling interval and TLS."""
 
     scheme: Literal["http", "https"] = "http"
-    """Protocol; an endpoint that speaks HTTPS is asked over that in any case, unless `port` is another."""
+    """Protocol; endpoints that speak HTTPS are always polled over HTTPS, unless `port` is another port."""
     path: AbsolutePath = "/"
     """Path of the page, with its query if any."""
     port: PortOrZero = None
-    """Port to poll; left out, or 0, that of the endpoint."""
+    """Port to poll; by default, or with 0, that of the endpoint."""
     interval: str = ""
     """Time between two polls of an endpoint, such as `50ms`; by default that of the collector."""
     timeout: str = "1s"
@@ -82,34 +82,34 @@ HP = TypeVar("HP", bound=HttpSourceParameters, default=HttpSourceParameters)
 
 
 class HttpSource(DataSource[HP]):
-    """Pages without redirects, cookies and compression, of a limited size."""
+    """Source of pages over HTTP, without redirects, cookies and compression, and with a size limit."""
 
     accept: ClassVar[str]
     """Accepted media types."""
     most_bytes: ClassVar[int | None] = None
-    """Largest page that can be of use; None for the limit of all."""
+    """Largest useful page; None for the common limit."""
 
     def setup(self) -> None:
         """Prepare TLS; raises ValueError for an invalid certificate file."""
         self.deadlines = Deadlines(parse_duration(self.parameters.timeout))
         self.cost = ReadingCost()
-        """What reading pages takes."""
+        """CPU time of reading pages."""
         self.arriving = Arriving()
-        """Counts pages that are kept whole and not all there yet."""
+        """Counts the bytes of incomplete pages that are buffered whole."""
         self.limits = PageLimits()
         self.endpoint_tls: EndpointTls | None = None
-        """TLS with HTTPS endpoints, as the gateway has it; None for the parameters of this source."""
+        """TLS with HTTPS endpoints as in the gateway; None for the parameters of this source."""
         self._tls = tls_context(self.parameters, self.name) if self.parameters.scheme == "https" else None
         self._default_tls: ssl.SSLContext | None = self._tls
         self._shared: Shared | None = None
         self._fetched: dict[tuple[Identity, str, bool], Asker] = {}
-        """For endpoints that `fetch` was called with."""
-        self._turn = asyncio.Lock()
+        """Connections of `fetch`, by endpoint."""
+        self._descriptor_lock = asyncio.Lock()
         self._checked: dict[tuple[str, bool], tuple[float, bool]] = {}
-        """When a server was asked in the other protocol, and whether it answered, by URL and protocol."""
+        """Time and result of the last protocol check, by URL and protocol."""
 
     def remedy(self, limit: Limit) -> str:
-        """Return what to do about a page beyond a limit."""
+        """Return the remedy for a page that exceeds a limit."""
         if limit is Limit.PAGE_BYTES and self.most_bytes is not None and self.most_bytes < self.limits.page_bytes:
             return "check the path of the source: pages of its kind are not so large"
         return REMEDIES[limit]
@@ -125,7 +125,7 @@ class HttpSource(DataSource[HP]):
         return parse_duration(self.parameters.interval) if self.parameters.interval else None
 
     def asker(self, endpoint: Endpoint, gathering: Gathering | None = None) -> Asker:
-        """Return what asks this endpoint; the caller closes it. Pages go to `gathering`, if there is one."""
+        """Return an asker for an endpoint, which the caller closes; `gathering` collects its pages, if given."""
         own = self.port in {None, endpoint.port}
         tls = self._tls_with_endpoints() if own and endpoint.tls else self._tls
         port = self.port or endpoint.port
@@ -152,7 +152,7 @@ class HttpSource(DataSource[HP]):
     async def fetch(self, endpoint: Endpoint) -> bytes:
         """Return the page; raises UnreachableError, PageError or NotAskedError.
 
-        If file descriptors are scarce, endpoints without a persistent connection take turns.
+        If file descriptors are scarce, endpoints without a persistent connection are polled one after the other.
         """
         key = endpoint.identity, endpoint.host, endpoint.tls
         asker = self._fetched.get(key)
@@ -183,13 +183,13 @@ class HttpSource(DataSource[HP]):
             )
         return await connect(target, kept_socket if keep else brief_socket, self._shared, gathering)
 
-    async def judged(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
-        """Return what it means that asking failed."""
-        judged = self._judged_secure if attempt.url.startswith("https:") else self._judged_plain
-        return await judged(error, attempt)
+    async def classified(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
+        """Classify a failure."""
+        classify = self._classify_secure if attempt.url.startswith("https:") else self._classify_plain
+        return await classify(error, attempt)
 
-    async def _judged_plain(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
-        """Return what it means that a request in plaintext failed."""
+    async def _classify_plain(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
+        """Classify the failure of a request in plaintext."""
         if isinstance(error, TimeoutError):
             return attempt.timed_out(self.deadlines.seconds)
         if isinstance(error, ConnectError):
@@ -198,8 +198,8 @@ class HttpSource(DataSource[HP]):
             return attempt.speaks_tls()
         return _failed_after_connection(error, attempt)
 
-    async def _judged_secure(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
-        """Return what it means that a request over TLS failed."""
+    async def _classify_secure(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
+        """Classify the failure of a request over TLS."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return attempt.not_trusted(error)
         refused = isinstance(error, ConnectError) and error.error.errno == errno.ECONNREFUSED
@@ -221,7 +221,7 @@ class HttpSource(DataSource[HP]):
         return self._default_tls
 
     async def _speaks(self, check: Callable[[str, int, float], Awaitable[bool]], attempt: Attempt) -> bool:
-        """Return whether the server speaks that protocol; it is not asked again at each failure."""
+        """Return whether the server speaks a protocol; the result is remembered for ten seconds."""
         key, now = (attempt.url, check is speaks_tls), asyncio.get_running_loop().time()
         checked_at, found = self._checked.get(key, (-math.inf, False))
         if now - checked_at > _PROTOCOL_CHECK_SECONDS:
@@ -233,9 +233,9 @@ class HttpSource(DataSource[HP]):
 
     async def wait_for_descriptor(self) -> None:
         """Wait for a file descriptor in order of the calls, at most for the timeout of a page."""
-        async with self._turn:
-            for _ in range(math.ceil(self.deadlines.seconds / _TURN_SECONDS)):
-                await asyncio.sleep(_TURN_SECONDS)
+        async with self._descriptor_lock:
+            for _ in range(math.ceil(self.deadlines.seconds / _BRIEF_INTERVAL_SECONDS)):
+                await asyncio.sleep(_BRIEF_INTERVAL_SECONDS)
                 with contextlib.suppress(OSError), brief_socket(socket.AF_INET):
                     return
 

@@ -21,12 +21,12 @@ from epp.runtime.descriptors import NO_DESCRIPTOR, polling_bound
 
 
 def kept_socket(family: int) -> socket.socket:
-    """Return a socket for a connection that is kept; raises OSError if no descriptor is left for such."""
+    """Return a socket for a persistent connection; raises OSError if no file descriptor is left for it."""
     return _socket_below(polling_bound(kept=True), family)
 
 
 def brief_socket(family: int) -> socket.socket:
-    """Return a socket for a connection that is closed soon; raises OSError if no descriptor is left for such."""
+    """Return a socket for a short-lived connection; raises OSError if no file descriptor is left for it."""
     return _socket_below(polling_bound(kept=False), family)
 
 
@@ -43,9 +43,9 @@ _ALERT = "ALERT"
 
 
 async def handshake(address: str, port: int, context: ssl.SSLContext | None, host: str, seconds: float) -> None:
-    """Connect, over TLS where there is a context, and close; raises OSError, which TimeoutError is.
+    """Connect, over TLS if there is a context, and close; raises OSError, including TimeoutError.
 
-    The certificate is checked against `host`, or without one against the address.
+    The certificate is verified against `host`, or else the address.
     """
     async with asyncio.timeout(seconds), _connection(address, port) as connected:
         if context is not None:
@@ -57,10 +57,10 @@ async def handshake(address: str, port: int, context: ssl.SSLContext | None, hos
 
 
 async def speaks_tls(address: str, port: int, seconds: float) -> bool:
-    """Return whether TLS is spoken there, whatever the certificate."""
+    """Return whether the server speaks TLS, with any certificate."""
     try:
         await handshake(address, port, _UNVERIFIED, "", seconds)
-    except ssl.SSLError as error:  # a server that refuses this client does so in TLS
+    except ssl.SSLError as error:  # an alert is an answer in TLS
         return _ALERT in (error.reason or "")
     except OSError:
         return False
@@ -68,7 +68,7 @@ async def speaks_tls(address: str, port: int, seconds: float) -> bool:
 
 
 async def speaks_http(address: str, port: int, seconds: float) -> bool:
-    """Return whether HTTP is spoken there in plaintext."""
+    """Return whether the server speaks HTTP in plaintext."""
     try:
         async with asyncio.timeout(seconds), _connection(address, port) as connected:
             loop = asyncio.get_running_loop()
@@ -122,7 +122,7 @@ class TlsParameters(Parameters, frozen=True):
 
 
 class EndpointTls:
-    """TLS with HTTPS endpoints as the gateway beside this picker has it; raises ConfigurationError for a bad file."""
+    """TLS with HTTPS endpoints as in the gateway beside this picker; raises ConfigurationError for an invalid file."""
 
     def __init__(self, trust: EndpointTrust) -> None:
         self._trust = trust
@@ -131,7 +131,7 @@ class EndpointTls:
 
     @cached_property
     def context(self) -> ssl.SSLContext:
-        """The context, made on first use: to read the system's authorities takes a while."""
+        """The context, created on first use, since reading the system's authorities takes time."""
         file = self._trust.ca_file
         try:
             context = ssl.create_default_context(cafile=file)
@@ -174,7 +174,7 @@ _NO_VERIFICATION = EndpointTrust(verify=False)
 
 
 class ConnectionProbe(DataSource[Parameters]):
-    """Connects to the port of an endpoint, over TLS if it speaks HTTPS, and closes the connection; no page."""
+    """Probes endpoints that no other source polls: connects, over TLS if the endpoint speaks HTTPS, and closes."""
 
     plugin_type = "connection-probe"
 
