@@ -41,6 +41,7 @@ MOST_NAME = 128
 """Longest name, in characters: clients may choose names."""
 _MOST_TEXT = 300
 _NO_TIMINGS = Timings()
+_MOST_WHY = 300
 
 
 def record_of(
@@ -228,9 +229,6 @@ def _with_queue(request: Request, timings: Timings) -> Timings:
     if stay is None or not stay.waited:
         return timings
     return replace(timings, queue=round(stay.seconds, 6), queue_outcome=stay.outcome.value)
-
-
-_MOST_WHY = 300
 
 
 def simulated_record(

@@ -212,7 +212,7 @@ class Recorder(DirectorObserver):
                 _log.exception("decision not recorded", error=f"{type(error).__name__}: {error}")
             return
         if is_new:
-            self.recorded[recording.for_] += 1
+            self.recorded[recording.recorded_for] += 1
             self.ring.add(Kept(recording.id, printable(recording.request_id, MOST_NAME), recording.at, data))
         else:
             self.ring.update(recording.id, data)
@@ -294,13 +294,13 @@ def _families() -> tuple[CounterMetricFamily, CounterMetricFamily, GaugeMetricFa
     return (
         CounterMetricFamily(
             "llm_d_epp_decision_records",
-            "Decisions that were recorded, by what for: sampled, asked or failed.",
+            "Recorded decisions by reason: sampled, asked or failed.",
             labels=("recorded_for",),
         ),
         CounterMetricFamily(
             "llm_d_epp_decision_records_lost",
-            "Decisions that were to be recorded and are not: busy, for want of time; rate, too many failures in a "
-            "second; error, a fault of a plugin or of the picker; file, not written to --decision-file.",
+            "Lost decision records by reason: busy, too little time; rate, too many failures in a second; error, an "
+            "error of a plugin or of the picker; file, not written to --decision-file.",
             labels=("reason",),
         ),
         GaugeMetricFamily("llm_d_epp_decision_buffer_bytes", "Size of the decisions that are kept in memory."),

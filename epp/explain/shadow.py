@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One shadow profile: its runs within limits of time and memory, and the comparison of its picks."""
 
-import os
 import resource
 from asyncio import CancelledError
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from time import perf_counter, thread_time
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -27,33 +26,31 @@ from epp.framework.result import ProfileResult, SchedulingResult
 from epp.framework.snapshot import ACCELERATOR
 from epp.routing.scheduling import Cycle, Profile
 
-MOST_AT_ONCE = 64 * 2**20
+MOST_GROWTH_OF_RUN = 64 * 2**20
 """Bytes by which one run may grow the process."""
-MOST_IN_ALL = 256 * 2**20
+MOST_GROWTH = 256 * 2**20
 """Bytes by which all runs together may grow the process."""
+_MOST_OVERRUNS = 5.0
+_FORGIVEN = 0.05
+"""Overruns that one run within its time compensates."""
+_WAITING = 4.0
+"""Wall time that a run may take, as a multiple of its CPU time: the CPU may be busy with other processes."""
+_MOST_TEXT = 200
+_DIGITS = 6
+_SAME = 1e-9
+"""Totals that differ by less are equal."""
+T = TypeVar("T")
+A = TypeVarTuple("A")
+_log = structlog.get_logger()
 
 
-class ResidentMemory:
-    """The resident size of this process; 0 if it cannot be read."""
-
-    def __init__(self) -> None:
-        """Open the statistics of the process in /proc."""
-        self._file = -1
-        with suppress(OSError):
-            self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        self._page = resource.getpagesize()
-
-    def size_bytes(self) -> int:
-        """Return the current size."""
-        if self._file < 0:
-            return 0
-        return int(os.pread(self._file, 64, 0).split()[1]) * self._page
-
-    def close(self) -> None:
-        """Release the file."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+def resident_bytes() -> int:
+    """Return the resident size of this process; 0 if it cannot be read."""
+    try:
+        pages = Path("/proc/self/statm").read_bytes().split()[1]
+    except OSError:
+        return 0
+    return int(pages) * resource.getpagesize()
 
 
 class Growth:
@@ -69,27 +66,11 @@ class Growth:
         if not self._least or before <= self._least:
             self._least, self._sum = before, 0
         self._sum = max(self._sum + grown, 0)
-        if grown > MOST_AT_ONCE:
+        if grown > MOST_GROWTH_OF_RUN:
             return f"took {grown >> 20} MiB of memory for one request"
-        if min(self._sum, after - self._least) > MOST_IN_ALL:
+        if min(self._sum, after - self._least) > MOST_GROWTH:
             return f"took {self._sum >> 20} MiB of memory, and does not give it back"
         return ""
-
-
-_MOST_OVERRUNS = 5.0
-_FORGIVEN = 0.05
-"""Overruns that one run within its time compensates."""
-_WAITING = 4.0
-"""Wall time that a run may take, as a multiple of its CPU time: the CPU may be busy with other processes."""
-_MOST_TEXT = 200
-_DIGITS = 6
-_SAME = 1e-9
-"""Totals that differ by less are equal."""
-
-T = TypeVar("T")
-A = TypeVarTuple("A")
-
-_log = structlog.get_logger()
 
 
 class Outcome(StrEnum):
@@ -148,7 +129,6 @@ class Shadow(SchedulingObserver):
         self,
         profile: Profile,
         seconds: float,
-        memory: ResidentMemory,
         failed: Callable[[str, str], None] | None = None,
     ) -> None:
         """`seconds` limits the CPU time of a run; `failed` is called with profile and plugin of each failed call."""
@@ -159,7 +139,6 @@ class Shadow(SchedulingObserver):
         self._logged: set[str] = set()
         """Plugins whose failures have been logged."""
         self._seconds = seconds
-        self._memory = memory
         self._overruns = 0.0
         self._growth = Growth()
         self._guard = _BoundedGuard(self, seconds)
@@ -175,7 +154,7 @@ class Shadow(SchedulingObserver):
 
     def run(self, tried: Tried) -> Compared:
         """Return the pick of the profile for a request; never raises."""
-        started, before = perf_counter(), self._memory.size_bytes()
+        started, before = perf_counter(), resident_bytes()
         found: ProfileResult | None = None
         outcome, problem = Outcome.FAILED, ""
         self._guard.begin()
@@ -194,7 +173,7 @@ class Shadow(SchedulingObserver):
         if self._guard.is_over():
             outcome, found = Outcome.TIMEOUT, None
             problem = f"took more than {self._seconds * 1e3:g} ms, in plugin {self._guard.plugin!r}"
-        self._judge(outcome, self._growth.breach(before, self._memory.size_bytes()))
+        self._judge(outcome, self._growth.breach(before, resident_bytes()))
         run = ShadowRun(profile=self.name, seconds=round(seconds, _DIGITS), problem=printable(problem, _MOST_TEXT))
         return Compared(run, outcome) if found is None else _compared(run, found, tried)
 

@@ -10,7 +10,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from epp.explain.record import ShadowRun
 from epp.explain.recorder import Recorder
-from epp.explain.shadow import Compared, Outcome, ResidentMemory, Shadow, Tried, seed_of
+from epp.explain.shadow import Compared, Outcome, Shadow, Tried, seed_of
 from epp.framework.request import Request
 from epp.framework.result import SchedulingResult
 from epp.framework.shadows import ShadowLimits
@@ -24,6 +24,13 @@ _MOST_ACCELERATORS = 64
 _OTHER = "other"
 _GAPS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.2)
+SHARE = 0.05
+"""Share of the event loop's time for shadow profiles."""
+_HEAD_START_SECONDS = 0.001
+"""Delay after the routing of a request, so that its response is sent first."""
+_MOST_BYTES = 32 * 2**20
+"""Limit on the bodies of waiting requests together."""
+_SEEDS = 2**64
 
 
 class ShadowSeries:
@@ -70,24 +77,24 @@ class ShadowSeries:
         self._priced = Counters("llm_d_epp_shadow_priced_picks", "Picks in each of these sums.", of_profile, registry)
         self._failures = Counters(
             "llm_d_epp_shadow_plugin_failures",
-            "Calls of plugins of shadow profiles that raised.",
+            "Failed calls of plugins of shadow profiles.",
             ("profile", "plugin"),
             registry,
         )
         self.skipped = Counters(
             "llm_d_epp_shadow_skipped",
-            "Sampled requests without shadows: queue, too many waited; bytes, their bodies were too large together; "
-            "reload, the configuration changed; disabled, all were.",
+            "Sampled requests that were skipped: queue, too many waited; bytes, their bodies were too large together; "
+            "reload, the configuration changed; disabled, all shadow profiles were disabled.",
             ("reason",),
             registry,
         )
         self._disabled = Gauges(
             "llm_d_epp_shadow_disabled",
-            "1 for a shadow profile that took too much time or memory.",
+            "1 for a shadow profile that is disabled, since it took too much time or memory.",
             of_profile,
             registry,
         )
-        self.waiting = Gauges("llm_d_epp_shadow_queue_size", "Requests that wait for their shadows.", (), registry)
+        self.waiting = Gauges("llm_d_epp_shadow_queue_size", "Requests that wait for shadow profiles.", (), registry)
         self._accelerators: set[str] = set()
 
     def keep(self, profiles: Collection[str]) -> None:
@@ -135,15 +142,6 @@ class ShadowSeries:
         return accelerator or "unknown"
 
 
-SHARE = 0.05
-"""Share of the event loop's time for shadow profiles."""
-_HEAD_START_SECONDS = 0.001
-"""Delay after the routing of a request, so that its response is sent first."""
-_MOST_BYTES = 32 * 2**20
-"""Limit on the bodies of waiting requests together."""
-_SEEDS = 2**64
-
-
 class Shadows(DirectorObserver):
     """All shadow profiles of a picker.
 
@@ -154,7 +152,6 @@ class Shadows(DirectorObserver):
     def __init__(self, registry: CollectorRegistry, recorder: Recorder | None = None) -> None:
         self._series = ShadowSeries(registry)
         self._recorder = recorder
-        self._memory = ResidentMemory()
         self._shadows: tuple[Shadow, ...] = ()
         self._threshold = 0
         self._most = 0
@@ -175,9 +172,7 @@ class Shadows(DirectorObserver):
         self._shadows, self._threshold = (), 0
         if limits is not None and profiles:
             failed = self._series.failed
-            self._shadows = tuple(
-                Shadow(profile, limits.seconds, self._memory, failed) for profile in profiles.values()
-            )
+            self._shadows = tuple(Shadow(profile, limits.seconds, failed) for profile in profiles.values())
             self._threshold, self._most = int(limits.sample_rate * _SEEDS), limits.max_queue
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:  # noqa: ARG002

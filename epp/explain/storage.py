@@ -21,6 +21,13 @@ DEFAULT_BUFFER = 1000
 DEFAULT_BUFFER_BYTES = 16 * 1024 * 1024
 DEFAULT_FILE_BYTES = 64 * 1024 * 1024
 DEFAULT_FILE_COUNT = 5
+_MOST_QUEUED_BYTES = 8 * 1024 * 1024
+"""Limit on lines that wait to be written; further lines are lost."""
+_GATHER_SECONDS = 0.1
+"""Time in which lines are gathered, to be written together."""
+_END_SECONDS = 2.0
+_MODE = 0o640
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,16 +144,6 @@ class Ring:
         while self._bytes > self._most_bytes or len(self._kept) > self._most:
             oldest = next(islice(self._kept, 1))
             self._bytes -= len(self._kept.pop(oldest).data)
-
-
-_MOST_QUEUED_BYTES = 8 * 1024 * 1024
-"""Limit on lines that wait to be written; further lines are lost."""
-_GATHER_SECONDS = 0.1
-"""Time in which lines are gathered, to be written together."""
-_END_SECONDS = 2.0
-_MODE = 0o640
-
-_log = structlog.get_logger()
 
 
 class DecisionFile:

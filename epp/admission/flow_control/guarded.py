@@ -30,6 +30,12 @@ from epp.framework.flow_results import as_bool, as_ceilings, as_fullness, as_num
 from epp.framework.guard import Failure, Guard
 from epp.framework.request import Request
 
+_MOST_CEILING = 1.0
+_ARRIVAL = 0.0
+"""The key of all requests when they are in order of arrival."""
+_ORDERED = 64
+"""Flows that are put into order of arrival at each dispatch: there may be 100,000."""
+
 
 def guarded_eviction(settings: EvictionSettings, guard: Guard) -> EvictionSettings:
     """Return the settings with guarded policies, which never raise."""
@@ -51,7 +57,8 @@ class GuardedEvictionFilter(EvictionFilter[Parameters]):
 
     def evictable(self, request: Request) -> bool:
         """Return the result of the filter; false if it fails."""
-        found = self._guard.call(EvictionFilter.role, self._policy, _evictable, self._policy, request)
+        policy = self._policy
+        found = self._guard.call(EvictionFilter.role, policy, lambda: as_bool(policy.evictable(request)))
         return not isinstance(found, Failure) and found
 
 
@@ -65,23 +72,9 @@ class GuardedEvictionOrder(EvictionOrder[Parameters]):
 
     def key(self, under_way: UnderWay) -> tuple[float, ...]:
         """Return the key of the order, or the default key if it fails."""
-        found = self._guard.call(EvictionOrder.role, self._policy, _eviction_key, self._policy, under_way)
+        policy = self._policy
+        found = self._guard.call(EvictionOrder.role, policy, lambda: as_numbers(policy.key(under_way)))
         return (under_way.request.priority, -under_way.dispatched_at) if isinstance(found, Failure) else found
-
-
-def _evictable(policy: EvictionFilter[Any], request: Request) -> bool:
-    return as_bool(policy.evictable(request))
-
-
-def _eviction_key(policy: EvictionOrder[Any], under_way: UnderWay) -> tuple[float, ...]:
-    return as_numbers(policy.key(under_way))
-
-
-_MOST_CEILING = 1.0
-_ARRIVAL = 0.0
-"""The key of all requests when they are in order of arrival."""
-_ORDERED = 64
-"""Flows that are put into order of arrival at each dispatch: there may be 100,000."""
 
 
 def guarded(settings: FlowControlSettings, guard: Guard) -> FlowControlSettings:
@@ -119,12 +112,16 @@ class GuardedDetector(SaturationDetector[Parameters]):
 
     def fullness(self, candidates: Candidates) -> Floats:
         """Return the result of the detector; 0 if it fails."""
-        found = self._guard.call(SaturationDetector.role, self._detector, _fullness, self._detector, candidates)
-        return np.zeros(len(candidates)) if isinstance(found, Failure) else found
+        detector, count = self._detector, len(candidates)
+        found = self._guard.call(
+            SaturationDetector.role, detector, lambda: as_fullness(detector.fullness(candidates), count)
+        )
+        return np.zeros(count) if isinstance(found, Failure) else found
 
     def saturation(self, candidates: Candidates) -> float:
         """Return the result of the detector; 0 if it fails."""
-        found = self._guard.call(SaturationDetector.role, self._detector, _saturation, self._detector, candidates)
+        detector = self._detector
+        found = self._guard.call(SaturationDetector.role, detector, lambda: as_number(detector.saturation(candidates)))
         return 0.0 if isinstance(found, Failure) else found
 
 
@@ -139,8 +136,11 @@ class GuardedUsageLimits(UsageLimitPolicy[Parameters]):
 
     def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
         """Return the ceilings of the policy; 1 if it fails."""
-        found = self._guard.call(UsageLimitPolicy.role, self._policy, _ceilings, self._policy, priorities, saturation)
-        return [_MOST_CEILING] * len(priorities) if isinstance(found, Failure) else found
+        policy, count = self._policy, len(priorities)
+        found = self._guard.call(
+            UsageLimitPolicy.role, policy, lambda: as_ceilings(policy.ceilings(priorities, saturation), count)
+        )
+        return [_MOST_CEILING] * count if isinstance(found, Failure) else found
 
 
 class GuardedOrdering(OrderingPolicy[Parameters]):
@@ -161,7 +161,8 @@ class GuardedOrdering(OrderingPolicy[Parameters]):
 
     def key(self, queued: Queued) -> float:
         """Return the key of the policy, or the time of arrival if it fails."""
-        found = self._guard.call(OrderingPolicy.role, self._policy, _key, self._policy, queued)
+        policy = self._policy
+        found = self._guard.call(OrderingPolicy.role, policy, lambda: as_number(policy.key(queued)))
         return queued.enqueued_at if isinstance(found, Failure) else found
 
 
@@ -252,22 +253,6 @@ class _GuardedOrder(FlowOrder):
             if flow in self._heads:
                 self._order.head(flow, _ARRIVAL, self._heads[flow][1])
                 ordered += 1
-
-
-def _fullness(detector: SaturationDetector[Any], candidates: Candidates) -> Floats:
-    return as_fullness(detector.fullness(candidates), len(candidates))
-
-
-def _saturation(detector: SaturationDetector[Any], candidates: Candidates) -> float:
-    return as_number(detector.saturation(candidates))
-
-
-def _ceilings(policy: UsageLimitPolicy[Any], priorities: Sequence[int], saturation: float) -> Sequence[float]:
-    return as_ceilings(policy.ceilings(priorities, saturation), len(priorities))
-
-
-def _key(policy: OrderingPolicy[Any], queued: Queued) -> float:
-    return as_number(policy.key(queued))
 
 
 def _order(policy: FairnessPolicy[Any]) -> FlowOrder:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Account of one tenant: usage by its requests in flight, over time, and amounts reserved for nominated requests."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -16,6 +17,15 @@ from epp.framework.response import Usage
 
 MOST = 64
 """Nominated requests of one tenant; the oldest is dropped for a new one."""
+_RELEASES = 16
+"""Latest releases, from which their rate is measured."""
+_LEARNT_SECONDS = 600.0
+"""Time for which the means of an idle tenant are kept."""
+_LEARNT_WEIGHT = 1e-6
+"""Weight of means beside usage, when accounts are dropped."""
+_MOST_TOKENS = 2**32
+"""Limit on the tokens of one request that a model server may report."""
+_LONGEST_NAME = 256
 
 
 class _Nomination(NamedTuple):
@@ -73,17 +83,6 @@ class Nominations:
         return max((nomination.until for nomination in self._of.values()), default=now)
 
 
-_RELEASES = 16
-"""Latest releases, from which their rate is measured."""
-_LEARNT_SECONDS = 600.0
-"""Time for which the means of an idle tenant are kept."""
-_LEARNT_WEIGHT = 1e-6
-"""Weight of means beside usage, when accounts are dropped."""
-_MOST_TOKENS = 2**32
-"""Limit on the tokens of one request that a model server may report."""
-_LONGEST_NAME = 256
-
-
 def brief(tenant: str) -> str:
     """Return the name of an account: that of the tenant, shortened since clients may choose long ones."""
     if len(tenant) <= _LONGEST_NAME:
@@ -91,46 +90,32 @@ def brief(tenant: str) -> str:
     return f"{tenant[:64]}...{blake2b(tenant.encode(errors='replace'), digest_size=16).hexdigest()}"
 
 
+@dataclass(slots=True, eq=False)
 class Account:
     """Sums over the requests of a tenant."""
 
-    __slots__ = (
-        "_by_priority",
-        "_releases",
-        "accelerator_bytes",
-        "alerts",
-        "device_seconds",
-        "dollars",
-        "means",
-        "minute",
-        "nominations",
-        "quota",
-        "requests",
-        "tenant",
-        "tflops",
-        "tokens",
-        "uncounted",
-    )
+    tenant: str
+    quota: Quota
+    """The quota at the last request."""
+    requests: int = 0
+    tokens: float = 0.0
+    accelerator_bytes: float = 0.0
+    tflops: float = 0.0
+    minute: MinuteUse = field(default_factory=MinuteUse)
+    device_seconds: DayUse = field(default_factory=DayUse)
+    dollars: DayUse = field(default_factory=DayUse)
+    means: Means = field(default_factory=Means)
+    nominations: Nominations = field(default_factory=Nominations)
+    alerts: dict[LimitKey, float] = field(default_factory=dict)
+    """Limits with an alert, and the last time that usage was above the threshold."""
+    uncounted: Counter[LimitKey] = field(default_factory=Counter)
+    """Requests that were not charged to a limit, since the hardware or price of their endpoint is unknown."""
+    _by_priority: dict[int, dict[Reservation, None]] = field(default_factory=dict)
+    _releases: deque[float] = field(default_factory=lambda: deque(maxlen=_RELEASES))
 
-    def __init__(self, tenant: str, quota: Quota) -> None:
-        self.tenant = brief(tenant)
-        self.quota = quota
-        """The quota at the last request."""
-        self.requests = 0
-        self.tokens = 0.0
-        self.accelerator_bytes = 0.0
-        self.tflops = 0.0
-        self.minute = MinuteUse()
-        self.device_seconds = DayUse()
-        self.dollars = DayUse()
-        self.means = Means()
-        self.nominations = Nominations()
-        self.alerts: dict[LimitKey, float] = {}
-        """Limits with an alert, and the last time that usage was above the threshold."""
-        self.uncounted: dict[LimitKey, int] = {}
-        """Requests that were not charged to a limit, since the hardware or price of their endpoint is unknown."""
-        self._by_priority: dict[int, dict[Reservation, None]] = {}
-        self._releases: deque[float] = deque(maxlen=_RELEASES)
+    def __post_init__(self) -> None:
+        """Shorten the name."""
+        self.tenant = brief(self.tenant)
 
     def twin(self, quota: Quota) -> "Account":
         """Return a copy under a quota; calls of its methods do not change this account."""
@@ -169,7 +154,10 @@ class Account:
         amounts, limits = need.under_way, self.quota.total
         reservation.is_limited = True
         reservation.amounts = amounts
-        self._add(amounts)
+        self.requests += amounts.requests
+        self.tokens += amounts.tokens
+        self.accelerator_bytes += amounts.accelerator_bytes
+        self.tflops += amounts.tflops
         if limits.tokens_per_minute > 0:
             reservation.minute_tokens = need.minute_tokens
             self.minute.add(need.minute_tokens, limits.tokens_per_minute, now)
@@ -235,10 +223,6 @@ class Account:
         releases = self._releases
         return (len(releases) - 1) / max(now - releases[0], 1e-3) if len(releases) > 1 else 0.0
 
-    def note_uncounted(self, key: LimitKey) -> None:
-        """Count a request that was not charged to a limit."""
-        self.uncounted[key] = self.uncounted.get(key, 0) + 1
-
     @property
     def counts_over_time(self) -> bool:
         """Whether a limit counts usage over time, which may grow when a request ends."""
@@ -279,12 +263,6 @@ class Account:
         if share <= 0 and self._releases and now - self._releases[-1] < _LEARNT_SECONDS:
             return _LEARNT_WEIGHT if limits.tokens > 0 or self.counts_over_time else 0.0
         return share
-
-    def _add(self, amounts: Amounts) -> None:
-        self.requests += amounts.requests
-        self.tokens += amounts.tokens
-        self.accelerator_bytes += amounts.accelerator_bytes
-        self.tflops += amounts.tflops
 
     def _correct(self, reservation: Reservation, usage: Usage | None, now: float, *, unserved: bool) -> None:
         limit, correction = self.quota.total.tokens_per_minute, 0.0

@@ -14,6 +14,11 @@ MOST_IDLE = 10_000
 """Idle accounts, which are kept for their usage in a minute or a day."""
 _WEIGHTS = (1e-3, 0.01, 0.1, 0.5)
 """Boundaries between classes of accounts of similar weight."""
+MARGIN_PERCENT = 10.0
+"""Points below the threshold at which an alert may end."""
+CALM_SECONDS = 60.0
+"""Time below the threshold after which an alert may end: usage of a small limit changes with each request."""
+_PERCENT = 100.0
 
 
 class Accounts:
@@ -86,13 +91,6 @@ class Accounts:
     def _drop(self, account: Account) -> None:
         self._remove_idle(account.tenant)
         self._forget(account)
-
-
-MARGIN_PERCENT = 10.0
-"""Points below the threshold at which an alert may end."""
-CALM_SECONDS = 60.0
-"""Time below the threshold after which an alert may end: usage of a small limit changes with each request."""
-_PERCENT = 100.0
 
 
 class Alerts:

@@ -15,6 +15,11 @@ from epp.framework.guard import Failure, Guard
 from epp.framework.printable import quoted
 from epp.framework.quotas import Quota, QuotaSource
 
+MOST_SET = 10_000
+"""Tenants whose quota is set at run time."""
+_MOST_CHECKED = 4_096
+"""Quotas whose validity is remembered."""
+
 
 class LimitKey(StrEnum):
     """Name of a limit in breaches and reports."""
@@ -32,12 +37,6 @@ class LimitKey(StrEnum):
     TOTAL_TFLOPS = "total.max.tflops.request"
     TOTAL_DEVICE_SECONDS = "total.max.deviceSecondsPerDay"
     TOTAL_DOLLARS = "total.max.dollarsPerDay"
-
-
-MOST_SET = 10_000
-"""Tenants whose quota is set at run time."""
-_MOST_CHECKED = 4_096
-"""Quotas whose validity is remembered."""
 
 
 class Allowance(NamedTuple):

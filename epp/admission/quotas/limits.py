@@ -9,8 +9,9 @@ import numpy as np
 
 from epp.admission.quotas.account import Account
 from epp.admission.quotas.allowances import Allowance, LimitKey
-from epp.admission.quotas.reservation import Amounts, Need, device_counts, memory_shares, prices, tflops_shares
+from epp.admission.quotas.reservation import Amounts, Need, devices, dollars_per_second, memory_share, tflops_share
 from epp.admission.quotas.usage import DAY_SECONDS, Calendar
+from epp.framework.accelerators.arrays import tag_numbers
 from epp.framework.arrays import Floats, Mask, any_true, lowest
 from epp.framework.breach import Breach
 from epp.framework.candidates import Candidates
@@ -22,6 +23,16 @@ _ROUNDING = 1.0 + 1e-9
 """Tolerance for sums of floats beside a limit."""
 _TOO_LARGE = BodyTooLargeError.status
 _TOTALS = frozenset({LimitKey.TOTAL_ACCELERATOR_BYTES, LimitKey.TOTAL_TFLOPS})
+LONGEST_SECONDS = 300
+"""Longest `retry-after`, unless a budget of a day is used up."""
+_MOMENT = 1e-6
+"""Tolerance of seconds."""
+_KEYS = (
+    LimitKey.TOTAL_REQUESTS,
+    LimitKey.TOTAL_TOKENS,
+    LimitKey.TOTAL_ACCELERATOR_BYTES,
+    LimitKey.TOTAL_TFLOPS,
+)
 
 
 class Bound(NamedTuple):
@@ -61,21 +72,21 @@ def hardware_bounds(allowance: Allowance, candidates: Candidates, mean_seconds: 
     quota, sharers = allowance
     single, total = quota.single, quota.total
     if single.accelerator_bytes > 0 or total.accelerator_bytes > 0:
-        needs = memory_shares(candidates, sharers)
+        needs = tag_numbers(candidates, memory_share, sharers)
         if single.accelerator_bytes > 0:
             yield Bound(LimitKey.ACCELERATOR_BYTES, needs, single.accelerator_bytes)
         if total.accelerator_bytes > 0:
             yield Bound(LimitKey.TOTAL_ACCELERATOR_BYTES, needs, total.accelerator_bytes)
     if single.tflops > 0 or total.tflops > 0:
-        needs = tflops_shares(candidates, sharers)
+        needs = tag_numbers(candidates, tflops_share, sharers)
         if single.tflops > 0:
             yield Bound(LimitKey.TFLOPS, needs, single.tflops)
         if total.tflops > 0:
             yield Bound(LimitKey.TOTAL_TFLOPS, needs, total.tflops)
     if single.devices > 0:
-        yield Bound(LimitKey.DEVICES, device_counts(candidates), single.devices)
+        yield Bound(LimitKey.DEVICES, tag_numbers(candidates, devices), single.devices)
     if single.dollars > 0 and mean_seconds > 0:
-        yield Bound(LimitKey.DOLLARS, prices(candidates) * mean_seconds, single.dollars)
+        yield Bound(LimitKey.DOLLARS, tag_numbers(candidates, dollars_per_second) * mean_seconds, single.dollars)
 
 
 def joint_mask(bounds: list[Bound]) -> Mask:
@@ -119,20 +130,6 @@ def least(bounds: list[Bound], used: list[Bound]) -> tuple[float, float]:
 
 def _over(request: Request, key: LimitKey, requested: float, limit: float, status: int = 400) -> OverQuotaError:
     return OverQuotaError(Breach(request.fairness_id, key.value, requested, limit), status)
-
-
-LONGEST_SECONDS = 300
-"""Longest `retry-after`, unless a budget of a day is used up."""
-_MOMENT = 1e-6
-"""Tolerance of seconds."""
-
-
-_KEYS = (
-    LimitKey.TOTAL_REQUESTS,
-    LimitKey.TOTAL_TOKENS,
-    LimitKey.TOTAL_ACCELERATOR_BYTES,
-    LimitKey.TOTAL_TFLOPS,
-)
 
 
 class _Shortfall(NamedTuple):

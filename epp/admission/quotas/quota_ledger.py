@@ -249,10 +249,10 @@ def _note_uncounted(account: Account, reservation: Reservation) -> None:
     single, total = account.quota.single, account.quota.total
     share = reservation.places[0].share
     if not share.accelerator_bytes and total.accelerator_bytes > 0:
-        account.note_uncounted(LimitKey.TOTAL_ACCELERATOR_BYTES)
+        account.uncounted[LimitKey.TOTAL_ACCELERATOR_BYTES] += 1
     if not share.tflops and total.tflops > 0:
-        account.note_uncounted(LimitKey.TOTAL_TFLOPS)
+        account.uncounted[LimitKey.TOTAL_TFLOPS] += 1
     if total.device_seconds_per_day > 0 and not devices(share.tag):
-        account.note_uncounted(LimitKey.TOTAL_DEVICE_SECONDS)
+        account.uncounted[LimitKey.TOTAL_DEVICE_SECONDS] += 1
     if (total.dollars_per_day > 0 or single.dollars > 0) and not dollars_per_second(share.tag):
-        account.note_uncounted(LimitKey.TOTAL_DOLLARS)
+        account.uncounted[LimitKey.TOTAL_DOLLARS] += 1

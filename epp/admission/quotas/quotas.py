@@ -34,6 +34,12 @@ from epp.framework.quotas import Blocked, Quota, QuotaSource
 from epp.framework.request import Request
 from epp.framework.snapshot import Snapshot
 
+NOMINATION_SECONDS = 5.0
+"""Time for which the amounts of victims are reserved for the request that they were evicted for."""
+_NO_QUOTA = Quota()
+_MOST_REPORTED = 1_000
+"""Tenants in a report: those with requests in flight first."""
+
 
 class QuotaUsage(msgspec.Struct, frozen=True, kw_only=True):
     """One limit on all requests of a tenant, and its usage."""
@@ -56,11 +62,6 @@ class QuotaUsage(msgspec.Struct, frozen=True, kw_only=True):
     def headroom(self) -> float:
         """What is left; negative if more than the limit is used."""
         return self.limit - self.used
-
-    @property
-    def available_percent(self) -> float:
-        """Share of the limit that is left, from 0 to 100."""
-        return max(0.0, 100.0 * self.headroom / self.limit)
 
 
 class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +91,7 @@ def lines(account: Account, now: float, today: int, *, is_set: bool) -> tuple[Qu
                 is_alerting=key in account.alerts,
                 is_set=is_set,
                 origin=account.quota.origin,
-                uncounted=account.uncounted.get(key, 0),
+                uncounted=account.uncounted[key],
             )
             for key, used, limit in account.uses(now, today)
         ]
@@ -100,13 +101,6 @@ def lines(account: Account, now: float, today: int, *, is_set: bool) -> tuple[Qu
 def breaches(found: tuple[QuotaUsage, ...]) -> tuple[Breach, ...]:
     """Return the limits below their usage."""
     return tuple([Breach(line.tenant, line.key, line.used, line.limit) for line in found if line.used > line.limit])
-
-
-NOMINATION_SECONDS = 5.0
-"""Time for which the amounts of victims are reserved for the request that they were evicted for."""
-_NO_QUOTA = Quota()
-_MOST_REPORTED = 1_000
-"""Tenants in a report: those with requests in flight first."""
 
 
 class Quotas:

@@ -2,14 +2,12 @@
 """Charges of one request: its share of the hardware and time of endpoints, reserved until it ends."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import NamedTuple, Protocol
 
-from epp.framework.accelerators.arrays import tag_numbers
 from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.arrays import Floats
 from epp.framework.breach import Breach
-from epp.framework.candidates import Candidates
 from epp.framework.request import Request
 from epp.framework.response import Usage
 from epp.framework.snapshot import Snapshot
@@ -60,26 +58,6 @@ def sum_of_memory(shares: Sequence[Share]) -> float:
 def sum_of_tflops(shares: Sequence[Share]) -> float:
     """Return the TFLOPS of all shares."""
     return shares[0].tflops if len(shares) == 1 else sum(share.tflops for share in shares)
-
-
-def memory_shares(candidates: Candidates, requests: int) -> Floats:
-    """Return `memory_share` for each candidate."""
-    return tag_numbers(candidates, memory_share, requests)
-
-
-def tflops_shares(candidates: Candidates, requests: int) -> Floats:
-    """Return `tflops_share` for each candidate."""
-    return tag_numbers(candidates, tflops_share, requests)
-
-
-def device_counts(candidates: Candidates) -> Floats:
-    """Return `devices` for each candidate."""
-    return tag_numbers(candidates, devices)
-
-
-def prices(candidates: Candidates) -> Floats:
-    """Return `dollars_per_second` for each candidate."""
-    return tag_numbers(candidates, dollars_per_second)
 
 
 class SharedTime:
@@ -212,24 +190,19 @@ class Place:
         return Spent.of(self.share.tag, self._time.leave(now) - self._since)
 
 
+@dataclass(slots=True)
 class Spent:
     """Usage of endpoints by a request."""
 
-    __slots__ = ("device_seconds", "dollars", "seconds")
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.device_seconds = 0.0
-        self.dollars = 0.0
+    seconds: float = 0.0
+    device_seconds: float = 0.0
+    dollars: float = 0.0
 
     @classmethod
     def of(cls, tag: AcceleratorTag, seconds: float) -> "Spent":
         """Return the usage of an endpoint for so many seconds."""
-        spent = cls()
-        spent.seconds = max(0.0, seconds)
-        spent.device_seconds = spent.seconds * devices(tag)
-        spent.dollars = spent.seconds * dollars_per_second(tag)
-        return spent
+        seconds = max(0.0, seconds)
+        return cls(seconds, seconds * devices(tag), seconds * dollars_per_second(tag))
 
     def add(self, other: "Spent") -> None:
         """Add the usage of another endpoint."""
@@ -238,50 +211,37 @@ class Spent:
         self.dollars += other.dollars
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Reservation:
     """Charges of one request; every method may be called at any time and repeatedly."""
 
-    __slots__ = (
-        "_ledger",
-        "amounts",
-        "assumed_at",
-        "expected_device_seconds",
-        "expected_dollars",
-        "is_answered",
-        "is_limited",
-        "is_released",
-        "minute_tokens",
-        "places",
-        "request",
-        "requests_per_endpoint",
-        "spent",
-        "tenant",
-    )
+    _ledger: Ledger
+    request: Request
+    places: list[Place]
+    """Its target, then its other legs; empty once it is released."""
+    assumed_at: float
+    """Seconds on the clock."""
+    tenant: str = field(init=False)
+    is_limited: bool = False
+    """Whether its tenant has a quota; if not, it only shares the time of endpoints."""
+    amounts: Amounts = NOTHING
+    """Amounts that are charged while it is in flight."""
+    minute_tokens: float = 0.0
+    """Tokens that are charged to the minute until the actual usage is known."""
+    expected_device_seconds: float = 0.0
+    """Expected further usage of the day, as are the dollars."""
+    expected_dollars: float = 0.0
+    requests_per_endpoint: int = 0
+    """Concurrent requests that share an endpoint, for its share of memory and TFLOPS; 0 without a quota."""
+    spent: Spent = field(default_factory=Spent)
+    """Usage of endpoints so far."""
+    is_answered: bool = False
+    """Whether the client may have received a part of the response."""
+    is_released: bool = False
 
-    def __init__(self, ledger: Ledger, request: Request, places: Sequence[Place], now: float) -> None:
-        self.request = request
-        self.tenant = request.fairness_id
-        self.assumed_at = now
-        """Seconds on the clock."""
-        self.is_limited = False
-        """Whether its tenant has a quota; if not, it only shares the time of endpoints."""
-        self.amounts: Amounts = NOTHING
-        """Amounts that are charged while it is in flight."""
-        self.minute_tokens = 0.0
-        """Tokens that are charged to the minute until the actual usage is known."""
-        self.expected_device_seconds = 0.0
-        """Expected further usage of the day, as are the dollars."""
-        self.expected_dollars = 0.0
-        self.requests_per_endpoint = 0
-        """Concurrent requests that share an endpoint, for its share of memory and TFLOPS; 0 without a quota."""
-        self.places = list(places)
-        """Its target, then its other legs; empty once it is released."""
-        self.spent = Spent()
-        """Usage of endpoints so far."""
-        self.is_answered = False
-        """Whether the client may have received a part of the response."""
-        self.is_released = False
-        self._ledger = ledger
+    def __post_init__(self) -> None:
+        """Keep the name of the tenant."""
+        self.tenant = self.request.fairness_id
 
     def __repr__(self) -> str:
         return f"Reservation({self.request.id!r} of {self.tenant!r})"

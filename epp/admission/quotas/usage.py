@@ -7,6 +7,12 @@ from epp.framework.rates import DEFAULT_OUTPUT_TOKENS
 DAY_SECONDS = 86_400
 _LONGEST_SECONDS = DAY_SECONDS + 3_600.0
 """Longest day: a clock that was far ahead for a while must not stop the reset of budgets."""
+_MOST = 64
+"""Requests in a running mean."""
+_MOST_OUTPUT_TOKENS = 2**24
+_MOST_MINUTES = 5
+"""Capacity of a bucket, in minutes of its limit: the longest wait for it to drain."""
+_SECONDS = 60.0
 
 
 class Calendar:
@@ -64,11 +70,6 @@ class DayUse:
         self.expected = max(0.0, self.expected + amount)
 
 
-_MOST = 64
-"""Requests in a running mean."""
-_MOST_OUTPUT_TOKENS = 2**24
-
-
 class Means:
     """Running means over requests; before the first one, output has the usual length and the rest is 0."""
 
@@ -96,11 +97,6 @@ class Means:
         self.seconds += (seconds - self.seconds) * share
         self.device_seconds += (device_seconds - self.device_seconds) * share
         self.dollars += (dollars - self.dollars) * share
-
-
-_MOST_MINUTES = 5
-"""Capacity of a bucket, in minutes of its limit: the longest wait for it to drain."""
-_SECONDS = 60.0
 
 
 class MinuteUse:

@@ -22,6 +22,11 @@ from epp.kube.objects.decode import Kinds, decode_object
 from epp.kube.objects.followed import Change, FollowedObjects
 from epp.kube.objects.tensor_fusion import Amount, GpuResourceQuota
 
+_KINDS: Kinds = frozenset({("tensor-fusion.ai", "GPUResourceQuota")})
+_GRACE_PERIOD = "5m"
+"""Time for which the objects of a missing file stay in effect."""
+_log = structlog.get_logger()
+
 
 def quotas_by_namespace(objects: Iterable[GpuResourceQuota]) -> Mapping[str, Quota]:
     """Return a quota for each namespace with limits; of several objects the smallest value of each limit counts.
@@ -74,13 +79,6 @@ def _least_tflops(amounts: Iterable[Amount]) -> float:
 def _least(values: Iterable[Fraction | int | None]) -> float:
     """Return the smallest value other than 0; 0 for no limit."""
     return float(min((value for value in values if value), default=0))
-
-
-_KINDS: Kinds = frozenset({("tensor-fusion.ai", "GPUResourceQuota")})
-_GRACE_PERIOD = "5m"
-"""Time for which the objects of a missing file stay in effect."""
-
-_log = structlog.get_logger()
 
 
 class TenantQuotasParameters(Parameters, frozen=True):

@@ -77,7 +77,7 @@ def read_key_file(content: bytes, _path: Path) -> ParsedFile[KeyTable]:
             problems.append(f"line {line}: {problem}")
         elif digest is not None and tenants.setdefault(digest, name) != name:
             disputed.add(digest)
-            problems.append(f"line {line}: in line {first_lines[digest]} its key is of another tenant: keep one")
+            problems.append(f"line {line}: its key has another tenant in line {first_lines[digest]}: keep one")
         elif digest is not None:
             first_lines.setdefault(digest, line)
             lines.setdefault(name, line)

@@ -151,7 +151,7 @@ class TenantsParameters(Parameters, frozen=True):
         named = [(f"apiKeyHeaders[{index}]", name) for index, name in enumerate(self.api_key_headers)]
         for place, name in (*named, *([("namespaceHeader", self.namespace_header)] if self.namespace_header else ())):
             if not _HEADER_NAME.fullmatch(name):
-                raise ValueError(f"{place} is no name of a header: write the name alone, such as x-api-key")
+                raise ValueError(f"{place} is not a header name: write the name alone, such as x-api-key")
         for place, name in named:
             if self.remove_api_key and name.lower() in headers.RESERVED:
                 raise ValueError(f"{place} is {name!r}, which cannot be removed: leave it out, or removeApiKey")
@@ -165,7 +165,7 @@ class TenantsParameters(Parameters, frozen=True):
                 digest = read_digest(text) if isinstance(text, str) else None
                 if digest is None:
                     raise ValueError(
-                        f"{place} is no digest of an API key: write {MAKE_DIGEST}; keys themselves are for apiKeyFile"
+                        f"{place} is not a digest of an API key: write {MAKE_DIGEST}; keys belong into apiKeyFile"
                     )
                 if digest in owners:
                     raise ValueError(f"{place} is the same as {owners[digest]}: remove one of them")
@@ -183,5 +183,5 @@ class TenantsParameters(Parameters, frozen=True):
         first: dict[str, str] = {}
         for place, value in values:
             if value in first:
-                raise ValueError(f"{place} is {value!r}, like {first[value]}: it can stand for one tenant only")
+                raise ValueError(f"{place} is {value!r}, like {first[value]}: it can identify only one tenant")
             first[value] = place

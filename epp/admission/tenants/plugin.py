@@ -25,6 +25,13 @@ from epp.runtime.watch import changes
 NO_KEYS = KeyTable(MappingProxyType({}), MappingProxyType({}))
 
 _MOST_REMARKS = 20
+_REQUESTS = PluginMetric(
+    "tenant_requests", "Requests by the way in which their tenant was identified.", ("identified_by",), is_counter=True
+)
+_UNKNOWN_KEYS = PluginMetric(
+    "tenant_unknown_api_keys", "Requests with an unknown API key, refused or not.", is_counter=True
+)
+_log = structlog.get_logger()
 
 
 class Directory:
@@ -100,7 +107,7 @@ def _disputed_remarks(owners: dict[bytes, str], keys: KeyTable) -> list[str]:
     pairs = {(keys.lines[keys.tenants[digest]], owner) for digest, owner in owners.items() if digest in keys.tenants}
     return _first(
         [
-            f"a key of the tenant in line {line} is under apiKeys of {quoted(owner)} too, whose it is then: remove one"
+            f"a key of the tenant in line {line} is also under apiKeys of {quoted(owner)}, which counts: remove one"
             for line, owner in sorted(pairs)
             if line != keys.lines.get(owner)
         ]
@@ -110,7 +117,7 @@ def _disputed_remarks(owners: dict[bytes, str], keys: KeyTable) -> list[str]:
 def _unknown_remarks(parameters: TenantsParameters, keys: KeyTable) -> list[str]:
     return _first(
         [
-            f"no key is of tenant {quoted(each.name)}, which nothing else stands for: add one, or fairnessIds"
+            f"tenant {quoted(each.name)} cannot be identified, as no key is for it: add a key, or fairnessIds"
             for each in parameters.tenants
             if parameters.api_key_file and each.name not in keys.lines and not each.is_known_otherwise
         ]
@@ -120,16 +127,6 @@ def _unknown_remarks(parameters: TenantsParameters, keys: KeyTable) -> list[str]
 def _first(sentences: list[str]) -> list[str]:
     more = len(sentences) - _MOST_REMARKS
     return sentences if more <= 0 else [*sentences[:_MOST_REMARKS], f"and {more} more like these"]
-
-
-_REQUESTS = PluginMetric(
-    "tenant_requests", "Requests by what said which tenant sends them.", ("identified_by",), is_counter=True
-)
-_UNKNOWN_KEYS = PluginMetric(
-    "tenant_unknown_api_keys", "Requests with an API key that no tenant has, refused or not.", is_counter=True
-)
-
-_log = structlog.get_logger()
 
 
 class By(StrEnum):
@@ -190,11 +187,11 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
         given = self.parameters
         found = []
         if not given.namespace_header and any(tenant.namespaces for tenant in given.tenants):
-            found.append("namespaces have no effect without namespaceHeader: name the header in which they come")
+            found.append("namespaces have no effect without namespaceHeader: name the header")
         if not given.api_key_headers and given.uses_keys:
-            found.append("API keys have no effect, as apiKeyHeaders is empty: name the headers in which they come")
+            found.append("API keys have no effect, as apiKeyHeaders is empty: name the headers")
         found += [
-            f"no request can be of tenant {tenant.name!r}: give apiKeys, namespaces or fairnessIds, such as "
+            f"tenant {tenant.name!r} cannot be identified: give apiKeys, namespaces or fairnessIds, such as "
             f"fairnessIds: [{tenant.name}]"
             for tenant in given.tenants
             if not (given.api_key_file or tenant.is_known_otherwise)

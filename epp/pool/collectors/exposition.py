@@ -34,6 +34,15 @@ _EXCERPT = 120
 _MOST_STAMP_DIGITS = 18
 _OLD_SECONDS = 300.0
 """Age of a time stamp from which a value is outdated; clocks of machines differ by less."""
+_NEAR, _VERY_NEAR = 512, 16
+"""Distance by which lines move between pages, as numbers before them get more digits."""
+_LARGE = 8 * 1024
+"""Size from which the search for a missing series is expensive."""
+_SEARCHES = 8
+"""One of so many large pages of similar length is searched for a missing series."""
+_LINE = 48
+"""Least growth of a page when a series and its comments are added, in bytes."""
+T = TypeVar("T")
 
 
 class Series(msgspec.Struct, frozen=True, gc=False):
@@ -163,17 +172,6 @@ def _unescape(value: bytes) -> str:
     if b"\\" in value:
         value = _ESCAPE.sub(lambda escape: b"\n" if escape[1] == b"n" else escape[1], value)
     return value.decode(errors="replace")
-
-
-_NEAR, _VERY_NEAR = 512, 16
-"""Distance by which lines move between pages, as numbers before them get more digits."""
-_LARGE = 8 * 1024
-"""Size from which the search for a missing series is expensive."""
-_SEARCHES = 8
-"""One of so many large pages of similar length is searched for a missing series."""
-_LINE = 48
-"""Least growth of a page when a series and its comments are added, in bytes."""
-T = TypeVar("T")
 
 
 class _Position:

@@ -12,6 +12,18 @@ from functools import lru_cache
 from epp.framework.datalayer import PageError
 
 _KIB, _MIB = 1024, 1024 * 1024
+LARGE_BYTES = 64 * 1024
+"""Size from which a page is filtered: the most that extractors read at once."""
+_SLICE_BYTES = 32 * 1024
+"""Bytes that are collected before they are searched, which takes a tenth of a millisecond."""
+_LINE_SHARE = 4
+"""A single series may have the limit of all series divided by this."""
+_SHORTEST_LINE_BYTES = 8
+_CHECKED = 64
+"""One of so many small pages of similar size is checked for too many lines."""
+_GROWN_BYTES = 512
+_START_BYTES = 2048
+"""Start of a page without wanted series, which is returned for messages."""
 
 
 class Limit(StrEnum):
@@ -57,18 +69,18 @@ class ImpossibleValueError(PageError):
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(
-            f"the page says what cannot be: {', '.join(problems[:3])}; that counts as unknown",
-            remedy="look at what serves this page, and at engineConfigs of the extractor",
+            f"the page has impossible values: {', '.join(problems[:3])}; they count as unknown",
+            remedy="check the server of this page, and engineConfigs of the extractor",
         )
 
 
 REMEDIES = {
-    Limit.PAGE_BYTES: "look at what the server counts, or raise --max-page-size",
-    Limit.PAGE_CHUNKS: "look at what is between the server and this program: no server cuts a page so small",
-    Limit.PAGE_SECONDS: "look at the server's load and log, or raise timeout of the source",
-    Limit.PAGES_BYTES: "look at which endpoints send pages of so many bytes; this one is asked again",
-    Limit.FAMILY_SERIES: "look at what the server counts by, or raise --max-page-series",
-    Limit.SERIES_BYTES: "look at what the server counts by, or raise --max-series-size",
+    Limit.PAGE_BYTES: "check the metrics of the server, or raise --max-page-size",
+    Limit.PAGE_CHUNKS: "check proxies between the server and this program: servers do not split a page so much",
+    Limit.PAGE_SECONDS: "check the load and the log of the server, or raise timeout of the source",
+    Limit.PAGES_BYTES: "check which endpoints send large pages; this endpoint is polled again",
+    Limit.FAMILY_SERIES: "check the labels of the server's metrics, or raise --max-page-series",
+    Limit.SERIES_BYTES: "check the labels of the server's metrics, or raise --max-series-size",
 }
 
 
@@ -82,20 +94,6 @@ def cut_short(limit: Limit, limits: PageLimits) -> PageLimitError:
             "the rest is not read"
         )
     return PageLimitError(text, limit, remedy=REMEDIES[limit])
-
-
-LARGE_BYTES = 64 * 1024
-"""Size from which a page is filtered: the most that extractors read at once."""
-_SLICE_BYTES = 32 * 1024
-"""Bytes that are collected before they are searched, which takes a tenth of a millisecond."""
-_LINE_SHARE = 4
-"""A single series may have the limit of all series divided by this."""
-_SHORTEST_LINE_BYTES = 8
-_CHECKED = 64
-"""One of so many small pages of similar size is checked for too many lines."""
-_GROWN_BYTES = 512
-_START_BYTES = 2048
-"""Start of a page without wanted series that is returned, to show what the page is."""
 
 
 class MetricFilter:

@@ -26,6 +26,13 @@ _SHARE = 0.2
 
 _Taggers: TypeAlias = dict[Tagger[Any], None]
 _Reports: TypeAlias = Callable[[Endpoint, Iterable[Tagger[Any]]], Iterable[Report]]
+_BATCH = 4
+"""Endpoints tagged in one step: one can take half a millisecond."""
+_MOST_AT_ONCE = 64
+"""Changed endpoints that are tagged immediately; if there are more, all are tagged in the background."""
+_TRIES = 3
+"""Attempts to prepare a large change in steps while the pool keeps changing."""
+_log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -127,20 +134,10 @@ class Retagging:
         return {tagger: None for tagger in taggers if tagger in self._used}
 
 
-_BATCH = 4
-"""Endpoints tagged in one step: one can take half a millisecond."""
-_MOST_AT_ONCE = 64
-"""Changed endpoints that are tagged immediately; if there are more, all are tagged in the background."""
-
-_TRIES = 3
-"""Attempts to prepare a large change in steps while the pool keeps changing."""
-
 Derivations: TypeAlias = Mapping[str, Iterable[Derivation]]
 NO_DERIVATIONS: Derivations = MappingProxyType({})
 _Tagged: TypeAlias = dict[str, tuple[Endpoint, Sequence[Report]]]
 """Endpoints and the reports of their taggers, by id."""
-
-_log = structlog.get_logger()
 
 
 class Tagging:

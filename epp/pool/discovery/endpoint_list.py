@@ -24,8 +24,8 @@ def parse_targets(text: str) -> tuple[Target, ...]:
     """Read a list of `[name=]address[;label=value...]`, separated by commas or blanks.
 
     An address is `host:port`, `[ipv6]:port`, the URL of a server without a path, or a port of this machine. The label
-    `accelerator` names the class of the hardware. A target without a name is called `host:port`. Raises ValueError with
-    the position of the entry and the remedy.
+    `accelerator` names the class of the hardware. The default name is `host:port`. Raises ValueError with the position
+    of the entry and the remedy.
     """
     targets: list[Target] = []
     for position, entry in enumerate(_entries(text), start=1):
@@ -39,7 +39,7 @@ def parse_targets(text: str) -> tuple[Target, ...]:
 
 
 def _entries(text: str) -> list[str]:
-    """Return the entries; an empty one for each comma too many, but the last may end with one."""
+    """Return the entries; empty ones for superfluous commas, except for a trailing one."""
     parts = _AROUND_SIGNS.sub(r"\1", text.strip()).removesuffix(",").split(",")
     return [entry for part in parts for entry in part.split() or [""]]
 
@@ -67,7 +67,7 @@ def _parse_target(entry: str) -> Target:
 
 
 def _parse_address(text: str) -> tuple[HostPort, bool]:
-    """Return the place, and whether it speaks HTTPS."""
+    """Return host and port, and whether the server speaks HTTPS."""
     if url := _URL.fullmatch(text):
         return _parse_url(text, url[1].lower(), url[2], url[3])
     if _NEARLY_URL.match(text):
@@ -120,7 +120,7 @@ def _check_unique(target: Target, entry: str, others: list[Target]) -> None:
 
 
 class StaticDiscovery(Discovery[Parameters]):
-    """A pool whose endpoints never change, except for the addresses of host names."""
+    """A pool of fixed endpoints; only the addresses of host names may change."""
 
     plugin_type = "static-discovery"
 
@@ -134,7 +134,7 @@ class StaticDiscovery(Discovery[Parameters]):
         return self.resolver.unresolved
 
     async def start(self, pool: Pool) -> None:
-        """Fill the pool; raises ConfigurationError when no host has an address, or two endpoints the same."""
+        """Fill the pool; raises ConfigurationError if no host has an address, or two endpoints have the same."""
         targets = self.resolver.targets
         found = await self.resolver.refresh(pool, unique=True)
         if not found and targets:
@@ -144,5 +144,5 @@ class StaticDiscovery(Discovery[Parameters]):
             )
 
     async def follow(self, pool: Pool) -> None:
-        """Resolve host names again and again until cancelled."""
+        """Resolve host names periodically until cancelled."""
         await self.resolver.follow(pool)

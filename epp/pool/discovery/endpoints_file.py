@@ -30,10 +30,13 @@ from epp.runtime.watch import changes
 MAX_BYTES = 1024 * 1024
 _MAX_DEPTH = 16
 _FIELDS = ("name", "namespace", "address", "port", "scheme", "labels", "node", "cluster", "accelerator")
+_ANY_ADDRESS = "192.0.2.1"
+"""An address for documentation, RFC 5737."""
+_log = structlog.get_logger()
 
 
 class _Mark(Protocol):
-    """A position in a file; each of the two YAML loaders has a class of its own for it."""
+    """A position in a file; both YAML loaders have a class for it."""
 
     @property
     def line(self) -> int: ...
@@ -48,7 +51,7 @@ class _BadEntryError(ValueError):
 
 
 def parse_targets_file(content: bytes, _path: Path) -> ParsedFile[tuple[Target, ...]]:
-    """Return the endpoints in a file's content; raises ValueError, which names the place in it."""
+    """Return the endpoints in the content of a file; raises ValueError with the position in it."""
     root, data = _load(content)
     if not isinstance(data, dict) or "endpoints" not in data:
         raise ValueError("no list 'endpoints': for none write 'endpoints: []'")
@@ -203,11 +206,6 @@ def _value_of(node: yaml.Node | None, key: str) -> yaml.Node | None:
     return None
 
 
-_ANY_ADDRESS = "192.0.2.1"
-"""Of documentation, RFC 5737."""
-
-_log = structlog.get_logger()
-
 _Endpoints = LastGoodFile[tuple[Target, ...]]
 
 
@@ -230,8 +228,8 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
     """A pool listed in a file; an invalid new version changes nothing: the log, `/healthz` and metrics have the reason.
 
     Replace the file by renaming a new one over it, or by swapping a symbolic link in its path. A version that may be
-    half-written, one that is written in place or has less than half of the endpoints, waits until it has not changed
-    for 1.5 s.
+    incomplete, because it is written in place or has less than half of the endpoints, is applied when it has not
+    changed for 1.5 s.
     """
 
     plugin_type = "file-discovery"
@@ -300,10 +298,7 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
             await self.reread(pool)
 
     def _read(self) -> _Endpoints:
-        """Return the file, read for the first time; raises ConfigurationError.
-
-        One that is not watched may be a pipe.
-        """
+        """Read the file for the first time; raises ConfigurationError. An unwatched file may be a pipe."""
         path = Path(self._path)
         file: _Endpoints = LastGoodFile(path, "path", parse_targets_file, MAX_BYTES)
         if self.parameters.watch_file or not path.is_fifo():

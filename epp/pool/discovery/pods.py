@@ -16,13 +16,20 @@ from epp.kube.objects.inference import InferencePool
 from epp.runtime.host_port import is_ip
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
-"""Annotation with the ports of the pool that a pod serves on, comma-separated; the current name, then the former."""
+"""Annotations with the comma-separated ports that a pod serves on; the current name, then the former one."""
 
 _PORT = re.compile(r"[0-9]{1,5}")
+DEFAULT_PORT = 8000
+"""Default port of vLLM."""
+_FLAGS = ("--port", "--http-port", "--http_port")
+_IN_COMMAND = re.compile(r"(?:^|\s)(?:--port|--http-port|--http_port)(?:=|\s+)([0-9]{1,5})(?:\s|$)")
+_NAMES = ("http", "api", "serv", "rest", "openai", "inference")
+_NAMES_SHOWN = 5
+_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
 
 
 class PodTarget(NamedTuple):
-    """Pods that serve a pool, and the ports they serve on."""
+    """Labels of the pods of a pool, and their ports."""
 
     labels: Mapping[str, str]
     """Labels that a pod must have, all of them."""
@@ -35,7 +42,7 @@ class PodTarget(NamedTuple):
 
 
 def reason_unused(pod: Pod) -> str:
-    """Return why a pod can take no requests; empty where it can."""
+    """Return why a pod cannot serve requests; empty if it can."""
     if pod.ended:
         return f"its phase is {pod.status.phase}"
     if pod.metadata.is_terminating:
@@ -48,9 +55,9 @@ def reason_unused(pod: Pod) -> str:
 
 
 def endpoints_of(pod: Pod, ports: tuple[int, ...], *, boot_id: str = "", cluster: str = "") -> tuple[Endpoint, ...]:
-    """Return the endpoints of a pod that can take requests, none of any other pod.
+    """Return the endpoints of a pod; none if it cannot serve requests.
 
-    The endpoint of the i-th port of the pool is named `<pod>-rank-<i>`, whether or not the pod serves on the ports
+    The endpoint of the i-th port of the pool is named `<pod>-rank-<i>`, even if the pod does not serve on the ports
     before it.
     """
     if reason_unused(pod):
@@ -74,7 +81,7 @@ def endpoints_of(pod: Pod, ports: tuple[int, ...], *, boot_id: str = "", cluster
 
 
 def _active_ports(pod: Pod) -> frozenset[int] | None:
-    """Return the ports of the annotation, without words that are no numbers; None without an annotation."""
+    """Return the ports of the annotation, without invalid words; None without an annotation."""
     text = next((pod.metadata.annotations[name] for name in ACTIVE_PORTS if name in pod.metadata.annotations), None)
     if text is None:
         return None
@@ -82,16 +89,8 @@ def _active_ports(pod: Pod) -> frozenset[int] | None:
     return frozenset(int(word) for word in words if _PORT.fullmatch(word))
 
 
-DEFAULT_PORT = 8000
-"""Of vLLM and SGLang behind it, in most of their examples."""
-
-_FLAGS = ("--port", "--http-port", "--http_port")
-_IN_COMMAND = re.compile(r"(?:^|\s)(?:--port|--http-port|--http_port)(?:=|\s+)([0-9]{1,5})(?:\s|$)")
-_NAMES = ("http", "api", "serv", "rest", "openai", "inference")
-
-
 class ServingPort(NamedTuple):
-    """A port, and how it is known."""
+    """A port, and its source."""
 
     number: int
     source: str
@@ -99,10 +98,10 @@ class ServingPort(NamedTuple):
 
 
 def serving_port(pod: Pod) -> ServingPort:
-    """Return the port of the container that requests accelerators, or else of the first.
+    """Return the port of the container that requests accelerators, or else of the first container.
 
-    Its containerPort; of several that one with its argument `--port`, or the name of an HTTP port, or 8000, or the
-    first. Without any, its argument `--port`, or 8000.
+    This is its containerPort; of several the one that equals its argument `--port`, else the one with the name of an
+    HTTP port, else 8000, else the first. Without a containerPort it is the argument `--port`, or else 8000.
     """
     container = _server(pod)
     if container is None:
@@ -140,7 +139,7 @@ def _declared(container: Container) -> Iterator[tuple[int, str]]:
 
 
 def _argument(container: Container) -> int | None:
-    """Return the port of an argument `--port 8000` or `--port=8000`, a shell command included."""
+    """Return the port of an argument `--port 8000` or `--port=8000`, also in a shell command."""
     words = [str(word) for part in (container.command, container.args) for word in _list(part)]
     for word, following in zip_longest(words, words[1:], fillvalue=""):
         name, equals, value = word.partition("=")
@@ -155,38 +154,34 @@ def _list(part: object) -> list[object]:
     return list(part) if isinstance(part, list | tuple) else []
 
 
-_NAMES_SHOWN = 5
-_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodChoice:
-    """Which pods are wanted."""
+    """Selection of pods among objects."""
 
     pool: str = ""
-    """Name of the InferencePool, or `namespace/name`; empty for the only one, or for none where there is none."""
+    """Name of the InferencePool, or `namespace/name`; empty for the only one, if there is one."""
     namespace: str = ""
-    """Of pool and pods; empty for any."""
+    """Namespace of pool and pods; empty for any."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the pods, all of them, without an InferencePool."""
+    """Labels of the pods, which replace an InferencePool."""
     ports: tuple[int, ...] = ()
-    """Ports of these pods; empty for what each of them says."""
+    """Ports of these pods; empty for `serving_port`."""
     every_pool: bool = False
-    """Take the pods of all pools where there are several."""
+    """Whether to select the pods of all pools if there are several."""
     cluster: str = ""
     """Name of the cluster of the objects."""
 
 
 class Chosen(NamedTuple):
-    """The endpoints of the pods, and what is to be known of them."""
+    """The endpoints of the selected pods, and remarks on them."""
 
     endpoints: tuple[Endpoint, ...] = ()
     title: str = ""
-    """The pods in words, for log lines."""
+    """Description of the pods for log lines."""
     pools: tuple[str, ...] = ()
     """The InferencePools, as `namespace/name`."""
     remarks: tuple[str, ...] = ()
-    """Sentences on pods that are left out, and on ports that are assumed."""
+    """Remarks on pods that are left out, and on assumed ports."""
 
 
 class _Wanted(NamedTuple):
@@ -196,7 +191,7 @@ class _Wanted(NamedTuple):
 
 
 def choose(objects: Iterable[Object], choice: PodChoice) -> Chosen:
-    """Return the endpoints; raises ConfigurationError if the pool is missing, or not the only one and not named."""
+    """Return the selected endpoints; raises ConfigurationError for a missing or ambiguous pool."""
     pods: dict[str, Pod] = {}
     pools: dict[str, InferencePool] = {}
     boot_ids: dict[str, str] = {}
@@ -266,7 +261,7 @@ def _with_labels(pods: Iterable[Pod], labels: Mapping[str, str]) -> tuple[Pod, .
 
 
 def _may_serve(pod: Pod) -> bool:
-    """Return whether it requests accelerators, and is neither of a Job nor a worker behind the leader of a group."""
+    """Return whether it requests accelerators, and is neither a pod of a Job nor a worker of a LeaderWorkerSet."""
     of_job = any(owner.kind == "Job" for owner in pod.metadata.owner_references)
     return requests_accelerators(pod) and not of_job and pod.metadata.labels.get(_WORKER_INDEX, "0") == "0"
 

@@ -200,7 +200,7 @@ def test_work_for_a_piece_and_what_is_kept_is_bounded(monkeypatch):
         b"\n" * 7_000_000,
     ):
         sifted(found, page, *range(0, len(page), 64 * 1024))
-        assert found._held_bytes <= LARGE_BYTES
+        assert found._buffered_bytes <= LARGE_BYTES
     assert max(searched) <= 3 * LARGE_BYTES
 
 

@@ -17,7 +17,7 @@ from epp.pool.collectors.page_limits import MetricFilter, PageLimits
 
 _MOST_RESULTS = 20_000
 _MOST_COMMAS = 16 * _MOST_RESULTS
-"""Of an answer: what is between its values. The interpreter is held while it is taken apart into results."""
+"""Most commas in a response: the interpreter is blocked while it is decoded."""
 _MOST_SCORES = 64
 _MOST_CHARACTERS = 253
 _LABELS: Mapping[str, tuple[str, ...]] = {
@@ -28,17 +28,19 @@ _LABELS: Mapping[str, tuple[str, ...]] = {
     "namespace": ("ds_namespace", "exported_namespace", "namespace"),
     "cluster": ("ds_cluster", "cluster"),
 }
-"""Labels of each dimension, the first one that is there counts: in a page of Prometheus itself, the labels of the
-series have the prefix `exported_`, and `pod` is that of the exporter."""
+"""Labels of each dimension in order of precedence. In a page of Prometheus itself, the labels of the series have the
+prefix `exported_`, and `pod` is the exporter."""
 _SERIES = Selector("dynamic_score")
 _PIECE_BYTES = 64 * 1024
 _PAGE_LIMITS = PageLimits(family_series=_MOST_RESULTS + 1, series_bytes=4 * 1024 * 1024)
 _LONGEST_SERIES_BYTES = 16 * 1024
 _IN_FORMAT = re.compile(r"\$\{(\w+)\}")
+_RANK = re.compile(r"-rank-\d+$")
+_APP_LABELS = ("app.kubernetes.io/name", "app")
 
 
 class ResultError(Exception):
-    """The answer is not what a scorer answers."""
+    """The response of a scorer is invalid."""
 
 
 class _Answered(msgspec.Struct):
@@ -46,7 +48,7 @@ class _Answered(msgspec.Struct):
 
 
 class Result(NamedTuple):
-    """One score, and what it is for: an empty dimension is any."""
+    """One score and its dimensions; an empty dimension matches any value."""
 
     value: float
     pod: str = ""
@@ -58,7 +60,7 @@ class Result(NamedTuple):
 
     @property
     def level(self) -> str:
-        """Its most specific dimension; `cluster` if it has none."""
+        """Its most specific dimension; `cluster` without one."""
         return next((level for level in ("pod", "device", "node", "app") if getattr(self, level)), "cluster")
 
 
@@ -68,9 +70,9 @@ def dimensions_in(score_format: str) -> frozenset[str]:
 
 
 def read_results(body: bytes, dimensions: Collection[str]) -> tuple[list[Result], int]:
-    """Return the results, and the number of those left out as no score; raises ResultError.
+    """Return the results, and the number of invalid ones; raises ResultError.
 
-    Takes a while for very many; in a thread, it never holds the interpreter for long.
+    It is slow for very many results; in a thread, it does not block the interpreter for long.
     """
     if np.count_nonzero(np.frombuffer(body, np.uint8) == ord(",")) > _MOST_COMMAS:
         raise ResultError(f"the answer has more values than {_MOST_RESULTS} results have")
@@ -89,7 +91,7 @@ def read_results(body: bytes, dimensions: Collection[str]) -> tuple[list[Result]
 def read_page(page: bytes) -> Mapping[str, list[Result]]:
     """Return the results in the series `dynamic_score` of a metrics page, by score; raises PageError, ResultError.
 
-    Takes a while for very many, as `read_results`; series of more than 16 KiB are left out.
+    It is slow for very many results, like `read_results`; series of more than 16 KiB are left out.
     """
     sieve = MetricFilter([_SERIES.name], _PAGE_LIMITS, line_bytes=_LONGEST_SERIES_BYTES)
     for start in range(0, len(page), _PIECE_BYTES):
@@ -140,12 +142,9 @@ def _dimensions(labels: Mapping[str, Any], wanted: Iterable[str]) -> dict[str, s
 
 Aggregate: TypeAlias = Literal["mean", "max", "min", "last"]
 
-_RANK = re.compile(r"-rank-\d+$")
-_APP_LABELS = ("app.kubernetes.io/name", "app")
-
 
 class _Summary:
-    """What any rule needs of several values."""
+    """Aggregates of several values."""
 
     __slots__ = ("count", "high", "last", "low", "number", "total")
 
@@ -156,7 +155,7 @@ class _Summary:
         self.low = float("inf")
         self.last = 0.0
         self.number = -1
-        """Of the last value, in order of the results."""
+        """Number of the last value, in order of the results."""
 
     def add(self, value: float, number: int) -> None:
         self.count += 1
@@ -167,12 +166,12 @@ class _Summary:
 
 
 class JoinedScores:
-    """The results of one score; to look up an endpoint costs the same however many there are."""
+    """The results of one score, indexed by dimension."""
 
     def __init__(self, results: Iterable[Result], aggregate: Aggregate = "mean") -> None:
         self._aggregate = aggregate
         self._found: dict[tuple[str, str, str, str, str], _Summary] = {}
-        """By level, its value, cluster, namespace and node; empty for any."""
+        """By level, name, cluster, namespace and node; empty for any."""
         self.count = 0
         devices: dict[tuple[str, str], dict[str, _Summary]] = {}
         for number, each in enumerate(results):
@@ -187,10 +186,10 @@ class JoinedScores:
             place: {name: self._result([summary]) for name, summary in of_node.items()}
             for place, of_node in devices.items()
         }
-        """Values of devices by cluster and node; one mapping for all their endpoints."""
+        """Values of devices by cluster and node; shared by all endpoints there."""
 
     def of(self, endpoint: Endpoint, cluster: str) -> DynamicScore | None:
-        """Return what bears on an endpoint; None for nothing."""
+        """Return the score of an endpoint; None without one."""
         pod = self._value("pod", (endpoint.name, _RANK.sub("", endpoint.name)), endpoint, cluster)
         if pod is not None:
             return DynamicScore(value=pod, per_pod=True)

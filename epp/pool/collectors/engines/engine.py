@@ -78,7 +78,7 @@ class Signal:
         if least <= number <= most and not series[0].is_old:
             return number
         name = self.selectors[0].name
-        problems.append(f"{name} has a time stamp long past" if series[0].is_old else f"{name} is {number:g}")
+        problems.append(f"{name} has an outdated time stamp" if series[0].is_old else f"{name} is {number:g}")
         return self.column.unknown
 
     def folded(self, series: Sequence[Series], value: Callable[[Series], float] = _value) -> float:

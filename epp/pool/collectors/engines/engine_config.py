@@ -9,6 +9,31 @@ from epp.framework.snapshot import CORE_COLUMNS
 from epp.pool.collectors.exposition import Selector
 
 _TAKEN = frozenset(column.name for column in CORE_COLUMNS)
+OTHER_SPELLINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"vllm:kv_cache_usage_perc": ("vllm:gpu_cache_usage_perc",)}
+)
+"""Former names of a series, by its current name."""
+OTHER_PREFIXES: Mapping[str, str] = MappingProxyType({"sglang:": "sglang_"})
+"""Prefixes of series, and their spelling in some versions of the engine."""
+RANK_LABELS: Mapping[str, str] = MappingProxyType({"sglang": "dp_rank"})
+"""The label of the data-parallel rank, by engine, if the series of a rank are repeated with other labels.
+
+In SGLang every pipeline stage repeats the numbers of its rank, and there are series by priority beside the total.
+"""
+HOST = "triton"
+"""The engine that hosts other engines, whose series appear on its page once they are loaded."""
+SERIES_PREFIXES: tuple[tuple[bytes, str, str], ...] = (
+    (b"vllm:", "vLLM", "vllm"),
+    (b"sglang:", "SGLang", "sglang"),
+    (b"sglang_", "SGLang", "sglang"),
+    (b"trtllm_", "TensorRT-LLM", "trtllm-serve"),
+    (b"nv_trt_llm_", "Triton with TensorRT-LLM", "triton-tensorrt-llm"),  # before its host
+    (b"nv_inference_", "Triton", "triton"),
+    (b"tgi_", "TGI", ""),
+    (b"lmdeploy:", "LMDeploy", ""),
+    (b"llamacpp:", "llama.cpp", ""),
+)
+"""Prefix of the series of an engine, its product name, and the built-in engine for it; empty for none."""
 
 
 class CustomMetric(Parameters, frozen=True):
@@ -137,33 +162,3 @@ BUILT_IN: Mapping[str, EngineConfig] = MappingProxyType(
         )
     }
 )
-
-OTHER_SPELLINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"vllm:kv_cache_usage_perc": ("vllm:gpu_cache_usage_perc",)}
-)
-"""Former names of a series, by its current name."""
-
-OTHER_PREFIXES: Mapping[str, str] = MappingProxyType({"sglang:": "sglang_"})
-"""Prefixes of series, and their spelling in some versions of the engine."""
-
-RANK_LABELS: Mapping[str, str] = MappingProxyType({"sglang": "dp_rank"})
-"""The label of the data-parallel rank, by engine, if the series of a rank are repeated with other labels.
-
-In SGLang every pipeline stage repeats the numbers of its rank, and there are series by priority beside the total.
-"""
-
-HOST = "triton"
-"""The engine that hosts other engines, whose series appear on its page once they are loaded."""
-
-SERIES_PREFIXES: tuple[tuple[bytes, str, str], ...] = (
-    (b"vllm:", "vLLM", "vllm"),
-    (b"sglang:", "SGLang", "sglang"),
-    (b"sglang_", "SGLang", "sglang"),
-    (b"trtllm_", "TensorRT-LLM", "trtllm-serve"),
-    (b"nv_trt_llm_", "Triton with TensorRT-LLM", "triton-tensorrt-llm"),  # before its host
-    (b"nv_inference_", "Triton", "triton"),
-    (b"tgi_", "TGI", ""),
-    (b"lmdeploy:", "LMDeploy", ""),
-    (b"llamacpp:", "llama.cpp", ""),
-)
-"""Prefix of the series of an engine, its product name, and the built-in engine for it; empty for none."""

@@ -34,6 +34,8 @@ _STRETCHED = 2.0
 """Growth of the interval from which another line is logged."""
 
 _log = structlog.get_logger()
+_MANY = 8
+"""Largest change of the pool that is applied at once; larger ones are applied in steps."""
 
 
 class Capacity:
@@ -85,16 +87,12 @@ class Capacity:
         elif seconds >= _STRETCHED * max(self._told_seconds, self._interval_seconds):
             self._told_seconds = seconds
             _log.warning(
-                "endpoints are polled less often than asked",
+                "endpoints are polled less often than configured",
                 endpoints=self._endpoints,
                 asked_seconds=self._interval_seconds,
                 seconds=round(seconds, 3),
                 remedy="none needed; but a metricsStalenessThreshold below these seconds distrusts most endpoints",
             )
-
-
-_MANY = 8
-"""Largest change of the pool that is applied at once; larger ones are applied in steps."""
 
 
 class Collector:
@@ -304,7 +302,7 @@ class Collector:
             if isinstance(feed.source, HttpSource):
                 feed.source.endpoint_tls = self._endpoint_tls
                 feed.source.cost = self._poller.cost
-                feed.source.arriving = self._poller.arriving
+                feed.source.incomplete_pages = self._poller.incomplete_pages
                 feed.source.limits = self._limits
 
     def _feeds_of(self, endpoint: Endpoint) -> tuple[Feed, ...]:

@@ -10,6 +10,7 @@ from epp.framework.snapshot import ANSWERS, REFUSES, SILENT
 from epp.routing.datastore import Datastore
 
 _USED = frozenset({Contact.NOT_ASKED, Contact.ANSWERS, Contact.READ_IN_PART, Contact.NO_PAGE, Contact.FAILING})
+_MAX_TIMEOUTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,6 @@ class Conditions:
     def _notify(self) -> None:
         for listener in self._listeners:
             listener()
-
-
-_MAX_TIMEOUTS = 3
 
 
 class Reachability:

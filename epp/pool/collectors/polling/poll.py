@@ -33,6 +33,13 @@ _MOST_LOGGED, _LOGGED_SECONDS = 6, 60.0
 """Most problems that are logged in that time, since a server may fail at every other poll."""
 
 _log = structlog.get_logger()
+_LONGEST_BACKOFF_SECONDS = 1.0
+_BACKOFF_TURNS = 4
+"""Longest interval of a failing endpoint, as a multiple of the delay of polls."""
+_LOAD = frozenset({WAITING, RUNNING, KV_USAGE})
+_REQUESTS = frozenset({WAITING, RUNNING})
+_STALE_SECONDS, _STALE_POLLS = 2.0, 3
+"""Age of numbers, and number of failed polls, after which the load of an endpoint is unknown."""
 
 
 class Problems:
@@ -85,15 +92,6 @@ class Problems:
             _log.info("endpoint read again", endpoint=endpoint.id, source=self._feed.source.name)
 
 
-_LONGEST_BACKOFF_SECONDS = 1.0
-_BACKOFF_TURNS = 4
-"""Longest interval of a failing endpoint, as a multiple of the delay of polls."""
-_LOAD = frozenset({WAITING, RUNNING, KV_USAGE})
-_REQUESTS = frozenset({WAITING, RUNNING})
-_STALE_SECONDS, _STALE_POLLS = 2.0, 3
-"""Age of numbers, and number of failed polls, after which the load of an endpoint is unknown."""
-
-
 class CollectorObserver(TaskObserver):
     """No-op callbacks; override those of interest."""
 
@@ -119,8 +117,9 @@ class Poll:
     """
 
     __slots__ = (
-        "_backoff_seconds", "_clock", "_delay_seconds", "_feed", "_interval_seconds", "_last", "_limits", "_observer",
-        "_problems", "_reachability", "_reported_at", "_store", "changed", "metric_filter", "was_tried",
+        "_backoff_seconds", "_clock", "_delay_seconds", "_feed", "_interval_seconds", "_last", "_limits",
+        "_observer", "_problems", "_reachability", "_reported_at", "_store", "changed", "metric_filter",
+        "was_tried",
     )  # fmt: skip
 
     def __init__(
@@ -166,15 +165,6 @@ class Poll:
     def reads_requests(self) -> bool:
         """Whether pages tell how many requests an endpoint has."""
         return any(datum in _REQUESTS for extractor in self._feed.extractors for datum in extractor.writes)
-
-    async def collect_once(self, endpoint: Endpoint, delay_seconds: float = 0.0) -> float:
-        """Fetch once and settle the outcome."""
-        outcome: bytes | Exception
-        try:
-            outcome = await self._feed.source.fetch(endpoint)
-        except Exception as error:  # noqa: BLE001  a plugin may raise anything; other feeds continue
-            outcome = error
-        return self.settle(endpoint, outcome, delay_seconds)
 
     def settle(self, endpoint: Endpoint, outcome: bytes | Exception, delay_seconds: float = 0.0) -> float:
         """Report a page or the failure to fetch it; return the seconds until the next poll is due.

@@ -10,11 +10,52 @@ from typing import Generic, TypeVar
 from epp.framework.datalayer import NotAskedError, UnreachableError
 from epp.routing.outliers import Told, Verdict
 
+# Intervals:
 _STEP_SECONDS = 1.0
 """Time without an event after which the interval doubles."""
 SLOWEST_SECONDS = 0.15
 """Longest interval for an idle endpoint, unless the configured interval is longer. By default `utilization-detector`
 ignores metrics from an age of 200 ms."""
+
+# Due times:
+_TOGETHER = 16
+"""Polls that start together: a wake-up of the event loop costs as much as a poll or two."""
+_SHORTEST_STEP_SECONDS = 0.004
+_NEARLY = 1e-6
+_EARLY_SECONDS = 0.001
+"""Time by which a timer of the event loop may end early: its resolution is 1 ms."""
+_DROPPED = 64
+"""Outdated entries that one call drops."""
+T = TypeVar("T")
+
+# Urgent polls:
+SHORTEST_GAP_SECONDS = 0.01
+"""Shortest time between two polls of an endpoint, urgent ones included: clients can cause urgent polls."""
+_MOST_QUESTIONS = 1_000
+_MOST_URGENT_PER_SECOND, _MOST_URGENT_AT_ONCE = 64.0, 32.0
+"""Limits on the urgent polls of a pool."""
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 10.0
+
+# Budget:
+_SHARE = 0.2
+"""Share of the event loop's free time that polls may use."""
+_LEAST_LEFT = 0.25
+"""Least free time that is assumed, so that polls continue on an overloaded event loop."""
+_MEMORY_SECONDS = 1.0
+_SPAN_SECONDS = 0.1
+"""Time over which the load of the event loop is measured."""
+_ON_TIME_SECONDS = 0.002
+"""Delay that is ignored, since polls themselves cause it."""
+_BATCH_SECONDS = 0.001
+"""CPU time of polls that start together: their responses may arrive together, too."""
+_MOST_AT_ONCE = 32
+_FIRST_COST_SECONDS = 100e-6
+_LEAST_COST_SECONDS, _MOST_COST_SECONDS = 20e-6, 20e-3
+"""Bounds on the assumed cost of a poll: a part is not measured, and peaks are short."""
+_MEMORY_POLLS = 500.0
+"""Polls over which the cost is averaged."""
+_LONGEST_GAP_SECONDS = 0.05
+"""Longest time without polls that later polls may catch up."""
 
 
 class Cadence:
@@ -51,17 +92,6 @@ class Cadence:
 def slowest_interval(fastest: float, trusted_seconds: float) -> float:
     """Return the longest interval for an age limit of metrics: three quarters of it, as pages take time."""
     return max(fastest, min(SLOWEST_SECONDS, 0.75 * trusted_seconds))
-
-
-_TOGETHER = 16
-"""Polls that start together: a wake-up of the event loop costs as much as a poll or two."""
-_SHORTEST_STEP_SECONDS = 0.004
-_NEARLY = 1e-6
-_EARLY_SECONDS = 0.001
-"""Time by which a timer of the event loop may end early: its resolution is 1 ms."""
-_DROPPED = 64
-"""Outdated entries that one call drops."""
-T = TypeVar("T")
 
 
 class Timetable(Generic[T]):
@@ -141,14 +171,6 @@ class Timetable(Generic[T]):
 def next_due(due: float, wait: float, now: float) -> float:
     """Return the next multiple of `wait` seconds after `due` that is later than `now`; missed ones are skipped."""
     return due + wait * (math.floor(max(now - due, 0.0) / wait) + 1)
-
-
-SHORTEST_GAP_SECONDS = 0.01
-"""Shortest time between two polls of an endpoint, urgent ones included: clients can cause urgent polls."""
-_MOST_QUESTIONS = 1_000
-_MOST_URGENT_PER_SECOND, _MOST_URGENT_AT_ONCE = 64.0, 32.0
-"""Limits on the urgent polls of a pool."""
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 10.0
 
 
 class PollPriority:
@@ -239,27 +261,6 @@ def verdict_of(outcome: bytes | Exception) -> Verdict:
     if isinstance(outcome, UnreachableError):
         return Verdict.REFUSES if outcome.refused else Verdict.SILENT
     return Verdict.SILENT if isinstance(outcome, NotAskedError) else Verdict.ANSWERS
-
-
-_SHARE = 0.2
-"""Share of the event loop's free time that polls may use."""
-_LEAST_LEFT = 0.25
-"""Least free time that is assumed, so that polls continue on an overloaded event loop."""
-_MEMORY_SECONDS = 1.0
-_SPAN_SECONDS = 0.1
-"""Time over which the load of the event loop is measured."""
-_ON_TIME_SECONDS = 0.002
-"""Delay that is ignored, since polls themselves cause it."""
-_BATCH_SECONDS = 0.001
-"""CPU time of polls that start together: their responses may arrive together, too."""
-_MOST_AT_ONCE = 32
-_FIRST_COST_SECONDS = 100e-6
-_LEAST_COST_SECONDS, _MOST_COST_SECONDS = 20e-6, 20e-3
-"""Bounds on the assumed cost of a poll: a part is not measured, and peaks are short."""
-_MEMORY_POLLS = 500.0
-"""Polls over which the cost is averaged."""
-_LONGEST_GAP_SECONDS = 0.05
-"""Longest time without polls that later polls may catch up."""
 
 
 class PollBudget:

@@ -14,10 +14,10 @@ from epp.framework.datalayer import DataSource
 from epp.framework.endpoint import Endpoint
 from epp.pool.collectors.polling.poll import Poll
 from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget, PollPriority, Timetable, UrgentBudget
-from epp.pool.collectors.sources.answers import Arriving
-from epp.pool.collectors.sources.asker import Asker
 from epp.pool.collectors.sources.connection import ReadingCost
 from epp.pool.collectors.sources.http import HttpSource
+from epp.pool.collectors.sources.page_client import PageClient
+from epp.pool.collectors.sources.response_parser import IncompletePages
 from epp.routing.datastore import Datastore
 from epp.routing.outliers import Told, Verdict
 
@@ -25,6 +25,17 @@ _SHARE = 0.05
 """Largest share of a core that the pages of one endpoint may use; beyond it, the endpoint is polled less often."""
 
 Done: TypeAlias = Callable[["Member", bytes | Exception], None]
+_STEP_SECONDS = 0.004
+"""Time until the next step while due polls wait for the budget."""
+_SOON_SECONDS = 0.01
+"""Time to the next step from which the next request wakes the poller."""
+_CONNECTING = 2
+"""Weight of a poll that needs a new connection, among polls that start together."""
+_JITTER = 0.1
+_MOST_JITTER_SECONDS = 0.005
+_LONGEST_FIRST_WAIT_SECONDS = 1.0
+_MOST_BRIEF_PER_SECOND = 200.0
+"""Limit on brief connections, which cost more than pages on persistent ones."""
 
 
 class Member:
@@ -34,8 +45,8 @@ class Member:
     """
 
     __slots__ = (
-        "_asker", "_store", "_task", "brief", "cadence", "due", "endpoint", "gone", "least_wait", "on_end", "poll",
-        "priority", "wait",
+        "_client", "_store", "_task", "brief", "cadence", "due", "endpoint", "gone", "least_wait", "on_end",
+        "poll", "priority", "wait",
     )  # fmt: skip
 
     def __init__(
@@ -56,7 +67,7 @@ class Member:
         self.priority = PollPriority()
         self.on_end: Callable[[], None] | None = None
         """Called when the server closes a persistent connection."""
-        self._asker: Asker | None = None
+        self._client: PageClient | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -69,19 +80,19 @@ class Member:
         """Whether the next poll connects first."""
         if not isinstance(self.poll.source, HttpSource):
             return self.brief
-        return self._asker is None or not self._asker.connected
+        return self._client is None or not self._client.connected
 
     def begin(self, done: Done) -> None:
         """Start a poll, and call `done` with its outcome after this has returned."""
         source = self.poll.source
         if isinstance(source, HttpSource):
-            asker = self._asker
-            if asker is None or asker.attempt.endpoint.host != self.endpoint.host:
-                if asker is not None:
-                    asker.close()
-                self._asker = asker = source.asker(self.endpoint, self.poll.metric_filter)
-                asker.on_end = self.on_end
-            asker.ask(lambda outcome: done(self, outcome))
+            client = self._client
+            if client is None or client.attempt.endpoint.host != self.endpoint.host:
+                if client is not None:
+                    client.close()
+                self._client = client = source.client_for(self.endpoint, self.poll.metric_filter)
+                client.on_end = self.on_end
+            client.ask(lambda outcome: done(self, outcome))
         else:
             name = f"collect {source.name} of {self.endpoint.id}"
             self._task = asyncio.get_running_loop().create_task(self._fetch(source, done), name=name)
@@ -94,8 +105,8 @@ class Member:
             if self.poll.changed or self._store.in_flight(self.endpoint.id):
                 cadence.event(now)
             wait = max(wait, cadence.interval(now))
-        if self._asker is not None:
-            self.least_wait = self._asker.seconds / _SHARE
+        if self._client is not None:
+            self.least_wait = self._client.seconds / _SHARE
         self.wait = max(wait, self.least_wait)
         self.priority.settled(outcome)
 
@@ -103,12 +114,12 @@ class Member:
         """Cancel the poll in progress and close the connection; yield cancelled tasks."""
         self.gone = True
         self.priority.end()
-        asker, self._asker = self._asker, None
+        client, self._client = self._client, None
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             yield task
-        if asker is not None and (asking := asker.close()) is not None:
+        if client is not None and (asking := client.close()) is not None:
             yield asking
 
     async def _fetch(self, source: DataSource, done: Done) -> None:
@@ -119,19 +130,6 @@ class Member:
             outcome = error
         self._task = None
         done(self, outcome)
-
-
-_STEP_SECONDS = 0.004
-"""Time until the next step while due polls wait for the budget."""
-_SOON_SECONDS = 0.01
-"""Time to the next step from which the next request wakes the poller."""
-_CONNECTING = 2
-"""Weight of a poll that needs a new connection, among polls that start together."""
-_JITTER = 0.1
-_MOST_JITTER_SECONDS = 0.005
-_LONGEST_FIRST_WAIT_SECONDS = 1.0
-_MOST_BRIEF_PER_SECOND = 200.0
-"""Limit on brief connections, which cost more than pages on persistent ones."""
 
 
 class Poller:
@@ -149,7 +147,7 @@ class Poller:
         """Use `cpu_seconds` for the CPU time of the event loop's thread."""
         self.cost = ReadingCost()
         """CPU time of reading pages, to which sources add."""
-        self.arriving = Arriving()
+        self.incomplete_pages = IncompletePages()
         """Counts the bytes of incomplete pages that sources buffer whole."""
         self.on_connection_end: Callable[[Endpoint], None] | None = None
         """Called when a server closes a persistent connection, unless it does so regularly: it may have failed."""

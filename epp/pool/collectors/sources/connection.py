@@ -9,7 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
-from epp.pool.collectors.sources.answers import AnswerReader, Arriving, Gathering, UnreadableAnswerError, WholePage
+from epp.pool.collectors.sources.response_parser import (
+    IncompletePages,
+    InvalidResponseError,
+    PageBuffer,
+    ResponseParser,
+    WholePage,
+)
+
+_BUFFER_BYTES = 64 * 1024
+"""Most bytes read in one event-loop iteration: a page of 51 KB with its head. asyncio would read 32 times as many."""
 
 
 class ReadingCost:
@@ -83,10 +92,6 @@ class Deadlines:
             waiting.expire()
 
 
-_BUFFER_BYTES = 64 * 1024
-"""Most bytes read in one event-loop iteration: a page of 51 KB with its head. asyncio would read 32 times as many."""
-
-
 class ConnectError(Exception):
     """The connection to the server failed."""
 
@@ -104,7 +109,7 @@ class DisconnectedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PageResponse:
     """A complete response."""
 
     status: int
@@ -113,7 +118,7 @@ class Answer:
     body: bytes
 
 
-Outcome: TypeAlias = Answer | DisconnectedError | UnreadableAnswerError
+Outcome: TypeAlias = PageResponse | DisconnectedError | InvalidResponseError
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +140,13 @@ class Shared:
     One buffer is enough, since the event loop requests, fills and delivers it in one call.
     """
 
-    __slots__ = ("_arriving", "_arriving_limit", "buffer", "cost", "limit", "view")
+    __slots__ = ("_arriving_limit", "_incomplete_pages", "buffer", "cost", "limit", "view")
 
-    def __init__(self, *, limit: int, cost: ReadingCost, arriving: Arriving, arriving_limit: int) -> None:
+    def __init__(
+        self, *, limit: int, cost: ReadingCost, incomplete_pages: IncompletePages, arriving_limit: int
+    ) -> None:
         """Limit the bytes of one page, and with `arriving_limit` those of all incomplete pages."""
-        self._arriving = arriving
+        self._incomplete_pages = incomplete_pages
         self._arriving_limit = arriving_limit
         self.buffer = bytearray(_BUFFER_BYTES)
         self.view = memoryview(self.buffer)
@@ -148,7 +155,7 @@ class Shared:
 
     def whole_page(self) -> WholePage:
         """Return a buffer for the pages of one connection."""
-        return WholePage(self._arriving, self._arriving_limit)
+        return WholePage(self._incomplete_pages, self._arriving_limit)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -156,9 +163,9 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = ("_done", "_reader", "_shared", "_transport", "begun", "on_idle_end", "seconds")
 
-    def __init__(self, shared: Shared, gathering: Gathering | None = None) -> None:
+    def __init__(self, shared: Shared, page_buffer: PageBuffer | None = None) -> None:
         self._shared = shared
-        self._reader: AnswerReader | None = AnswerReader(shared.limit, gathering or shared.whole_page())
+        self._reader: ResponseParser | None = ResponseParser(shared.limit, page_buffer or shared.whole_page())
         self.begun = False
         """Whether a part of the last response was received."""
         self.seconds = 0.0
@@ -211,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         self.begun = True
         try:
             reader.feed(self._shared.view[:nbytes])
-        except UnreadableAnswerError as error:
+        except InvalidResponseError as error:
             self.seconds += self._shared.cost.lap
             self.close()
             done(error)
@@ -236,11 +243,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             reader.feed_end()
-        except UnreadableAnswerError as error:
+        except InvalidResponseError as error:
             reader.drop()
             done(error)
         else:
-            done(_answer_of(reader))
+            done(_response_of(reader))
 
     def _pause(self, *, whole: bool) -> None:
         """Let the event loop run other tasks before more bytes are read."""
@@ -253,8 +260,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.resume_reading()
 
-    def _answered(self, reader: AnswerReader, done: Callable[[Outcome], None]) -> None:
-        answer = _answer_of(reader)
+    def _answered(self, reader: ResponseParser, done: Callable[[Outcome], None]) -> None:
+        answer = _response_of(reader)
         self._done = None
         if not reader.keeps_connection or reader.excess:
             self.close()
@@ -262,11 +269,11 @@ class Connection(asyncio.BufferedProtocol):
 
 
 async def connect(
-    target: Target, make_socket: Callable[[int], socket.socket], shared: Shared, gathering: Gathering | None = None
+    target: Target, make_socket: Callable[[int], socket.socket], shared: Shared, page_buffer: PageBuffer | None = None
 ) -> Connection:
     """Return a connection; raises ConnectError, or ssl.SSLError where TLS fails.
 
-    `make_socket` returns a socket of an address family; `gathering` collects pages, if given.
+    `make_socket` returns a socket of an address family; `page_buffer` collects pages, if given.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -277,7 +284,7 @@ async def connect(
         connecting.setblocking(False)  # noqa: FBT003  as sockets have it
         await loop.sock_connect(connecting, (target.address, target.port))
         _, connection = await loop.create_connection(
-            lambda: Connection(shared, gathering),
+            lambda: Connection(shared, page_buffer),
             sock=connecting,
             ssl=target.tls,
             server_hostname=target.server_name if target.tls is not None else None,
@@ -294,5 +301,5 @@ async def connect(
     return connection
 
 
-def _answer_of(reader: AnswerReader) -> Answer:
-    return Answer(reader.status, reader.reason, reader.encoding, reader.body())
+def _response_of(reader: ResponseParser) -> PageResponse:
+    return PageResponse(reader.status, reader.reason, reader.encoding, reader.body())

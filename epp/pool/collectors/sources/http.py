@@ -17,11 +17,9 @@ from typing_extensions import TypeVar
 
 from epp.framework.datalayer import DataSource, PageError, UnreachableError
 from epp.framework.durations import parse_duration
-from epp.framework.endpoint import Endpoint, Identity
+from epp.framework.endpoint import Endpoint
 from epp.framework.limits import AbsolutePath, PortOrZero
 from epp.pool.collectors.page_limits import REMEDIES, Limit, PageLimits
-from epp.pool.collectors.sources.answers import Arriving, Gathering
-from epp.pool.collectors.sources.asker import Asker, Attempt
 from epp.pool.collectors.sources.connection import (
     ConnectError,
     Connection,
@@ -32,6 +30,7 @@ from epp.pool.collectors.sources.connection import (
     Target,
     connect,
 )
+from epp.pool.collectors.sources.page_client import Attempt, PageClient
 from epp.pool.collectors.sources.probes import (
     EndpointTls,
     TlsParameters,
@@ -41,8 +40,8 @@ from epp.pool.collectors.sources.probes import (
     speaks_tls,
     tls_context,
 )
+from epp.pool.collectors.sources.response_parser import IncompletePages, PageBuffer
 
-_MAX_FETCHED = 4096
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _UNQUOTED = "/?&=%:@!$'()*+,;~-._[]"
 _BRIEF_INTERVAL_SECONDS = 0.005
@@ -94,7 +93,7 @@ class HttpSource(DataSource[HP]):
         self.deadlines = Deadlines(parse_duration(self.parameters.timeout))
         self.cost = ReadingCost()
         """CPU time of reading pages."""
-        self.arriving = Arriving()
+        self.incomplete_pages = IncompletePages()
         """Counts the bytes of incomplete pages that are buffered whole."""
         self.limits = PageLimits()
         self.endpoint_tls: EndpointTls | None = None
@@ -102,8 +101,6 @@ class HttpSource(DataSource[HP]):
         self._tls = tls_context(self.parameters, self.name) if self.parameters.scheme == "https" else None
         self._default_tls: ssl.SSLContext | None = self._tls
         self._shared: Shared | None = None
-        self._fetched: dict[tuple[Identity, str, bool], Asker] = {}
-        """Connections of `fetch`, by endpoint."""
         self._descriptor_lock = asyncio.Lock()
         self._checked: dict[tuple[str, bool], tuple[float, bool]] = {}
         """Time and result of the last protocol check, by URL and protocol."""
@@ -124,8 +121,8 @@ class HttpSource(DataSource[HP]):
         """Time between two polls of an endpoint; None for that of the collector."""
         return parse_duration(self.parameters.interval) if self.parameters.interval else None
 
-    def asker(self, endpoint: Endpoint, gathering: Gathering | None = None) -> Asker:
-        """Return an asker for an endpoint, which the caller closes; `gathering` collects its pages, if given."""
+    def client_for(self, endpoint: Endpoint, page_buffer: PageBuffer | None = None) -> PageClient:
+        """Return a client for an endpoint, which the caller closes; `page_buffer` collects its pages, if given."""
         own = self.port in {None, endpoint.port}
         tls = self._tls_with_endpoints() if own and endpoint.tls else self._tls
         port = self.port or endpoint.port
@@ -147,46 +144,35 @@ class HttpSource(DataSource[HP]):
             f"Accept: {self.accept}\r\nAccept-Encoding: identity\r\n\r\n"
         )
         name = endpoint.host.rstrip(".") or endpoint.address
-        return Asker(self, Target(endpoint.address, port, request.encode(), tls, name), attempt, gathering)
+        return PageClient(self, Target(endpoint.address, port, request.encode(), tls, name), attempt, page_buffer)
 
     async def fetch(self, endpoint: Endpoint) -> bytes:
-        """Return the page; raises UnreachableError, PageError or NotAskedError.
+        """Return the page, on a new connection; raises UnreachableError, PageError or NotAskedError.
 
         If file descriptors are scarce, endpoints without a persistent connection are polled one after the other.
         """
-        key = endpoint.identity, endpoint.host, endpoint.tls
-        asker = self._fetched.get(key)
-        if asker is None:
-            if len(self._fetched) >= _MAX_FETCHED:  # of former endpoints
-                await self.close()
-            asker = self._fetched[key] = self.asker(endpoint)
-        if not asker.busy:
-            return await asker.page()
-        with contextlib.closing(self.asker(endpoint)) as another:
-            return await another.page()
+        with contextlib.closing(self.client_for(endpoint)) as client:
+            return await client.page()
 
     async def close(self) -> None:
-        """Close the connections of `fetch`; later calls open new ones."""
-        fetched, self._fetched = self._fetched, {}
-        for asker in fetched.values():
-            asker.close()
+        """Do nothing: callers of `client_for` close the connections."""
 
-    async def open_connection(self, target: Target, gathering: Gathering | None, *, keep: bool) -> Connection:
+    async def open_connection(self, target: Target, page_buffer: PageBuffer | None, *, keep: bool) -> Connection:
         """Return a connection; raises ConnectError or ssl.SSLError."""
         if self._shared is None:
             limits = self.limits
             self._shared = Shared(
                 limit=min(limits.page_bytes, self.most_bytes or limits.page_bytes),
                 cost=self.cost,
-                arriving=self.arriving,
+                incomplete_pages=self.incomplete_pages,
                 arriving_limit=limits.arriving_bytes,
             )
-        return await connect(target, kept_socket if keep else brief_socket, self._shared, gathering)
+        return await connect(target, kept_socket if keep else brief_socket, self._shared, page_buffer)
 
-    async def classified(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
+    async def classify(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
         """Classify a failure."""
-        classify = self._classify_secure if attempt.url.startswith("https:") else self._classify_plain
-        return await classify(error, attempt)
+        of_protocol = self._classify_secure if attempt.url.startswith("https:") else self._classify_plain
+        return await of_protocol(error, attempt)
 
     async def _classify_plain(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
         """Classify the failure of a request in plaintext."""

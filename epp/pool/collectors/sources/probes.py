@@ -16,8 +16,14 @@ from epp.framework.datalayer import DataSource, NotAskedError
 from epp.framework.endpoint import Endpoint, EndpointTrust
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
-from epp.pool.collectors.sources.asker import Attempt
+from epp.pool.collectors.sources.page_client import Attempt
 from epp.runtime.descriptors import NO_DESCRIPTOR, polling_bound
+
+_HTTP = b"HTTP/"
+_ALERT = "ALERT"
+_log = structlog.get_logger()
+_TIMEOUT_SECONDS = 1.0
+_NO_VERIFICATION = EndpointTrust(verify=False)
 
 
 def kept_socket(family: int) -> socket.socket:
@@ -36,10 +42,6 @@ def _socket_below(bound: int | None, family: int) -> socket.socket:
         made.close()
         raise OSError(errno.EMFILE, "all free file descriptors are reserved for listeners")
     return made
-
-
-_HTTP = b"HTTP/"
-_ALERT = "ALERT"
 
 
 async def handshake(address: str, port: int, context: ssl.SSLContext | None, host: str, seconds: float) -> None:
@@ -98,9 +100,6 @@ def _unverified() -> ssl.SSLContext:
 
 
 _UNVERIFIED = _unverified()
-
-
-_log = structlog.get_logger()
 
 
 class TlsParameters(Parameters, frozen=True):
@@ -167,10 +166,6 @@ def tls_context(parameters: TlsParameters, name: str) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-_TIMEOUT_SECONDS = 1.0
-_NO_VERIFICATION = EndpointTrust(verify=False)
 
 
 class ConnectionProbe(DataSource[Parameters]):

@@ -15,7 +15,6 @@ from typing import Protocol
 from epp.framework.datalayer import Contact, NotAskedError, PageError, UnreachableError
 from epp.framework.endpoint import Endpoint
 from epp.pool.collectors.page_limits import Limit, PageLimitError
-from epp.pool.collectors.sources.answers import IDENTITY, Gathering, UnreadableAnswerError
 from epp.pool.collectors.sources.connection import (
     ConnectError,
     Connection,
@@ -24,6 +23,7 @@ from epp.pool.collectors.sources.connection import (
     Outcome,
     Target,
 )
+from epp.pool.collectors.sources.response_parser import IDENTITY, InvalidResponseError, PageBuffer
 from epp.runtime.descriptors import NO_DESCRIPTOR
 
 _REFUSALS = frozenset({errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE})
@@ -117,12 +117,12 @@ class WantsTlsError(PageError):
 
 
 class Link(Protocol):
-    """The source of an asker."""
+    """The source of a client."""
 
     deadlines: Deadlines
 
     @abstractmethod
-    async def open_connection(self, target: Target, gathering: Gathering | None, *, keep: bool) -> Connection:
+    async def open_connection(self, target: Target, page_buffer: PageBuffer | None, *, keep: bool) -> Connection:
         """Return a connection; raises ConnectError or ssl.SSLError."""
 
     @abstractmethod
@@ -134,34 +134,29 @@ class Link(Protocol):
         """Wait for a free file descriptor."""
 
     @abstractmethod
-    async def classified(self, error: Exception, attempt: Attempt) -> Exception:
+    async def classify(self, error: Exception, attempt: Attempt) -> Exception:
         """Classify a failure as UnreachableError or PageError."""
 
 
-class Asker:
+class PageClient:
     """Requests one page repeatedly; to be closed when the endpoint has left."""
 
     __slots__ = (
-        "_connection", "_done", "_gathering", "_link", "_task", "attempt", "on_end", "seconds", "target",
+        "_connection", "_done", "_link", "_page_buffer", "_task", "attempt", "on_end", "seconds", "target",
     )  # fmt: skip
 
-    def __init__(self, link: Link, target: Target, attempt: Attempt, gathering: Gathering | None = None) -> None:
+    def __init__(self, link: Link, target: Target, attempt: Attempt, page_buffer: PageBuffer | None = None) -> None:
         self.target = target
         self.attempt = attempt
         self.seconds = 0.0
         """CPU time of the last page, without its last piece."""
-        self._gathering = gathering
+        self._page_buffer = page_buffer
         self._link = link
         self._connection: Connection | None = None
         self._done: Callable[[bytes | Exception], None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.on_end: Callable[[], None] | None = None
         """Called when the server closes a persistent connection without a response."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether a response is outstanding."""
-        return self._done is not None
 
     @property
     def connected(self) -> bool:
@@ -275,7 +270,7 @@ class Asker:
         try:
             async with asyncio.timeout(self._link.deadlines.seconds):
                 try:
-                    connection = await self._link.open_connection(self.target, self._gathering, keep=keep)
+                    connection = await self._link.open_connection(self.target, self._page_buffer, keep=keep)
                 except ConnectError as error:
                     if error.error.errno in NO_DESCRIPTOR:
                         raise NotAskedError(f"{self.attempt.url}: {error.error.strerror}") from None
@@ -302,12 +297,12 @@ class Asker:
     async def _classify(self, error: Exception) -> Exception:
         if isinstance(error, NotAskedError) or (isinstance(error, PageError) and not isinstance(error, WantsTlsError)):
             return error
-        return await self._link.classified(error, self.attempt)
+        return await self._link.classify(error, self.attempt)
 
 
 def page_of(outcome: Outcome, url: str, remedy: Callable[[Limit], str]) -> bytes:
     """Return the page; raises PageError for any other response, and DisconnectedError without one."""
-    if isinstance(outcome, UnreadableAnswerError):
+    if isinstance(outcome, InvalidResponseError):
         if outcome.limit is not None:
             raise PageLimitError(f"{url}: {outcome}", outcome.limit, remedy=remedy(outcome.limit))
         raise PageError(f"{url}: {outcome}")

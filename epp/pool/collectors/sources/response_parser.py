@@ -21,7 +21,7 @@ IDENTITY = frozenset({"", "identity"})
 """Content-Encodings of a page that is not encoded."""
 
 
-class UnreadableAnswerError(Exception):
+class InvalidResponseError(Exception):
     """The response is not HTTP, is too large, or is truncated."""
 
     def __init__(self, message: str, limit: Limit | None = None) -> None:
@@ -30,7 +30,7 @@ class UnreadableAnswerError(Exception):
         """The limit that it exceeds."""
 
 
-class Gathering(Protocol):
+class PageBuffer(Protocol):
     """Collects the pieces of pages, one page after the other."""
 
     def begin(self) -> None:
@@ -43,7 +43,7 @@ class Gathering(Protocol):
         """Return the page, or the wanted parts of it."""
 
 
-class Arriving:
+class IncompletePages:
     """Bytes of incomplete pages that are buffered whole, of all connections together."""
 
     __slots__ = ("used",)
@@ -55,10 +55,10 @@ class Arriving:
 class WholePage:
     """Buffers a page whole; all such pages together are limited, beyond the first 64 KiB of each."""
 
-    __slots__ = ("_arriving", "_counted", "_limit", "_pieces", "_size")
+    __slots__ = ("_counted", "_incomplete_pages", "_limit", "_pieces", "_size")
 
-    def __init__(self, arriving: Arriving, limit: int) -> None:
-        self._arriving = arriving
+    def __init__(self, incomplete_pages: IncompletePages, limit: int) -> None:
+        self._incomplete_pages = incomplete_pages
         self._limit = limit
         self._pieces: list[bytes] = []
         self._size = 0
@@ -68,18 +68,18 @@ class WholePage:
         """Start a new page, and drop the last one."""
         self._pieces = []
         self._size = 0
-        self._arriving.used -= self._counted
+        self._incomplete_pages.used -= self._counted
         self._counted = 0
 
     def feed(self, piece: bytes) -> None:
-        """Add the next piece; raises UnreadableAnswerError if all pages together are too large."""
-        arriving = self._arriving
+        """Add the next piece; raises InvalidResponseError if all pages together are too large."""
+        incomplete_pages = self._incomplete_pages
         self._size += len(piece)
         more = max(self._size - UNCOUNTED_BYTES, 0) - self._counted
-        if more and arriving.used + more > self._limit:
+        if more and incomplete_pages.used + more > self._limit:
             text = f"the pages that are on their way have more than {self._limit} bytes together"
-            raise UnreadableAnswerError(text, Limit.PAGES_BYTES)
-        arriving.used += more
+            raise InvalidResponseError(text, Limit.PAGES_BYTES)
+        incomplete_pages.used += more
         self._counted += more
         self._pieces.append(piece)
 
@@ -90,27 +90,28 @@ class WholePage:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-class AnswerReader:
+class ResponseParser:
     """Parses the responses of one connection, one after the other, each of at most `limit` bytes.
 
     Interim responses (1xx) are skipped. `done` is set when a response is complete; `next` starts another one. Pages are
-    collected by `gathering`; of other bodies, an excerpt is kept.
+    collected by `page_buffer`; of other bodies, an excerpt is kept.
     """
 
     __slots__ = (
-        "_excerpt", "_final", "_gathering", "_head_read", "_is_page", "_limit", "_measured", "_parser", "_pieces",
-        "_read", "_reason", "_size", "begun", "done", "encoding", "excess", "keeps_connection", "status",
+        "_excerpt", "_final", "_head_read", "_is_page", "_limit", "_measured", "_page_buffer", "_parser",
+        "_pieces", "_read", "_reason", "_size", "begun", "done", "encoding", "excess", "keeps_connection",
+        "status",
     )  # fmt: skip
 
-    def __init__(self, limit: int, gathering: Gathering | None = None) -> None:
+    def __init__(self, limit: int, page_buffer: PageBuffer | None = None) -> None:
         self._limit = limit
-        self._gathering = WholePage(Arriving(), limit) if gathering is None else gathering
+        self._page_buffer = WholePage(IncompletePages(), limit) if page_buffer is None else page_buffer
         self._parser = HttpResponseParser(self)
         self.next()
 
     def next(self) -> None:
         """Start the next response."""
-        self._gathering.begin()
+        self._page_buffer.begin()
         self._excerpt = b""
         self._is_page = False
         self._reason = b""
@@ -132,7 +133,7 @@ class AnswerReader:
 
     def drop(self) -> None:
         """Drop the response."""
-        self._gathering.begin()
+        self._page_buffer.begin()
 
     @property
     def reason(self) -> str:
@@ -141,10 +142,10 @@ class AnswerReader:
 
     def body(self) -> bytes:
         """Return the page, or an excerpt of another body; once for each response."""
-        return self._gathering.end() if self._is_page else self._excerpt
+        return self._page_buffer.end() if self._is_page else self._excerpt
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Parse received bytes; raises UnreadableAnswerError."""
+        """Parse received bytes; raises InvalidResponseError."""
         self.begun = True
         try:
             self._parser.feed_data(data)
@@ -153,23 +154,23 @@ class AnswerReader:
                 self.excess = True
                 return
             # An error of a callback below is the context of the parser's own.
-            cause = error.__context__ if isinstance(error.__context__, UnreadableAnswerError) else None
-            raise cause or UnreadableAnswerError(f"the answer is not HTTP: {error}") from None
+            cause = error.__context__ if isinstance(error.__context__, InvalidResponseError) else None
+            raise cause or InvalidResponseError(f"the answer is not HTTP: {error}") from None
         except HttpParserUpgrade:
-            raise UnreadableAnswerError("the answer is an upgrade to another protocol") from None
+            raise InvalidResponseError("the answer is an upgrade to another protocol") from None
         self._read += len(data)
         if not self._head_read:
             if self._read > _HEAD_LIMIT_BYTES:
-                raise UnreadableAnswerError(f"the head of the answer is larger than {_HEAD_LIMIT_BYTES} bytes")
+                raise InvalidResponseError(f"the head of the answer is larger than {_HEAD_LIMIT_BYTES} bytes")
         elif self._read > self._limit + _OVERHEAD_BYTES and not self.done:
-            raise UnreadableAnswerError(f"the answer is larger than {self._limit} bytes", Limit.PAGE_BYTES)
+            raise InvalidResponseError(f"the answer is larger than {self._limit} bytes", Limit.PAGE_BYTES)
 
     def feed_end(self) -> None:
         """Record that the server closed the connection, which ends a body of no given length; raises as `feed`."""
         if self.done:
             return
         if not self._final or self._measured:
-            raise UnreadableAnswerError("the connection was closed before the end of the answer")
+            raise InvalidResponseError("the connection was closed before the end of the answer")
         self.done = True
 
     def on_message_begin(self) -> None:
@@ -183,7 +184,7 @@ class AnswerReader:
             self._reason += text
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Read the relevant headers; raises UnreadableAnswerError for too many, trailers included."""
+        """Read the relevant headers; raises InvalidResponseError for too many, trailers included."""
         if self.done:
             return
         self._count_piece()
@@ -203,15 +204,15 @@ class AnswerReader:
             self._is_page = self.status == _OK and self.encoding in IDENTITY
 
     def on_body(self, piece: bytes) -> None:
-        """Keep a piece of the body; raises UnreadableAnswerError once it is too large."""
+        """Keep a piece of the body; raises InvalidResponseError once it is too large."""
         if self.done:
             return
         self._size += len(piece)
         if self._size > self._limit:
-            raise UnreadableAnswerError(f"the page is larger than {self._limit} bytes", Limit.PAGE_BYTES)
+            raise InvalidResponseError(f"the page is larger than {self._limit} bytes", Limit.PAGE_BYTES)
         self._count_piece()
         if self._is_page:
-            self._gathering.feed(piece)
+            self._page_buffer.feed(piece)
         elif len(self._excerpt) < _EXCERPT_BYTES:
             self._excerpt += piece[:_EXCERPT_BYTES]
 
@@ -228,4 +229,4 @@ class AnswerReader:
     def _count_piece(self) -> None:
         self._pieces += 1
         if self._pieces > MOST_PIECES:
-            raise UnreadableAnswerError(f"the page comes in more than {MOST_PIECES} pieces", Limit.PAGE_CHUNKS)
+            raise InvalidResponseError(f"the page comes in more than {MOST_PIECES} pieces", Limit.PAGE_CHUNKS)

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.pool.collectors.sources.answers import AnswerReader, UnreadableAnswerError
+from epp.pool.collectors.sources.response_parser import InvalidResponseError, ResponseParser
 
 LIMIT = 1000
 
 
-def read(*pieces: bytes, closed: bool = False) -> AnswerReader:
-    reader = AnswerReader(LIMIT)
+def read(*pieces: bytes, closed: bool = False) -> ResponseParser:
+    reader = ResponseParser(LIMIT)
     for piece in pieces:
         reader.feed(piece)
     if closed:
@@ -60,7 +60,7 @@ def test_any_bytes_are_read_or_refused(junk, places):
     for message in (junk, b"HTTP/1.1 200 OK\r\n" + junk, with_length(b"page") + junk):
         try:
             reader = read(*cut(message, places), closed=True)
-        except UnreadableAnswerError:
+        except InvalidResponseError:
             continue
         assert reader.done
 
@@ -117,5 +117,5 @@ def test_more_than_an_answer_is_excess():
     ],
 )
 def test_what_cannot_be_read_is_refused_with_the_reason(message, problem):
-    with pytest.raises(UnreadableAnswerError, match=problem):
+    with pytest.raises(InvalidResponseError, match=problem):
         read(*cut(message, list(range(0, len(message), 4096))), closed=True)
