@@ -12,11 +12,10 @@ from secrets import randbits
 from typing import Any
 
 import msgspec
+from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from epp.admin.answers import AdminError, BadAdminRequestError, as_json
-from epp.admin.loop_calls import LoopCalls
-from epp.admin.routes import Route, read_object
+from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_json, read_object
 from epp.config import Assembly
 from epp.explain.building import error_of, simulated_record
 from epp.explain.made_up_pool import MOST_CHANGES, EndpointChange, UnknownEndpointError, made_up
@@ -30,8 +29,6 @@ from epp.framework.request import Headers
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Director, Simulated, Simulation
 from epp.routing.director.reading import DEFAULT_PATH
-from epp.telemetry.http_request import HttpRequest
-from epp.telemetry.http_thread import Answer
 
 PATH = "/api/simulate-schedule"
 MOST_BYTES = 1024 * 1024
@@ -106,9 +103,9 @@ class _Ask(Parameters, frozen=True, kw_only=True):
         return Headers(found)
 
 
-def simulation_routes(loop: LoopCalls, picker: SimulatedPicker) -> tuple[Route, ...]:
+def simulation_routes(loop: LoopCalls, picker: SimulatedPicker) -> tuple[web.RouteDef, ...]:
     """Return the route."""
-    return (Route("POST", PATH, _SimulationPage(loop, picker).simulate, most_bytes=MOST_BYTES),)
+    return (web.post(PATH, _SimulationPage(loop, picker).simulate),)
 
 
 class _SimulationPage:
@@ -117,9 +114,9 @@ class _SimulationPage:
         self._picker = picker
         self._configs = Configs(loop, picker)
 
-    async def simulate(self, request: HttpRequest, _rest: str) -> Answer:
+    async def simulate(self, request: web.Request) -> web.Response:
         """Answer with the record of a request that is only tried, and with its error where it is not routed."""
-        ask = read_ask(request, self._picker.pool)
+        ask = await read_ask(request, self._picker.pool)
         config = None if isinstance(ask.config, UnsetType) else await self._configs.of(ask.config)
         seed = int(ask.seed, 16) if ask.seed else randbits(64)
         begin = partial(self._simulated, ask, config, seed)
@@ -141,7 +138,7 @@ class _SimulationPage:
             return simulation, simulation.refusal(headers, error)
         return simulation, simulation.run(call, parsed, seed=seed)
 
-    def _answer(self, simulation: Simulation, found: Simulated, config: Assembly | None) -> Answer:
+    def _answer(self, simulation: Simulation, found: Simulated, config: Assembly | None) -> web.Response:
         picker = self._picker
         record = simulated_record(simulation, found, at=picker.utc(), config_generation=picker.generation())
         more: dict[str, object] = {}
@@ -191,9 +188,9 @@ class Configs:
             return self._built[text]
 
 
-def read_ask(request: HttpRequest, pool: str) -> _Ask:
+async def read_ask(request: web.Request, pool: str) -> _Ask:
     """Return what is asked for; raises AdminError."""
-    content = read_object(request, most_bytes=MOST_BYTES, or_yaml=True)
+    content = await read_object(request, most_bytes=MOST_BYTES, or_yaml=True)
     try:
         ask = read_struct(_Ask, content)
     except ParameterError as error:

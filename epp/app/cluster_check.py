@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from epp.app.object_check import check_objects
-from epp.app.pool_check import PoolReport, check_pool
+from epp.app.pool_check import PoolReport, check_objects, check_pool
 from epp.framework.cluster import ObjectReader
 from epp.kube.access import KubeApi
 from epp.kube.access_check import Access, AccessState, check_access, user_of

@@ -10,7 +10,6 @@ from typing import Any
 
 import structlog
 
-from epp.app.first_reports import FirstReports
 from epp.app.source_pool import SourcePool
 from epp.app.sweeping import sweep_outliers, sweep_quotas, sweep_reservations
 from epp.config import Assembly
@@ -29,10 +28,9 @@ from epp.routing.director import Director, DirectorObserver, Observers
 from epp.routing.director.reservations import RESERVATION_SECONDS
 from epp.routing.outliers import OutlierSettings
 from epp.runtime.supervisor import Supervisor
-from epp.telemetry.endpoints import EndpointReport, EndpointState
+from epp.telemetry.endpoints import EndpointReport, EndpointState, PriceWatch
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.pool_series import GAUGE_DERIVATIONS
-from epp.telemetry.prices import PriceWatch
 
 _FAILING_SHOWN = 20
 _TAGGING_SECONDS = 1.0
@@ -292,3 +290,33 @@ def _trusted_seconds(assembly: Assembly) -> float:
 async def _close(feeds: Iterable[Feed]) -> None:
     for feed in feeds:
         await feed.source.close()
+
+
+_LOOKS = 150
+"""Looks for the first reports, 3 s together: a silent endpoint has failed after a second, and in a pool of thousands
+the polls take their turns."""
+_LOOK_SECONDS = 0.02
+
+
+class FirstReports:
+    """Await `wait` once the polls have begun."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self.awaited = ""
+        """What is waited for, in words; may be read in any thread."""
+
+    async def wait(self) -> None:
+        """Wait until each endpoint has been asked for its load once, whatever came of it, but not long."""
+        untried = self._collector.untried
+        for _ in range(_LOOKS):  # not for a time, in which this program may have been busy with its own start
+            if not untried:
+                break
+            self.awaited = f"first reports of endpoints: {untried} to come"
+            await asyncio.sleep(_LOOK_SECONDS)
+            untried = self._collector.untried
+        self.awaited = ""
+        if untried:
+            _log.warning(
+                "start without the first reports of all endpoints: the load of some is unknown", endpoints=untried
+            )

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers of a picker: ext_proc with health, the operator page, and the admin port."""
+"""The servers of a picker: ext_proc with health, the metrics port, and the admin port."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from epp.admin import AdminPort, Route
+from aiohttp import web
+
+from epp.admin import AdminPort
 from epp.extproc.carrying import SessionMaker
 from epp.extproc.open_streams import StreamObserver
 from epp.extproc.server import ExtProcServer
@@ -30,7 +32,7 @@ class Servers:
         *,
         metrics_address: tuple[str, int] | None,
         admin: AdminPort | None = None,
-        admin_routes: Callable[[], Sequence[Route]] = tuple,
+        admin_routes: Callable[[], Sequence[web.RouteDef]] = tuple,
         streams: StreamObserver | None = None,
     ) -> None:
         """Prepare; `admin_routes` is called on the event loop of what the routes show and change."""
@@ -58,7 +60,7 @@ class Servers:
 
     @property
     def metrics_port(self) -> int:
-        """The port of the operator page; 0 where there is none."""
+        """The port of the metrics port; 0 where there is none."""
         return self._page.port
 
     async def open(self) -> None:

@@ -22,7 +22,7 @@ from epp.routing.director import DirectorObserver
 from epp.routing.director.reservations import RESERVATION_SECONDS
 from epp.routing.outliers import OutlierSettings
 from epp.routing.policies import PolicyFiles
-from epp.telemetry.http_thread import HttpLimits
+from epp.runtime.http_server import HttpLimits
 from epp.telemetry.page_tls import PageTlsSettings
 
 if TYPE_CHECKING:  # the SDK is imported where requests are traced

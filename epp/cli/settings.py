@@ -29,9 +29,9 @@ from epp.pool.collectors import PageLimits
 from epp.pool.discovery import PodTarget
 from epp.routing.outliers import OutlierSettings
 from epp.runtime import heap
+from epp.runtime.http_server import HttpLimits
 from epp.telemetry import logs
-from epp.telemetry.http_thread import HttpLimits
-from epp.telemetry.log_writer import LogWriter
+from epp.telemetry.logs import LogWriter
 from epp.telemetry.page_tls import PageTlsSettings
 from epp.telemetry.request_log import request_log
 

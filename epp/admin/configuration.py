@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page `/debug/plugins/state` of the metrics port."""
+"""The configuration in effect on the admin port, and the states of its plugins on the metrics port."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -8,15 +8,17 @@ from ipaddress import ip_address
 from typing import Any
 
 import msgspec
+from aiohttp import web
 
-from epp.admin.answers import AdminError
-from epp.admin.loop_calls import LoopCalls
+from epp.admin.answers import AdminError, LoopCalls, as_json
+from epp.config import Assembly, ConfigState
+from epp.config.describe import describe
 from epp.framework.faults import described
 from epp.framework.plugin import Plugin
 from epp.framework.snapshot import Snapshot
-from epp.telemetry.http_request import HttpRequest
-from epp.telemetry.http_thread import Answer
+from epp.runtime.http_server import response
 
+PATH = "/api/config"
 _MOST_STATE_BYTES = 1024 * 1024
 _UNSUPPORTED = "plugin does not support state collection"
 _FOR_LOOPBACK = (
@@ -25,6 +27,28 @@ _FOR_LOOPBACK = (
 )
 _TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
 _JSON = {"Content-Type": "application/json"}
+
+
+def config_routes(
+    loop: LoopCalls, assembly: Callable[[], Assembly], state: Callable[[], ConfigState]
+) -> tuple[web.RouteDef, ...]:
+    """Return the route; the functions are called on the loop."""
+
+    async def show(_request: web.Request) -> web.Response:
+        """Answer with the configuration."""
+        now, stands = await loop.call(lambda: (assembly(), state()))
+        return as_json(
+            {
+                "generation": stands.generation,
+                "origin": now.loaded.origin,
+                "refused": stands.refused or None,
+                "warnings": [str(warning) for warning in now.warnings],
+                "text": now.loaded.text or None,
+                "graph": describe(now),
+            }
+        )
+
+    return (web.get(PATH, show),)
 
 
 class PluginStates:
@@ -40,21 +64,21 @@ class PluginStates:
         self._plugins = plugins
         self._snapshot = snapshot
 
-    async def answer(self, request: HttpRequest, *, authorized: bool) -> Answer:
+    async def answer(self, request: web.Request, *, authorized: bool) -> web.Response:
         """Answer an authorized client, or one on this machine."""
         if not authorized and not _is_local(request):
-            return Answer(HTTPStatus.FORBIDDEN, _FOR_LOOPBACK.encode(), _TEXT)
+            return response(_FOR_LOOPBACK.encode(), _TEXT, HTTPStatus.FORBIDDEN)
         try:
             return await self._state()
         except AdminError as error:
-            return error.answer
+            return error.response
 
-    async def _state(self) -> Answer:
+    async def _state(self) -> web.Response:
         """Answer with the state of each plugin, or why there is none; one plugin in each turn of the loop."""
         plugins = await self._loop.call(lambda: dict(self._plugins()))
         states = {name: await self._state_of(plugin) for name, plugin in plugins.items()}
         content = {"timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"), "plugins": states}
-        return Answer(HTTPStatus.OK, msgspec.json.encode(content) + b"\n", _JSON)
+        return response(msgspec.json.encode(content) + b"\n", _JSON)
 
     async def _state_of(self, plugin: Plugin[Any]) -> Mapping[str, object]:
         told = {"type": plugin.plugin_type}
@@ -72,10 +96,10 @@ class PluginStates:
         return {**told, "state": msgspec.Raw(raw)}
 
 
-def _is_local(request: HttpRequest) -> bool:
+def _is_local(request: web.Request) -> bool:
     """Return whether a client is on this machine, and no page of another site that has given itself our address."""
     try:
-        peer = ip_address(request.peer.partition("%")[0])
+        peer = ip_address((request.remote or "").partition("%")[0])
     except ValueError:
         return False
     mapped = getattr(peer, "ipv4_mapped", None)

@@ -9,25 +9,24 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from http import HTTPStatus
 
 import pytest
+from aiohttp import web
 from half_open_scrapes import half_open_scrapes
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from epp.telemetry.connection_series import ConnectionCounts, ConnectionSeries, Cut
-from epp.telemetry.http_connections import OpenConnections
-from epp.telemetry.http_request import HttpRequest
-from epp.telemetry.http_thread import Answer, HttpLimits, HttpThread
+from epp.runtime.http_connections import ConnectionCounts, Cut, OpenConnections
+from epp.runtime.http_server import HttpLimits, HttpServer, response
+from epp.telemetry.connection_series import ConnectionSeries
 
 SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE = b"x" * 24 * 2**20
 
 
-async def answer(request: HttpRequest) -> Answer:
-    return Answer(HTTPStatus.OK, LARGE if request.path == "/large" else b"page\n")
+async def answer(request: web.Request) -> web.Response:
+    return response(LARGE if request.path == "/large" else b"page\n", {})
 
 
 class Watched(ConnectionCounts):
@@ -63,16 +62,18 @@ class Watched(ConnectionCounts):
 @contextlib.contextmanager
 def listening(
     registry: CollectorRegistry | None = None, counts: ConnectionCounts | None = None, **limits: float
-) -> Iterator[HttpThread]:
+) -> Iterator[HttpServer]:
     counts = counts or ConnectionSeries(registry or CollectorRegistry()).of("metrics")
-    thread = HttpThread("127.0.0.1", 0, answer, HttpLimits(**limits), name="page", counts=counts)
+    app = web.Application()
+    app.add_routes([web.get("/{path:.*}", answer)])
+    thread = HttpServer("127.0.0.1", 0, app, HttpLimits(**limits), name="page", counts=counts)
     try:
         yield thread
     finally:
         thread.close()
 
 
-def connected(thread: HttpThread, sent: bytes = b"") -> socket.socket:
+def connected(thread: HttpServer, sent: bytes = b"") -> socket.socket:
     client = socket.create_connection(("127.0.0.1", thread.port), timeout=30)
     client.sendall(sent)
     return client
@@ -111,7 +112,7 @@ def test_connections_beyond_the_limit_make_room_and_are_counted():
     [
         (SCRAPE[:20], {"request_seconds": 0.1}, "request_timeout"),
         (b"", {"request_seconds": 0.1}, "request_timeout"),
-        (b"GET /large HTTP/1.1\r\n\r\n", {"response_seconds": 0.1}, "response_timeout"),
+        (b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n", {"response_seconds": 0.1}, "response_timeout"),
         (b"no HTTP\r\n\r\n", {}, "bad_request"),
     ],
     ids=["half a request", "nothing", "no reading", "no HTTP"],
