@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from epp.admin import AdminPort, Route
-from epp.extproc.carrying import SessionMaker
-from epp.extproc.open_streams import StreamObserver
+from epp.extproc.open_streams import SessionMaker, StreamObserver
 from epp.extproc.server import ExtProcServer
 from epp.extproc.settings import ServerSettings
 from epp.framework.errors import ConfigurationError

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from epp.config import LoadedConfig, load_file, load_text
-from epp.extproc.client_headers import DECISION_RECORD_GROUP, IgnoredHeaders
+from epp.extproc.headers import DECISION_RECORD_GROUP, IgnoredHeaders
 from epp.framework import ConfigurationError, SystemClock
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust

@@ -153,7 +153,7 @@ def _parse_tls_version(text: str) -> str:
 
 
 def _parse_cipher_suites(text: str) -> str:
-    from epp.extproc.cipher_suites import openssl_ciphers
+    from epp.extproc.tls import openssl_ciphers
 
     return openssl_ciphers(text)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from epp.extproc.http2.capacity import Account, BufferedBytes, Capacity
-from epp.extproc.http2.rate_limited_log import RateLimitedLog
+from epp.extproc.http2.limits import RateLimitedLog
 from epp.runtime.descriptors import gateway_connections
 
 _STALL_SECONDS: Final = 1.0

@@ -14,12 +14,11 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from epp.extproc.carrying import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
-from epp.extproc.decoding import RequestPiece, decode
-from epp.extproc.exchange import Answer, NotReadyError
-from epp.extproc.faults import ProtocolError
+from epp.extproc.codec import RequestPiece, decode
+from epp.extproc.exchange import Answer, NotReadyError, ProtocolError
 from epp.extproc.health import Health
 from epp.extproc.http2.capacity import Account
+from epp.extproc.open_streams import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
 from epp.extproc.session import Session
 from epp.extproc.settings import ServerSettings, TlsVersion
 from epp.extproc.tls import CertificateFiles, self_signed

@@ -3,22 +3,67 @@
 
 import asyncio
 import socket
+from pathlib import Path
 
-from epp.extproc.binding import bound_socket, unlink
-from epp.extproc.carrying import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
-from epp.extproc.decoding import decode
-from epp.extproc.exchange import NotReadyError
-from epp.extproc.faults import Fault, ProtocolError
-from epp.extproc.health import Health
+from epp.extproc.codec import decode
+from epp.extproc.exchange import Fault, NotReadyError, ProtocolError
+from epp.extproc.health import Health, health_methods
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.server import Contexts, GrpcServer
 from epp.extproc.http2.service import Answers, Outlet
 from epp.extproc.http2.status import RpcError, Status
-from epp.extproc.http2_health import health_methods
+from epp.extproc.open_streams import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
 from epp.extproc.settings import ServerSettings
 from epp.extproc.wire import METHOD, SERVICE
+from epp.framework import ConfigurationError
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError
 from epp.routing.director import Cause
+from epp.runtime.host_port import parse_host_port
+from epp.runtime.listening import listener, refusal
+
+_UNIX = "unix:"
+
+
+def bound_socket(address: str) -> socket.socket:
+    """Return a socket that listens on `ip:port` or `unix:/path`; raises ConfigurationError when it is taken."""
+    if address.startswith(_UNIX):
+        return _unix(address)
+    place = parse_host_port(address, min_port=0)
+    try:
+        return listener(place.host, place.port)
+    except OSError as error:
+        raise ConfigurationError(refusal(place, error)) from error
+
+
+def unlink(address: str) -> None:
+    """Remove the file of a unix socket that was listened on."""
+    if address.startswith(_UNIX):
+        Path(address.removeprefix(_UNIX)).unlink(missing_ok=True)
+
+
+def _unix(address: str) -> socket.socket:
+    path = Path(address.removeprefix(_UNIX))
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket() and not _answers(path):
+            path.unlink()  # left behind by a process that has ended
+        sock.bind(str(path))
+        sock.listen()
+    except OSError as error:
+        sock.close()
+        raise ConfigurationError(
+            f"cannot listen on {address}: another process has it, or its directory cannot be written"
+        ) from error
+    return sock
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True
 
 
 class Http2Carrier:
@@ -167,7 +212,7 @@ class SessionCall:
 
 
 def _contexts(settings: ServerSettings) -> Contexts:
-    from epp.extproc.http2_tls import TlsContexts  # noqa: PLC0415  not for plaintext
+    from epp.extproc.tls import TlsContexts  # noqa: PLC0415  not for plaintext
 
     return TlsContexts(settings.cert_path, settings.tls_min_version, settings.tls_ciphers, reload=settings.cert_reload)
 

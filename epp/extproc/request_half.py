@@ -7,9 +7,8 @@ from math import ceil, isfinite
 
 from epp.extproc import replies
 from epp.extproc.budgets import Claim
-from epp.extproc.decoding import RequestPiece
-from epp.extproc.exchange import Answer, ExchangeSettings, Progress, expect
-from epp.extproc.faults import Fault, ProtocolError
+from epp.extproc.codec import RequestPiece
+from epp.extproc.exchange import Answer, ExchangeSettings, Fault, Progress, ProtocolError, expect
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_first, read_headers, read_some
 from epp.extproc.modes import BodyMode, GatewayTraits
 from epp.extproc.replies import Forwarding, Told

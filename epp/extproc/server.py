@@ -8,9 +8,8 @@ from typing import Protocol
 import structlog
 
 from epp.extproc.budgets import Budgets
-from epp.extproc.carrying import SessionMaker, SessionSource
 from epp.extproc.health import Health
-from epp.extproc.open_streams import StreamObserver
+from epp.extproc.open_streams import SessionMaker, SessionSource, StreamObserver
 from epp.extproc.settings import ServerSettings, Transport
 from epp.runtime.host_port import parse_host_port, shown_listening
 

@@ -12,12 +12,11 @@ from types import MappingProxyType
 import structlog
 
 from epp.extproc.budgets import Claim
-from epp.extproc.decoding import RequestPiece
-from epp.extproc.exchange import Answer, ExchangeSettings, NotReadyError, Progress
-from epp.extproc.faults import Fault, ProtocolError
+from epp.extproc.codec import RequestPiece
+from epp.extproc.exchange import Answer, ExchangeSettings, Fault, NotReadyError, Progress, ProtocolError
 from epp.extproc.headers import read_served, read_subset
 from epp.extproc.modes import BodyMode, GatewayTraits, UnknownModeError, read_modes
-from epp.extproc.refusals import refusal
+from epp.extproc.replies import refusal
 from epp.extproc.request_half import RequestHalf, ignore
 from epp.extproc.response_half import ResponseHalf
 from epp.extproc.wire import ProcessingRequest

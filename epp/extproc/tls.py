@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates of the server: from files, read again as they change, or self-signed."""
+"""TLS of the server: certificates from files or self-signed, contexts, and cipher suites."""
 
+import asyncio
+import os
+import ssl
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
 import structlog
 
+from epp.extproc.settings import TlsVersion
 from epp.framework import ConfigurationError
 from epp.framework.regular_files import read_regular
+from epp.runtime.watch import RELOADS
 
 _log = structlog.get_logger()
 
@@ -102,3 +110,99 @@ def self_signed() -> tuple[bytes, bytes]:
         return certificates.self_signed()
     key, begin, rest = made.stdout.partition(b"-----BEGIN CERTIFICATE-----")
     return key, begin + rest
+
+
+ALPN = "h2"
+_TLS_1_2_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Forward secrecy and authenticated encryption, as RFC 9113 demands; those of TLS 1.3 are all so."""
+_VERSIONS = {TlsVersion.TLS_1_2: ssl.TLSVersion.TLSv1_2, TlsVersion.TLS_1_3: ssl.TLSVersion.TLSv1_3}
+
+
+class TlsContexts:
+    """Call it for the context of each new connection.
+
+    With `reload`, that has the pair that is in the files by then; without, the one that was there at the start, or at
+    the last SIGHUP. Open connections stay as they are.
+    Raises ConfigurationError when the files cannot be read or are no pair.
+    """
+
+    def __init__(self, cert_path: Path | None, min_version: TlsVersion, ciphers: str = "", *, reload: bool) -> None:
+        self._min_version = _VERSIONS[min_version]
+        self._ciphers = ciphers
+        self._files = None if cert_path is None else CertificateFiles(cert_path)
+        self._reload = reload
+        self._reloads = RELOADS.count
+        self._context = self._new(self_signed() if self._files is None else self._files.pair)
+
+    async def __call__(self) -> ssl.SSLContext:
+        """Return the context for a connection that is accepted now."""
+        if self._files is not None and (self._reload or self._reloads != RELOADS.count):
+            self._reloads = RELOADS.count
+            await asyncio.to_thread(self._renew)  # file systems may be slow
+        return self._context
+
+    def _renew(self) -> None:
+        if self._files is not None and self._files.renew():
+            self._context = self._new(self._files.pair)
+
+    def _new(self, pair: tuple[bytes, bytes]) -> ssl.SSLContext:
+        return server_context(*pair, self._min_version, self._ciphers)
+
+
+def server_context(
+    key: bytes, certificates: bytes, min_version: ssl.TLSVersion, ciphers: str = "", *, alpn: str = ALPN
+) -> ssl.SSLContext:
+    """Return a context for a key and its certificate chain, both PEM; `ciphers` are OpenSSL's names for TLS 1.2."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = min_version
+    context.set_alpn_protocols([alpn])
+    context.set_ciphers(ciphers or _TLS_1_2_CIPHERS)
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    with _file(certificates + b"\n" + key) as path:
+        context.load_cert_chain(path)
+    return context
+
+
+@contextmanager
+def _file(content: bytes) -> Iterator[str]:
+    """Yield the path of a file with this content: in memory where the system can, else private and short-lived."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("epp-tls")
+        try:
+            os.write(descriptor, content)
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(content)
+            file.flush()
+            yield file.name
+
+
+_KEY_EXCHANGE = ("ECDHE_ECDSA", "ECDHE_RSA")
+_CIPHERS = {
+    "AES_128_GCM_SHA256": "AES128-GCM-SHA256",
+    "AES_256_GCM_SHA384": "AES256-GCM-SHA384",
+    "CHACHA20_POLY1305_SHA256": "CHACHA20-POLY1305",
+    "CHACHA20_POLY1305": "CHACHA20-POLY1305",
+}
+_TLS_1_2 = {
+    f"TLS_{exchange}_WITH_{cipher}": f"{exchange.replace('_', '-')}-{name}"
+    for exchange in _KEY_EXCHANGE
+    for cipher, name in _CIPHERS.items()
+}
+_TLS_1_3 = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
+"""All of them are always on, as in Go."""
+
+
+def openssl_ciphers(text: str) -> str:
+    """Return a comma-separated list as OpenSSL writes it, without suites of TLS 1.3; raises ValueError."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in _TLS_1_2 and name not in _TLS_1_3:
+            raise ValueError(
+                f"{name!r} is no cipher suite that HTTP/2 allows: write some of "
+                f"{', '.join([*_TLS_1_2, *_TLS_1_3])}, with commas between them"
+            )
+    return ":".join(dict.fromkeys(_TLS_1_2[name] for name in names if name in _TLS_1_2))

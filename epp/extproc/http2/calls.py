@@ -9,11 +9,10 @@ from typing import Final
 from epp.extproc.http2.endings import Endings
 from epp.extproc.http2.heads import Head
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.receiving import Receiving
-from epp.extproc.http2.sending import Sending
 from epp.extproc.http2.service import Answers, Call, Host, Methods
 from epp.extproc.http2.status import ErrorCode, RpcError, Status, not_grpc
 from epp.extproc.http2.streams import Stream, StreamTable
+from epp.extproc.http2.windows import Receiving, Sending
 
 _REASONS: Final = {
     Status.RESOURCE_EXHAUSTED: "too many bytes of messages wait here: send them later",

@@ -8,20 +8,16 @@ from typing import Final
 
 from epp.extproc.http2.calls import Calls
 from epp.extproc.http2.capacity import BufferedBytes
-from epp.extproc.http2.control import Control
+from epp.extproc.http2.control import Control, Liveness
 from epp.extproc.http2.endings import Endings
+from epp.extproc.http2.fair_scheduler import MOST_IN_A_TURN
 from epp.extproc.http2.frames import DATA, HEAD, HEAD_BYTES, MESSAGE_HEAD, PREFACE, goaway_frame, rst_stream_frame
-from epp.extproc.http2.inbox import PREFIX_BYTES
 from epp.extproc.http2.incoming import Incoming
-from epp.extproc.http2.limits import Budget, Limits
-from epp.extproc.http2.liveness import Liveness
-from epp.extproc.http2.pace import MOST_IN_A_TURN
-from epp.extproc.http2.rate_limited_log import RateLimitedLog
-from epp.extproc.http2.receiving import Receiving
-from epp.extproc.http2.sending import Sending
+from epp.extproc.http2.limits import Budget, Limits, RateLimitedLog
 from epp.extproc.http2.service import Host, Methods
 from epp.extproc.http2.status import ErrorCode, GoawayError, ResetError, Status
-from epp.extproc.http2.streams import Fate, Stream, StreamTable
+from epp.extproc.http2.streams import PREFIX_BYTES, Fate, Stream, StreamTable
+from epp.extproc.http2.windows import Receiving, Sending
 
 _FAST_BYTES: Final = HEAD_BYTES + PREFIX_BYTES
 _LENGTH: Final = Struct(">BH")

@@ -7,11 +7,10 @@ import structlog
 
 from epp.extproc.http2.frames import DATA, END_STREAM, frame, rst_stream_frame
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.receiving import Receiving
-from epp.extproc.http2.sending import Sending
 from epp.extproc.http2.service import Call, Host
 from epp.extproc.http2.status import HEADERS_BLOCK, ErrorCode, RpcError, Status, trailers_block
 from epp.extproc.http2.streams import Fate, Stream, StreamTable
+from epp.extproc.http2.windows import Receiving, Sending
 
 _log = structlog.get_logger()
 

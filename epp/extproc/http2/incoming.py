@@ -4,18 +4,16 @@
 from typing import ClassVar
 
 from epp.extproc.http2 import frames
-from epp.extproc.http2.blocks import Block, BlockAssembler, priority_fault, unpadded
 from epp.extproc.http2.calls import Calls
 from epp.extproc.http2.capacity import BufferedBytes
 from epp.extproc.http2.control import Control
 from epp.extproc.http2.endings import Endings
+from epp.extproc.http2.frames import Block, BlockAssembler, priority_fault, unpadded
 from epp.extproc.http2.heads import Head, HeadReader, MalformedError
-from epp.extproc.http2.inbox import Inbox
 from epp.extproc.http2.limits import Budget, Limits
-from epp.extproc.http2.receiving import Receiving
-from epp.extproc.http2.sending import Sending
 from epp.extproc.http2.status import ErrorCode, GoawayError, ResetError
-from epp.extproc.http2.streams import Fate, Stream, StreamTable
+from epp.extproc.http2.streams import Fate, Inbox, Stream, StreamTable
+from epp.extproc.http2.windows import Receiving, Sending
 
 _WORD_BYTES = 4
 _PRIORITY_BYTES = 5

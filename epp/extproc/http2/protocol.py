@@ -2,19 +2,16 @@
 """Carries a connection on asyncio: one read, all its frames, all replies, one write."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol, cast
 
 from epp.extproc.http2.capacity import BufferedBytes
 from epp.extproc.http2.connection import Connection
-from epp.extproc.http2.fair_scheduler import FairScheduler
-from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.pace import MOST_IN_A_TURN, Pace
-from epp.extproc.http2.peers import peer_of
-from epp.extproc.http2.rate_limited_log import RateLimitedLog
-from epp.extproc.http2.service import Cancellable, Methods, PendingAnswer
-from epp.extproc.http2.tls import speaks_http2
+from epp.extproc.http2.fair_scheduler import MOST_IN_A_TURN, FairScheduler, Pace
+from epp.extproc.http2.limits import Limits, RateLimitedLog
+from epp.extproc.http2.service import Cancellable, Methods, PendingAnswer, peer_of
 
 _LINGER_SECONDS = 1.0
 _MOST_LATER_BYTES = 65_536
@@ -79,7 +76,8 @@ class GrpcProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet the client."""
-        if not speaks_http2(transport.get_extra_info("ssl_object")):
+        tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() != "h2":
             problem = "TLS connection refused: the client must offer the protocol h2 (ALPN)"
             self._registry.complaints.warn(problem, self._time(), peer=peer_of(transport))
             transport.close()

@@ -3,19 +3,25 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
 
-from epp.extproc.http2.capacity import BufferedBytes, Capacity
-from epp.extproc.http2.fair_scheduler import FairScheduler
-from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.pace import Pace
-from epp.extproc.http2.protocol import GrpcProtocol
-from epp.extproc.http2.rate_limited_log import RateLimitedLog
-from epp.extproc.http2.service import Methods
-from epp.extproc.http2.tls import TlsListener
+import structlog
 
+from epp.extproc.http2.capacity import BufferedBytes, Capacity
+from epp.extproc.http2.fair_scheduler import FairScheduler, Pace
+from epp.extproc.http2.limits import Limits, RateLimitedLog
+from epp.extproc.http2.protocol import GrpcProtocol
+from epp.extproc.http2.service import Methods
+from epp.extproc.http2.tls_session import TlsSession
+
+_log = structlog.get_logger()
+
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE_SECONDS = 1.0
+_BREATH_SECONDS = 0.01
 _BACKLOG = 1024
 _MOST_CONNECTIONS = 4096
 _MOST_HELD_BYTES = 64 * 1024 * 1024
@@ -25,6 +31,83 @@ _MOST_SWEEP_SECONDS = 10.0
 
 Contexts = Callable[[], Awaitable[ssl.SSLContext]]
 """Returns the TLS context for one new connection."""
+
+
+class TlsListener:
+    """Accepts connections and shakes hands, each with the context that it is given by then."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        contexts: Callable[[], Awaitable[ssl.SSLContext]],
+        protocol: Callable[[], asyncio.Protocol],
+        limits: Limits,
+        *,
+        complaints: RateLimitedLog,
+        turns: FairScheduler,
+    ) -> None:
+        """Begin; `turns` are shared by all connections."""
+        self._sock = sock
+        self._contexts = contexts
+        self._protocol = protocol
+        self._limits = limits
+        self._turns = turns
+        self._complaints = complaints
+        self._loop = asyncio.get_running_loop()
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+        sock.setblocking(False)  # noqa: FBT003  its own way
+        self._accepting = self._loop.create_task(self._accept())
+
+    async def close(self) -> None:
+        """Accept no more, and give up unfinished handshakes."""
+        tasks = [self._accepting, *self._handshakes]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._sock.close()
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = await self._loop.sock_accept(self._sock)
+            except OSError as error:
+                exhausted = error.errno in _EXHAUSTED
+                if exhausted:
+                    _log.warning("no connection accepted", problem=error.strerror)
+                await asyncio.sleep(_PAUSE_SECONDS if exhausted else _BREATH_SECONDS)
+                continue
+            self._make_room()
+            task = self._loop.create_task(self._shake_hands(connection))
+            self._handshakes[task] = None
+            task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+
+    def _make_room(self) -> None:
+        """Give up the oldest handshake if there are too many: an honest client has long finished its own."""
+        most = self._limits.max_handshakes
+        if len(self._handshakes) >= most:
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]  # now: its end may take some turns of the loop
+            oldest.cancel()
+            problem = f"{most} are open: the oldest is dropped"
+            self._complaints.warn("too many unfinished TLS handshakes", self._loop.time(), problem=problem)
+
+    async def _shake_hands(self, connection: socket.socket) -> None:
+        try:
+            async with asyncio.timeout(self._limits.handshake_seconds):
+                context = await self._contexts()
+            session = TlsSession(context, self._protocol, self._limits, complaints=self._complaints, turns=self._turns)
+            await self._loop.connect_accepted_socket(lambda: session, connection)
+        except (OSError, TimeoutError):  # of the client's making
+            connection.close()
+            return
+        except BaseException:
+            connection.close()
+            raise
+        try:
+            await session.settled
+        except asyncio.CancelledError:
+            session.abort()
+            raise
 
 
 class GrpcServer:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of services: a call for each stream, driven by synchronous callbacks."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
@@ -107,3 +108,14 @@ class Host(Protocol):
 
     def flush(self) -> None:
         """Send what the connection has to send, soon: nothing was received."""
+
+
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """Return it as gRPC writes it: `ipv4:1.2.3.4:567`, `ipv6:[::1]:567`, or `unix:`."""
+    name = transport.get_extra_info("peername")
+    match name:
+        case (str(host), int(port)):
+            return f"ipv4:{host}:{port}"
+        case (str(host), int(port), *_):
+            return f"ipv6:[{host}]:{port}"
+    return "unix:"

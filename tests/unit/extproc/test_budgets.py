@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from epp.extproc.budgets import Budgets, BudgetSettings, Claim, PendingStreams
-from epp.extproc.carrying import SessionSource
 from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.http2.capacity import GRACE_SECONDS, Account
+from epp.extproc.open_streams import SessionSource
 from epp.extproc.session import Session
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, ProcessingRequest
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError

@@ -12,8 +12,7 @@ from raw_connection import RawConnection, connected
 from test_session_properties import random_exchange
 from waiting import until
 
-from epp.extproc.exchange import ExchangeSettings
-from epp.extproc.faults import ProtocolError
+from epp.extproc.exchange import ExchangeSettings, ProtocolError
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.open_streams import StreamObserver
 from epp.extproc.server import ExtProcServer

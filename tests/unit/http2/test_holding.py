@@ -8,8 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from epp.extproc.http2 import frames
 from epp.extproc.http2.capacity import GRACE_SECONDS, BufferedBytes
+from epp.extproc.http2.fair_scheduler import MOST_IN_A_TURN
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.pace import MOST_IN_A_TURN
 from epp.extproc.http2.status import ErrorCode, Status
 
 MIB = 1024 * 1024

@@ -4,7 +4,7 @@
 import asyncio
 from functools import partial
 
-from epp.extproc.http2.pace import MOST_IN_A_TURN, Pace
+from epp.extproc.http2.fair_scheduler import MOST_IN_A_TURN, Pace
 
 
 async def test_more_than_fit_in_a_turn_end_in_later_ones_in_order():

@@ -3,7 +3,7 @@
 
 from structlog.testing import capture_logs
 
-from epp.extproc.http2.rate_limited_log import RateLimitedLog
+from epp.extproc.http2.limits import RateLimitedLog
 
 
 def test_flood_of_warnings_is_cut_and_counted():

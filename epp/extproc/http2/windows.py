@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outgoing frames, within the windows and the frame size that the peer allows."""
+"""Flow control: outgoing frames within the peer's windows, and the receive windows of our own."""
 
 from collections import OrderedDict
 from struct import Struct
@@ -16,10 +16,11 @@ from epp.extproc.http2.frames import (
     MESSAGE_HEAD,
     MIN_MAX_FRAME,
     frame,
+    window_update_frame,
 )
-from epp.extproc.http2.inbox import PREFIX_BYTES
+from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.status import HEADERS_BLOCK, OK_TRAILERS, ErrorCode, GoawayError, ResetError, RpcError, Status
-from epp.extproc.http2.streams import Stream
+from epp.extproc.http2.streams import PREFIX_BYTES, Stream
 
 _PREFIX: Final = Struct(">BL")
 LARGEST_FRAME: Final = 65_536
@@ -158,3 +159,41 @@ class Sending:
     def drop_table(self) -> None:
         """Tell the peer, which has set the size of its decoding table, that we use none of it."""
         self._table_update = _EMPTY_TABLE
+
+
+class Receiving:
+    """Counts bytes that came on all streams; those that a stream holds back are not given back."""
+
+    def __init__(self, sending: Sending, limits: Limits) -> None:
+        self._sending = sending
+        self._limits = limits
+        self.low = limits.connection_window // 2
+        """Level below which the window is given back."""
+        self.stream_low = limits.stream_window // 2
+        self.window = limits.connection_window
+        """Bytes that the peer may send on all streams."""
+        self._held = 0
+
+    def account(self, stream: Stream) -> None:
+        """Give back what an open stream has consumed."""
+        held = stream.inbox.size if stream.blocked else 0
+        self._held += held - stream.held
+        stream.held = held
+        most = self._limits.stream_window
+        if stream.receive_window + held < self.stream_low and not stream.remote_ended:
+            self._sending.out.append(window_update_frame(stream.id, most - held - stream.receive_window))
+            stream.receive_window = most - held
+        self.give_back()
+
+    def release(self, stream: Stream) -> None:
+        """Count what a closed stream held as consumed."""
+        self._held -= stream.held
+        stream.held = 0
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Widen the connection's window if half of what is not held back has been consumed."""
+        room = self._limits.connection_window - self._held
+        if 2 * self.window <= room and self.window < room:
+            self._sending.out.append(window_update_frame(0, room - self.window))
+            self.window = room
