@@ -16,13 +16,13 @@ from epp.extproc.wire import HttpBody, ProcessingRequest
 
 _VARINT, _LENGTH_DELIMITED = 0, 2
 _REMEMBERED = 1024
-"""Values shorter than this are frequent, as pieces of event streams are: what goes before them is kept."""
+"""Prefixes of values shorter than this are cached: pieces of event streams are short and frequent."""
 _CONTINUES = 0x80
 _VARINTS = (FieldDescriptor.TYPE_BOOL, FieldDescriptor.TYPE_ENUM, FieldDescriptor.TYPE_INT32)
 
 
 def varint(number: int) -> bytes:
-    """Return a number as the format has lengths, tags and flags."""
+    """Return a number as a varint."""
     if number < _CONTINUES:
         return number.to_bytes()
     found = bytearray()
@@ -34,26 +34,26 @@ def varint(number: int) -> bytes:
 
 
 def tag(message: type[Message], name: str) -> bytes:
-    """Return what comes before the value of a field, or before its length."""
+    """Return the tag of a field: the bytes before its value or its length."""
     field = message.DESCRIPTOR.fields_by_name[name]
     return varint(field.number << 3 | (_VARINT if field.type in _VARINTS else _LENGTH_DELIMITED))
 
 
 def flag(message: type[Message], name: str, number: int = 1) -> bytes:
-    """Return a field that is a bool, or of another number."""
+    """Return a bool, enum or int32 field."""
     return tag(message, name) + varint(number)
 
 
 def text(message: type[Message], name: str, value: str) -> bytes:
-    """Return a field that is a string or bytes."""
+    """Return a string or bytes field."""
     encoded = value.encode()
     return tag(message, name) + varint(len(encoded)) + encoded
 
 
 class Nested:
-    """A field within the last field of a message, and so on outwards; `Nested(...)(value)` is the outermost one.
+    """Nested messages around one varying innermost value; `Nested(...)(value)` returns the outermost field.
 
-    Each level is given as the bytes before its length: its tag, after all other fields of its message.
+    Each level, from the innermost outwards, is given as the bytes before its length: the other fields, then its tag.
     """
 
     __slots__ = ("_before", "_levels")
@@ -68,7 +68,7 @@ class Nested:
         return (self._before.get(size) or self.before(size)) + value
 
     def before(self, size: int) -> bytes:
-        """Return all bytes before an innermost value of this size, which is the end."""
+        """Return all bytes before an innermost value of this size; no bytes follow the value."""
         found = b""
         for level in self._levels:
             found = level + varint(len(found) + size) + found
@@ -94,11 +94,14 @@ class RequestPiece(msgspec.Struct, frozen=True):
     body: memoryview
     end_of_stream: bool
     beside: ProcessingRequest
-    """All else that the message says."""
+    """The other fields of the message."""
 
 
 def decode(message: bytes) -> ProcessingRequest | RequestPiece:
-    """Return what a message says; raises ProtocolError for one that is no ProcessingRequest."""
+    """Decode a message; raises ProtocolError unless it is a ProcessingRequest.
+
+    A large request body stays a view of the message: Protobuf would copy it twice.
+    """
     try:
         if len(message) >= _LARGE_BYTES and message[0] == _REQUEST_BODY:
             piece = _request_piece(message)
@@ -111,7 +114,7 @@ def decode(message: bytes) -> ProcessingRequest | RequestPiece:
 
 
 def _request_piece(message: bytes) -> RequestPiece | None:
-    """Return the piece of a message in the usual form: body, end_of_stream if it is true, all else."""
+    """Decode a message whose fields come in the usual order; None for any other."""
     size, at = _length(message, 1)
     end = at + size
     if not at < end <= len(message) or message[at] != _BODY:
@@ -131,7 +134,7 @@ def _request_piece(message: bytes) -> RequestPiece | None:
 
 
 def _length(message: bytes, at: int) -> tuple[int, int]:
-    """Return the length that begins at `at`, and the place after it; -1 for one that is too long."""
+    """Return the length that begins at `at` and the index after it; a length of -1 if it is too long."""
     size = shift = 0
     for byte in message[at : at + _LONGEST_LENGTH]:
         at += 1

@@ -20,34 +20,34 @@ class Fault(StrEnum):
     UNDECODABLE = "undecodable"
     """A message that is no ProcessingRequest."""
     OUT_OF_ORDER = "out-of-order"
-    """A part of an exchange that may not come now."""
+    """A part of an exchange that is not allowed now."""
     UNKNOWN_PART = "unknown-part"
-    """A message that is no part of an exchange."""
+    """A message that is not a part of an exchange."""
     UNKNOWN_MODE = "unknown-mode"
     """A body mode that is not supported."""
     HEADERS_NOT_SHOWN = "headers-not-shown"
     """A request whose headers left before a destination could be named."""
     TOO_LARGE = "too-large"
-    """A message of more bytes than are accepted."""
+    """A message above the size limit."""
     UNREADABLE = "unreadable"
-    """Bytes that are no gRPC message, or one that is cut short, or compressed other than by gzip and deflate."""
+    """A truncated or malformed gRPC message, or a compression other than gzip and deflate."""
 
 
 class ProtocolError(Exception):
     """The gateway sent a message that the protocol does not allow, or that this picker cannot answer."""
 
     def __init__(self, problem: str, fault: Fault = Fault.OUT_OF_ORDER) -> None:
-        """Take a problem in words, with nothing of what was in the message."""
+        """Take a problem in words, without content of the message."""
         super().__init__(problem)
         self.fault = fault
 
 
 class Faults:
-    """Counts protocol errors, and logs some of many."""
+    """Counts protocol errors and logs them at a limited rate."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter({fault.value: 0 for fault in Fault})
-        self._complaints = RateLimitedLog()
+        self._warnings = RateLimitedLog()
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -55,9 +55,9 @@ class Faults:
         return self._counts
 
     def note(self, error: ProtocolError, peer: str, now: float) -> None:
-        """Count an error, and log that it ended the stream of a gateway; of many of one gateway, some."""
+        """Count an error, and log that it ended the stream of a gateway."""
         self._counts[error.fault.value] += 1
-        self._complaints.warn(
+        self._warnings.warn(
             "stream closed: protocol error", now, peer=peer, problem=str(error), fault=error.fault.value
         )
 
@@ -75,17 +75,17 @@ class ExchangeSettings:
     emit_scores: bool = False
     """Whether the gateway is told the score of each candidate."""
     plain_errors: bool = False
-    """Whether every refusal is the sentence of llm-d-router, whatever the API."""
+    """Whether the body of every refusal is the sentence of llm-d-router instead of the API's error format."""
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     """A larger request body is refused with 413."""
     decision_headers: bool = False
-    """Whether responses tell the endpoint that served, and why."""
+    """Whether responses have headers with the endpoint that served and the reason."""
     response_usage: ResponseUsage = ResponseUsage.AUTO
     """Whether tokens are counted in responses, for metrics and log lines."""
     ignored_headers: IgnoredHeaders | None = None
-    """Headers of clients that do not count; None where all do."""
+    """Client headers to ignore; None for none."""
     tracer: RequestTracer | None = None
-    """Traces requests; None where nothing does."""
+    """Traces requests; None without tracing."""
 
 
 class NotReadyError(Exception):

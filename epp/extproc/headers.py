@@ -70,19 +70,19 @@ def read_some(headers: HeaderMap, names: frozenset[str]) -> dict[str, str]:
 
 
 def are_too_large(headers: HeaderMap) -> bool:
-    """Return whether there are more fields, or more bytes, than are read."""
+    """Whether the fields exceed `MOST_FIELDS` or `MOST_BYTES`."""
     return len(headers.headers) > MOST_FIELDS or headers.ByteSize() > MOST_BYTES
 
 
 def read_first(headers: HeaderMap) -> Headers:
-    """Return the first 1,000 fields of a message that is too large, but for those of more than 4 KiB."""
+    """Return those of the first 1,000 fields that have at most 4 KiB each."""
     first = headers.headers[:MOST_FIELDS]
     short = [field for field in first if len(field.key) + len(field.raw_value) + len(field.value) <= _SHORT_BYTES]
     return read_headers(HeaderMap(headers=short))
 
 
 def read_subset(metadata: Metadata) -> Subset | None:
-    """Return the subset hint: a list, or a comma-separated string; None where the gateway gives none."""
+    """Return the subset hint, a list or a comma-separated string; None without a hint."""
     namespace = metadata.filter_metadata
     if SUBSET_NAMESPACE not in namespace:
         return None
@@ -96,7 +96,7 @@ def read_subset(metadata: Metadata) -> Subset | None:
 
 
 def read_served(metadata: Metadata) -> str | None:
-    """Return the address that the gateway says it used; None where it says nothing."""
+    """Return the address that the gateway reports as used; None without a report."""
     namespace = metadata.filter_metadata
     if DESTINATION_NAMESPACE not in namespace:
         return None
@@ -118,26 +118,26 @@ class Group:
     """Headers that are ignored together."""
 
     names: tuple[str, ...]
-    """As `epp.framework.headers` has them; one that ends in `-` begins names."""
+    """Names as in `epp.framework.headers`; one that ends in `-` is a prefix."""
     power: str
-    """What a client can do with them."""
+    """The influence that a client has by them."""
 
 
 GROUPS: Mapping[str, Group] = {
     "model-rewrite": Group(
         MODEL_REWRITE,
-        "Ask for any model that an endpoint serves, past a gateway's rules for the model in the body. A rule of an "
-        "InferenceModelRewrite goes before it.",
+        "Request any model that an endpoint serves, past a gateway's rules for the model in the body. A rule of an "
+        "InferenceModelRewrite has precedence.",
     ),
     "objective": Group(
         OBJECTIVE,
-        "Take the priority of any InferenceObjective, and with it room and hardware before others. The plugin "
-        "`tenants` bounds it (`highestPriority`).",
+        "Take the priority of any InferenceObjective, and with it precedence in queues and on hardware. The plugin "
+        "`tenants` limits it (`highestPriority`).",
     ),
     "fairness-id": Group(
         FAIRNESS_ID,
-        "Queue as any flow, or as a new one with every request, for more than one share. With API keys, the plugin "
-        "`tenants` decides the flow.",
+        "Queue as any flow, or as a new flow with every request to get several shares. With API keys, the plugin "
+        "`tenants` determines the flow.",
     ),
     "session": Group(
         (SESSION_ID, *AGENT_SESSIONS, SESSION_TOKEN),
@@ -152,25 +152,25 @@ GROUPS: Mapping[str, Group] = {
     ),
     "profile": Group((PROFILE.lower(),), "Choose among the profiles of `header-profile-handler`, where it is used."),
     "video": Group(
-        (VIDEO_FPS, VIDEO_DURATION, VIDEO_RESOLUTION), "Make its videos count for fewer tokens than they are."
+        (VIDEO_FPS, VIDEO_DURATION, VIDEO_RESOLUTION), "Make its videos count for fewer tokens than they have."
     ),
-    "prefer": Group((PREFER,), "Be answered with 412 unless an endpoint holds its KV cache: ask what others asked."),
+    "prefer": Group((PREFER,), "Get 412 unless an endpoint holds its KV cache, and so find out the prompts of others."),
     "attempt-count": Group(
         (ATTEMPT_COUNT,),
-        "End an unanswered request of the same id, path, flow, model and prompt with 503. Without it, a second attempt "
-        "of a gateway counts as a request of its own.",
+        "End an unanswered request of the same id, path, flow, model and prompt with 503. If it is ignored, a second "
+        "attempt of a gateway counts as a separate request.",
     ),
     "request-id": Group(
         (REQUEST_ID,),
-        "Give several requests one name in logs, or that of a request of another. Ids of gateways are replaced too.",
+        "Give several requests the same id in logs, or use the id of another client. Ids of gateways are replaced too.",
     ),
     DECISION_RECORD_GROUP: Group(
-        (DECISION_RECORD,), "Have its decision recorded. It counts from gateways of `--trusted-gateways` alone."
+        (DECISION_RECORD,), "Have its decision recorded. Only gateways of `--trusted-gateways` may send it."
     ),
     "trace-context": Group(
         TRACE_CONTEXT,
-        "Have its requests recorded in traces, all of them, where an exporter is set; and give them the ids of others' "
-        "traces. Traces of gateways in front end here too, but for the one that calls, if it traces requests.",
+        "Have all its requests recorded in traces, if an exporter is set, also under the ids of others' traces. If it "
+        "is ignored, traces of upstream gateways end here, except for the calling gateway if it traces requests.",
     ),
     "endpoint-selection": Group(
         (ENDPOINT_SELECTION,),
@@ -181,7 +181,7 @@ GROUPS: Mapping[str, Group] = {
 
 
 class IgnoredHeaders:
-    """Headers that are read and passed on as if they had not come, unless they come from a trusted gateway."""
+    """Client headers to remove from requests, unless a trusted gateway sends them."""
 
     __slots__ = ("_spellings", "_trusted", "_trusts")
 
@@ -192,15 +192,15 @@ class IgnoredHeaders:
 
     @classmethod
     def parse(cls, names: Sequence[str]) -> Self:
-        """Read names of groups, `all` and `header:NAME`; raises ValueError."""
+        """Parse names of groups, `all` and `header:NAME`; raises ValueError."""
         return cls(_spellings(names))
 
     def except_from(self, gateways: Sequence[str]) -> "IgnoredHeaders":
-        """Return the same but for gateways of these networks, which are trusted; raises ValueError."""
+        """Return a copy that trusts gateways of these networks; raises ValueError."""
         return IgnoredHeaders(self._spellings, tuple(_network(text) for text in gateways))
 
     def trusts(self, host: str) -> bool:
-        """Return whether the headers of a gateway count; its host is as gRPC writes it: `ipv4:10.0.0.1`."""
+        """Whether a gateway is trusted; `host` is in gRPC's format: `ipv4:10.0.0.1`."""
         if not self._trusted:
             return False
         trusts = self._trusts.get(host)
@@ -211,7 +211,7 @@ class IgnoredHeaders:
         return trusts
 
     def left_out(self, headers: Headers) -> tuple[Headers, Sequence[str]]:
-        """Return the headers without ignored ones, and the names of the ignored ones."""
+        """Return the headers without the ignored ones, and the names of the ignored ones."""
         names = self._spellings.among(headers)
         if not names:
             return headers, ()

@@ -19,18 +19,18 @@ _READY_NAMES = ("", READINESS, SERVICE)
 
 
 class Health:
-    """`liveness` serves as long as the process does; the other names from readiness to draining.
+    """The status of each name: `liveness` is always SERVING, the other names from readiness to draining.
 
-    `inference-extension` goes on serving while the picker drains: it answers a liveness probe too, and a failed one
-    restarts a container that still has streams. Before readiness it does not serve, as it answers a readiness probe
-    too: a picker without a pool must get no requests, and loses nothing in a restart.
+    `inference-extension` answers both probes of a single replica. It stays SERVING while the picker drains, because a
+    failed liveness probe would restart a container with open streams. It is not SERVING before readiness, because a
+    picker without a pool must get no requests.
 
-    With leader election, a follower that could serve stands by: it does not serve under the names of readiness, and
-    serves as `inference-extension`, since a failed liveness probe would restart it for no fault of its own. Of several
-    replicas, llm-d's chart probes `liveness` and `readiness`.
+    With leader election, a follower that could serve is on standby: NOT_SERVING under the names of readiness, SERVING
+    as `inference-extension`, because a failed liveness probe would restart it. With several replicas, llm-d's chart
+    probes `liveness` and `readiness`.
 
-    All of them go on serving while no endpoint can be reached: a gateway that saw NOT_SERVING would answer a bare 503
-    without the reason, or with FailOpen pick by itself, past all filters. `/healthz` says so instead.
+    All names stay SERVING while no endpoint can be reached: on NOT_SERVING, a gateway would answer 503 without the
+    reason or, with FailOpen, pick an endpoint past all filters. `/healthz` reports the problem instead.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Health:
         self._notify()
 
     def stand_by(self) -> None:
-        """Report that new requests could be served, and are to go to another replica."""
+        """Report a follower: able to serve, but not the leader."""
         self._status[PROBED_FOR_BOTH] = HealthCheckResponse.SERVING
         self.set_ready(ready=False)
 
@@ -63,7 +63,7 @@ class Health:
         self._notify()
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` whenever a status may have changed; return what ends that."""
+        """Call `changed` after each change of a status; return a function that ends the watch."""
         key = object()
         self._watchers[key] = changed
 
@@ -73,7 +73,7 @@ class Health:
         return unwatch
 
     def unknown(self, name: str) -> str:
-        """Return a sentence on a name that has no status."""
+        """Return the error message for an unknown name."""
         return f"no service {name!r}: {sorted(self._status)}"
 
     def _notify(self) -> None:
@@ -120,7 +120,7 @@ def _name(request: bytes) -> str:
 
 
 class _Unary:
-    """One message, one answer."""
+    """A call with one message and one answer."""
 
     silence_timeout = None
     awaits_more = True
@@ -142,7 +142,7 @@ class _Unary:
     def half_close(self) -> Answers:
         raise RpcError(Status.INVALID_ARGUMENT, "a request without a message")
 
-    def give_way(self, _status: Status) -> Answers:
+    def end_early(self, _status: Status) -> Answers:
         return ()
 
     def unreadable(self, error: RpcError) -> None:
@@ -153,7 +153,7 @@ class _Unary:
 
 
 class _Watch:
-    """The status of one name, and again whenever it changes."""
+    """A call that sends the status of one name now and after each change."""
 
     silence_timeout = None
     awaits_more = False
@@ -183,7 +183,7 @@ class _Watch:
             raise RpcError(Status.INVALID_ARGUMENT, "a request without a message")
         return ()
 
-    def give_way(self, _status: Status) -> Answers:
+    def end_early(self, _status: Status) -> Answers:
         return ()
 
     def unreadable(self, error: RpcError) -> None:

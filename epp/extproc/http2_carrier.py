@@ -103,7 +103,7 @@ class Http2Carrier:
             await self._health_server.start(sock)
 
     async def stop(self, grace_seconds: float, health_grace_seconds: float) -> None:
-        """Stop listening, and cut the streams that are open after this time."""
+        """Stop listening; end the streams that are open after the grace period."""
         if self._server is not None:
             await self._server.stop(grace_seconds)
             unlink(self._settings.address)
@@ -150,37 +150,37 @@ class SessionCall:
             raise self._refusal(error) from error
 
     def resume(self) -> Answers:
-        """Go on after a held request."""
+        """Resume after a pending request."""
         try:
             return self._session.resume()
         except (ProtocolError, NotReadyError) as error:
             raise self._refusal(error) from error
 
     def on_silence(self) -> Answers:
-        """Answer what the gateway seems to wait for."""
+        """Return the answers after a silence of the gateway."""
         try:
             return self._session.on_silence()
         except (ProtocolError, NotReadyError) as error:
             raise self._refusal(error) from error
 
     def half_close(self) -> Answers:
-        """End: without more messages there is nothing to answer."""
+        """End the exchange: there are no more messages to answer."""
         self._ended = True
         self._code = OK
         return ()
 
     @property
     def awaits_more(self) -> bool:
-        """Whether more of the request is due soon."""
+        """Whether the request is incomplete."""
         return self._session.is_incomplete
 
-    def give_way(self, status: Status) -> Answers:
-        """Refuse a request that is not complete."""
+    def end_early(self, status: Status) -> Answers:
+        """Refuse an incomplete request."""
         self._cause = Cause.ERROR
         return self._session.give_up(TooManyBytesError() if status is Status.RESOURCE_EXHAUSTED else BodyTimeoutError())
 
     def unreadable(self, error: RpcError) -> None:
-        """Count and log a message that cannot be read."""
+        """Count and log an unreadable message."""
         self._cause = Cause.ERROR
         self._code = error.status.name.title().replace("_", "")
         fault = Fault.TOO_LARGE if error.status is Status.RESOURCE_EXHAUSTED else Fault.UNREADABLE
@@ -191,7 +191,7 @@ class SessionCall:
         self._sessions.close(self._session, self._cause, self._code)
 
     def _evict(self) -> None:
-        """Evict in a turn of its own: it is the call of another request that asks for it."""
+        """Evict in a later iteration of the loop: a call of another request is active now."""
         asyncio.get_running_loop().call_soon(self._send_eviction)
 
     def _send_eviction(self) -> None:

@@ -13,17 +13,17 @@ class BodyMode(IntEnum):
     NONE = 0
     """The body is not shown."""
     STREAMED = 1
-    """Piece by piece, each one answered; the headers leave before the first piece comes."""
+    """Piece by piece, each one answered; the headers are forwarded before the first piece."""
     BUFFERED = 2
     """Whole, while the headers wait for the answer."""
     BUFFERED_PARTIAL = 3
-    """The same up to the gateway's buffer limit; what is beyond it is not shown."""
+    """Like BUFFERED up to the gateway's buffer limit; the rest is not shown."""
     FULL_DUPLEX_STREAMED = 4
-    """Piece by piece, answered whenever the picker likes; the headers wait for their own answer."""
+    """Piece by piece, answered at any time; the headers wait for their own answer."""
 
 
 class Modes(NamedTuple):
-    """Modes that the gateway states on the first message of a stream; None where it states none."""
+    """Modes stated in the first message of a stream; None where not stated."""
 
     request: BodyMode | None = None
     response: BodyMode | None = None
@@ -40,17 +40,17 @@ class GatewayTraits:
 
     def __init__(self, host: str = "") -> None:
         self.host = host
-        """As gRPC writes it: `ipv4:10.0.0.1`."""
-        self._exchanges_without_headers: int | None = 0  # None once it is known what the gateway shows
+        """In gRPC's format: `ipv4:10.0.0.1`."""
+        self._exchanges_without_headers: int | None = 0  # None once the behaviour is known
         self.streams_body_unprompted = False
-        """Whether it has sent a body before its headers were answered: such a gateway never waits for that answer."""
+        """Whether it sent a body before an answer to the headers: such a gateway never waits for that answer."""
         self.shows_response_headers = False
-        """Whether it has shown those of any response: until it has, a response may have come unseen."""
+        """Whether it has shown the headers of any response; before, responses may pass unseen."""
 
     def end_of_exchange(self, *, headers_shown: bool) -> bool:
-        """Count an exchange that ended; return True once, as it becomes plain that no response headers are shown.
+        """Count an exchange that ended; return True once, after ten exchanges without response headers.
 
-        One exchange alone tells nothing: its client may have left before the response.
+        A single exchange is not enough: its client may have left before the response.
         """
         if self._exchanges_without_headers is None:
             return False
@@ -65,7 +65,7 @@ class GatewayTraits:
 
 
 class UnknownModeError(ValueError):
-    """A mode that this picker does not support."""
+    """An unsupported body mode."""
 
 
 _NO_MODES = Modes()
@@ -92,17 +92,17 @@ class ResponseUsage(StrEnum):
     """Whether tokens are counted in responses, for metrics and log lines."""
 
     AUTO = "auto"
-    """Where the gateway shows their bodies."""
+    """If the gateway shows their bodies."""
     ALWAYS = "always"
-    """In all; the gateway is asked for bodies that it does not show."""
+    """In all responses; the gateway is asked to show their bodies."""
     NEVER = "never"
-    """In none; the gateway is asked not to show bodies that nothing else needs."""
+    """In no response; the gateway is asked to hide bodies without another reader."""
 
 
 IN_PLACE = (BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
-"""Modes in which each piece of a response gets one answer that may change it."""
+"""Modes in which each piece of a response gets one answer, which may replace it."""
 _FIXED = (None, BodyMode.FULL_DUPLEX_STREAMED)
-"""Modes beside which no other can be asked for."""
+"""With these modes, no other mode can be requested."""
 
 
 def response_mode(modes: Modes, *, needed: bool, read: bool) -> BodyMode | None:

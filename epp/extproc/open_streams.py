@@ -21,10 +21,10 @@ class StreamObserver:
     __slots__ = ()
 
     def opened(self) -> None:
-        """Record a stream."""
+        """Record a new stream."""
 
     def ended(self, code: str, seconds: float) -> None:
-        """Record its end: the name of its gRPC status, as Go's library writes it, and how long it was open."""
+        """Record the end of a stream: the name of its gRPC status in Go's spelling, and its duration."""
 
 
 class OpenStreams:
@@ -49,7 +49,7 @@ class OpenStreams:
         self._arrival.set()
 
     def closed(self) -> None:
-        """Count a stream no more."""
+        """Stop counting a stream."""
         self._count -= 1
         if self._count == 0:
             self._idle.set()
@@ -66,7 +66,7 @@ class OpenStreams:
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream has been open for so many seconds."""
         while True:
-            while self._count:  # again: one may have come between the event and this
+            while self._count:  # a stream may have opened after the event
                 await self._idle.wait()
             self._arrival.clear()
             with suppress(TimeoutError):
@@ -79,17 +79,17 @@ class OpenStreams:
 _MOST_GATEWAYS = 1024
 
 OK, CANCELED, INVALID_ARGUMENT, UNAVAILABLE = "OK", "Canceled", "InvalidArgument", "Unavailable"
-"""How streams end, as Go's library for gRPC names it."""
+"""Statuses of streams in the spelling of Go's gRPC library."""
 
 SessionMaker: TypeAlias = Callable[[GatewayTraits, Claim, Mapping[str, str]], Session]
-"""Makes a session of the traits of its gateway, its claim, and the metadata that its stream began with."""
+"""Makes a session from the traits of its gateway, its claim, and the initial metadata of its stream."""
 
 
 class SessionSource:
     """Opens a session for each stream, and closes it."""
 
     def __init__(self, sessions: SessionMaker, budgets: Budgets, observer: StreamObserver | None = None) -> None:
-        """Prepare; without an observer, times are not taken."""
+        """Without an observer, durations are not measured."""
         self._sessions = sessions
         self._observer = observer
         self._since: dict[Session, float] = {}
@@ -99,9 +99,9 @@ class SessionSource:
         self.streams = OpenStreams()
 
     def open(self, peer: str, account: Account, metadata: Mapping[str, str]) -> Session | None:
-        """Return the session of a new stream, with an account of its bytes; each is to be closed.
+        """Return the session of a new stream; close it after use.
 
-        None where there are so many streams that this one is to be refused without a word.
+        None if there are too many streams even for a refusal by a session.
         """
         budgets = self.budgets
         if budgets.streams.used >= budgets.most_streams:
@@ -120,9 +120,9 @@ class SessionSource:
         return session
 
     def close(self, session: Session, cause: Cause, code: str = "") -> None:
-        """Close a session that was opened here, and whose stream ends with this status.
+        """Close a session whose stream ends with status `code`.
 
-        Without one, it ended well if the exchange was complete, and else as the gateway gave it up.
+        Without a code, the status is OK for a complete exchange, and Canceled otherwise.
         """
         self.streams.closed()
         if self._observer is not None:
@@ -132,11 +132,11 @@ class SessionSource:
         session.claim.close()
 
     def warn_of(self, error: ProtocolError, peer: str) -> None:
-        """Count and log that a stream ended as its gateway broke the protocol; of many, some are logged."""
+        """Count and log a stream that ended with a protocol error."""
         self.faults.note(error, peer, time.monotonic())
 
     def _traits_of(self, peer: str) -> GatewayTraits:
-        """Return the traits of the gateway on the host of `peer`, which ends in the port of one connection."""
+        """Return the traits of the gateway on the host of `peer`, `host:port`."""
         host = peer.rpartition(":")[0]
         traits = self._traits.get(host)
         if traits is None:

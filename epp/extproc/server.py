@@ -29,7 +29,7 @@ class Carrier(Protocol):
         """Listen; raises ConfigurationError when an address is taken or a certificate is bad."""
 
     async def stop(self, grace_seconds: float, health_grace_seconds: float) -> None:
-        """Stop listening, and cut the streams that are open after this time."""
+        """Stop listening; end the streams that are open after the grace period."""
 
 
 class ExtProcServer:
@@ -54,12 +54,12 @@ class ExtProcServer:
         return self._carrier.health_port
 
     async def start(self) -> None:
-        """Listen, alive but not ready; raises ConfigurationError when an address is taken or a certificate is bad."""
+        """Listen, not ready yet; raises ConfigurationError when an address is taken or a certificate is bad."""
         await self._carrier.start()
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Where the servers that have started listen."""
+        """Addresses of the started servers."""
         bound = {"ext_proc": (self._settings.address, self.port)}
         if self._settings.health_address is not None:
             bound["health"] = self._settings.health_address, self.health_port
@@ -70,31 +70,31 @@ class ExtProcServer:
 
     @property
     def open_streams(self) -> int:
-        """Streams that are open now."""
+        """Number of open streams."""
         return self._sessions.streams.count
 
     @property
     def budgets(self) -> Budgets:
-        """What gateways may take, and what they do; may be read in any thread."""
+        """Budgets of gateways and their usage; may be read in any thread."""
         return self._sessions.budgets
 
     @property
     def protocol_errors(self) -> Mapping[str, int]:
-        """Streams that ended as their gateway broke the protocol, by kind; may be read in any thread."""
+        """Streams that ended with a protocol error, by kind; may be read in any thread."""
         return self._sessions.faults.counts
 
     def set_ready(self, *, ready: bool) -> None:
-        """Set the answer to health checks: whether new requests are served."""
+        """Set the answer to health checks."""
         self._health.set_ready(ready=ready)
 
     def stand_by(self) -> None:
-        """Answer health checks as one that could serve while another replica does."""
+        """Answer health checks as a follower: another replica is the leader."""
         self._health.stand_by()
 
     async def drain(self, most_seconds: float, quiet_seconds: float, enough: asyncio.Event) -> None:
-        """Report not ready, and serve until streams have ceased for a while, the time is up, or `enough` is set.
+        """Report not ready; serve until no stream was open for `quiet_seconds`, the time is up, or `enough` is set.
 
-        New streams are served too: a gateway opens them until its next health check.
+        New streams are still served: a gateway opens them until its next health check.
         """
         self._health.set_ready(ready=False)
         streams = self._sessions.streams
@@ -107,11 +107,13 @@ class ExtProcServer:
             await asyncio.gather(*ends, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Stop listening and cut open streams."""
+        """Stop listening and end open streams."""
         self._health.set_ready(ready=False)
         self._health.close()
         cut = self.open_streams
-        await self._carrier.stop(0 if cut else _FLUSH_SECONDS, _FLUSH_SECONDS)  # without any, last replies are sent
+        await self._carrier.stop(
+            0 if cut else _FLUSH_SECONDS, _FLUSH_SECONDS
+        )  # without open streams, the last replies are sent
         if cut:
             _log.info("streams cut", streams=cut)
 

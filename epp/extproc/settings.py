@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the ext_proc server."""
+"""Settings of the ext_proc server: address, TLS, transport."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,40 +21,40 @@ class Transport(StrEnum):
 
 
 class TlsVersion(StrEnum):
-    """Oldest version of TLS that is spoken."""
+    """Minimum version of TLS."""
 
     TLS_1_2 = "VersionTLS12"
     TLS_1_3 = "VersionTLS13"
 
 
 def message_bytes_for(body_bytes: int) -> int:
-    """Return the size of a message that holds such a body in one piece, and what goes with it."""
+    """Return the size of a message that has such a body in one piece."""
     return body_bytes + _HEADROOM_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Where and how the ext_proc service listens."""
+    """Settings of the ext_proc server and its health service."""
 
     address: str
     """`ip:port`, `[::]` for all addresses, port 0 for any free one; or `unix:/path`."""
     health_address: str | None = None
-    """Where the health service listens in plaintext; None for nowhere."""
+    """Address of a separate plaintext health service; None for none."""
     health_on_main: bool = True
-    """Whether the health service answers on `address` too."""
+    """Whether the health service is on `address` too."""
     secure: bool = True
     cert_path: Path | None = None
     """Directory with tls.crt and tls.key; None for a self-signed certificate."""
     cert_reload: bool = True
-    """Whether new connections get the certificate that is in `cert_path` by then."""
+    """Whether new connections get the current certificate in `cert_path`."""
     tls_min_version: TlsVersion = TlsVersion.TLS_1_2
     """With `Transport.GRPCIO`, TLS 1.2 is the only minimum."""
     tls_ciphers: str = ""
-    """Cipher suites of TLS 1.2, as OpenSSL writes them; empty for all that are good. Not for `Transport.GRPCIO`."""
+    """Cipher suites of TLS 1.2 in OpenSSL's names; empty for all secure ones. Not for `Transport.GRPCIO`."""
     max_receive_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
     max_send_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
     transport: Transport = Transport.ASYNCIO
     metadata_names: frozenset[str] = frozenset()
-    """Names of gRPC metadata, in lower case, that sessions are told."""
+    """Names of gRPC metadata, in lower case, that sessions can read."""
     budgets: BudgetSettings = field(default_factory=BudgetSettings)
-    """What all gateways together may take."""
+    """Limits on the resources of all gateways together."""

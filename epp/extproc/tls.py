@@ -29,16 +29,16 @@ _Marks = tuple[tuple[int, int, int, int], ...]
 
 
 class CertificateFiles:
-    """A key and its certificate on disk, which may be replaced at any time, file by file or by a symlink's swap."""
+    """A key and its certificate on disk; both may be replaced at any time, one by one or by a symlink."""
 
     def __init__(self, directory: Path, flag: str = "--cert-path") -> None:
-        """Read them; raises ConfigurationError. `flag` is the one that names the directory."""
+        """Read the files; raises ConfigurationError. `flag` is the command line flag for the directory."""
         self._directory = directory
         self._lock = Lock()
         try:
             self._marks = self._look()
             self.pair = self._read()
-            """Key and certificate chain, PEM; the last ones that belonged together."""
+            """Key and certificate chain, PEM; the last valid pair."""
         except OSError as error:
             raise ConfigurationError(
                 f"{flag} {directory}: {error.strerror}: {error.filename}; it must hold tls.crt and tls.key"
@@ -49,7 +49,7 @@ class CertificateFiles:
     def renew(self) -> bool:
         """Read the files again if they changed; return whether there is a new pair. May be called from any thread.
 
-        Files that are gone, unreadable or no pair leave the old pair in use, with one warning.
+        Missing, unreadable or mismatched files leave the old pair in use, with one warning.
         """
         with self._lock:
             marks: _Marks | None = None
@@ -78,7 +78,7 @@ class CertificateFiles:
         return renewed
 
     def _look(self) -> _Marks:
-        """Return what tells one version of the files from another without reading them."""
+        """Return a fingerprint of the files from their metadata."""
         stats = [(self._directory / name).stat() for name in _FILES]
         return tuple((stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats)
 
@@ -98,13 +98,13 @@ def _content(path: Path) -> bytes:
 
 
 def self_signed() -> tuple[bytes, bytes]:
-    """Return a new key and its certificate, PEM: from a child process, since the library would stay in this one."""
+    """Return a new key and its certificate, PEM; made by a child process to save the memory of cryptography."""
     command = [sys.executable, "-P", "-m", "epp.extproc.certificates"]  # -P: nothing from the working directory
     try:
         made = subprocess.run(  # noqa: S603  a command without anything from outside
             command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_MOST_SECONDS
         )
-    except (OSError, subprocess.SubprocessError):  # no interpreter of its own, as in a bundle
+    except (OSError, subprocess.SubprocessError):  # a bundle has no interpreter
         from epp.extproc import certificates  # noqa: PLC0415  loads cryptography
 
         return certificates.self_signed()
@@ -114,16 +114,16 @@ def self_signed() -> tuple[bytes, bytes]:
 
 ALPN = "h2"
 _TLS_1_2_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Forward secrecy and authenticated encryption, as RFC 9113 demands; those of TLS 1.3 are all so."""
+"""Forward secrecy and authenticated encryption, as RFC 9113 requires; all suites of TLS 1.3 have both."""
 _VERSIONS = {TlsVersion.TLS_1_2: ssl.TLSVersion.TLSv1_2, TlsVersion.TLS_1_3: ssl.TLSVersion.TLSv1_3}
 
 
 class TlsContexts:
-    """Call it for the context of each new connection.
+    """Returns the TLS context for each new connection.
 
-    With `reload`, that has the pair that is in the files by then; without, the one that was there at the start, or at
-    the last SIGHUP. Open connections stay as they are.
-    Raises ConfigurationError when the files cannot be read or are no pair.
+    With `reload`, the context has the current pair of the files, otherwise the pair at the start or at the last
+    SIGHUP. Open connections are not changed.
+    Raises ConfigurationError when the files cannot be read or do not belong together.
     """
 
     def __init__(self, cert_path: Path | None, min_version: TlsVersion, ciphers: str = "", *, reload: bool) -> None:
@@ -135,7 +135,7 @@ class TlsContexts:
         self._context = self._new(self_signed() if self._files is None else self._files.pair)
 
     async def __call__(self) -> ssl.SSLContext:
-        """Return the context for a connection that is accepted now."""
+        """Return the context for a new connection."""
         if self._files is not None and (self._reload or self._reloads != RELOADS.count):
             self._reloads = RELOADS.count
             await asyncio.to_thread(self._renew)  # file systems may be slow
@@ -165,7 +165,7 @@ def server_context(
 
 @contextmanager
 def _file(content: bytes) -> Iterator[str]:
-    """Yield the path of a file with this content: in memory where the system can, else private and short-lived."""
+    """Yield the path of a private file with this content, in memory if the system supports it."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("epp-tls")
         try:
@@ -193,11 +193,11 @@ _TLS_1_2 = {
     for cipher, name in _CIPHERS.items()
 }
 _TLS_1_3 = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-"""All of them are always on, as in Go."""
+"""Always enabled, as in Go."""
 
 
 def openssl_ciphers(text: str) -> str:
-    """Return a comma-separated list as OpenSSL writes it, without suites of TLS 1.3; raises ValueError."""
+    """Convert a comma-separated list of Go's names to OpenSSL's, without suites of TLS 1.3; raises ValueError."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in _TLS_1_2 and name not in _TLS_1_3:

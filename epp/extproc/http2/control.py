@@ -31,7 +31,7 @@ _DRAIN: Final = b"epp-last"
 
 
 class Control:
-    """Answers SETTINGS and PING, and says GOAWAY; expects acknowledgements of its own."""
+    """Handles SETTINGS, PING and GOAWAY of both sides."""
 
     def __init__(self, sending: Sending, receiving: Receiving, table: StreamTable, limits: Limits) -> None:
         self._sending = sending
@@ -43,14 +43,14 @@ class Control:
         self._windows = (0, 0)  # at the last PING; data changes them
         self.settings_seen = False
         self.settings_due: float | None = None
-        """When the acknowledgement of our SETTINGS must have come; None once it has."""
+        """Deadline for the acknowledgement of our SETTINGS; None after it."""
         self.going_away = False
-        """Whether the peer was told to open no more streams; those already on their way are served."""
+        """Whether the peer was asked to open no more streams; streams already on the way are served."""
         self.refusing_above: int | None = None
         """The last stream that is served; None for no limit."""
         self.peer_going_away = False
         self.ping_due: float | None = None
-        """When the answer to a keepalive PING must have come."""
+        """Deadline for the answer to a keepalive PING."""
 
     def greet(self, now: float) -> None:
         """Send our SETTINGS."""
@@ -67,7 +67,7 @@ class Control:
         self.settings_due = now + limits.settings_seconds
 
     def on_settings(self, flags: int, stream_id: int, payload: bytes, now: float) -> list[Stream]:
-        """Apply the peer's SETTINGS; return the streams whose outbox they have emptied."""
+        """Apply the peer's SETTINGS; return the streams whose outbox is empty now."""
         if stream_id:
             raise GoawayError(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
         if flags & ACK:
@@ -82,12 +82,12 @@ class Control:
         values: dict[int, int] = {}
         for key, value in _SETTING.iter_unpack(payload):
             _check(key, value)
-            values[key] = value  # of several the last one counts
+            values[key] = value  # the last of several values counts
         self._sending.out.append(frame(SETTINGS, ACK, 0))
         return self._apply(values)
 
     def on_ping(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
-        """Answer a PING, or take the answer to one of ours."""
+        """Answer a PING, or handle the answer to ours."""
         if stream_id:
             raise GoawayError(ErrorCode.PROTOCOL_ERROR, "PING on a stream")
         if len(payload) != _PING_BYTES:
@@ -102,7 +102,7 @@ class Control:
             self.last_call()
 
     def on_goaway(self, stream_id: int, payload: bytes) -> None:
-        """Note that the peer opens no more streams."""
+        """Record that the peer opens no more streams."""
         if stream_id:
             raise GoawayError(ErrorCode.PROTOCOL_ERROR, "GOAWAY on a stream")
         if len(payload) < _PING_BYTES:
@@ -115,14 +115,14 @@ class Control:
         self.ping_due = now + self._limits.keepalive_timeout_seconds
 
     def go_away(self) -> None:
-        """Ask the peer to open no more streams; with the answer to a PING, all that it opened before have come."""
+        """Ask the peer to open no more streams, and send a PING: its answer follows the last stream."""
         if not self.going_away:
             self.going_away = True
             self._sending.out.append(goaway_frame(MAX_STREAM_ID, ErrorCode.NO_ERROR))
             self._sending.out.append(frame(PING, 0, 0, _DRAIN))
 
     def last_call(self) -> None:
-        """Say which stream is the last to be served."""
+        """Send the number of the last stream that is served."""
         if self.refusing_above is None:
             self.going_away = True
             self.refusing_above = self._table.last_id
@@ -160,7 +160,7 @@ class Liveness:
         self._last_id_seen = 0
 
     def overdue(self, now: float, heard_at: float) -> GoawayError | None:
-        """Return why the connection is to end, if it is; send a keepalive PING if one is due."""
+        """Return why the connection must end, or None; send a keepalive PING if one is due."""
         limits, control = self._limits, self._control
         if self._table.open or self._table.last_id != self._last_id_seen:
             self._last_id_seen = self._table.last_id

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable
 
 _TURN_SECONDS = 0.002
-"""Time in which all connections together handle what came, in one turn of the event loop."""
+"""Time for the input of all connections in one iteration of the event loop."""
 FEW_BYTES = 16_384
 """Reads up to this size bypass the queue."""
 
 
 class FairScheduler:
-    """For all connections of a server together."""
+    """Shares each iteration of the event loop among the connections of a server."""
 
     def __init__(self) -> None:
         self._ends: float | None = None
@@ -22,22 +22,22 @@ class FairScheduler:
     def ends(self, now: float) -> float:
         """Return the time by which all connections together yield to the event loop."""
         if self._ends is None:
-            asyncio.get_running_loop().call_soon(self._end)  # first: where memory is missing, it raises
+            asyncio.get_running_loop().call_soon(self._end)  # first, because it raises without memory
             self._ends = now + _TURN_SECONDS
         return self._ends
 
     def must_wait(self, size: int, now: float) -> bool:
-        """Whether a read of so many bytes is to be handled after others: they wait, or this turn is over."""
+        """Whether a read of `size` bytes must wait: other reads wait, or the iteration has no time left."""
         return size > FEW_BYTES and (bool(self._line) or (self._ends is not None and now >= self._ends))
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Call this in a later turn, after all that waits already."""
+        """Call `resume` in a later iteration, after the callbacks that already wait."""
         self._line.append(resume)
         self._call()
 
     def _call(self) -> None:
         if not self._is_due:
-            asyncio.get_running_loop().call_soon(self._serve)  # first, for the same reason: who waits next calls again
+            asyncio.get_running_loop().call_soon(self._serve)  # first, because it raises without memory
             self._is_due = True
 
     def _serve(self) -> None:
@@ -46,7 +46,7 @@ class FairScheduler:
         self._is_due = False
         try:
             ends = self.ends(loop.time())
-            for _ in range(len(line)):  # who has more waits again
+            for _ in range(len(line)):  # a connection with more input appends itself again
                 line.popleft()()
                 if loop.time() >= ends:
                     break
@@ -58,20 +58,20 @@ class FairScheduler:
         self._ends = None
 
 
-MOST_IN_A_TURN = 16
-"""Calls that end in a turn: with what is recorded of each, that takes a millisecond or two."""
+MOST_ENDINGS = 16
+"""Calls that end in one iteration of the event loop; with their records, that takes one or two milliseconds."""
 
 
 class Pace:
-    """For all connections of a server together."""
+    """Spreads the ends of calls over iterations of the event loop: all clients may leave at once."""
 
     def __init__(self) -> None:
-        self._left = MOST_IN_A_TURN
+        self._left = MOST_ENDINGS
         self._later: deque[tuple[Callable[[], object], int]] = deque()
         self._is_due = False
 
     def do(self, act: Callable[[], object], calls: int = 1) -> None:
-        """Act at once, or in a later turn, in this order; `calls` is how many end by it."""
+        """Call `act` now or in a later iteration, in order; `calls` is the number of calls that it ends."""
         if self._later or self._left < calls:
             self._later.append((act, calls))
         else:
@@ -85,7 +85,7 @@ class Pace:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._is_due, self._left = False, MOST_IN_A_TURN
+        self._is_due, self._left = False, MOST_ENDINGS
         later = self._later
         try:
             while later and later[0][1] <= self._left:
@@ -93,5 +93,5 @@ class Pace:
                 self._left -= calls
                 act()
         finally:
-            if self._left < MOST_IN_A_TURN:
+            if self._left < MOST_ENDINGS:
                 self._resume()

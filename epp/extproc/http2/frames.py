@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/2 frames: their numbers, the bytes of those that a server sends, and header blocks assembled from frames."""
+"""HTTP/2 frames: constants, serialisation of outgoing frames, and header blocks assembled from frames."""
 
 from enum import IntEnum
 from struct import Struct
@@ -72,7 +72,7 @@ def rst_stream_frame(stream_id: int, code: ErrorCode) -> bytes:
 
 
 def goaway_frame(last_stream_id: int, code: ErrorCode, problem: str = "") -> bytes:
-    """Return a GOAWAY frame that says what is wrong."""
+    """Return a GOAWAY frame with the problem as debug data."""
     return frame(GOAWAY, 0, 0, _TWO_WORDS.pack(last_stream_id, code) + problem.encode("utf-8", "replace"))
 
 
@@ -97,11 +97,11 @@ class Block(NamedTuple):
     content: bytes
     end_stream: bool
     fault: ResetError | None
-    """What is wrong with its stream, to be raised once the block is decoded."""
+    """The error of its stream, to be raised after the block is decoded."""
 
 
 class BlockAssembler:
-    """`begin` with HEADERS, `resume` with each CONTINUATION; both return the block once it is whole."""
+    """`begin` with HEADERS, `resume` with each CONTINUATION; both return the block once it is complete."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -162,7 +162,7 @@ def unpadded(payload: bytes | memoryview) -> bytes | memoryview:
 
 
 def priority_fault(stream_id: int, payload: bytes) -> ResetError | None:
-    """Return what is wrong with the priority at the start of a payload; priorities have no other effect."""
+    """Return the error in the priority at the start of a payload, if any; priorities have no other effect."""
     if word(payload) & 0x7FFF_FFFF == stream_id:
         return ResetError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listens, and keeps the connections of one server."""
+"""A gRPC server: listeners with and without TLS, and the connections."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ _BACKLOG = 1024
 _MOST_CONNECTIONS = 4096
 _MOST_HELD_BYTES = 64 * 1024 * 1024
 _SWEEPS = 4
-"""How often streams are looked at within the time that they may be still."""
+"""Checks for stalled streams within the timeout."""
 _MOST_SWEEP_SECONDS = 10.0
 
 Contexts = Callable[[], Awaitable[ssl.SSLContext]]
@@ -34,7 +34,7 @@ Contexts = Callable[[], Awaitable[ssl.SSLContext]]
 
 
 class TlsListener:
-    """Accepts connections and shakes hands, each with the context that it is given by then."""
+    """Accepts connections and starts TLS on each one with the current context."""
 
     def __init__(
         self,
@@ -43,23 +43,23 @@ class TlsListener:
         protocol: Callable[[], asyncio.Protocol],
         limits: Limits,
         *,
-        complaints: RateLimitedLog,
-        turns: FairScheduler,
+        warnings: RateLimitedLog,
+        scheduler: FairScheduler,
     ) -> None:
-        """Begin; `turns` are shared by all connections."""
+        """Start to accept connections."""
         self._sock = sock
         self._contexts = contexts
         self._protocol = protocol
         self._limits = limits
-        self._turns = turns
-        self._complaints = complaints
+        self._scheduler = scheduler
+        self._warnings = warnings
         self._loop = asyncio.get_running_loop()
         self._handshakes: dict[asyncio.Task[None], None] = {}
-        sock.setblocking(False)  # noqa: FBT003  its own way
+        sock.setblocking(False)  # noqa: FBT003
         self._accepting = self._loop.create_task(self._accept())
 
     async def close(self) -> None:
-        """Accept no more, and give up unfinished handshakes."""
+        """Stop accepting, and end unfinished handshakes."""
         tasks = [self._accepting, *self._handshakes]
         for task in tasks:
             task.cancel()
@@ -82,22 +82,24 @@ class TlsListener:
             task.add_done_callback(lambda done: self._handshakes.pop(done, None))
 
     def _make_room(self) -> None:
-        """Give up the oldest handshake if there are too many: an honest client has long finished its own."""
+        """End the oldest handshake if there are too many: an honest client finishes quickly."""
         most = self._limits.max_handshakes
         if len(self._handshakes) >= most:
             oldest = next(iter(self._handshakes))
-            del self._handshakes[oldest]  # now: its end may take some turns of the loop
+            del self._handshakes[oldest]  # now: its end may take several iterations of the loop
             oldest.cancel()
             problem = f"{most} are open: the oldest is dropped"
-            self._complaints.warn("too many unfinished TLS handshakes", self._loop.time(), problem=problem)
+            self._warnings.warn("too many unfinished TLS handshakes", self._loop.time(), problem=problem)
 
     async def _shake_hands(self, connection: socket.socket) -> None:
         try:
             async with asyncio.timeout(self._limits.handshake_seconds):
                 context = await self._contexts()
-            session = TlsSession(context, self._protocol, self._limits, complaints=self._complaints, turns=self._turns)
+            session = TlsSession(
+                context, self._protocol, self._limits, warnings=self._warnings, scheduler=self._scheduler
+            )
             await self._loop.connect_accepted_socket(lambda: session, connection)
-        except (OSError, TimeoutError):  # of the client's making
+        except (OSError, TimeoutError):  # caused by the client
             connection.close()
             return
         except BaseException:
@@ -122,22 +124,22 @@ class GrpcServer:
         connections: Capacity | None = None,
         held: BufferedBytes | None = None,
     ) -> None:
-        """Prepare; `connections` has room for each of them, and `held` counts what they hold."""
+        """Prepare; `connections` limits their number, `held` their buffered bytes."""
         self._room = connections or Capacity("connections", _MOST_CONNECTIONS)
         self.held = held or BufferedBytes("bytes", _MOST_HELD_BYTES)
-        """Counts what the connections hold."""
+        """Buffered bytes of all connections."""
         self._sweeping: asyncio.TimerHandle | None = None
         self._methods = methods
         self._limits = limits
         self._tls = tls
         self._listener: asyncio.AbstractServer | TlsListener | None = None
         self._connections: dict[GrpcProtocol, None] = {}
-        self.complaints = RateLimitedLog()
-        """Takes warnings about clients."""
+        self.warnings = RateLimitedLog()
+        """Warnings about clients."""
         self.pace = Pace()
-        """Spreads the ends of calls over turns of the event loop."""
-        self.turns = FairScheduler()
-        """Shares them out among connections on which much comes."""
+        """Spreads the ends of calls over iterations of the event loop."""
+        self.scheduler = FairScheduler()
+        """Shares each iteration of the event loop among busy connections."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -153,7 +155,7 @@ class GrpcServer:
         if self._tls is not None:
             sock.listen(_BACKLOG)
             self._listener = TlsListener(
-                sock, self._tls, protocol, limits, complaints=self.complaints, turns=self.turns
+                sock, self._tls, protocol, limits, warnings=self.warnings, scheduler=self.scheduler
             )
         elif sock.family == socket.AF_UNIX:
             self._listener = await loop.create_unix_server(protocol, sock=sock, backlog=_BACKLOG)
@@ -161,7 +163,7 @@ class GrpcServer:
             self._listener = await loop.create_server(protocol, sock=sock, backlog=_BACKLOG)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Accept no more; give open calls this time, then cut them."""
+        """Stop accepting; end the calls that are open after the grace period."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         if isinstance(self._listener, TlsListener):
@@ -180,7 +182,7 @@ class GrpcServer:
         await self._emptied(1.0)
 
     def connection_opened(self, protocol: GrpcProtocol) -> bool:
-        """Take note of a connection; return False where there are too many, and all of them have streams."""
+        """Register a connection; return False if there are too many and all of them have streams."""
         if not self._room.take():
             idle = self._spare()
             if idle is None:

@@ -16,12 +16,12 @@ from epp.extproc.http2.status import RpcError, Status
 PREFIX: Final = Struct(">BL")
 PREFIX_BYTES: Final = 5
 _SMALL_BYTES = 4096
-"""Pieces below this size are put together: each takes memory beside its bytes, and time as they become a message."""
+"""Smaller pieces are merged to save memory and the time to join them."""
 _MERGED_BYTES = 65_536
 _WINDOW_BITS: Mapping[str, int] = MappingProxyType({"gzip": 31, "deflate": 15})
-"""How zlib is told of an encoding; gRPC's deflate has zlib's frame."""
+"""The `wbits` of zlib for each encoding; gRPC's deflate is the zlib format."""
 _MOST_DECOMPRESSED_BYTES = 8 * 1024 * 1024
-"""Of one message: this takes about 20 ms of the event loop. Gateways send bodies in pieces, or uncompressed."""
+"""Limit for one message: this takes about 20 ms of the event loop. Gateways send bodies in pieces or uncompressed."""
 
 
 def check_prefix(compressed: int, length: int, max_bytes: int, encoding: str) -> None:
@@ -40,7 +40,7 @@ def check_prefix(compressed: int, length: int, max_bytes: int, encoding: str) ->
 
 
 def decompressed(message: bytes, encoding: str, max_bytes: int) -> bytes:
-    """Return a message as it was before its compression; raises RpcError for one that is broken or too large."""
+    """Decompress a message; raises RpcError for one that is broken or too large."""
     most = min(max_bytes, _MOST_DECOMPRESSED_BYTES)
     stream = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
@@ -58,7 +58,7 @@ def decompressed(message: bytes, encoding: str, max_bytes: int) -> bytes:
 
 
 class Inbox:
-    """`feed` bytes, then take messages with `next` until it returns None."""
+    """gRPC messages in the bytes of a stream: `feed` bytes, then take messages with `next` until it returns None."""
 
     __slots__ = ("_compressed", "_encoding", "_length", "_max_bytes", "_pieces", "_start", "size")
 
@@ -67,18 +67,18 @@ class Inbox:
         self._encoding = encoding
         self._compressed = False
         self._pieces: list[bytes | bytearray | memoryview] = []
-        self._start = 0  # of what is not taken of the first piece
-        self._length: int | None = None  # of the message that is coming; None before its prefix
+        self._start = 0  # of the remaining bytes in the first piece
+        self._length: int | None = None  # of the current message; None before its prefix
         self.size = 0
-        """Bytes that wait."""
+        """Buffered bytes."""
 
     @property
     def in_message(self) -> bool:
-        """Whether a message has begun and not ended."""
+        """Whether a message is incomplete."""
         return self._length is not None or self.size > 0
 
     def feed(self, piece: bytes | memoryview) -> None:
-        """Take the next bytes."""
+        """Append bytes."""
         size = len(piece)
         self.size += size
         if size >= _SMALL_BYTES:
@@ -100,7 +100,7 @@ class Inbox:
             pieces[at] = bytes(piece)
 
     def next(self) -> bytes | None:
-        """Return the next whole message, None before it has come; raises RpcError for one that cannot be read."""
+        """Return the next complete message or None; raises RpcError for an unreadable one."""
         if self._length is None:
             if self.size < PREFIX_BYTES:
                 return None
@@ -114,7 +114,7 @@ class Inbox:
         return decompressed(message, self._encoding, self._max_bytes) if self._compressed else message
 
     def clear(self) -> None:
-        """Drop what waits."""
+        """Drop the buffered bytes."""
         self._pieces.clear()
         self._start = 0
         self.size = 0
@@ -140,7 +140,7 @@ class Inbox:
 
 _REMEMBERED: Final = 4096
 _UNDER_WAY: Final = 8
-"""Frames that a client may have sent before it knows that we have ended a stream."""
+"""Frames that a client may send before it learns that we ended a stream."""
 
 
 class Stream:
@@ -178,40 +178,39 @@ class Stream:
         self.call: Call | None = None
         """None before it is opened and after it is closed."""
         self.ready = False
-        """Whether the next message can be delivered as it arrives: nothing waits before it, and nothing is to be
-        checked beside it."""
+        """Whether the next message can bypass the inbox and the checks."""
         self.inbox = inbox
         self.account = account
         self.counted = 0
-        """Bytes of the inbox and the outbox that are on the account."""
+        """Bytes of the inbox and the outbox that the account includes."""
         self.heard_at = now
-        """When bytes of it came last."""
+        """Time of the last bytes from the peer."""
         self.unsent = 0
         """Bytes in the outbox."""
         self.stuck: tuple[int, float] | None = None
-        """Bytes in the outbox when it was looked at, and since when they are so many."""
+        """Bytes in the outbox at the last check, and since when."""
         self.outbox: list[memoryview] = []
-        """Bytes that the peer's windows do not allow yet."""
+        """Bytes that wait for the peer's windows."""
         self.ending: bytes | None = None
-        """The trailers that follow the outbox; empty for none, None before the end is known."""
+        """The trailers after the outbox; empty for none, None for a stream that continues."""
         self.refusal: tuple[bytes, bytes] | None = None
-        """Headers and body that answer a request of another protocol."""
+        """Headers and body of the answer to a request that is not gRPC."""
         self.receive_window = receive_window
         self.send_window = send_window
         self.headers_sent = False
         self.remote_ended = False
         self.half_closed = False
-        """Whether the call knows that the client sends no more."""
+        """Whether the call was notified of the end of the client's side."""
         self.held = 0
-        """Bytes in the inbox that are not counted as consumed."""
+        """Bytes in the inbox that are not returned to the receive window."""
         self.length_left: int | None = None
-        """Bytes that are to come by content-length; None without one."""
+        """Remaining bytes by content-length; None without one."""
         self.waiting: Cancellable | None = None
         self.deadline: Cancellable | None = None
         self.silence: Cancellable | None = None
 
     def count(self) -> None:
-        """Have what waits on the account, room or not."""
+        """Update the account to the bytes in the inbox and the outbox."""
         waiting = self.inbox.size + self.unsent
         if waiting != self.counted:
             self.account.put(waiting - self.counted)
@@ -219,7 +218,7 @@ class Stream:
 
     @property
     def blocked(self) -> bool:
-        """Whether messages must wait: for an answer, for the peer to take those before, or for ever."""
+        """Whether messages must wait: for an answer, for the peer to read, or because there is no call."""
         return self.call is None or self.waiting is not None or bool(self.outbox)
 
 
@@ -232,9 +231,9 @@ class Fate(IntEnum):
     RESET = 2
     """The peer reset it."""
     ABANDONED = 3
-    """We reset it: the peer may not know yet."""
+    """We reset it; the peer may not know yet."""
     FORGOTTEN = 4
-    """It was closed, or passed over, long ago."""
+    """It was closed or skipped long ago."""
 
 
 class StreamTable:
@@ -242,24 +241,24 @@ class StreamTable:
 
     def __init__(self, strays: Budget) -> None:
         self.strays = strays
-        """Frames on closed streams that are put up with."""
+        """Rate of tolerated frames on closed streams."""
         self.open: dict[int, Stream] = {}
         self.last_id = 0
         """The highest number that the peer has used."""
         self._fates: dict[int, int] = {}  # place in a ring -> number and fate
 
     def add(self, stream: Stream) -> None:
-        """Take in a new stream, whose number is higher than any before."""
+        """Add a new stream; its number is higher than any before."""
         self.last_id = stream.id
         self.open[stream.id] = stream
 
     def remove(self, stream: Stream, fate: Fate) -> None:
-        """Forget all of it but its fate."""
+        """Remove a stream; keep its fate."""
         del self.open[stream.id]
         self.note(stream.id, fate)
 
     def note(self, stream_id: int, fate: Fate) -> None:
-        """Remember how a stream was closed."""
+        """Record how a stream was closed."""
         if fate is Fate.ABANDONED:
             self.strays.expect(_UNDER_WAY, most=_UNDER_WAY * _REMEMBERED)
         self._fates[(stream_id >> 1) % _REMEMBERED] = stream_id << 3 | fate

@@ -89,8 +89,8 @@ class Scene:
             server_context(KEY, CERTIFICATE, ssl.TLSVersion.TLSv1_3),
             lambda: self.upper,
             Limits(empty_records=Rate(1000, 0)),
-            complaints=RateLimitedLog(),
-            turns=Short(),
+            warnings=RateLimitedLog(),
+            scheduler=Short(),
         )
         self.session.connection_made(self.wire)
 
