@@ -31,8 +31,7 @@ from epp.explain.recorder import Recorder, Setup, recorder_of
 from epp.explain.series import DecisionMetrics
 from epp.explain.shadows import Shadows
 from epp.extproc.budgets import Claim
-from epp.extproc.exchange import ExchangeSettings
-from epp.extproc.modes import GatewayTraits
+from epp.extproc.exchange import ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
 from epp.framework import SystemClock
 from epp.framework.cluster import ObjectReader

@@ -7,8 +7,7 @@ from contextlib import suppress
 
 from epp.admin import AdminPort, Route
 from epp.extproc.open_streams import SessionMaker, StreamObserver
-from epp.extproc.server import ExtProcServer
-from epp.extproc.settings import ServerSettings
+from epp.extproc.server import ExtProcServer, ServerSettings
 from epp.framework.errors import ConfigurationError
 from epp.runtime.host_port import HostPort, shown_listening
 from epp.runtime.listening import refusal

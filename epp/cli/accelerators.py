@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from epp.cli.commands import Accelerators
-from epp.cli.errors import exit_on
 from epp.cli.inputs import read_config, read_endpoints, split_list
 from epp.cli.options import Output
 from epp.cli.output import indented, log_of_errors_only, new_console, print_json
+from epp.cli.running import exit_on
 from epp.config import Assembly, Builder, assemble, default_config
 from epp.framework import Candidates, ConfigurationError, SystemClock
 from epp.framework.accelerators.arrays import relative_capacity
@@ -36,7 +36,7 @@ from epp.routing.datastore import Datastore
 _GIB = 2**30
 _UNKNOWN = "-"
 _MOST_PROBLEMS = 100
-"""Sentences on objects in the table."""
+"""Number of problems of objects that are printed."""
 
 
 class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -66,15 +66,15 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     quotas: tuple[QuotaReport, ...] = ()
     """Limits and use of namespaces, in TensorFusion."""
     problems: tuple[str, ...] = ()
-    """Sentences on objects and files that are not in effect, and on ignored values."""
+    """Objects and files that are not in effect, and ignored values."""
     remarks: tuple[str, ...] = ()
-    """Pods that are no endpoints, and ports that are assumed."""
+    """Pods that are not endpoints, and assumed ports."""
     skipped: int = 0
     """Number of objects and files that could not be read."""
 
 
 def accelerators(flags: Accelerators) -> None:
-    """Print the report in the format asked for."""
+    """Print the report in the requested format."""
     with exit_on(ConfigurationError), log_of_errors_only():
         report = asyncio.run(_report(flags))
     if flags.output is Output.JSON:
@@ -157,7 +157,7 @@ def _source(assembly: Assembly, builder: Builder, objects: Sequence[str], prices
 
 
 def _pods_of_files(source: AcceleratorTagger) -> Chosen:
-    """Return the pods in the files of the source: those of all InferencePools, or else those with accelerators."""
+    """Return the pods in the files of the source: those of all InferencePools, or those with accelerators."""
     files = ObjectFiles(source.parameters.paths)
     pools = [
         version.object
@@ -171,7 +171,7 @@ def _pods_of_files(source: AcceleratorTagger) -> Chosen:
 
 
 def _documents(file: Path, content: bytes) -> tuple[object, ...]:
-    """Return what is in a file; nothing for one that the source of objects has rejected."""
+    """Return the documents in a file; none for a file that the source of objects rejected."""
     try:
         return parse(file, content)
     except ValueError:

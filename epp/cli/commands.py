@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands: for each the help, the flags and their defaults. What runs them is imported when they run.
+"""The commands: help, flags and defaults. The code of a command is imported when it runs.
 
-The module and the function that run a command have its name, and are given its flags; the commands of a group are
-functions of one module.
+A command runs the function of its name in the module of its name, with its flags; the commands of a group share a
+module.
 """
 
 from collections.abc import Mapping
@@ -247,7 +247,7 @@ class Demo:
         ),
     ] = None
     admin_port: AdminPort = None
-    """None for the usual one, or any that is free."""
+    """None for 9091 if it is free, otherwise any free port."""
     metrics_port: MetricsPort = None
     """None for no page."""
     v: Verbosity = 0
@@ -267,7 +267,7 @@ COMMANDS: Mapping[str, type[Any]] = {
     "sim-server": SimServer,
     "demo": Demo,
 }
-"""The flags of each command, by its name; one of two words belongs to a group."""
+"""The flags of each command, by name; a name of two words begins with its group."""
 
 GROUPS: Mapping[str, str] = {"config": "Print ready-made configurations, or the schema of configurations."}
 """The help of each group."""

@@ -19,9 +19,9 @@ from epp.extproc.exchange import Answer, NotReadyError, ProtocolError
 from epp.extproc.health import Health
 from epp.extproc.http2.capacity import Account
 from epp.extproc.open_streams import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
+from epp.extproc.server import ServerSettings
 from epp.extproc.session import Session
-from epp.extproc.settings import ServerSettings, TlsVersion
-from epp.extproc.tls import CertificateFiles, self_signed
+from epp.extproc.tls import CertificateFiles, TlsVersion, self_signed
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 from epp.framework import ConfigurationError
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError
@@ -261,8 +261,6 @@ def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
             "--transport grpcio has no minimum version of TLS but 1.2, and no choice of cipher suites: leave "
             "--tls-min-version and --tls-cipher-suites out, or use --transport asyncio"
         )
-    from epp.extproc.grpcio_carrier import server_credentials  # noqa: PLC0415  not for plaintext
-
     return server_credentials(settings.cert_path, reload=settings.cert_reload)
 
 

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from epp.extproc.http2.service import Answers, Methods, Outlet
+from epp.extproc.http2.service import Answers, Call, Methods, Outlet
 from epp.extproc.http2.status import RpcError, Status
 from epp.extproc.wire import SERVICE
 
@@ -119,45 +119,29 @@ def _name(request: bytes) -> str:
         raise RpcError(Status.INTERNAL, "a message that is no HealthCheckRequest") from error
 
 
-class _Unary:
+class _Unary(Call):
     """A call with one message and one answer."""
 
-    silence_timeout = None
     awaits_more = True
 
     def __init__(self, answer: Callable[[bytes], bytes]) -> None:
         self._answer = answer
-        self.done = False
+        self._is_done = False
+
+    @property
+    def done(self) -> bool:
+        return self._is_done
 
     def receive(self, message: bytes) -> Answers:
-        self.done = True
+        self._is_done = True
         return [self._answer(message)]
-
-    def resume(self) -> Answers:
-        return ()
-
-    def on_silence(self) -> Answers:
-        return ()
 
     def half_close(self) -> Answers:
         raise RpcError(Status.INVALID_ARGUMENT, "a request without a message")
 
-    def end_early(self, _status: Status) -> Answers:
-        return ()
 
-    def unreadable(self, error: RpcError) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class _Watch:
+class _Watch(Call):
     """A call that sends the status of one name now and after each change."""
-
-    silence_timeout = None
-    awaits_more = False
-    done = False
 
     def __init__(self, health: Health, outlet: Outlet) -> None:
         self._health = health
@@ -172,22 +156,10 @@ class _Watch:
         self._name = _name(message)
         return self._news()
 
-    def resume(self) -> Answers:
-        return ()
-
-    def on_silence(self) -> Answers:
-        return ()
-
     def half_close(self) -> Answers:
         if self._name is None:
             raise RpcError(Status.INVALID_ARGUMENT, "a request without a message")
         return ()
-
-    def end_early(self, _status: Status) -> Answers:
-        return ()
-
-    def unreadable(self, error: RpcError) -> None:
-        pass
 
     def close(self) -> None:
         self._unwatch()

@@ -3,6 +3,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from epp.extproc.codec import decode
@@ -10,10 +11,10 @@ from epp.extproc.exchange import Fault, NotReadyError, ProtocolError
 from epp.extproc.health import Health, health_methods
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.server import Contexts, GrpcServer
-from epp.extproc.http2.service import Answers, Outlet
+from epp.extproc.http2.service import Answers, Call, Outlet
 from epp.extproc.http2.status import RpcError, Status
 from epp.extproc.open_streams import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
-from epp.extproc.settings import ServerSettings
+from epp.extproc.server import ServerSettings
 from epp.extproc.wire import METHOD, SERVICE
 from epp.framework import ConfigurationError
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError
@@ -114,7 +115,7 @@ class Http2Carrier:
         return SessionCall(self._sessions, outlet)
 
 
-class SessionCall:
+class SessionCall(Call):
     """A session as a call."""
 
     __slots__ = ("_cause", "_code", "_ended", "_outlet", "_peer", "_session", "_sessions")
@@ -144,24 +145,15 @@ class SessionCall:
 
     def receive(self, message: bytes) -> Answers:
         """Decode a message for the session."""
-        try:
-            return self._session.receive(decode(message))
-        except (ProtocolError, NotReadyError) as error:
-            raise self._refusal(error) from error
+        return self._answered(lambda: self._session.receive(decode(message)))
 
     def resume(self) -> Answers:
         """Resume after a pending request."""
-        try:
-            return self._session.resume()
-        except (ProtocolError, NotReadyError) as error:
-            raise self._refusal(error) from error
+        return self._answered(self._session.resume)
 
     def on_silence(self) -> Answers:
         """Return the answers after a silence of the gateway."""
-        try:
-            return self._session.on_silence()
-        except (ProtocolError, NotReadyError) as error:
-            raise self._refusal(error) from error
+        return self._answered(self._session.on_silence)
 
     def half_close(self) -> Answers:
         """End the exchange: there are no more messages to answer."""
@@ -201,14 +193,16 @@ class SessionCall:
         if answers:
             self._outlet.finish()
 
-    def _refusal(self, error: ProtocolError | NotReadyError) -> RpcError:
-        self._cause = Cause.ERROR
-        if isinstance(error, NotReadyError):
-            self._code = UNAVAILABLE
-            return RpcError(Status.UNAVAILABLE, str(error))
-        self._code = INVALID_ARGUMENT
-        self._sessions.warn_of(error, self._peer)
-        return RpcError(Status.INVALID_ARGUMENT, str(error))
+    def _answered(self, callback: Callable[[], Answers]) -> Answers:
+        try:
+            return callback()
+        except NotReadyError as error:
+            self._cause, self._code = Cause.ERROR, UNAVAILABLE
+            raise RpcError(Status.UNAVAILABLE, str(error)) from error
+        except ProtocolError as error:
+            self._cause, self._code = Cause.ERROR, INVALID_ARGUMENT
+            self._sessions.warn_of(error, self._peer)
+            raise RpcError(Status.INVALID_ARGUMENT, str(error)) from error
 
 
 def _contexts(settings: ServerSettings) -> Contexts:

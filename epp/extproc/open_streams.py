@@ -8,9 +8,8 @@ from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
 from epp.extproc.budgets import Budgets, Claim
-from epp.extproc.exchange import Faults, ProtocolError
+from epp.extproc.exchange import Faults, GatewayTraits, ProtocolError
 from epp.extproc.http2.capacity import Account
-from epp.extproc.modes import GatewayTraits
 from epp.extproc.session import Session
 from epp.routing.director import Cause
 

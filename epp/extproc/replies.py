@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from epp.extproc.codec import Nested, flag, tag, text, varint
-from epp.extproc.modes import BodyMode
+from epp.extproc.exchange import BodyMode
 from epp.extproc.wire import (
     BodyMutation,
     BodyResponse,

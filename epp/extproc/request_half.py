@@ -8,9 +8,17 @@ from math import ceil, isfinite
 from epp.extproc import replies
 from epp.extproc.budgets import Claim
 from epp.extproc.codec import RequestPiece
-from epp.extproc.exchange import Answer, ExchangeSettings, Fault, Progress, ProtocolError, expect
+from epp.extproc.exchange import (
+    Answer,
+    BodyMode,
+    ExchangeSettings,
+    Fault,
+    GatewayTraits,
+    Progress,
+    ProtocolError,
+    expect,
+)
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_first, read_headers, read_some
-from epp.extproc.modes import BodyMode, GatewayTraits
 from epp.extproc.replies import Forwarding, Told
 from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework import Headers, RequestError

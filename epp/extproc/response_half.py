@@ -9,9 +9,19 @@ import numpy as np
 import structlog
 
 from epp.extproc import replies
-from epp.extproc.exchange import Answer, ExchangeSettings, Progress, expect
+from epp.extproc.exchange import (
+    IN_PLACE,
+    Answer,
+    BodyMode,
+    ExchangeSettings,
+    GatewayTraits,
+    Modes,
+    Progress,
+    ResponseUsage,
+    expect,
+    response_mode,
+)
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_headers, read_some
-from epp.extproc.modes import IN_PLACE, BodyMode, GatewayTraits, Modes, ResponseUsage, response_mode
 from epp.extproc.wire import HeaderMap, HttpBody, HttpHeaders
 from epp.framework.clock import Clock
 from epp.framework.errors import BadResponseError

@@ -13,9 +13,19 @@ import structlog
 
 from epp.extproc.budgets import Claim
 from epp.extproc.codec import RequestPiece
-from epp.extproc.exchange import Answer, ExchangeSettings, Fault, NotReadyError, Progress, ProtocolError
+from epp.extproc.exchange import (
+    Answer,
+    BodyMode,
+    ExchangeSettings,
+    Fault,
+    GatewayTraits,
+    NotReadyError,
+    Progress,
+    ProtocolError,
+    UnknownModeError,
+    read_modes,
+)
 from epp.extproc.headers import read_served, read_subset
-from epp.extproc.modes import BodyMode, GatewayTraits, UnknownModeError, read_modes
 from epp.extproc.replies import refusal
 from epp.extproc.request_half import RequestHalf, ignore
 from epp.extproc.response_half import ResponseHalf

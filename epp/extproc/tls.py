@@ -9,12 +9,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from threading import Lock
 
 import structlog
 
-from epp.extproc.settings import TlsVersion
 from epp.framework import ConfigurationError
 from epp.framework.regular_files import read_regular
 from epp.runtime.watch import RELOADS
@@ -24,6 +24,14 @@ _log = structlog.get_logger()
 _MOST_SECONDS = 60
 _MOST_BYTES = 1024 * 1024
 _FILES = ("tls.key", "tls.crt")
+
+
+class TlsVersion(StrEnum):
+    """Minimum version of TLS."""
+
+    TLS_1_2 = "VersionTLS12"
+    TLS_1_3 = "VersionTLS13"
+
 
 _Marks = tuple[tuple[int, int, int, int], ...]
 

@@ -10,29 +10,7 @@ from typing import TYPE_CHECKING
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 if TYPE_CHECKING:
-    from epp.extproc.ext_proc_pb2 import (
-        FULL_DUPLEX_STREAMED,
-        BodyMutation,
-        BodyResponse,
-        CommonResponse,
-        HeaderMap,
-        HeaderMutation,
-        HeadersResponse,
-        HeaderValue,
-        HeaderValueOption,
-        HttpBody,
-        HttpHeaders,
-        HttpStatus,
-        HttpTrailers,
-        ImmediateResponse,
-        Metadata,
-        ProcessingMode,
-        ProcessingRequest,
-        ProcessingResponse,
-        ProtocolConfiguration,
-        StreamedBodyResponse,
-        TrailersResponse,
-    )
+    from epp.extproc.ext_proc_pb2 import *  # noqa: F403
 else:
 
     def _load() -> dict[str, type]:
@@ -53,29 +31,3 @@ else:
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 METHOD = "Process"
-
-__all__ = [
-    "FULL_DUPLEX_STREAMED",
-    "METHOD",
-    "SERVICE",
-    "BodyMutation",
-    "BodyResponse",
-    "CommonResponse",
-    "HeaderMap",
-    "HeaderMutation",
-    "HeaderValue",
-    "HeaderValueOption",
-    "HeadersResponse",
-    "HttpBody",
-    "HttpHeaders",
-    "HttpStatus",
-    "HttpTrailers",
-    "ImmediateResponse",
-    "Metadata",
-    "ProcessingMode",
-    "ProcessingRequest",
-    "ProcessingResponse",
-    "ProtocolConfiguration",
-    "StreamedBodyResponse",
-    "TrailersResponse",
-]

@@ -171,7 +171,7 @@ class Incoming:
             self._held.account(),
             receive_window=limits.stream_window,
             send_window=self._sending.initial_window,
-            now=now,
+            heard_at=now,
         )
         stream.length_left = head.content_length
         stream.remote_ended = block.end_stream

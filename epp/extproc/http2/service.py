@@ -20,42 +20,52 @@ Answers: TypeAlias = Sequence[bytes | PendingAnswer]
 """Serialised messages, in order. The last may be pending: once it is settled, `Call.resume` returns the rest."""
 
 
-class Call(Protocol):
-    """The server's side of one call.
+class Call:
+    """The server's side of one call; by default, without answers.
 
     Callbacks run one at a time, never after `close`. Each may raise RpcError to end the call with that status; any
     other exception ends it with INTERNAL.
     """
 
+    __slots__ = ()
+
     @property
     def done(self) -> bool:
         """Whether the call ends with OK after its answers so far."""
+        return False
 
     @property
     def silence_timeout(self) -> float | None:
         """Seconds to wait for the next message before `on_silence`; None for no limit."""
-
-    def receive(self, message: bytes) -> Answers:
-        """Return the answers to a message."""
-
-    def resume(self) -> Answers:
-        """Return the answers after a pending one is settled."""
-
-    def on_silence(self) -> Answers:
-        """Return the answers after a silence of `silence_timeout`."""
-
-    def half_close(self) -> Answers:
-        """Return the answers to the end of the client's side."""
+        return None
 
     @property
     def awaits_more(self) -> bool:
         """Whether the client must send more soon."""
+        return False
 
-    def end_early(self, status: Status, /) -> Answers:
+    def receive(self, message: bytes) -> Answers:
+        """Return the answers to a message."""
+        raise NotImplementedError
+
+    def resume(self) -> Answers:
+        """Return the answers after a pending one is settled."""
+        return ()
+
+    def on_silence(self) -> Answers:
+        """Return the answers after a silence of `silence_timeout`."""
+        return ()
+
+    def half_close(self) -> Answers:
+        """Return the answers to the end of the client's side."""
+        return ()
+
+    def end_early(self, status: Status) -> Answers:  # noqa: ARG002
         """Return the last answers of a call that ends with `status`.
 
         The status is RESOURCE_EXHAUSTED without room for buffered bytes, or DEADLINE_EXCEEDED for a stalled client.
         """
+        return ()
 
     def unreadable(self, error: RpcError) -> None:
         """Record an unreadable message, which ends the call with this status; raises nothing."""

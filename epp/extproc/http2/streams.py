@@ -3,6 +3,7 @@
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
 from types import MappingProxyType
@@ -143,71 +144,44 @@ _UNDER_WAY: Final = 8
 """Frames that a client may send before it learns that we ended a stream."""
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """One stream that is not closed in both directions."""
 
-    __slots__ = (
-        "account",
-        "call",
-        "counted",
-        "deadline",
-        "ending",
-        "half_closed",
-        "headers_sent",
-        "heard_at",
-        "held",
-        "id",
-        "inbox",
-        "length_left",
-        "outbox",
-        "ready",
-        "receive_window",
-        "refusal",
-        "remote_ended",
-        "send_window",
-        "silence",
-        "stuck",
-        "unsent",
-        "waiting",
-    )
-
-    def __init__(
-        self, stream_id: int, inbox: Inbox, account: Account, *, receive_window: int, send_window: int, now: float
-    ) -> None:
-        self.id = stream_id
-        self.call: Call | None = None
-        """None before it is opened and after it is closed."""
-        self.ready = False
-        """Whether the next message can bypass the inbox and the checks."""
-        self.inbox = inbox
-        self.account = account
-        self.counted = 0
-        """Bytes of the inbox and the outbox that the account includes."""
-        self.heard_at = now
-        """Time of the last bytes from the peer."""
-        self.unsent = 0
-        """Bytes in the outbox."""
-        self.stuck: tuple[int, float] | None = None
-        """Bytes in the outbox at the last check, and since when."""
-        self.outbox: list[memoryview] = []
-        """Bytes that wait for the peer's windows."""
-        self.ending: bytes | None = None
-        """The trailers after the outbox; empty for none, None for a stream that continues."""
-        self.refusal: tuple[bytes, bytes] | None = None
-        """Headers and body of the answer to a request that is not gRPC."""
-        self.receive_window = receive_window
-        self.send_window = send_window
-        self.headers_sent = False
-        self.remote_ended = False
-        self.half_closed = False
-        """Whether the call was notified of the end of the client's side."""
-        self.held = 0
-        """Bytes in the inbox that are not returned to the receive window."""
-        self.length_left: int | None = None
-        """Remaining bytes by content-length; None without one."""
-        self.waiting: Cancellable | None = None
-        self.deadline: Cancellable | None = None
-        self.silence: Cancellable | None = None
+    id: int
+    inbox: Inbox
+    account: Account
+    receive_window: int
+    send_window: int
+    heard_at: float
+    """Time of the last bytes from the peer."""
+    call: Call | None = None
+    """None before it is opened and after it is closed."""
+    ready: bool = False
+    """Whether the next message can bypass the inbox and the checks."""
+    counted: int = 0
+    """Bytes of the inbox and the outbox that the account includes."""
+    outbox: list[memoryview] = field(default_factory=list)
+    """Bytes that wait for the peer's windows."""
+    unsent: int = 0
+    """Number of bytes in the outbox."""
+    stuck: tuple[int, float] | None = None
+    """Bytes in the outbox at the last check, and since when."""
+    ending: bytes | None = None
+    """The trailers after the outbox; empty for none, None for a stream that continues."""
+    refusal: tuple[bytes, bytes] | None = None
+    """Headers and body of the answer to a request that is not gRPC."""
+    headers_sent: bool = False
+    remote_ended: bool = False
+    half_closed: bool = False
+    """Whether the call was notified of the end of the client's side."""
+    held: int = 0
+    """Bytes in the inbox that are not returned to the receive window."""
+    length_left: int | None = None
+    """Remaining bytes by content-length; None without one."""
+    waiting: Cancellable | None = None
+    deadline: Cancellable | None = None
+    silence: Cancellable | None = None
 
     def count(self) -> None:
         """Update the account to the bytes in the inbox and the outbox."""

@@ -9,9 +9,8 @@ from structlog.testing import capture_logs
 from waiting import until
 
 from epp.extproc.exchange import ExchangeSettings, Fault, Faults, ProtocolError
-from epp.extproc.server import ExtProcServer
+from epp.extproc.server import ExtProcServer, ServerSettings, Transport
 from epp.extproc.session import Session
-from epp.extproc.settings import ServerSettings, Transport
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 
 SECRET = b"CANARY"

@@ -19,7 +19,8 @@ from epp.extproc.budgets import Budgets, BudgetSettings
 from epp.extproc.health import Health
 from epp.extproc.http2_carrier import Http2Carrier
 from epp.extproc.open_streams import SessionSource
-from epp.extproc.settings import ServerSettings, TlsVersion, Transport
+from epp.extproc.server import ServerSettings, Transport
+from epp.extproc.tls import TlsVersion
 from epp.extproc.wire import SERVICE
 from epp.framework import ConfigurationError
 

@@ -139,7 +139,7 @@ def test_thousands_of_calls_of_a_lost_connection_are_closed_in_portions():
     assert all(call.closed == 1 for call in client.calls)
 
 
-@given(scheduler=st.lists(st.integers(0, 6), min_size=1, max_size=12), cuts=st.lists(st.integers(1, 400), max_size=8))
+@given(turns=st.lists(st.integers(0, 6), min_size=1, max_size=12), cuts=st.lists(st.integers(1, 400), max_size=8))
 @settings(max_examples=50, deadline=None)
 def test_what_is_handled_in_turns_has_the_answers_of_all_at_once(turns, cuts):
     sent = b""
