@@ -205,19 +205,18 @@ def _show_problems(console: Console, report: Report) -> None:
         console.print(f"[yellow]![/] and {more} more: --output=json has all")
 
 
+def _table(title: str, *columns: str) -> Table:
+    """Return an empty table; numbers are in the columns whose heading begins with `>`."""
+    table = Table(title=title, title_justify="left", box=None)
+    for heading in columns:
+        table.add_column(
+            heading.removeprefix(">"), justify="right" if heading.startswith(">") else "left", overflow="fold"
+        )
+    return table
+
+
 def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:
-    table = Table(title="endpoints", title_justify="left", box=None)
-    for heading, side in (
-        ("endpoint", "left"),
-        ("accelerator", "left"),
-        ("class", "left"),
-        ("slice", "left"),
-        ("memory", "right"),
-        ("$/h", "right"),
-        ("capacity", "right"),
-        ("state", "left"),
-    ):
-        table.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
+    table = _table("endpoints", "endpoint", "accelerator", "class", "slice", ">memory", ">$/h", ">capacity", "state")
     for report in reports:
         tag = report.tag
         name = f"{tag.vendor} {tag.model or tag.product}".strip() or tag.kind.value
@@ -275,18 +274,14 @@ def _sources(tag: AcceleratorTag) -> dict[str, list[str]]:
 
 
 def _classes(classes: dict[str, ClassTotal]) -> Table:
-    table = Table(title="classes", title_justify="left", box=None)
-    for heading in ("class", "nodes", "devices", "unrequested"):
-        table.add_column(heading)
+    table = _table("classes", "class", "nodes", "devices", "unrequested")
     for name, total in classes.items():
         table.add_row(escape(name), escape(", ".join(total.nodes)), str(total.total), str(total.available))
     return table
 
 
 def _fits(fit: dict[str, dict[str, dict[str, int]]]) -> Table:
-    table = Table(title="additional slices that fit, if all have one profile", title_justify="left", box=None)
-    for heading in ("node", "GPU", "profiles"):
-        table.add_column(heading, overflow="fold")
+    table = _table("additional slices that fit, if all have one profile", "node", "GPU", "profiles")
     for node, gpus in fit.items():
         for gpu, profiles in gpus.items():
             more = ", ".join(f"{profile} x {count}" for profile, count in profiles.items())
@@ -295,15 +290,7 @@ def _fits(fit: dict[str, dict[str, dict[str, int]]]) -> Table:
 
 
 def _quotas(quotas: Sequence[QuotaReport]) -> Table:
-    table = Table(title="quotas", title_justify="left", box=None)
-    for heading, side in (
-        ("namespace", "left"),
-        ("resource", "left"),
-        ("used", "right"),
-        ("limit", "right"),
-        ("", "left"),
-    ):
-        table.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
+    table = _table("quotas", "namespace", "resource", ">used", ">limit", "")
     for quota in quotas:
         for resource, line in quota.total.items():
             alert = f"[yellow]above {quota.alert_threshold_percent} %[/]" if line.alert else ""

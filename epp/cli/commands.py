@@ -199,8 +199,7 @@ class SimServer:
         "a100"
     )
     name: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Value of x-sim-server in every answer; the preset by default."),
+        str | None, typer.Option(metavar="NAME", help="Value of x-sim-server in every answer; the preset by default.")
     ] = None
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="Name of the model.")] = None
     lora: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Name of a LoRA adapter; may be repeated.")] = (
@@ -232,18 +231,15 @@ class Demo:
         typer.Option(metavar="RATE", help="Most requests a second that the demo sends; 0 for none.", min=0, max=100),
     ] = 12.0
     clusters: Annotated[
-        Switch,
-        switch_option("Two clusters: one of them fills up, then fails, and comes back, again and again."),
+        Switch, switch_option("Two clusters: one of them fills up, then fails, and comes back, again and again.")
     ] = Switch.FALSE
     tenants: Annotated[
-        Switch,
-        switch_option("Two tenants: one of them sends more than the servers can serve, again and again."),
+        Switch, switch_option("Two tenants: one of them sends more than the servers can serve, again and again.")
     ] = Switch.FALSE
     config_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="An EndpointPickerConfig file instead of the demo's own; edit it while the demo runs.",
+            metavar="FILE", help="An EndpointPickerConfig file instead of the demo's own; edit it while the demo runs."
         ),
     ] = None
     admin_port: AdminPort = None

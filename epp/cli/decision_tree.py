@@ -11,15 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from epp.explain.record import (
-    CandidateScore,
-    DecisionRecord,
-    Failure,
-    FilterStep,
-    ProfileRun,
-    ScorerStep,
-    ShadowRun,
-)
+from epp.explain.record import CandidateScore, DecisionRecord, Failure, FilterStep, ProfileRun, ScorerStep, ShadowRun
 from epp.framework.printable import printable
 
 _MOST_TEXT = 300

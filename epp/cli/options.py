@@ -17,20 +17,10 @@ BOOLEANS = {
 }
 """The values that Go accepts for a boolean."""
 
-SWITCHES_WITHOUT_EFFECT = frozenset(
-    {
-        "--enable-pprof",
-        "--zap-devel",
-    }
-)
+SWITCHES_WITHOUT_EFFECT = frozenset({"--enable-pprof", "--zap-devel"})
 """Boolean flags of the Go picker that are accepted without effect."""
 
-VALUES_WITHOUT_EFFECT = frozenset(
-    {
-        "--metrics-staleness-threshold",
-        "--zap-stacktrace-level",
-    }
-)
+VALUES_WITHOUT_EFFECT = frozenset({"--metrics-staleness-threshold", "--zap-stacktrace-level"})
 """Flags of the Go picker with a value that are accepted without effect."""
 
 

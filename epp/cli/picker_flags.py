@@ -156,8 +156,7 @@ class PickerFlags:
         ),
     ] = None
     max_pending_streams: Annotated[
-        int,
-        count_option("Most incomplete requests at a time; further ones are refused with 503."),
+        int, count_option("Most incomplete requests at a time; further ones are refused with 503.")
     ] = 16_384
     max_streams: Annotated[
         int, count_option("Most requests at a time, until their responses end; further ones get 503.")
@@ -258,8 +257,7 @@ class PickerFlags:
         ),
     ] = 20
     outlier_base_ejection_time: Annotated[
-        float,
-        duration_option("Duration of an endpoint's first ejection; each further one is longer by this time."),
+        float, duration_option("Duration of an endpoint's first ejection; each further one is longer by this time.")
     ] = Seconds(10)
     outlier_max_ejection_time: Annotated[float, duration_option("Longest time of an ejection.")] = Seconds(300)
     outlier_max_ejection_percent: Annotated[
@@ -352,8 +350,7 @@ class Serve(PickerFlags):
     endpoint_target_ports: EndpointTargetPorts = None
     kubeconfig: Kubeconfig = None
     ha_enable_leader_election: Annotated[
-        Switch,
-        switch_option("Elect one replica of a pool in Kubernetes as leader; the others are on standby."),
+        Switch, switch_option("Elect one replica of a pool in Kubernetes as leader; the others are on standby.")
     ] = Switch.FALSE
     bind_address: Annotated[
         str | None,
@@ -416,8 +413,7 @@ class Gateway(PickerFlags):
 
     listen: Listen = "127.0.0.1:8080"
     bind_address: Annotated[
-        str | None,
-        typer.Option(metavar="IP", help="Address that the metrics page listens on; by default 127.0.0.1."),
+        str | None, typer.Option(metavar="IP", help="Address that the metrics page listens on; by default 127.0.0.1.")
     ] = None
     concurrency: Annotated[int, typer.Option(metavar="THREADS", help="Envoy's worker threads.", min=1)] = 1
     cluster_type: Annotated[

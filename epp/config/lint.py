@@ -106,7 +106,7 @@ def _unused(loaded: LoadedConfig, profiles: Mapping[str, Profile], instances: In
     """Yield declared plugins that only profiles could use, but no profile names."""
     model = loaded.model.model_dump()
     model["plugins"] = [spec["parameters"] for spec in model["plugins"]]
-    used = set(_texts(model))
+    used = set(texts_in(model))
     for profile in profiles.values():
         used |= {member.filter.name for member in profile.filters} | {member.scorer.name for member in profile.scorers}
         used.add(profile.picker.name)
@@ -120,16 +120,16 @@ def _unused(loaded: LoadedConfig, profiles: Mapping[str, Profile], instances: In
             yield plugin
 
 
-def _texts(value: object) -> Iterator[str]:
+def texts_in(value: object) -> Iterator[str]:
     """Yield all strings in plain data."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for each in value.values():
-            yield from _texts(each)
+            yield from texts_in(each)
     elif isinstance(value, (list, tuple)):
         for each in value:
-            yield from _texts(each)
+            yield from texts_in(each)
 
 
 def _of_quotas(source: QuotaSource[Any], *, tagged: bool, may_wait: bool) -> Iterator[str]:

@@ -310,10 +310,7 @@ def config_schema(registry: Registry) -> dict[str, Any]:
     spec = definitions["PluginSpec"]
     spec["properties"]["type"] = {
         "description": spec["properties"]["type"]["description"],
-        "anyOf": [
-            {"enum": sorted({*classes, *WITHOUT_TASK})},
-            {"type": "string", "pattern": "^[\\w.]+:\\w+$"},
-        ],
+        "anyOf": [{"enum": sorted({*classes, *WITHOUT_TASK})}, {"type": "string", "pattern": "^[\\w.]+:\\w+$"}],
     }
     spec["allOf"] = [
         {

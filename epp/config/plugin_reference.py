@@ -234,11 +234,7 @@ _KINDS = (
         Attribute,
         "One record for each endpoint. `candidates.records(LORA)` is a list with one entry for each candidate.",
     ),
-    (
-        "Request data",
-        DataKey,
-        "One value for each request. `request.get(PREFIX_MATCH)` is None if no plugin wrote it.",
-    ),
+    ("Request data", DataKey, "One value for each request. `request.get(PREFIX_MATCH)` is None if no plugin wrote it."),
 )
 
 

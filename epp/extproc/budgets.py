@@ -59,11 +59,7 @@ class PendingStreams(Capacity):
     """
 
     def __init__(
-        self,
-        name: str,
-        limit: int,
-        refused: Callable[[Capacity], None],
-        clock: Callable[[], float] = time.monotonic,
+        self, name: str, limit: int, refused: Callable[[Capacity], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(name, limit, refused)
         self._clock = clock

@@ -3,8 +3,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TypeAlias
 
 from epp.extproc.budgets import Budgets, Claim
@@ -27,7 +27,7 @@ class StreamObserver:
 
 
 class OpenStreams:
-    """Call `opened` and `closed`, or enter `one`, for each stream; await `quiet` for an idle period."""
+    """Call `opened` and `closed` for each stream; await `quiet` for an idle period."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -52,15 +52,6 @@ class OpenStreams:
         self._count -= 1
         if self._count == 0:
             self._idle.set()
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Count a stream for as long as the block lasts."""
-        self.opened()
-        try:
-            yield
-        finally:
-            self.closed()
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream has been open for so many seconds."""

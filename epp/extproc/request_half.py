@@ -51,10 +51,7 @@ _UNSEEN = (BodyMode.STREAMED, BodyMode.NONE)
 _MERGED_BYTES = 4096
 """Smaller pieces are merged to save memory."""
 _LARGEST_MERGED = 65_536
-_LACKS: Mapping[str, type[RequestError]] = {
-    "streams": TooManyStreamsError,
-    "pending_streams": TooManyPendingError,
-}
+_LACKS: Mapping[str, type[RequestError]] = {"streams": TooManyStreamsError, "pending_streams": TooManyPendingError}
 _AFTER_HELD_SECONDS = 10
 """Time to answer after a pending request is released."""
 _MOST_SECONDS = 3600
@@ -297,11 +294,7 @@ class RequestHalf:
         return self._director.refuse(self.headers, error)
 
     def _route(
-        self,
-        body: bytes,
-        answer: Callable[[Routing], Sequence[bytes]],
-        *,
-        incomplete: bool = False,
+        self, body: bytes, answer: Callable[[Routing], Sequence[bytes]], *, incomplete: bool = False
     ) -> Sequence[Answer]:
         """Route the request; return its answer, or the pending request."""
         if self.routing is not None:

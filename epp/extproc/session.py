@@ -56,16 +56,7 @@ Less than Envoy's default message timeout of 0.2 s.
 class Session:
     """`receive` each message, then `close` once after the end of the stream."""
 
-    __slots__ = (
-        "_director",
-        "_metadata",
-        "_request",
-        "_response",
-        "_settings",
-        "_traits",
-        "claim",
-        "on_eviction",
-    )
+    __slots__ = ("_director", "_metadata", "_request", "_response", "_settings", "_traits", "claim", "on_eviction")
 
     def __init__(
         self,

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 else:
 
     def _load() -> dict[str, type]:
-        files_set = descriptor_pb2.FileDescriptorSet.FromString(
-            (files("epp.extproc") / "ext_proc.binpb").read_bytes(),
-        )
+        files_set = descriptor_pb2.FileDescriptorSet.FromString((files("epp.extproc") / "ext_proc.binpb").read_bytes())
         pool = descriptor_pool.DescriptorPool()
         for file in files_set.file:
             pool.Add(file)

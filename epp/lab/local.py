@@ -63,11 +63,7 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
         address = f"unix:{Path(directory) / 'picker.sock'}"
         message_bytes = message_bytes_for(picker.max_body_bytes)
         server = replace(
-            picker.server,
-            address=address,
-            secure=False,
-            max_receive_bytes=message_bytes,
-            max_send_bytes=message_bytes,
+            picker.server, address=address, secure=False, max_receive_bytes=message_bytes, max_send_bytes=message_bytes
         )
         running = Picker(replace(picker, server=server, endpoint_trust=gateway.endpoint_trust))
         await running.start()

@@ -8,7 +8,7 @@ from typing import Final
 
 from epp.extproc.http2.calls import Calls
 from epp.extproc.http2.capacity import BufferedBytes
-from epp.extproc.http2.control import Control, Liveness
+from epp.extproc.http2.control import Control
 from epp.extproc.http2.fair_scheduler import MOST_ENDINGS
 from epp.extproc.http2.frames import DATA, HEAD, HEAD_BYTES, MESSAGE_HEAD, PREFACE, goaway_frame, rst_stream_frame
 from epp.extproc.http2.incoming import Incoming
@@ -67,8 +67,7 @@ class Connection:
             peer=peer,
             limits=limits,
         )
-        self._control = Control(self._sending, self._receiving, self._table, limits)
-        self._liveness = Liveness(self._control, self._table, limits, now)
+        self._control = Control(self._sending, self._receiving, self._table, limits, now)
         self._incoming = Incoming(
             self._table,
             sending=self._sending,
@@ -171,10 +170,10 @@ class Connection:
 
     def check(self, now: float) -> float:
         """Enforce deadlines of the peer; return the seconds until the next check."""
-        overdue = self._liveness.overdue(now, heard_at=self._now)
+        overdue = self._control.overdue(now, heard_at=self._now)
         if overdue is not None:
             self.fail(overdue.code, str(overdue))
-        return max(self._liveness.next_due(heard_at=self._now) - now, 0.0)
+        return max(self._control.next_due(heard_at=self._now) - now, 0.0)
 
     def sweep(self, now: float) -> bool:
         """End stalled calls; return whether there are more than end at once."""

@@ -31,15 +31,17 @@ _DRAIN: Final = b"epp-last"
 
 
 class Control:
-    """Handles SETTINGS, PING and GOAWAY of both sides."""
+    """Handles SETTINGS, PING and GOAWAY of both sides; call `overdue` at the time of `next_due`."""
 
-    def __init__(self, sending: Sending, receiving: Receiving, table: StreamTable, limits: Limits) -> None:
+    def __init__(self, sending: Sending, receiving: Receiving, table: StreamTable, limits: Limits, now: float) -> None:
         self._sending = sending
         self._receiving = receiving
         self._table = table
         self._limits = limits
         self._pings = Budget(limits.pings, "PING frames")
         self._settings = Budget(limits.settings, "SETTINGS frames")
+        self._started_at = self._idle_since = now
+        self._last_id_seen = 0
         self._windows = (0, 0)  # at the last PING; data changes them
         self.settings_seen = False
         self.settings_due: float | None = None
@@ -128,6 +130,39 @@ class Control:
             self.refusing_above = self._table.last_id
             self._sending.out.append(goaway_frame(self._table.last_id, ErrorCode.NO_ERROR))
 
+    def overdue(self, now: float, heard_at: float) -> GoawayError | None:
+        """Return why the connection must end, or None; send a keepalive PING if one is due."""
+        limits = self._limits
+        if self._table.open or self._table.last_id != self._last_id_seen:
+            self._last_id_seen = self._table.last_id
+            self._idle_since = now
+        if self.ping_due is not None and heard_at >= self.ping_due - limits.keepalive_timeout_seconds:
+            self.ping_due = None  # any frame is a sign of life
+        if not self.settings_seen and now >= self._started_at + limits.preface_seconds:
+            return GoawayError(ErrorCode.PROTOCOL_ERROR, "no preface and SETTINGS in time")
+        if self.settings_due is not None and now >= self.settings_due:
+            return GoawayError(ErrorCode.SETTINGS_TIMEOUT, "no acknowledgement of SETTINGS in time")
+        if self.ping_due is not None and now >= self.ping_due:
+            return GoawayError(ErrorCode.NO_ERROR, "no answer to PING in time")
+        if now >= self._idle_since + limits.idle_seconds:
+            return GoawayError(ErrorCode.NO_ERROR, "no streams for a long time")
+        if self.ping_due is None and now >= heard_at + limits.keepalive_seconds:
+            self.ask_alive(now)
+        return None
+
+    def next_due(self, heard_at: float) -> float:
+        """Return the time of the next check."""
+        limits = self._limits
+        dues = [
+            heard_at + limits.keepalive_seconds if self.ping_due is None else self.ping_due,
+            self._idle_since + limits.idle_seconds,
+        ]
+        if self.settings_due is not None:
+            dues.append(self.settings_due)
+        if not self.settings_seen:
+            dues.append(self._started_at + limits.preface_seconds)
+        return min(dues)
+
     def _apply(self, values: dict[int, int]) -> list[Stream]:
         sending = self._sending
         if Setting.HEADER_TABLE_SIZE in values:
@@ -146,48 +181,3 @@ def _check(key: int, value: int) -> None:
             raise GoawayError(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
         case Setting.MAX_FRAME_SIZE if not MIN_MAX_FRAME <= value <= MAX_MAX_FRAME:
             raise GoawayError(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of its range")
-
-
-class Liveness:
-    """Call `overdue` by the time of `next_due`."""
-
-    def __init__(self, control: Control, table: StreamTable, limits: Limits, now: float) -> None:
-        self._control = control
-        self._table = table
-        self._limits = limits
-        self._started = now
-        self._idle_since = now
-        self._last_id_seen = 0
-
-    def overdue(self, now: float, heard_at: float) -> GoawayError | None:
-        """Return why the connection must end, or None; send a keepalive PING if one is due."""
-        limits, control = self._limits, self._control
-        if self._table.open or self._table.last_id != self._last_id_seen:
-            self._last_id_seen = self._table.last_id
-            self._idle_since = now
-        if control.ping_due is not None and heard_at >= control.ping_due - limits.keepalive_timeout_seconds:
-            control.ping_due = None  # any frame is a sign of life
-        if not control.settings_seen and now >= self._started + limits.preface_seconds:
-            return GoawayError(ErrorCode.PROTOCOL_ERROR, "no preface and SETTINGS in time")
-        if control.settings_due is not None and now >= control.settings_due:
-            return GoawayError(ErrorCode.SETTINGS_TIMEOUT, "no acknowledgement of SETTINGS in time")
-        if control.ping_due is not None and now >= control.ping_due:
-            return GoawayError(ErrorCode.NO_ERROR, "no answer to PING in time")
-        if now >= self._idle_since + limits.idle_seconds:
-            return GoawayError(ErrorCode.NO_ERROR, "no streams for a long time")
-        if control.ping_due is None and now >= heard_at + limits.keepalive_seconds:
-            control.ask_alive(now)
-        return None
-
-    def next_due(self, heard_at: float) -> float:
-        """Return the time of the next check."""
-        limits, control = self._limits, self._control
-        dues = [
-            heard_at + limits.keepalive_seconds if control.ping_due is None else control.ping_due,
-            self._idle_since + limits.idle_seconds,
-        ]
-        if control.settings_due is not None:
-            dues.append(control.settings_due)
-        if not control.settings_seen:
-            dues.append(self._started + limits.preface_seconds)
-        return min(dues)

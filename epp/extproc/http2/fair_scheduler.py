@@ -9,6 +9,8 @@ _TURN_SECONDS = 0.002
 """Time for the input of all connections in one iteration of the event loop."""
 FEW_BYTES = 16_384
 """Reads up to this size bypass the queue."""
+_MOST_LATER_BYTES = 65_536
+"""Unprocessed bytes above which reading pauses."""
 
 
 class FairScheduler:
@@ -56,6 +58,68 @@ class FairScheduler:
 
     def _end(self) -> None:
         self._ends = None
+
+
+class PacedProtocol(asyncio.Protocol):
+    """Handles input within the time of each event-loop iteration, and keeps the rest for a later one.
+
+    Subclasses implement `_take`, which stores the input that it has no time for in `_later`.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, scheduler: FairScheduler) -> None:
+        self._loop = loop
+        self._scheduler = scheduler
+        self._transport: asyncio.Transport | None = None
+        self._later = b""
+        self._awaits_turn = False
+        self._is_paused = False
+        self.is_closing = False
+        """Whether reading and writing have ended."""
+
+    def data_received(self, data: bytes) -> None:
+        """Handle one read within the time of this iteration."""
+        if self.is_closing:
+            return
+        if self._later or self._is_paused:
+            self._later += data
+        elif self._scheduler.must_wait(len(data), self._loop.time()):
+            self._later = data
+            self._come_again()
+        else:
+            self._take(data)
+        if len(self._later) > _MOST_LATER_BYTES and self._transport is not None:
+            self._transport.pause_reading()
+
+    def abort(self) -> None:
+        """Close without writing the rest."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _take(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def _come_again(self) -> None:
+        if not self._awaits_turn:
+            self._awaits_turn = True
+            self._scheduler.wait(self._resume)
+
+    def _resume(self) -> None:
+        """Handle the kept input, then resume reading."""
+        self._awaits_turn = False
+        if self._is_paused or self.is_closing or not self._later:
+            return
+        data, self._later = self._later, b""
+        try:
+            self._take(data)
+        except BaseException:  # like event loops when a read raises: otherwise reading would never resume
+            self.abort()
+            raise
+        self._read_on()
+
+    def _read_on(self) -> None:
+        transport = self._transport
+        if not (self._later or self._is_paused or self.is_closing or transport is None or transport.is_closing()):
+            transport.resume_reading()
 
 
 MOST_ENDINGS = 16

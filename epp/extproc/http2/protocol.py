@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from epp.extproc.http2.connection import Connection
-from epp.extproc.http2.fair_scheduler import MOST_ENDINGS, Pace
+from epp.extproc.http2.fair_scheduler import MOST_ENDINGS, Pace, PacedProtocol
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.service import Cancellable, Methods, PendingAnswer, peer_of
 
@@ -16,34 +16,27 @@ if TYPE_CHECKING:
     from epp.extproc.http2.server import GrpcServer
 
 _LINGER_SECONDS = 1.0
-_MOST_LATER_BYTES = 65_536
-"""Unprocessed bytes above which reading pauses."""
 FEW_PIECES = 16
 MANY_BYTES = 524_288
 """Bytes written in one iteration of the loop: the system copies them, and loopback delivers them, synchronously."""
 
 
-class GrpcProtocol(asyncio.Protocol):
+class GrpcProtocol(PacedProtocol):
     """The server's side of one transport."""
 
     def __init__(self, methods: Methods, limits: Limits, server: "GrpcServer", loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop, server.scheduler)
         self._methods = methods
         self._limits = limits
         self._server = server
-        self._loop = loop
         self._time = loop.time
-        self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
         self._held: dict[int, asyncio.Task[None]] = {}
         self._checking: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._flushing = False
-        self._closing = False
         self._is_counted = False
         self._is_ending = False
-        self._is_paused = False
-        self._later = b""  # input for a later iteration of the loop
-        self._awaits_turn = False
         self._read_at = 0.0
         self._turn_ends = 0.0  # 0 before a read needs it
         self._unwritten = server.held.account()
@@ -77,18 +70,6 @@ class GrpcProtocol(asyncio.Protocol):
         self._connection.start()
         self._check()
 
-    def data_received(self, data: bytes) -> None:
-        """Handle one read within the time of this iteration."""
-        if self._later:
-            self._later += data
-        elif self._server.scheduler.must_wait(len(data), self._time()):
-            self._later = data
-            self._come_again()
-        else:
-            self._take(data)
-        if len(self._later) > _MOST_LATER_BYTES and self._transport is not None:
-            self._transport.pause_reading()
-
     def eof_received(self) -> bool:
         """Close after the input is handled: HTTP/2 has no half-open connections."""
         transport = self._transport
@@ -116,7 +97,7 @@ class GrpcProtocol(asyncio.Protocol):
         if self._transport is not None:
             self._unwritten.on_evict = self.abort
             self._count_unwritten()
-            if not self._closing:
+            if not self.is_closing:
                 self._transport.pause_reading()
             self._expect_progress()
 
@@ -124,7 +105,7 @@ class GrpcProtocol(asyncio.Protocol):
         """Resume reading, unless the connection is closing: then the timeout of the client still applies."""
         self._is_paused = False
         self._count_unwritten()
-        if self._closing:
+        if self.is_closing:
             return
         if self._stalled is not None:
             self._stalled.cancel()
@@ -193,11 +174,6 @@ class GrpcProtocol(asyncio.Protocol):
             self._connection.cut()
             self._write()
 
-    def abort(self) -> None:
-        """Close without writing the rest."""
-        if self._transport is not None:
-            self._transport.abort()
-
     def _lose(self) -> None:
         if self._connection is not None:
             self._connection.lose()
@@ -215,36 +191,13 @@ class GrpcProtocol(asyncio.Protocol):
             self._write()
         if self._later:
             self._come_again()
-
-    def _come_again(self) -> None:
-        if not self._awaits_turn:
-            self._awaits_turn = True
-            self._server.scheduler.wait(self._resume)
-
-    def _resume(self) -> None:
-        """Handle the kept input, then resume reading."""
-        self._awaits_turn = False
-        if self._is_paused or not self._later:
-            return
-        data, self._later = self._later, b""
-        try:
-            self._take(data)
-        except BaseException:  # like event loops when a read raises: otherwise reading would never resume
-            self.abort()
-            raise
-        self._read_on()
-        if self._is_ending and not self._later and self._transport is not None:
+        elif self._is_ending and self._transport is not None:
             self._transport.close()
-
-    def _read_on(self) -> None:
-        transport = self._transport
-        if not (self._later or self._is_paused or self._closing or transport is None or transport.is_closing()):
-            transport.resume_reading()
 
     def _is_turn_over(self) -> bool:
         """Whether this iteration has no time left; computed on demand, as short reads do not need it."""
         if not self._turn_ends:
-            self._turn_ends = self._server.scheduler.ends(self._read_at)
+            self._turn_ends = self._scheduler.ends(self._read_at)
         return self._time() >= self._turn_ends
 
     def _write(self) -> None:
@@ -252,7 +205,7 @@ class GrpcProtocol(asyncio.Protocol):
         if connection is None or transport is None:
             return
         out = connection.out
-        if self._closing:  # the last bytes are written: later input gets no answer
+        if self.is_closing:  # the last bytes are written: later input gets no answer
             out.clear()
         if out:
             transport.write(some_of(out))
@@ -263,8 +216,8 @@ class GrpcProtocol(asyncio.Protocol):
                 return
         if connection.finished:
             connection.lose()
-        if connection.closed and not self._closing:
-            self._closing = True
+        if connection.closed and not self.is_closing:
+            self.is_closing = True
             self._close(transport)
 
     def _count_unwritten(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from epp.extproc.http2.fair_scheduler import FairScheduler
+from epp.extproc.http2.fair_scheduler import FairScheduler, PacedProtocol
 from epp.extproc.http2.limits import Budget, Limits, RateLimitedLog
 from epp.extproc.http2.service import peer_of
 
@@ -52,12 +52,10 @@ class TlsRecords:
 _READ_BYTES: Final = 65_536
 FEW_RECORDS: Final = 16
 """Minimum number of records decrypted in each iteration of the loop."""
-_MOST_LATER_BYTES: Final = 65_536
-"""Unprocessed bytes above which reading pauses."""
 _LINGER_SECONDS: Final = 1.0
 
 
-class TlsSession(asyncio.Protocol):
+class TlsSession(PacedProtocol):
     """Completes the handshake, then connects an upper protocol through a `TlsTransport`."""
 
     def __init__(
@@ -70,22 +68,15 @@ class TlsSession(asyncio.Protocol):
         scheduler: FairScheduler,
     ) -> None:
         """Start the timeout of the handshake."""
-        self._loop = asyncio.get_running_loop()
+        super().__init__(asyncio.get_running_loop(), scheduler)
         self._protocol = protocol
         self._warnings = warnings
-        self._scheduler = scheduler
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._records = TlsRecords()
         self._empty = Budget(limits.empty_records, "TLS records without data")
-        self._raw: asyncio.Transport | None = None
         self._upper: asyncio.Protocol | None = None
-        self._later = b""  # input for a later iteration of the loop
-        self._awaits_turn = False
-        self._is_paused = False
         self._is_ending = False
-        self.is_closing = False
-        """Whether reading and writing have ended."""
         self.settled: asyncio.Future[None] = self._loop.create_future()
         """Done after the handshake, or after the end of the connection before it."""
         self._handshake_timeout = self._loop.call_later(limits.handshake_seconds, self.abort)
@@ -94,23 +85,9 @@ class TlsSession(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
-        self._raw = cast("asyncio.Transport", transport)
+        self._transport = cast("asyncio.Transport", transport)
         if self.is_closing:
-            self._raw.abort()
-
-    def data_received(self, data: bytes) -> None:
-        """Decrypt one read within the time of this iteration."""
-        if self.is_closing:
-            return
-        if self._later or self._is_paused:
-            self._later += data
-        elif self._scheduler.must_wait(len(data), self._loop.time()):
-            self._later = data
-            self._come_again()
-        else:
-            self._take(data)
-        if len(self._later) > _MOST_LATER_BYTES and self._raw is not None:
-            self._raw.pause_reading()
+            self._transport.abort()
 
     def eof_received(self) -> bool:
         """Close after the input is handled: TLS has no half-open connections."""
@@ -122,7 +99,7 @@ class TlsSession(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forward to the upper protocol."""
-        self._raw = None
+        self._transport = None
         self._later = b""
         self.is_closing = True
         self._handshake_timeout.cancel()
@@ -159,8 +136,8 @@ class TlsSession(asyncio.Protocol):
     def pause(self) -> None:
         """Pause reading."""
         self._is_paused = True
-        if self._raw is not None:
-            self._raw.pause_reading()
+        if self._transport is not None:
+            self._transport.pause_reading()
 
     def resume(self) -> None:
         """Resume reading, with the kept input first."""
@@ -179,7 +156,7 @@ class TlsSession(asyncio.Protocol):
         with suppress(ssl.SSLError):  # no close alert from the client yet
             self._tls.unwrap()
         self._send()
-        raw = self._raw
+        raw = self._transport
         if raw is None or raw.is_closing():
             return
         if self._is_ending:  # the client has closed its side
@@ -196,8 +173,8 @@ class TlsSession(asyncio.Protocol):
     def abort(self) -> None:
         """Close without writing the rest."""
         self.is_closing = True
-        if self._raw is not None:
-            self._raw.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     def _take(self, data: bytes) -> None:
         """Decrypt input, a few records at a time, within the time of this iteration; keep the rest."""
@@ -259,44 +236,23 @@ class TlsSession(asyncio.Protocol):
         self._handshake_timeout.cancel()
         self._send()
         self._settle()
-        if self._raw is not None:
+        if self._transport is not None:
             self._upper = self._protocol()
-            self._upper.connection_made(TlsTransport(self, self._raw, self._tls))
+            self._upper.connection_made(TlsTransport(self, self._transport, self._tls))
 
     def _count_empty(self) -> None:
         """Count records without data; end the connection if there are too many."""
         now = self._loop.time()
         if all(self._empty.allows(now) for _ in range(self._records.ended)):
             return
-        peer = "" if self._raw is None else peer_of(self._raw)
+        peer = "" if self._transport is None else peer_of(self._transport)
         problem = "too many TLS records without data, such as new keys"
         self._warnings.warn("gRPC connection ended", now, problem=problem, peer=peer)
         self.abort()
 
-    def _come_again(self) -> None:
-        if not self._awaits_turn:
-            self._awaits_turn = True
-            self._scheduler.wait(self._resume)
-
-    def _resume(self) -> None:
-        self._awaits_turn = False
-        if self._is_paused or self.is_closing:
-            return
-        data, self._later = self._later, b""
-        try:
-            self._take(data)
-        except BaseException:  # like event loops when a read raises: otherwise reading would never resume
-            self.abort()
-            raise
-        self._read_on()
-
-    def _read_on(self) -> None:
-        if not (self._later or self._is_paused or self.is_closing) and self._raw is not None:
-            self._raw.resume_reading()
-
     def _send(self) -> None:
-        if self._outgoing.pending and self._raw is not None:
-            self._raw.write(self._outgoing.read())
+        if self._outgoing.pending and self._transport is not None:
+            self._transport.write(self._outgoing.read())
 
     def _tell_end(self) -> None:
         if self._upper is not None and not self.is_closing:
@@ -304,8 +260,8 @@ class TlsSession(asyncio.Protocol):
 
     def _drop(self) -> None:
         self.is_closing = True
-        if self._raw is not None:
-            self._raw.close()
+        if self._transport is not None:
+            self._transport.close()
 
     def _settle(self) -> None:
         if not self.settled.done():

@@ -9,7 +9,6 @@ from epp.extproc.http2.frames import (
     DATA,
     DEFAULT_WINDOW,
     END_HEADERS,
-    END_STREAM,
     HEAD,
     HEADERS,
     MAX_WINDOW,
@@ -19,7 +18,7 @@ from epp.extproc.http2.frames import (
     window_update_frame,
 )
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.status import HEADERS_BLOCK, OK_TRAILERS, ErrorCode, GoawayError, ResetError, RpcError, Status
+from epp.extproc.http2.status import HEADERS_BLOCK, ErrorCode, GoawayError, ResetError, RpcError, Status
 from epp.extproc.http2.streams import PREFIX_BYTES, Stream
 
 _PREFIX: Final = Struct(">BL")
@@ -102,10 +101,6 @@ class Sending:
         if self._table_update:
             block, self._table_update = self._table_update + block, b""
         return frame(HEADERS, flags | END_HEADERS, stream_id, block)
-
-    def ok_trailers(self, stream_id: int) -> bytes:
-        """Return the frame that ends a call with OK."""
-        return self.headers(stream_id, OK_TRAILERS, END_STREAM)
 
     def forget(self, stream: Stream) -> None:
         """Drop the outbox of a closed stream."""

@@ -139,13 +139,7 @@ class Traffic:
     """
 
     def __init__(
-        self,
-        url: str,
-        model: str,
-        requests_per_second: float,
-        *,
-        conversations: int,
-        beside: RoundRobin | None = None,
+        self, url: str, model: str, requests_per_second: float, *, conversations: int, beside: RoundRobin | None = None
     ) -> None:
         """`beside` gets a copy of each request."""
         self._url = f"{url}/v1/chat/completions"

@@ -168,10 +168,7 @@ def _routes(settings: GatewaySettings) -> Json:
     if overrides or settings.body_modes.request is BodyMode.BUFFERED:
         # Limits the body that is buffered for a retry, or for a picker that gets bodies whole.
         route["request_body_buffer_limit"] = settings.max_body_bytes
-    return {
-        "name": MODEL_SERVERS,
-        "virtual_hosts": [{"name": MODEL_SERVERS, "domains": ["*"], "routes": [route]}],
-    }
+    return {"name": MODEL_SERVERS, "virtual_hosts": [{"name": MODEL_SERVERS, "domains": ["*"], "routes": [route]}]}
 
 
 def _external_processor(settings: GatewaySettings) -> Json:

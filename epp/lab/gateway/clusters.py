@@ -85,7 +85,7 @@ def endpoint_picker(settings: GatewaySettings) -> Json:
         ],
         "circuit_breakers": _unlimited(),
         "typed_extension_protocol_options": {
-            _PROTOCOL_OPTIONS: typed(_PROTOCOL_OPTIONS, explicit_http_config={"http2_protocol_options": {**options}}),
+            _PROTOCOL_OPTIONS: typed(_PROTOCOL_OPTIONS, explicit_http_config={"http2_protocol_options": {**options}})
         },
         # 0: by default, Envoy ignores health without healthy hosts, and would use a picker that is not ready.
         "common_lb_config": {"healthy_panic_threshold": {}},

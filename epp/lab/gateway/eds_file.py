@@ -47,10 +47,7 @@ def _host(endpoint: Endpoint) -> dict[str, object]:
     hostname = endpoint.host.rstrip(".")  # names in handshakes have no trailing dot
     host: dict[str, object] = {"address": address, **({"hostname": hostname} if hostname else {})}
     mark = HTTPS if endpoint.host else endpoint.address
-    return {
-        "endpoint": host,
-        "metadata": {"filter_metadata": {"envoy.transport_socket_match": {HTTPS: mark}}},
-    }
+    return {"endpoint": host, "metadata": {"filter_metadata": {"envoy.transport_socket_match": {HTTPS: mark}}}}
 
 
 class EdsFile:
@@ -74,8 +71,7 @@ class EdsFile:
             await self._write()
         except OSError as error:
             raise SettingsError(
-                "eds_file",
-                f"cannot write {str(self._path)!r}: {error.strerror}; make room, or name another directory",
+                "eds_file", f"cannot write {str(self._path)!r}: {error.strerror}; make room, or name another directory"
             ) from error
         self._task = asyncio.create_task(self._follow(), name="EDS file")
         return self

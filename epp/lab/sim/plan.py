@@ -117,10 +117,7 @@ def make_plan(body: ChatRequest | CompletionRequest, profile: SimProfile, reques
         output_tokens=output_tokens,
         finish_reason="length" if body.ignore_eos or limit < profile.default_output_tokens else "stop",
         block_hashes=block_hashes(
-            [*prompt, *answer],
-            block_size=profile.block_size,
-            lora_adapter=lora_adapter,
-            cache_salt=body.cache_salt,
+            [*prompt, *answer], block_size=profile.block_size, lora_adapter=lora_adapter, cache_salt=body.cache_salt
         ),
         lora_adapter=lora_adapter,
     )

@@ -104,10 +104,7 @@ PRESETS: Final[Mapping[str, SimProfile]] = MappingProxyType(
     {
         "h100": SimProfile(name="h100"),
         "a100": SimProfile(
-            name="a100",
-            prefill_tokens_per_second=7_800.0,
-            seconds_per_output_token=0.0147,
-            num_gpu_blocks=8_500,
+            name="a100", prefill_tokens_per_second=7_800.0, seconds_per_output_token=0.0147, num_gpu_blocks=8_500
         ),
         "a100-3g.20gb": SimProfile(
             name="a100-3g.20gb",
