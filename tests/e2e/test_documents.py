@@ -300,7 +300,7 @@ def test_what_if_is_answered_for_requests_that_came_and_for_one_at_a_time(walk):
     report = output_of(walked, "epp simulate")
     differing, replayed = map(int, re.search(r"(\d+) of (\d+) picks differ", report).groups())
     assert 40 <= replayed <= 41  # the list of models may be one more
-    assert f"{replayed} of {replayed} are taken as recorded by the first configuration" in report
+    assert f"the first configuration reproduces {replayed} of {replayed} recorded picks" in report
     assert 0 < differing < replayed
     before, after = map(int, re.search(r"^ *on t4 +(\d+) \(.*\) +(\d+) \(.*\)$", report, re.MULTILINE).groups())
     assert before < after  # all, but for those that found the server at work

@@ -12,7 +12,7 @@ from profiles.virtual import simulate
 from profiles.workloads import WORKLOADS, requests_per_second, trace
 
 from epp.config import load_text
-from epp.config.ready_made import sample_texts
+from epp.config.load import sample_texts
 from epp.lab.sim import SimProfile, SimRequest
 
 pytestmark = pytest.mark.slow

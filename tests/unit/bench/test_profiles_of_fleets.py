@@ -9,7 +9,7 @@ from profiles.virtual import simulate
 from profiles.workloads import trace
 
 from epp.config import load_text
-from epp.config.ready_made import sample_texts
+from epp.config.load import sample_texts
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from profiles.workloads import Trace, trace
 from run_profiles import Case, refuse_unreal
 
 from epp.config import load_text
-from epp.config.ready_made import sample_texts
+from epp.config.load import sample_texts
 from epp.framework.roles import Producer
 from epp.framework.snapshot import IN_FLIGHT, RUNNING
 from epp.lab.sim import SimProfile, SimRequest

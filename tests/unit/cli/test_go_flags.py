@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from epp.cli.app import application
 from epp.cli.commands import COMMANDS
-from epp.cli.go_flags import go_spelling
-from epp.cli.options import Switch, is_switch
+from epp.cli.options import Switch, go_spelling, is_switch
 from epp.lab.gateway import ClusterType, FailureMode
 from epp.lab.sim import PRESETS
 

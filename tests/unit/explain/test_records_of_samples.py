@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.config import Builder, assemble, load_text
-from epp.config.ready_made import sample_texts
+from epp.config.load import sample_texts
 from epp.explain.building import record_of
 from epp.explain.record import DecisionRecord
 from epp.framework import Candidates, Headers, ManualClock, Request, RequestBody

@@ -18,7 +18,7 @@ from bench import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.extproc.modes import ResponseUsage
+from epp.extproc.exchange import ResponseUsage
 from epp.extproc.wire import HttpHeaders, ProcessingMode, ProcessingRequest, ProtocolConfiguration
 from epp.routing.director import Cause
 

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.extproc.faults import ProtocolError
+from epp.extproc.exchange import ProtocolError
 from epp.extproc.wire import ProcessingRequest, ProtocolConfiguration
 from epp.routing.director import Cause
 

@@ -9,7 +9,7 @@ from all_rows import IN_CI, ROWS
 from endings import malformed
 from telling import SPELLINGS
 
-from epp.extproc.decoding import decode
+from epp.extproc.codec import decode
 from epp.framework.headers import CONTROL
 
 PAGE = (Path(__file__).parents[2] / "hostile" / "README.md").read_text()

@@ -23,7 +23,7 @@ class Clock:
 
 def holding(held: BufferedBytes, size: int) -> tuple[Account, list[str]]:
     account, told = held.account(), []
-    account.on_give_way = lambda: told.append("give way")
+    account.on_evict = lambda: told.append("give way")
     assert account.add(size)
     return account, told
 
@@ -102,7 +102,7 @@ class Ledger(RuleBasedStateMachine):
         def drop() -> None:
             self.sizes[account] = 0
 
-        account.on_give_way = drop
+        account.on_evict = drop
         return account
 
     @rule(account=accounts, size=st.integers(0, 3 * MIB))
@@ -131,7 +131,7 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(account=accounts)
     def be_refused(self, account: Account) -> None:
-        account.give_way()
+        account.evict()
         assert not account.add(1)
 
     @rule(seconds=st.floats(0, 2 * GRACE_SECONDS))

@@ -8,8 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from epp.extproc.http2 import frames
 from epp.extproc.http2.capacity import GRACE_SECONDS, BufferedBytes
+from epp.extproc.http2.fair_scheduler import MOST_ENDINGS
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.pace import MOST_IN_A_TURN
 from epp.extproc.http2.status import ErrorCode, Status
 
 MIB = 1024 * 1024
@@ -119,7 +119,7 @@ def test_call_whose_answers_are_not_read_is_reset_in_time():
 
 def test_thousands_of_late_calls_end_in_portions():
     client = Client(Limits(stall_seconds=60, keepalive_seconds=10_000))
-    for _ in range(2 * MOST_IN_A_TURN + 1):
+    for _ in range(2 * MOST_ENDINGS + 1):
         client.open()
         client.calls[-1].awaits_more = True
     client.now += 61
@@ -129,10 +129,10 @@ def test_thousands_of_late_calls_end_in_portions():
 
 def test_thousands_of_calls_of_a_lost_connection_are_closed_in_portions():
     client = Client()
-    for _ in range(2 * MOST_IN_A_TURN + 1):
+    for _ in range(2 * MOST_ENDINGS + 1):
         client.open()
     client.connection.lose()
-    assert 0 < client.connection.open_streams < 2 * MOST_IN_A_TURN + 1
+    assert 0 < client.connection.open_streams < 2 * MOST_ENDINGS + 1
     client.pass_time(0)
     client.pass_time(0)
     assert client.connection.open_streams == 0
