@@ -12,6 +12,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", ["bodies", "decision", "filters", "observers", "pool", "prefix_index", "quotas", "session"]
 )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table against a dict."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.plugins.prefix_cache.int_table import IntTable
@@ -12,7 +12,6 @@ STEPS = st.lists(st.tuples(KEYS, st.one_of(st.none(), VALUES)), max_size=400)
 
 
 @given(STEPS)
-@settings(deadline=None)
 def test_table_is_a_dict(steps):
     table, model = IntTable(), {}
     for key, value in steps:
