@@ -88,7 +88,7 @@ async def begun(picker: Watched, stack: AsyncExitStack, connections: int) -> dic
     return {connection: await slow_writers(connection, STREAMS // connections) for connection in opened}
 
 
-@pytest.mark.parametrize("connections", [1, 25])
+@pytest.mark.parametrize("connections", [1, pytest.param(25, marks=pytest.mark.slow)])
 async def test_slow_writers_are_answered_when_they_are_done(connections):
     async with under_attack() as picker, AsyncExitStack() as stack:
         writers = await begun(picker, stack, connections)

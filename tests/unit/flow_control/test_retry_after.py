@@ -128,7 +128,7 @@ def test_retry_after_is_true_for_few_and_long_requests():
 def test_retry_after_of_low_priority_counts_what_comes_above_it():
     # 16 a second go; 11 of high priority come, so that 5 a second are left for 48 of low priority
     arrivals = [(10, lambda _: 11.0), (-1, lambda _: 48.0)]
-    pairs = simulate(200, service=steady, arrivals=arrivals)
+    pairs = simulate(100, service=steady, arrivals=arrivals)
     assert share_that_is_true(pairs) >= 0.9
 
 

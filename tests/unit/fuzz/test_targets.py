@@ -29,33 +29,3 @@ def test_target_of_sessions_routes_what_it_is_given():
         for content in corpus("session").values():
             target(content)
         assert target.routed >= target.exchanges / 3
-
-
-@pytest.mark.parametrize(
-    ("name", "spoilt"),
-    [
-        ("bodies", "bodies_target.UsageReader.feed"),
-        ("session", "epp.routing.director.routing.Routing.complete"),
-        ("exposition", "epp.pool.collectors.metric_filter.MetricFilter.end"),
-    ],
-)
-def test_target_notices_what_is_wrong(monkeypatch, name, spoilt):
-    monkeypatch.setattr(spoilt, SPOILT[name])
-    with new_target(name) as target, capture_logs(), pytest.raises(AssertionError):
-        run(target, corpus(name).values())
-
-
-def run(target, inputs):
-    for content in inputs:
-        target(content)
-
-
-def _reads_whole_bodies_alone(self, piece, *, last):
-    self._counts = {"prompt_tokens": len(piece)}
-
-
-SPOILT = {
-    "bodies": _reads_whole_bodies_alone,
-    "session": lambda self, cause: None,
-    "exposition": lambda self: b"other\n",
-}
