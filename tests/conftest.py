@@ -15,9 +15,9 @@ from hypothesis import settings
 settings.register_profile(
     "few", max_examples=20, stateful_step_count=40, deadline=None, derandomize=True, database=None
 )
-settings.register_profile("many", settings.get_profile("few"), max_examples=200)
+settings.register_profile("many", settings.get_profile("few"), max_examples=100)
 settings.register_profile(
-    "random", max_examples=200, stateful_step_count=40, deadline=None, derandomize=False, print_blob=True
+    "random", max_examples=100, stateful_step_count=40, deadline=None, derandomize=False, print_blob=True
 )
 settings.load_profile("few")
 
