@@ -19,10 +19,10 @@ from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.pool.collectors import PageLimits
 from epp.routing.director import DirectorObserver
-from epp.routing.director.reservations import RESERVATION_SECONDS
+from epp.routing.director.open_requests import RESERVATION_SECONDS
 from epp.routing.outliers import OutlierSettings
 from epp.routing.policies import PolicyFiles
-from epp.telemetry.http_thread import HttpLimits
+from epp.runtime.http_server import HttpLimits
 from epp.telemetry.page_tls import PageTlsSettings
 
 if TYPE_CHECKING:  # the SDK is imported where requests are traced

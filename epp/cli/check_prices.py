@@ -11,7 +11,7 @@ from epp.hardware.tagger import AcceleratorTagger
 from epp.pool.collectors import Tagging
 from epp.pool.discovery import FileDiscovery, PodFileDiscovery
 from epp.routing.datastore import Datastore
-from epp.telemetry.prices import REMEDY, Known, prices_of
+from epp.telemetry.endpoints import REMEDY, Known, prices_of
 
 
 class PriceFindings(NamedTuple):

@@ -9,7 +9,7 @@ from epp.cli.errors import exit_on
 from epp.cli.output import new_console, print_json
 from epp.config.ready_made import sample_texts, summary
 from epp.framework.errors import ConfigurationError
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at
 
 
 def config_list(_: ConfigList) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from epp.explain.record import VERSION, DecisionRecord
 from epp.framework import ConfigurationError
-from epp.framework.printable import printable, quoted
+from epp.framework.messages import printable, quoted
 
 _TIMEOUT_SECONDS = 10.0
 _MOST_BYTES = 64 * 1024 * 1024

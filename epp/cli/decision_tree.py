@@ -20,7 +20,7 @@ from epp.explain.record import (
     ScorerStep,
     ShadowRun,
 )
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 
 _MOST_TEXT = 300
 _MOST_NAMED = 10

@@ -41,9 +41,9 @@ from epp.lab.gateway import GatewayError, GatewaySettings
 from epp.lab.local import local_gateway
 from epp.pool.discovery import StaticDiscovery
 from epp.routing.director import DirectorObserver
-from epp.runtime.listening import listener
+from epp.runtime.addresses import listener
 from epp.telemetry import logs
-from epp.telemetry.log_writer import LogWriter
+from epp.telemetry.logs import LogWriter
 from epp.telemetry.request_log import request_log
 
 MODEL = "demo-8b"

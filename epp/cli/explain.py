@@ -12,7 +12,7 @@ from epp.cli.errors import exit_on
 from epp.cli.options import Output
 from epp.cli.output import new_console, print_json
 from epp.framework import ConfigurationError
-from epp.framework.regular_files import read_regular
+from epp.framework.files import read_regular
 
 _MOST_TOKEN = 4096
 

@@ -12,7 +12,7 @@ from epp.framework.endpoint import EndpointTrust
 from epp.framework.plugin import Parameters
 from epp.pool.discovery import StaticDiscovery, Target, parse_targets
 from epp.routing.policies import PolicyFiles
-from epp.runtime.host_port import is_ip, parse_host
+from epp.runtime.addresses import is_ip, parse_host
 
 
 def split_list(text: str) -> tuple[str, ...]:

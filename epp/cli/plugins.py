@@ -14,7 +14,7 @@ from epp.config.plugin_data import data_markdown
 from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import ParameterEntry, PluginEntry, Reference, plugin_reference
 from epp.framework import ConfigurationError
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at
 from epp.framework.registry import Registry
 
 

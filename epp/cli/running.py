@@ -7,9 +7,8 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 
 from epp.cli.errors import exit_on
-from epp.runtime.descriptors import raise_limit
-from epp.runtime.heap import collect_in_quiet_moments, collect_rarely
-from epp.runtime.watch import RELOADS
+from epp.runtime.followed_files import RELOADS
+from epp.runtime.process import collect_in_quiet_moments, collect_rarely, raise_limit
 
 _SWITCH_SECONDS = 0.001
 

@@ -12,8 +12,7 @@ from epp.cli.running import run
 from epp.cli.settings import budget_settings, configure_logs, picker_settings
 from epp.extproc.settings import ServerSettings, TlsVersion, Transport, message_bytes_for
 from epp.framework import ConfigurationError
-from epp.runtime.host_port import HostPort
-from epp.runtime.listening import EVERYWHERE
+from epp.runtime.addresses import EVERYWHERE, HostPort
 
 
 def serve(flags: Serve) -> None:

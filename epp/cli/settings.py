@@ -28,10 +28,10 @@ from epp.framework import ConfigurationError
 from epp.pool.collectors import PageLimits
 from epp.pool.discovery import PodTarget
 from epp.routing.outliers import OutlierSettings
-from epp.runtime import heap
+from epp.runtime import process
+from epp.runtime.http_server import HttpLimits
 from epp.telemetry import logs
-from epp.telemetry.http_thread import HttpLimits
-from epp.telemetry.log_writer import LogWriter
+from epp.telemetry.logs import LogWriter
 from epp.telemetry.page_tls import PageTlsSettings
 from epp.telemetry.request_log import request_log
 
@@ -94,7 +94,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         ),
         lost_log_lines=lambda: log.lost,
         terminal=logs.terminal(log, _log_style(flags)),
-        before_ready=heap.freeze,
+        before_ready=process.freeze,
     )
 
 

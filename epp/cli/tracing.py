@@ -9,7 +9,7 @@ import structlog
 
 from epp.cli.picker_flags import PickerFlags
 from epp.framework import ConfigurationError
-from epp.framework.extras import install_command
+from epp.framework.messages import install_command
 from epp.telemetry.tracing import TracingError, TracingSettings, read_environment
 
 if TYPE_CHECKING:  # imported where an exporter is set

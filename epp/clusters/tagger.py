@@ -17,11 +17,10 @@ from epp.clusters.usage import USAGE_ITEMS, UsageItem, usage_scores
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.clusters import CLUSTER, CLUSTER_LABELS, cluster_of
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, no_endpoint
-from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
-from epp.framework.inputs import InputState
 from epp.framework.plugin import Parameters
-from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.framework.plugin_status import InputState, PluginMetric, Sample
+from epp.framework.quantities import parse_duration
 from epp.kube.objects.decode import CLUSTER_KINDS, Kinds, decode_object
 from epp.kube.objects.followed import Change, FollowedObjects
 from epp.kube.objects.last_good import FileObjects

@@ -28,8 +28,7 @@ from epp.framework.headers import RESERVED
 from epp.framework.plugin import Plugin, all_roles
 from epp.framework.quotas import QuotaSource
 from epp.framework.records import Derivation
-from epp.framework.roles import Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming
-from epp.framework.shadows import Shadowing
+from epp.framework.roles import Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming, Shadowing
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.routing.director import ParserTable, Pipeline, ResponseNeeds
 from epp.routing.scheduling import Scheduler

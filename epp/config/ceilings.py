@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from epp.admission.flow_control import FlowControlSettings
 from epp.framework.errors import ConfigurationError
-from epp.framework.faults import described
+from epp.framework.messages import described
 
 
 def ceilings_at(settings: FlowControlSettings, saturation: float) -> Mapping[int, float]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from epp.config.instances import Instances
 from epp.config.model import API_VERSION, LEGACY_API_VERSION, EndpointPickerConfig
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at
 
 _PROPAGATE_PRIORITY = ("requestHandler", "propagatePriority")
 

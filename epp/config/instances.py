@@ -12,9 +12,9 @@ from epp.config.model import PluginRef, PluginSpec
 from epp.config.problems import InvalidConfigError, Problem, in_order_of_the_file
 from epp.config.upstream import NOT_YET, WITHOUT_TASK
 from epp.framework.clock import Clock
-from epp.framework.corrections import as_written, correct
 from epp.framework.errors import ConfigurationError
-from epp.framework.hints import hint_at, nearest
+from epp.framework.limits import as_written, correct
+from epp.framework.messages import hint_at, nearest
 from epp.framework.parameters import (
     ParameterError,
     mistakes_in,

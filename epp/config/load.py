@@ -16,7 +16,7 @@ from epp.config.problems import InvalidConfigError, Problem
 from epp.config.ready_made import sample_texts
 from epp.config.repair import NO_GAPS, Gaps, keys_at, meant_by, repaired, unquoted
 from epp.config.sources import Source, find_sources, problem_of, read_file
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at
 
 _SHAPES = {
     "dict_type": "should be a mapping",

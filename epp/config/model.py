@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.alias_generators import to_camel
 
-from epp.framework.durations import parse_duration
-from epp.framework.quantities import parse_quantity
+from epp.framework.quantities import parse_duration, parse_quantity
 
 API_VERSION = "llm-d.ai/v1alpha1"
 LEGACY_API_VERSION = "inference.networking.x-k8s.io/v1alpha1"

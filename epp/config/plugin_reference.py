@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 
 from epp.framework import limits
-from epp.framework.faults import described
 from epp.framework.limits import Corrected
+from epp.framework.messages import described
 from epp.framework.plugin import Parameters, Plugin, all_roles, roles_of
 from epp.framework.registry import BrokenType, Registry
 

@@ -7,9 +7,9 @@ from typing import Any
 from epp.config.instances import Instances
 from epp.config.model import DataLayer, EndpointPickerConfig, SchedulingProfile, WeightedRef
 from epp.config.upstream import WITHOUT_TASK
-from epp.framework.drops import DropCause
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import OnError, Plugin
+from epp.framework.result import DropCause
 from epp.framework.roles import Aggregator, Filter, Picker, ProfilePicker, Scorer
 from epp.routing.scheduling import OnStale, Profile, ProfileFilter, Staleness, WeightedScorer
 

@@ -6,10 +6,9 @@ from typing import Any
 
 from epp.config.instances import Instances
 from epp.config.model import EndpointPickerConfig
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at
 from epp.framework.plugin import Plugin
-from epp.framework.roles import Admitter, RequestHeaders, ResponseHeaders, ResponseReporter, Screener
-from epp.framework.shadows import Shadowing
+from epp.framework.roles import Admitter, RequestHeaders, ResponseHeaders, ResponseReporter, Screener, Shadowing
 from epp.routing.scheduling import Profile
 
 _FELT = (RequestHeaders, Screener, Admitter, ResponseHeaders, ResponseReporter)

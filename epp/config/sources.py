@@ -11,8 +11,8 @@ import yaml
 from epp.config.document import Document, Fault, NotYamlError, Quotation, Text, read_documents
 from epp.config.model import API_VERSION, KIND, EndpointPickerConfig
 from epp.config.problems import InvalidConfigError, Problem
-from epp.framework.hints import nearest
-from epp.framework.regular_files import FileContent, read_regular
+from epp.framework.files import FileContent, read_regular
+from epp.framework.messages import nearest
 
 _VERSIONS = get_args(EndpointPickerConfig.model_fields["api_version"].annotation)
 _KEYS = {each.alias or name for name, each in EndpointPickerConfig.model_fields.items()} - {"apiVersion", "kind"}

@@ -19,7 +19,7 @@ from epp.explain.shadow import Shadow, Tried, seed_of
 from epp.explain.shadow_series import ShadowSeries
 from epp.framework.request import Request
 from epp.framework.result import SchedulingResult
-from epp.framework.shadows import ShadowLimits
+from epp.framework.roles import ShadowLimits
 from epp.routing.director import DirectorObserver
 from epp.routing.scheduling import Profile
 

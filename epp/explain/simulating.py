@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from epp.explain.building import record_of
 from epp.explain.record import DecisionRecord, Timings
 from epp.framework.errors import RequestError
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.routing.director import Simulated, Simulation
 
 _MOST_WHY = 300

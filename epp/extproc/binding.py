@@ -5,8 +5,7 @@ import socket
 from pathlib import Path
 
 from epp.framework import ConfigurationError
-from epp.runtime.host_port import parse_host_port
-from epp.runtime.listening import listener, refusal
+from epp.runtime.addresses import listener, parse_host_port, refusal
 
 _UNIX = "unix:"
 

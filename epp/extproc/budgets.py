@@ -9,7 +9,7 @@ from typing import Final
 
 from epp.extproc.http2.capacity import Account, BufferedBytes, Capacity
 from epp.extproc.http2.rate_limited_log import RateLimitedLog
-from epp.runtime.descriptors import gateway_connections
+from epp.runtime.process import gateway_connections
 
 _STALL_SECONDS: Final = 1.0
 """A request with fewer bytes than this after so long may be evicted; most are complete within milliseconds."""

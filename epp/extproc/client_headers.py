@@ -9,7 +9,6 @@ from typing import Self, TypeAlias
 from urllib.parse import unquote
 
 from epp.framework import Headers
-from epp.framework.header_spellings import Spellings
 from epp.framework.headers import (
     ACCELERATOR_PREFIX,
     AGENT_SESSIONS,
@@ -31,6 +30,7 @@ from epp.framework.headers import (
     VIDEO_DURATION,
     VIDEO_FPS,
     VIDEO_RESOLUTION,
+    Spellings,
 )
 
 Network: TypeAlias = IPv4Network | IPv6Network

@@ -9,7 +9,7 @@ from epp.extproc.client_headers import IgnoredHeaders
 from epp.extproc.faults import ProtocolError
 from epp.extproc.modes import ResponseUsage
 from epp.routing.director import PendingRequest
-from epp.routing.director.tracing import RequestTracer
+from epp.routing.director.observers import RequestTracer
 
 Answer: TypeAlias = bytes | PendingRequest
 """A serialised ProcessingResponse, or a held request: the carrier settles it before it asks for the next answer."""

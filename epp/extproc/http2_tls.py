@@ -8,7 +8,7 @@ from pathlib import Path
 from epp.extproc.http2.tls import server_context
 from epp.extproc.settings import TlsVersion
 from epp.extproc.tls import CertificateFiles, self_signed
-from epp.runtime.watch import RELOADS
+from epp.runtime.followed_files import RELOADS
 
 _VERSIONS = {TlsVersion.TLS_1_2: ssl.TLSVersion.TLSv1_2, TlsVersion.TLS_1_3: ssl.TLSVersion.TLSv1_3}
 

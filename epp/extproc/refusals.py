@@ -6,7 +6,7 @@ import msgspec
 from epp.extproc import replies
 from epp.framework import Headers, RequestError
 from epp.framework.headers import DROPPED_REASON, PATHS, REQUEST_ID, RETRY_AFTER
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 
 _ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
 _OPENAI_PATHS = ("/chat/completions", "/completions", "/embeddings", "/responses")

@@ -12,7 +12,7 @@ from epp.extproc.carrying import SessionMaker, SessionSource
 from epp.extproc.health import Health
 from epp.extproc.open_streams import StreamObserver
 from epp.extproc.settings import ServerSettings, Transport
-from epp.runtime.host_port import parse_host_port, shown_listening
+from epp.runtime.addresses import parse_host_port, shown_listening
 
 _log = structlog.get_logger()
 

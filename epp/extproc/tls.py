@@ -9,7 +9,7 @@ from threading import Lock
 import structlog
 
 from epp.framework import ConfigurationError
-from epp.framework.regular_files import read_regular
+from epp.framework.files import read_regular
 
 _log = structlog.get_logger()
 

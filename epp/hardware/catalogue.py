@@ -10,8 +10,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from epp.framework.accelerators.memory import GIB, NOMINAL_TOLERANCE
 from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
+from epp.framework.quantities import GIB, NOMINAL_TOLERANCE
 from epp.hardware.facts import Facts, Rank
 
 _FAMILIES = (

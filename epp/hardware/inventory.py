@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from epp.framework.accelerators.device_expressions import DeviceExpression
-from epp.framework.inputs import IgnoredValue
+from epp.framework.plugin_status import IgnoredValue
 from epp.hardware.class_validation import device_expression, issues_of
 from epp.hardware.dra_pools import DevicePool, PoolName, device_pools
 from epp.hardware.mig.slices import SliceClaim, SliceNode, sanitized_claims, slice_claims, slice_nodes

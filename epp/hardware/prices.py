@@ -11,10 +11,10 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at
 from epp.hardware.catalogue import CATALOGUE, Catalogue, Product
 from epp.hardware.rows import Row, Rows, read_rows
-from epp.runtime.last_good_file import ParsedFile
+from epp.runtime.followed_files import ParsedFile
 
 PricedUnit: TypeAlias = Literal["device", "machine"]
 """One whole accelerator, or a machine with all of its accelerators."""

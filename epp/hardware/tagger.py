@@ -9,14 +9,13 @@ from typing import Literal, NamedTuple
 import msgspec
 import structlog
 
-from epp.framework.accelerators.placement import PLACEMENT
+from epp.framework.accelerators.packing import PLACEMENT
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, KnowsAccelerators, Report, every_endpoint
-from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
-from epp.framework.inputs import InputState
-from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.framework.plugin_status import InputState, PluginMetric, Sample
+from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.hardware.affected_endpoints import affected_endpoints
 from epp.hardware.class_validation import object_faults
@@ -31,7 +30,7 @@ from epp.kube.objects.decode import ALL_KINDS, CLUSTER_KINDS, SCORER_KINDS, deco
 from epp.kube.objects.followed import Change, FollowedObjects
 from epp.kube.objects.inference import INFERENCE_KINDS
 from epp.kube.resources import ACCELERATORS, PODS
-from epp.runtime.watch import changes
+from epp.runtime.followed_files import changes
 
 _KINDS = tuple(ObjectKind(*each.key) for each in (PODS, *ACCELERATORS))
 _MAX_WARNINGS = 100

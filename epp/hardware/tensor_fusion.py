@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import msgspec
 
-from epp.framework.accelerators.placement import PlacementMode, PlacementTemplate
-from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.framework.accelerators.packing import PlacementMode, PlacementTemplate
+from epp.framework.plugin_status import PluginMetric, Sample
 from epp.kube.objects.tensor_fusion import Amount, GpuFilter, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
 
 _MOST_SHOWN = 100

@@ -15,7 +15,7 @@ import msgspec
 import yaml
 
 from epp.framework.errors import ConfigurationError
-from epp.framework.extras import install_command
+from epp.framework.messages import install_command
 from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import structlog
 
 from epp.framework.clock import Clock
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
 from epp.kube.resources import EVENTS
 

@@ -8,8 +8,8 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
-from epp.framework.faults import described
-from epp.framework.inputs import InputProblem
+from epp.framework.messages import described
+from epp.framework.plugin_status import InputProblem
 from epp.kube.access import ApiError, error_of
 from epp.kube.resources import Resource
 

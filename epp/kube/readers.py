@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind, Reading
 from epp.framework.datalayer import AffectedEndpoints
-from epp.framework.inputs import InputProblem
+from epp.framework.plugin_status import InputProblem
 from epp.kube.cluster import Cluster
 from epp.kube.object_set import Decode, Delta
 from epp.kube.resources import Resource, resource_of

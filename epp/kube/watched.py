@@ -10,7 +10,7 @@ from typing import Generic
 import structlog
 
 from epp.framework.clock import Clock
-from epp.framework.inputs import InputProblem
+from epp.framework.plugin_status import InputProblem
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
 from epp.kube.collection import ApiCollection
 from epp.kube.object_set import EXPIRED, Decode, Delta, Item, ObjectSet, T

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 
 from epp.framework import Candidates, Filter, Mask, Request, Response, ResponseHeaders
-from epp.framework.addresses import Subset
+from epp.framework.candidates import Subset
 from epp.framework.headers import CONFORMANCE_SERVED, ENDPOINT_SELECTION
 
 

@@ -9,8 +9,8 @@ from epp.framework import Aggregator, Destination, Parameters, Port, ProfilePick
 from epp.framework.errors import BadRequestError
 from epp.framework.headers import DATA_PARALLEL, PROFILE
 from epp.framework.limits import Corrected, NameOrDefault
+from epp.framework.messages import quoted
 from epp.framework.plugin import P
-from epp.framework.printable import quoted
 
 
 class _FirstResult(Aggregator[P]):

@@ -8,9 +8,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from epp.framework import Parameters
-from epp.framework.durations import parse_duration
 from epp.framework.limits import Name, Share
-from epp.framework.shadows import Shadowing, ShadowLimits
+from epp.framework.quantities import parse_duration
+from epp.framework.roles import Shadowing, ShadowLimits
 
 _MOST_SECONDS = 0.05
 

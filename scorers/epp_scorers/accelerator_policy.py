@@ -18,8 +18,8 @@ from epp.framework import (
     Request,
     Scorer,
 )
-from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.selection import ANY, Selection
+from epp.framework.quantities import GIB
 from epp_scorers.best_fit import BestFitParameters, BestFitScorer
 from epp_scorers.cheapest import CheapestParameters, CheapestScorer
 from epp_scorers.first_available import FirstAvailableParameters, FirstAvailableScorer

@@ -6,9 +6,8 @@ from typing import Literal
 import numpy as np
 
 from epp.framework import Candidates, Category, Floats, Parameters, PreRequest, Request, SchedulingResult, Scorer
-from epp.framework.cluster_arrays import ClusterIndex, Clusters
-from epp.framework.clusters import CLUSTER
-from epp.framework.durations import parse_duration
+from epp.framework.clusters import CLUSTER, ClusterIndex, Clusters
+from epp.framework.quantities import parse_duration
 
 _MOST_CLUSTERS = 1024
 _LEAST = 1e-3

@@ -16,10 +16,10 @@ from epp.framework import (
     Scorer,
     tag_numbers,
 )
-from epp.framework.accelerators.memory import memory_suffices
 from epp.framework.accelerators.requirements import Memory, read_memory
 from epp.framework.accelerators.tag import PRECISIONS, AcceleratorKind, Precision
 from epp.framework.limits import Weight
+from epp.framework.quantities import memory_suffices
 from epp.framework.scoring import require_weights
 
 _STEP = 0.5

@@ -10,12 +10,21 @@ from msgspec import Meta
 
 from epp.framework import ACCELERATOR, Candidates, Category, Filter, FilterParameters, Floats, Mask, Request, Scorer
 from epp.framework.arrays import all_true, any_true
-from epp.framework.cluster_arrays import ClusterIndex, status_mask, status_numbers
-from epp.framework.clusters import CLUSTER, MOST_SCORE, MOST_WEIGHT, USAGE_ALIASES, USAGE_SCORE, ClusterStatus
-from epp.framework.drops import DropCause
+from epp.framework.clusters import (
+    CLUSTER,
+    MOST_SCORE,
+    MOST_WEIGHT,
+    USAGE_ALIASES,
+    USAGE_SCORE,
+    ClusterIndex,
+    ClusterStatus,
+    status_mask,
+    status_numbers,
+)
 from epp.framework.dynamic_scores import DYNAMIC_SCORES, DynamicScoreColumn, DynamicScores
 from epp.framework.errors import NoClustersError
-from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.framework.plugin_status import PluginMetric, Sample
+from epp.framework.result import DropCause
 
 NEUTRAL = 0.5
 _MOST_NAMED = 8

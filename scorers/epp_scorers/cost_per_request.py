@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefers the endpoint at which this request costs least: small ones for short requests, for example."""
 
-from collections.abc import Mapping
-from math import inf, nan
+from collections.abc import Mapping, Sequence
+from math import inf, log2, nan
 from typing import Literal
 
 import msgspec
@@ -28,13 +28,42 @@ from epp.framework import (
 )
 from epp.framework.accelerators.arrays import cost_per_hour
 from epp.framework.accelerators.tag import CostBasis, SpotPreference
-from epp.framework.accelerators.throughput_profile import ThroughputProfile
-from epp.framework.lists_in_files import read_list
+from epp.framework.files import read_list
+from epp.framework.limits import Positive
+from epp.framework.quotas import TENANT, Qos
 from epp.framework.rates import TARGET_IN_REACH, batch_sizes, uncached_tokens
 from epp.framework.scoring import lowest_over
-from epp.framework.tenants import TENANT, Qos
 
 _SECONDS_PER_HOUR = 3600.0
+
+
+class ThroughputProfile(Parameters, frozen=True, forbid_unknown_fields=False):
+    """Throughput of one GPU by request size; keys that AIBrix writes beyond these are ignored."""
+
+    gpu: str
+    """Name of the device or of its AcceleratorClass, case-insensitive."""
+    tputs: tuple[tuple[NonNegative, ...], ...]
+    """Requests per second: one row for each output length, in it one number for each input length."""
+    indexes: tuple[tuple[Positive, ...], tuple[Positive, ...]]
+    """Output lengths, then input lengths, in tokens."""
+    cost: NonNegative | None = None
+    """Hourly price of an endpoint in US dollars, if its accelerator has none."""
+
+    def __post_init__(self) -> None:
+        """Refuse tables that do not match the lengths."""
+        outputs, inputs = self.indexes
+        if not outputs or not inputs or len(self.tputs) != len(outputs):
+            raise ValueError(f"tputs of {self.gpu!r} needs one row for each of the {len(outputs)} output lengths")
+        if any(len(row) != len(inputs) for row in self.tputs):
+            raise ValueError(
+                f"each row of tputs of {self.gpu!r} needs {len(inputs)} numbers, one for each input length"
+            )
+
+    def requests_per_second(self, input_tokens: float, output_tokens: float, tolerance: float) -> float | None:
+        """Return the number for the nearest lengths; None if one is more than `tolerance` powers of 2 away."""
+        row = _nearest(self.indexes[0], output_tokens, tolerance)
+        column = _nearest(self.indexes[1], input_tokens, tolerance)
+        return None if row is None or column is None else self.tputs[row][column]
 
 
 class CostPerRequestParameters(Parameters, frozen=True):
@@ -169,3 +198,9 @@ def _median_for_unknown(values: Floats) -> Floats:
     """Replace NaN by the median of the finite values; by 1 without any."""
     known = values[np.isfinite(values)]
     return np.where(np.isnan(values), np.median(known) if len(known) else 1.0, values)
+
+
+def _nearest(lengths: Sequence[float], tokens: float, tolerance: float) -> int | None:
+    wanted = log2(max(tokens, 1.0))
+    distance, position = min((abs(log2(length) - wanted), position) for position, length in enumerate(lengths))
+    return position if distance <= tolerance else None

@@ -26,8 +26,7 @@ from epp.framework import (
     tag_mask,
     tag_numbers,
 )
-from epp.framework.accelerators.names import limit_for, names_of
-from epp.framework.accelerators.tag import Routability
+from epp.framework.accelerators.tag import Routability, limit_for, names_of
 from epp.framework.limits import Threshold
 
 _UNLISTED = -1

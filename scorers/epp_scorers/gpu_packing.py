@@ -16,15 +16,17 @@ from epp.framework import (
     Scorer,
     Share,
 )
-from epp.framework.accelerators.placement import PLACEMENT, EndpointPlacement, PlacementMode
-from epp.framework.accelerators.places import node_numbers
-from epp.framework.accelerators.usage import (
+from epp.framework.accelerators.packing import (
+    PLACEMENT,
     UNKNOWN_SCORE,
     USAGE_INPUTS,
+    EndpointPlacement,
     GpuUsageParameters,
+    PlacementMode,
     estimated_share,
     used_share,
 )
+from epp.framework.accelerators.places import node_numbers
 
 _WITHIN_BAND = 0.99
 """Largest part of a band that an endpoint's own value can fill, so that a higher band always scores higher."""

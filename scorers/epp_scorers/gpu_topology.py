@@ -4,7 +4,7 @@
 import numpy as np
 
 from epp.framework import ACCELERATOR, Candidates, Category, Floats, Request, Scorer
-from epp.framework.accelerators.links import CLOSEST, device_closeness
+from epp.framework.accelerators.places import CLOSEST, device_closeness
 
 
 class GpuTopologyScorer(Scorer):

@@ -18,8 +18,7 @@ from epp.framework import (
     Scorer,
     expected_load,
 )
-from epp.framework.cluster_arrays import ClusterIndex, status_mask, status_numbers
-from epp.framework.clusters import CLUSTER, MOST_SCORE, ClusterStatus
+from epp.framework.clusters import CLUSTER, MOST_SCORE, ClusterIndex, ClusterStatus, status_mask, status_numbers
 from epp.framework.limits import Threshold
 
 

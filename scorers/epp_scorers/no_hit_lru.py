@@ -20,7 +20,7 @@ from epp.framework import (
     Snapshot,
 )
 from epp.framework.limits import CountOrDefault
-from epp.framework.state_dumps import endpoint_state
+from epp.framework.plugin_status import endpoint_state
 
 NEUTRAL_SCORE = 0.5
 

@@ -26,7 +26,7 @@ from epp.framework import (
     Request,
     Scorer,
 )
-from epp.framework.accelerators.names import names_of
+from epp.framework.accelerators.tag import names_of
 from epp.framework.request_conditions import Condition, compile_condition, facts_of, parse_size
 
 TIE = 1e-6

@@ -15,9 +15,9 @@ from epp.framework import (
     Scorer,
     tag_numbers,
 )
-from epp.framework.accelerators.memory import memory_suffices
 from epp.framework.accelerators.requirements import Memory, read_memory
 from epp.framework.accelerators.tag import AcceleratorKind
+from epp.framework.quantities import memory_suffices
 
 _SLOTS = 8
 """Slots of a whole device."""

@@ -17,8 +17,7 @@ from epp.framework import (
     SchedulingResult,
     Scorer,
 )
-from epp.framework.cluster_arrays import ClusterIndex, Clusters
-from epp.framework.clusters import CLUSTER
+from epp.framework.clusters import CLUSTER, ClusterIndex, Clusters
 from epp.framework.sessions import Bindings, SessionIds
 
 

@@ -2,9 +2,15 @@
 """Prefers endpoints in clusters without taints."""
 
 from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
-from epp.framework.cluster_arrays import status_mask, status_numbers
-from epp.framework.cluster_taints import ClusterToleration, counts_from
-from epp.framework.clusters import CLUSTER, ClusterStatus, TaintEffect
+from epp.framework.clusters import (
+    CLUSTER,
+    ClusterStatus,
+    ClusterToleration,
+    TaintEffect,
+    counts_from,
+    status_mask,
+    status_numbers,
+)
 
 
 class TaintParameters(Parameters, frozen=True):

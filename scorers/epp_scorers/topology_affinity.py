@@ -5,8 +5,8 @@ import msgspec
 import numpy as np
 
 from epp.framework import ACCELERATOR, TOPOLOGY, Candidates, Category, Floats, Parameters, Request, Scorer, Share
-from epp.framework.accelerators.links import shared_devices
-from epp.framework.topology import LEVELS, closeness
+from epp.framework.accelerators.places import shared_devices
+from epp.framework.candidates import LEVELS, closeness
 
 
 class TopologyWeights(Parameters, frozen=True):

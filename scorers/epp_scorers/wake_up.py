@@ -4,7 +4,7 @@
 import numpy as np
 
 from epp.framework import ACCELERATOR, Candidates, Category, Floats, Parameters, Request, Scorer, Share
-from epp.framework.accelerators.frozen import WAKE_UP_INPUTS, WakeUpCost
+from epp.framework.accelerators.arrays import WAKE_UP_INPUTS, WakeUpCost
 
 
 class WakeUpParameters(Parameters, frozen=True):

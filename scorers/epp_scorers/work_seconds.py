@@ -25,11 +25,10 @@ from epp.framework import (
     Snapshot,
     comparable_load,
 )
-from epp.framework.accelerators.frozen import WAKE_UP_INPUTS, WakeUpCost
+from epp.framework.accelerators.arrays import WAKE_UP_INPUTS, WakeUpCost
 from epp.framework.arrays import highest, read_only
 from epp.framework.load import is_known
-from epp.framework.rates import uncached_tokens
-from epp.framework.reported import Reported
+from epp.framework.rates import Reported, uncached_tokens
 from epp.framework.scoring import lowest_over
 
 _LEAST_SECONDS, _FULLEST, _ZERO, _ONE = (read_only(np.array(number)) for number in (1e-3, 0.99, 0.0, 1.0))

@@ -18,13 +18,13 @@ HOUR = 3600.0
 
 ASKS_FOR_THE_TIME_OF_DAY = {
     "pool/collectors/exposition.py": {"time.time"},  # time stamps of a page are times of day
-    "admin/plugin_states.py": {"datetime.now"},  # of a page
+    "admin/configuration.py": {"datetime.now"},  # of a page
     "lab/demo/clusters.py": {"datetime.now"},  # a date in an object of the demo
     "extproc/certificates.py": {"dt.datetime.now"},  # of a certificate that is made
     "framework/clock.py": {"time.time"},
-    "framework/plugin_metrics.py": {"time.time"},  # `_created` of a histogram
+    "framework/plugin_status.py": {"time.time"},  # `_created` of a histogram
     "telemetry/families.py": {"time.time"},  # `_created` of a counter
-    "telemetry/log_lines.py": {"time.time", "time.time_ns", "datetime.now"},  # of a log line
+    "telemetry/logs.py": {"time.time", "time.time_ns", "datetime.now"},  # of a log line
     "lab/sim/completions.py": {"time.time"},  # `created` of an answer
     "lab/sim/driver.py": {"time.time"},
     "lab/sim/server.py": {"time.time"},

@@ -12,8 +12,7 @@ from epp.admission.quotas.nominations import Nominations
 from epp.admission.quotas.reservation import Amounts, Need, Reservation, Spent
 from epp.framework.quotas import Quota
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS
-from epp.framework.request import Request
-from epp.framework.response import Usage
+from epp.framework.request import Request, Usage
 
 _MOST = 64
 """Requests that a mean looks back on: it follows a tenant who changes."""

@@ -4,7 +4,7 @@
 import msgspec
 
 from epp.admission.quotas.account import Account
-from epp.framework.breach import Breach
+from epp.framework.errors import Breach
 from epp.framework.quotas import Quota
 
 

@@ -7,9 +7,8 @@ from typing import NamedTuple, Protocol
 from epp.admission.quotas.hardware import Share, devices, dollars_per_second
 from epp.admission.quotas.shared_time import SharedTime
 from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.breach import Breach
-from epp.framework.request import Request
-from epp.framework.response import Usage
+from epp.framework.errors import Breach
+from epp.framework.request import Request, Usage
 from epp.framework.snapshot import Snapshot
 
 

@@ -8,7 +8,7 @@ from epp.admission.quotas.account import Account
 from epp.admission.quotas.allowances import LimitKey
 from epp.admission.quotas.days import DAY_SECONDS, Calendar
 from epp.admission.quotas.reservation import Amounts, Need
-from epp.framework.breach import Breach
+from epp.framework.errors import Breach
 from epp.framework.quotas import Blocked
 
 LONGEST_SECONDS = 300

@@ -11,9 +11,8 @@ from epp.admission.quotas.allowances import Allowance, LimitKey
 from epp.admission.quotas.hardware import device_counts, memory_shares, prices, tflops_shares
 from epp.admission.quotas.reservation import Amounts
 from epp.framework.arrays import Floats, Mask, any_true, lowest
-from epp.framework.breach import Breach
 from epp.framework.candidates import Candidates
-from epp.framework.errors import BodyTooLargeError, OverQuotaError
+from epp.framework.errors import BodyTooLargeError, Breach, OverQuotaError
 from epp.framework.quotas import Quota
 from epp.framework.request import Request
 

@@ -5,9 +5,9 @@ from types import MappingProxyType
 
 from epp.admission.tenants.api_keys import KeyTable, digest_of, read_digest
 from epp.admission.tenants.parameters import StandingParameters, TenantsParameters
-from epp.framework.printable import quoted
+from epp.framework.messages import quoted
+from epp.framework.quotas import Tenant
 from epp.framework.request import DEFAULT_FLOW
-from epp.framework.tenants import Tenant
 
 NO_KEYS = KeyTable(MappingProxyType({}), MappingProxyType({}))
 

@@ -8,9 +8,9 @@ from math import inf
 
 import msgspec
 
-from epp.framework.accelerators.memory import parse_memory
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, AttributeValue, Partition, Sharing
 from epp.framework.endpoint import Endpoint
+from epp.framework.quantities import parse_memory
 from epp.hardware.catalogue import Catalogue
 from epp.hardware.class_matching import is_of_slices
 from epp.hardware.class_validation import TIERS, compute_capability

@@ -4,8 +4,8 @@
 import re
 from collections.abc import Mapping
 
-from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
+from epp.framework.quantities import GIB
 from epp.hardware.catalogue import CATALOGUE, Catalogue, Product, devices_of_mode, partition_of_mode, same_size
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.labels.reading import PCI_DEVICES, LabelReader, Reading

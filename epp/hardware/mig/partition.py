@@ -5,8 +5,8 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import Partition, Sharing
+from epp.framework.quantities import GIB
 from epp.hardware.catalogue import CATALOGUE, Catalogue, Product
 from epp.hardware.mig.profile import MIG_GPUS, MigGpu, MigProfile, SliceLayout, parse_mig_profile
 

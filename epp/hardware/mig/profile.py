@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from epp.framework.accelerators.memory import GIB
-from epp.framework.accelerators.mig_names import canonical_mig_name
+from epp.framework.quantities import GIB, canonical_mig_name
 from epp.hardware.catalogue import read_table
 
 _PARTS = re.compile(r"(?:(?P<instance>\d)c\.)?(?P<compute>\d)g\.(?P<memory>\d+)gb(?P<attributes>.*)")

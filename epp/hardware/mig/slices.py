@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from epp.framework.accelerators.mig_names import canonical_mig_name
 from epp.framework.accelerators.tag import Routability
+from epp.framework.quantities import canonical_mig_name
 from epp.hardware.mig.partition import mig_gpu, placement_fault, profile_fault
 from epp.hardware.mig.profile import parse_mig_profile
 from epp.kube.objects.base import Condition, condition_of, convert

@@ -16,7 +16,7 @@ from epp.framework import Parameters
 from epp.framework.accelerators.selection import ANY, Selection, combined
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
-from epp.framework.inputs import IgnoredValue, InputState
+from epp.framework.plugin_status import IgnoredValue, InputState
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds, decode_object
 from epp.kube.objects.followed import Change, FollowedObjects

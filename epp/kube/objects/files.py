@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from epp.framework.errors import ConfigurationError
-from epp.framework.regular_files import FileContent, read_regular
+from epp.framework.files import FileContent, read_regular
 from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})

@@ -10,13 +10,13 @@ import msgspec
 import structlog
 
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
-from epp.framework.inputs import InputProblem, InputState
+from epp.framework.plugin_status import InputProblem, InputState
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds, ObjectKey
 from epp.kube.objects.files import ObjectFiles
 from epp.kube.objects.last_good import FileObjects, ObjectInEffect, ObjectVersions, Validator, no_faults, replaces
 from epp.kube.objects.limits import sanitized
-from epp.runtime.watch import changes
+from epp.runtime.followed_files import changes
 
 _MOST_WARNINGS = 100
 

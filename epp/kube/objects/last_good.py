@@ -9,10 +9,9 @@ from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 
-from epp.framework.durations import parse_duration
-from epp.framework.inputs import IgnoredValue, InputProblem, InputState
-from epp.framework.regular_files import FileContent, FileId
-from epp.framework.second_look import UnsettledVersion, doubt, next_wait
+from epp.framework.files import FileContent, FileId, UnsettledVersion, doubt, next_wait
+from epp.framework.plugin_status import IgnoredValue, InputProblem, InputState
+from epp.framework.quantities import parse_duration
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds, ObjectKey, Version, kinds_without_use, versions_in
 from epp.kube.objects.files import Reading, parse

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from epp.framework.accelerators.selection import Selection
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.kube.objects.base import ClusterObject, Object, Part, convert
 from epp.kube.objects.inference import InferenceObjective, InferencePool
 from epp.kube.objects.ome_selection import (

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from epp.framework.clusters import MOST_WEIGHT, USAGE_ALIASES, USAGE_SCORE, TaintEffect
-from epp.framework.durations import parse_duration
+from epp.framework.quantities import parse_duration
 from epp.kube.objects.base import Object, Part, convert
 from epp.kube.objects.core import MatchExpression
 from epp.kube.objects.field_errors import Faults

@@ -20,7 +20,7 @@ from epp.config.ready_made import sample_texts
 from epp.lab.demo.pool import PRESETS
 from epp.lab.demo.servers import ModelServer, ServerSpec, model_servers
 from epp.pool.discovery import StaticDiscovery, Target
-from epp.runtime.host_port import parse_host_port
+from epp.runtime.addresses import parse_host_port
 
 LOCAL, REMOTE = "east", "west"
 PRESET = "h100"

@@ -8,7 +8,7 @@ from epp.config import LoadedConfig, load_text
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.lab.demo.servers import ModelServer
 from epp.pool.discovery import StaticDiscovery, Target
-from epp.runtime.host_port import parse_host_port
+from epp.runtime.addresses import parse_host_port
 
 PRESETS: Mapping[str, AcceleratorDeclaration] = MappingProxyType(
     {

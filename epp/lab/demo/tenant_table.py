@@ -10,7 +10,7 @@ from rich.table import Table
 
 from epp.admission.flow_control import Outcome, Waiting
 from epp.framework import Clock, Request, SchedulingResult
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 
 _RECENT_SECONDS = 10.0

@@ -15,7 +15,7 @@ from epp.framework.headers import FAIRNESS_ID
 from epp.lab.demo.pool import PRESETS
 from epp.lab.demo.servers import ModelServer, ServerSpec, model_servers
 from epp.pool.discovery import StaticDiscovery, Target
-from epp.runtime.host_port import parse_host_port
+from epp.runtime.addresses import parse_host_port
 
 STEADY, FLOOD = "steady", "flood"
 PRESET = "t4"

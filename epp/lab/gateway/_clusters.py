@@ -88,7 +88,7 @@ from epp.lab.gateway.settings import (
     PipeAddress,
     parse_address,
 )
-from epp.runtime.host_port import HostPort
+from epp.runtime.addresses import HostPort
 
 __all__ = ["endpoint_picker", "envoy_address", "model_servers", "retry_policy"]
 

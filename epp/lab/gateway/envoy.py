@@ -33,7 +33,7 @@ from epp.lab.gateway.errors import (
 )
 from epp.lab.gateway.settings import ENDPOINT_PICKER, LISTENER, GatewaySettings, PipeAddress, parse_address
 from epp.lab.gateway.temporary import temporary_directory
-from epp.runtime.host_port import HostPort
+from epp.runtime.addresses import HostPort
 
 __all__ = ["EnvoyProcess", "find_envoy"]
 

@@ -13,7 +13,7 @@ GatewayError
 
 from __future__ import annotations
 
-from epp.framework.extras import install_command
+from epp.framework.messages import install_command
 
 __all__ = [
     "EnvoyDiedError",

@@ -31,8 +31,7 @@ from epp.framework import (
     expected_load,
     tag_numbers,
 )
-from epp.framework.accelerators.names import limit_for, names_of
-from epp.framework.accelerators.tag import SpotPreference
+from epp.framework.accelerators.tag import SpotPreference, limit_for, names_of
 
 _ORDERS_REMEMBERED = 256
 

@@ -16,7 +16,7 @@ from epp.framework import (
     Request,
 )
 from epp.framework.accelerators.places import requests_on_device, requests_on_node
-from epp.framework.drops import DropCause
+from epp.framework.result import DropCause
 from epp.framework.snapshot import IN_FLIGHT
 
 

@@ -35,7 +35,7 @@ from epp.framework.accelerators.requirements import (
 from epp.framework.accelerators.selection import ANY, Selection
 from epp.framework.accelerators.tag import AcceleratorKind
 from epp.framework.arrays import all_true
-from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.framework.plugin_status import PluginMetric, Sample
 from epp.framework.roles import FP
 
 _MISMATCHES = PluginMetric(

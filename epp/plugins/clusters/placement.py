@@ -8,10 +8,9 @@ import numpy as np
 
 from epp.framework import Candidates, Filter, FilterParameters, Mask, Request
 from epp.framework.arrays import any_true
-from epp.framework.cluster_arrays import status_mask
-from epp.framework.clusters import CLUSTER, POOL_IMPORT, ClusterStatus
-from epp.framework.drops import DropCause
+from epp.framework.clusters import CLUSTER, POOL_IMPORT, ClusterStatus, status_mask
 from epp.framework.errors import NoClustersError
+from epp.framework.result import DropCause
 
 _OBJECT = re.compile(r"[^/\s]+/[^/\s]+")
 

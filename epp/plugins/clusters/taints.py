@@ -5,11 +5,9 @@ from typing import Any, Literal
 
 from epp.framework import Candidates, Filter, Floats, Mask, Request
 from epp.framework.arrays import all_true, any_true
-from epp.framework.cluster_arrays import status_numbers
-from epp.framework.cluster_taints import ClusterToleration, counts_from
-from epp.framework.clusters import CLUSTER, ClusterStatus, TaintEffect
-from epp.framework.drops import DropCause
+from epp.framework.clusters import CLUSTER, ClusterStatus, ClusterToleration, TaintEffect, counts_from, status_numbers
 from epp.framework.errors import NoClustersError
+from epp.framework.result import DropCause
 from epp.framework.sessions import SessionAffinity, SessionAffinityParameters
 
 

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from epp.framework import AcceleratorTag, Endpoint, Name, NonNegative, Parameters, Share, Topology
-from epp.framework.accelerators.names import names_of
 from epp.framework.accelerators.sites import Surroundings
-from epp.framework.topology import LEVELS
+from epp.framework.accelerators.tag import names_of
+from epp.framework.candidates import LEVELS
 from epp.plugins.disaggregation.parameters import StageProfiles
 
 

@@ -18,7 +18,7 @@ from epp.framework import (
 )
 from epp.framework.headers import ENCODERS, PREFILLER
 from epp.framework.plugin import P
-from epp.framework.plugin_metrics import Legacy, PluginMetric, Sample
+from epp.framework.plugin_status import Legacy, PluginMetric, Sample
 from epp.plugins.profile_handlers import missing
 
 _MOST_MODELS = 100

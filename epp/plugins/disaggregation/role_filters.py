@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from epp.framework import Candidates, Filter, Mask, Request
-from epp.framework.stages import DECODE_ROLES, ENCODE_ROLES, PREFILL_ROLES, ROLE_LABEL
+from epp.framework.flow_control import DECODE_ROLES, ENCODE_ROLES, PREFILL_ROLES, ROLE_LABEL
 from epp.plugins.filters.labels import has_value, labelled
 
 

@@ -19,7 +19,7 @@ from epp.framework import (
     Stability,
 )
 from epp.framework.label_selectors import LabelSelector
-from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.framework.plugin_status import PluginMetric, Sample
 from epp.plugins.disaggregation.rollout_parameters import RolloutScreenerParameters
 from epp.plugins.disaggregation.rollout_shares import RolloutLabels, RolloutLayout, lay_out, pod_counts, shares
 

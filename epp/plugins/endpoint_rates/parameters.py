@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from epp.framework import Count, Parameters
-from epp.framework.durations import parse_duration
+from epp.framework.quantities import parse_duration
 from epp.plugins.endpoint_rates.profile import RateProfile
 
 

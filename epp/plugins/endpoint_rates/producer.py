@@ -28,10 +28,10 @@ from epp.framework import (
     SchedulingResult,
     Snapshot,
 )
-from epp.framework.durations import parse_duration
-from epp.framework.lists_in_files import read_list
+from epp.framework.files import read_list
+from epp.framework.plugin_status import endpoint_state
+from epp.framework.quantities import parse_duration
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
-from epp.framework.state_dumps import endpoint_state
 from epp.plugins.endpoint_rates.estimate import Starting, estimate
 from epp.plugins.endpoint_rates.fleet import RateFleet
 from epp.plugins.endpoint_rates.learning import RateLearner

@@ -28,8 +28,14 @@ from epp.framework import (
 from epp.framework.accelerators.arrays import cost_per_hour
 from epp.framework.accelerators.tag import SpotPreference
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
-from epp.framework.latency_targets import target_seconds, waited_seconds
-from epp.framework.rates import TARGET_IN_REACH, EndpointRates, batch_sizes, uncached_tokens
+from epp.framework.rates import (
+    TARGET_IN_REACH,
+    EndpointRates,
+    batch_sizes,
+    target_seconds,
+    uncached_tokens,
+    waited_seconds,
+)
 
 _EQUAL = 1.0 + 1e-9
 _LEAST_SECONDS = 1e-3

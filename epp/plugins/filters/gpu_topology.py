@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import Meta
 
 from epp.framework import ACCELERATOR, Candidates, Filter, FilterParameters, Mask, Request
-from epp.framework.accelerators.links import SAME_NUMA, device_closeness, tiers_of
-from epp.framework.drops import DropCause
+from epp.framework.accelerators.places import SAME_NUMA, device_closeness, tiers_of
+from epp.framework.result import DropCause
 
 
 class GpuTopologyFilterParameters(FilterParameters, frozen=True):

@@ -7,9 +7,9 @@ from typing import Literal
 from msgspec import field
 
 from epp.framework import NODE_LABELS, Candidates, Filter, FilterParameters, Mask, Parameters, Request
-from epp.framework.drops import DropCause
 from epp.framework.label_selectors import LabelSelector, Requirement
 from epp.framework.limits import Name
+from epp.framework.result import DropCause
 from epp.framework.snapshot import NODE_NAME
 
 _OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "", "DoesNotExist": "!", "Gt": ">", "Lt": "<"}

@@ -7,7 +7,7 @@ import numpy as np
 
 from epp.framework import ACCELERATOR, Candidates, Filter, FilterParameters, Mask, Request
 from epp.framework.accelerators.places import known_nodes, node_numbers
-from epp.framework.drops import DropCause
+from epp.framework.result import DropCause
 
 
 class SameNodeFilterParameters(FilterParameters, frozen=True):

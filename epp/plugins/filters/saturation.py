@@ -29,10 +29,10 @@ from epp.framework import (
     Request,
     tag_numbers,
 )
-from epp.framework.accelerators.names import limit_for
-from epp.framework.durations import parse_duration
+from epp.framework.accelerators.tag import limit_for
 from epp.framework.flow_control import SaturationDetector
 from epp.framework.load import LOAD_INPUTS, expected_load
+from epp.framework.quantities import parse_duration
 
 
 class DetectorParameters(FilterParameters, frozen=True):

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from epp.framework import TOPOLOGY, Candidates, Filter, FilterParameters, Mask, Request
-from epp.framework.topology import LEVELS, closeness
+from epp.framework.candidates import LEVELS, closeness
 
 
 class TopologyAffinityFilterParameters(FilterParameters, frozen=True):

@@ -4,8 +4,7 @@
 from collections import OrderedDict
 
 from epp.framework import Parameters
-from epp.framework.flow_control import FairnessPolicy, FlowOrder, Queued
-from epp.framework.flow_orders import HeadOrder
+from epp.framework.flow_control import FairnessPolicy, FlowOrder, HeadOrder, Queued
 
 
 class GlobalStrictFairness(FairnessPolicy[Parameters]):

@@ -3,7 +3,7 @@
 
 from epp.framework import Parameters
 from epp.framework.flow_control import OrderingPolicy, Queued
-from epp.framework.latency_targets import ttft_target_seconds
+from epp.framework.rates import ttft_target_seconds
 
 
 class FcfsOrdering(OrderingPolicy[Parameters]):

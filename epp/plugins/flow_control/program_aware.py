@@ -22,8 +22,8 @@ from epp.framework import (
 )
 from epp.framework.flow_control import FairnessPolicy, FlowOrder
 from epp.framework.limits import Weight
-from epp.framework.plugin_metrics import PluginMetric, Sample
-from epp.framework.printable import printable
+from epp.framework.messages import printable
+from epp.framework.plugin_status import PluginMetric, Sample
 from epp.plugins.flow_control.attained_service import Decay, ServiceLedger
 
 _MOST_PROGRAMS = 16_384

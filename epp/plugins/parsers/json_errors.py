@@ -7,7 +7,7 @@ import msgspec
 
 from epp.framework import Headers
 from epp.framework.errors import MalformedBodyError
-from epp.framework.printable import quoted
+from epp.framework.messages import quoted
 
 _WRONG_TYPE = re.compile(r"Expected `([^`]+)`(?: (>=|<=) (-?\d+))?(?:, got `([^`]+)`)?(?: - at `\$\.?([^`]*)`)?")
 _MISSING = re.compile(r"Object missing required field `([^`]+)`(?: - at `\$\.?([^`]*)`)?")

@@ -9,7 +9,7 @@ import msgspec
 
 from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.framework.request import BYTES_PER_TOKEN
 from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, TokenId, request_body
 from epp.plugins.parsers.prompt import placeholder

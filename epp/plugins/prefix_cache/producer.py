@@ -30,9 +30,8 @@ from epp.framework import (
     Snapshot,
 )
 from epp.framework.limits import Corrected, CountOrDefault
-from epp.framework.plugin_metrics import Distribution, Legacy, PluginMetric, Sample
+from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample, endpoint_state
 from epp.framework.request import BYTES_PER_TOKEN
-from epp.framework.state_dumps import endpoint_state
 from epp.plugins.prefix_cache.block_hashes import block_hashes, chain_seed
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
 

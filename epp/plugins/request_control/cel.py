@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any, TypeAlias
 
 from epp.framework import MetadataValue, Usage
-from epp.framework.extras import install_command
+from epp.framework.messages import install_command
 
 Variables: TypeAlias = Mapping[str, object]
 

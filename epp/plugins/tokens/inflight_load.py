@@ -15,7 +15,7 @@ from epp.framework import (
     SchedulingResult,
     Snapshot,
 )
-from epp.framework.state_dumps import endpoint_state
+from epp.framework.plugin_status import endpoint_state
 
 
 class InflightLoadParameters(Parameters, frozen=True):

@@ -18,8 +18,8 @@ from epp.framework import (
     RequestBody,
     Stability,
 )
-from epp.framework.extras import install_command
-from epp.framework.regular_files import check_allowed
+from epp.framework.files import check_allowed
+from epp.framework.messages import install_command
 from epp.plugins.tokens.media_sizes import ImageEstimate, VideoEstimate, says_of_videos, with_sizes
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import structlog
 
 from epp.framework.datalayer import AffectedEndpoints, Report, Tagger
 from epp.framework.endpoint import Endpoint
-from epp.framework.faults import described
+from epp.framework.messages import described
 from epp.framework.records import Derivation
 from epp.plugins.taggers import EndpointNotificationSource
 from epp.pool.collectors.polling.poll import CollectorObserver

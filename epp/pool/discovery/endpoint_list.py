@@ -5,7 +5,7 @@ import re
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.pool.discovery.targets import Target
-from epp.runtime.host_port import HostPort, parse_host_port
+from epp.runtime.addresses import HostPort, parse_host_port
 
 _ACCELERATOR = "accelerator"
 _LOOPBACK = "127.0.0.1"

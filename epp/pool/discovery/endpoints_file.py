@@ -9,12 +9,12 @@ from typing import Protocol
 import yaml
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at
 from epp.framework.parameters import ParameterError, read_struct
 from epp.hardware.mig.partition import profile_fault
 from epp.pool.discovery.targets import Target
-from epp.runtime.host_port import parse_host, parse_port
-from epp.runtime.last_good_file import ParsedFile
+from epp.runtime.addresses import parse_host, parse_port
+from epp.runtime.followed_files import ParsedFile
 from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
 MAX_BYTES = 1024 * 1024

@@ -12,13 +12,12 @@ from epp.framework.clock import Clock
 from epp.framework.datalayer import Discovery, Pool, Unresolved
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError
-from epp.framework.inputs import InputState
 from epp.framework.plugin import Parameters
+from epp.framework.plugin_status import InputState
 from epp.pool.discovery.endpoints_file import MAX_BYTES, parse_targets_file
 from epp.pool.discovery.targets import Lookup, Resolver, Target, system_lookup
-from epp.runtime.host_port import is_ip
-from epp.runtime.last_good_file import LastGoodFile
-from epp.runtime.watch import changes
+from epp.runtime.addresses import is_ip
+from epp.runtime.followed_files import LastGoodFile, changes
 
 _ANY_ADDRESS = "192.0.2.1"
 """Of documentation, RFC 5737."""

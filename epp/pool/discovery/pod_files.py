@@ -11,10 +11,10 @@ import structlog
 
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Discovery, Pool
-from epp.framework.durations import parse_duration
 from epp.framework.errors import ConfigurationError
-from epp.framework.inputs import InputState
 from epp.framework.plugin import Parameters
+from epp.framework.plugin_status import InputState
+from epp.framework.quantities import parse_duration
 from epp.kube.objects.base import Object
 from epp.kube.objects.core import Pod
 from epp.kube.objects.followed import ObjectSource

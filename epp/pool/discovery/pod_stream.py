@@ -4,7 +4,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-from epp.framework.inputs import InputProblem
+from epp.framework.plugin_status import InputProblem
 from epp.kube.object_set import Delta
 from epp.kube.objects.core import Pod
 from epp.kube.watched import Watched

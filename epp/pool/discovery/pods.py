@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from epp.framework.endpoint import Endpoint
 from epp.kube.objects.core import Pod
-from epp.runtime.host_port import is_ip
+from epp.runtime.addresses import is_ip
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 """Annotation with the ports of the pool that a pod serves on, comma-separated; the current name, then the former."""

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Mapping
 
-from epp.framework.inputs import InputProblem
+from epp.framework.plugin_status import InputProblem
 from epp.kube.object_set import Delta
 from epp.kube.objects.inference import InferencePool
 from epp.kube.watched import Watched

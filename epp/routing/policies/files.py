@@ -8,7 +8,7 @@ from typing import NamedTuple
 import structlog
 
 from epp.framework.clock import Clock
-from epp.framework.inputs import InputProblem, InputState
+from epp.framework.plugin_status import InputProblem, InputState
 from epp.kube.objects.followed import ObjectSource
 from epp.kube.objects.inference import POLICY_KINDS, rewrite_faults
 from epp.kube.objects.last_good import FileObjects, ObjectVersions
@@ -108,7 +108,7 @@ class PolicyFiles:
 
 
 def _idle_rules(files: Sequence[FileObjects]) -> Iterator[InputProblem]:
-    """Yield the rewrites in effect of which some rules are not."""
+    """Yield the rewrites in effect that have rules without effect."""
     for file in files:
         for held in file.held:
             if not held.sound:

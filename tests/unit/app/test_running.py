@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 from waiting import until
 
-from epp.app import first_reports
+from epp.app import running
 from epp.app.running import RunningConfig
 from epp.config import Builder, assemble, load_text
 from epp.framework import RUNNING, Clock, ConfigurationError, Endpoint, Headers, ManualClock, Parameters, SystemClock
@@ -209,7 +209,7 @@ async def test_tf_15_start_waits_for_the_first_report_of_each_endpoint_and_for_n
 
 
 async def test_tf_15_start_does_not_wait_long_for_an_endpoint_that_says_nothing(monkeypatch):
-    monkeypatch.setattr(first_reports, "_LOOKS", 3)
+    monkeypatch.setattr(running, "_LOOKS", 3)
     async with World(SLOW_PAGES, clock=SystemClock()) as world:
         assert world.targets() == {"10.0.0.1", "10.0.0.2"}
         world.running.take_over(600)

@@ -11,7 +11,7 @@ from epp.cli.settings import picker_settings
 from epp.explain.settings import DecisionSettings, FileSettings
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
-from epp.telemetry.log_writer import LogWriter
+from epp.telemetry.logs import LogWriter
 
 
 def decisions(flags: PickerFlags) -> DecisionSettings | None:

@@ -23,7 +23,7 @@ from epp.framework.errors import (
 )
 from epp.framework.snapshot import KV_USAGE, WAITING
 from epp.routing.director import Cause, PendingRequest, Routing, Subset
-from epp.telemetry.request_line import request_as_text
+from epp.telemetry.request_log import request_as_text
 
 UTILIZATION = (
     OFF

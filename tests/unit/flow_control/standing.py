@@ -18,8 +18,7 @@ from epp.admission.flow_control import (
     Limits,
 )
 from epp.framework import Candidates, ManualClock, Parameters, Request
-from epp.framework.breach import Breach
-from epp.framework.errors import RequestError
+from epp.framework.errors import Breach, RequestError
 from epp.framework.flow_control import FairnessPolicy, OrderingPolicy, SaturationDetector
 from epp.framework.quotas import Blocked
 from epp.framework.testing import candidates

@@ -16,11 +16,11 @@ from epp.framework import Parameters
 from epp.framework.flow_control import (
     FairnessPolicy,
     FlowOrder,
+    HeadOrder,
     OrderingPolicy,
     SaturationDetector,
     UsageLimitPolicy,
 )
-from epp.framework.flow_orders import HeadOrder
 from epp.framework.guard import Guard, PluginObserver
 from epp.plugins.flow_control.fairness import RoundRobinFairness
 

@@ -13,9 +13,9 @@ from epp.framework import Endpoint, ManualClock
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, every_endpoint
-from epp.framework.inputs import InputProblem
+from epp.framework.files import UNCHANGED_SECONDS
+from epp.framework.plugin_status import InputProblem
 from epp.framework.registry import Registry
-from epp.framework.second_look import UNCHANGED_SECONDS
 from epp.framework.snapshot import ACCELERATOR
 from epp.hardware.tagger import AcceleratorTagger
 from epp.kube.resources import ACCELERATORS, PODS

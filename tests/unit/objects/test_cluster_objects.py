@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
-from epp.framework.inputs import InputProblem
+from epp.framework.plugin_status import InputProblem
 from epp.hardware.class_validation import object_faults
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import ObjectKey, decode_object

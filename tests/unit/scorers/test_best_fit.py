@@ -5,8 +5,8 @@ import msgspec
 import pytest
 
 from epp.framework import ConfigurationError, Request
-from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorKind, AcceleratorTag, Partition, Performance
+from epp.framework.quantities import GIB
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp_scorers.best_fit import BestFitScorer

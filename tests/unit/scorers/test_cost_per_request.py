@@ -8,10 +8,10 @@ import pytest
 
 from epp.framework import ConfigurationError, ManualClock, Request, RequestBody
 from epp.framework.accelerators.tag import AcceleratorTag, Cost
+from epp.framework.quotas import TENANT, Tenant
 from epp.framework.rates import ENDPOINT_RATES, TARGET_IN_REACH
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
-from epp.framework.tenants import TENANT, Tenant
 from epp.framework.testing import candidates, endpoint_rates
 from epp_scorers.cost_per_request import CostPerRequestScorer
 

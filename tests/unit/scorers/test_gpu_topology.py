@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import Request
-from epp.framework.accelerators.links import closeness_of
+from epp.framework.accelerators.places import closeness_of
 from epp.framework.accelerators.sites import CLIQUE, COMPUTE_DOMAIN
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, DeviceLink
 from epp.framework.snapshot import ACCELERATOR

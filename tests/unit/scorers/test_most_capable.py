@@ -5,8 +5,8 @@ import msgspec
 import pytest
 
 from epp.framework import ConfigurationError
-from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorKind, AcceleratorTag, Partition
+from epp.framework.quantities import GIB
 from epp_scorers.most_capable import MostCapableScorer
 
 

@@ -13,7 +13,7 @@ from epp.framework.datalayer import Report
 from epp.framework.snapshot import WAITING
 from epp.plugins.tokens.inflight_load import InflightLoadProducer
 from epp.routing.datastore import Datastore, Flow
-from epp.telemetry.inflight_series import InflightSeries
+from epp.telemetry.flow_series import InflightSeries
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.rendering import Paced, rendered
 

@@ -8,7 +8,7 @@ import structlog
 
 from epp.pool.collectors.polling.poll import CollectorObserver
 from epp.pool.collectors.polling.poller import Poller
-from epp.runtime.descriptors import shortage
+from epp.runtime.process import shortage
 
 _GROWING_SECONDS = 0.5
 """Time in which further endpoints join before the pool is judged."""

@@ -9,7 +9,7 @@ import structlog
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Feed, NotAskedError, PageError, UnreachableError
 from epp.framework.endpoint import Endpoint
-from epp.framework.faults import described
+from epp.framework.messages import described
 from epp.pool.collectors.limits import PageLimitError
 
 PAGE = "page"

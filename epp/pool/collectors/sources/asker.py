@@ -15,7 +15,7 @@ from epp.pool.collectors.http.connection import ConnectError, Connection, Discon
 from epp.pool.collectors.http.deadlines import Deadlines
 from epp.pool.collectors.limits import Limit, PageLimitError
 from epp.pool.collectors.sources.failures import Attempt
-from epp.runtime.descriptors import NO_DESCRIPTOR
+from epp.runtime.process import NO_DESCRIPTOR
 
 
 class WantsTlsError(PageError):

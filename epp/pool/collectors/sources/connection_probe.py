@@ -9,7 +9,7 @@ from epp.framework.plugin import Parameters
 from epp.pool.collectors.sources.failures import Attempt
 from epp.pool.collectors.sources.protocols import handshake, speaks_http
 from epp.pool.collectors.sources.tls import EndpointTls
-from epp.runtime.descriptors import NO_DESCRIPTOR
+from epp.runtime.process import NO_DESCRIPTOR
 
 _TIMEOUT_SECONDS = 1.0
 _UNVERIFIED = EndpointTrust(verify=False)

@@ -4,7 +4,7 @@
 import errno
 import socket
 
-from epp.runtime.descriptors import polling_bound
+from epp.runtime.process import polling_bound
 
 
 def kept_socket(family: int) -> socket.socket:
