@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import epp
-from epp.admission.quotas.days import DAY_SECONDS, Calendar, DayUse
+from epp.admission.quotas.usage import DAY_SECONDS, Calendar, DayUse
 from epp.framework import ManualClock
 
 NOON = 20_000 * DAY_SECONDS + DAY_SECONDS / 2
@@ -38,7 +38,7 @@ USES_UTC = {
     "kube/leader_election.py",  # for people: who leads is decided by `now`
     "app/admin_routes.py",  # of requests that are only tried
     "app/picker.py",  # of scores on a page
-    "plugins/clusters/taints.py",
+    "plugins/clusters.py",
     "admission/quotas/days.py",
 }
 

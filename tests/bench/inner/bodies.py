@@ -17,7 +17,7 @@ from epp.extproc.session import Session
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, HttpBody, ProcessingRequest, ProtocolConfiguration
 from epp.framework import Endpoint, SystemClock
 from epp.framework.registry import Registry
-from epp.plugins.parsers.body_limits import MOST_TOKEN_IDS, MOST_VALUES
+from epp.plugins.parsers.json_parser import MOST_TOKEN_IDS, MOST_VALUES
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, PendingRequest, Runtime
 

@@ -13,7 +13,7 @@ from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.kube.objects.base import convert
 from epp.kube.objects.inference import InferencePoolImport
-from epp.plugins.clusters.placement import PlacementFilter
+from epp.plugins.clusters import PlacementFilter
 
 HEAD = {
     "apiVersion": "inference.networking.x-k8s.io/v1alpha1",
