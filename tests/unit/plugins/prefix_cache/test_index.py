@@ -303,9 +303,7 @@ class TidyIndexAgainstModel(IndexAgainstModel):
         super().teardown()
 
 
-TidyIndexAgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestTidyIndexAgainstModel = TidyIndexAgainstModel.TestCase
-IndexAgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestIndexAgainstModel = IndexAgainstModel.TestCase
 
 
