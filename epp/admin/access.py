@@ -15,11 +15,11 @@ from aiohttp import web
 
 from epp.admin.answers import AdminError, BadAdminRequestError
 from epp.framework.errors import ConfigurationError
-from epp.framework.regular_files import read_regular
+from epp.framework.files import read_regular
 from epp.kube.reviews import NoVerdictError, TokenReviews, Verdict
 
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
-"""Values of Sec-Fetch-Site for requests that no other site made."""
+"""Values of Sec-Fetch-Site in requests of programs and of our own page."""
 _SCHEME: Final = "bearer "
 METRICS_TOKEN_FLAG: Final = "--metrics-token-file"  # noqa: S105  a flag
 _LEAST_CHARACTERS: Final = 16

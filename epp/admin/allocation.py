@@ -11,9 +11,9 @@ from aiohttp import web
 from epp.admin.answers import LoopCalls, as_json, read_number
 from epp.admin.endpoints import PoolView, accelerator_of, in_turns, number
 from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, Snapshot
-from epp.routing.director import Director, Routing
+from epp.routing.director import Director
 
 PATH = "/api/allocation"
 _SHOWN = 200
@@ -56,7 +56,7 @@ def allocation_routes(loop: LoopCalls, view: PoolView, director: Director) -> tu
 
 def _assumed(director: Director) -> _Held:
     """Return the requests that no endpoint has answered yet."""
-    routings = (each for each in islice(director.reservations, _MOST_HELD) if isinstance(each, Routing))
+    routings = islice(director.reservations, _MOST_HELD)
     return _counted((routing.result.targets[0].id, routing.request.fairness_id) for routing in routings)
 
 

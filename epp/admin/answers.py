@@ -11,7 +11,7 @@ import msgspec
 import yaml
 from aiohttp import web
 
-from epp.framework.printable import quoted
+from epp.framework.messages import quoted
 from epp.runtime.http_server import read_body, response
 from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
@@ -23,7 +23,7 @@ _MOST_NESTED: Final = 100
 _MOST_DIGITS: Final = 6
 _MOST_TEXT: Final = 100
 MOST_BYTES: Final = 64 * 1024
-"""Largest body of a request, for routes that name no other limit."""
+"""Default limit of a request body."""
 _PATIENCE_SECONDS: Final = 5.0
 
 T = TypeVar("T")
@@ -163,7 +163,7 @@ class LoopCalls:
         self._patience_seconds = patience_seconds
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns, or raise what it raises.
+        """Return the result of `work`, or raise its exception.
 
         Raises AdminError where the loop does not come to it in time; `work` is then not called any more.
         """

@@ -13,7 +13,7 @@ from aiohttp import web
 from epp.admin.answers import AdminError, LoopCalls, as_json
 from epp.config import Assembly, ConfigState
 from epp.config.describe import describe
-from epp.framework.faults import described
+from epp.framework.messages import described
 from epp.framework.plugin import Plugin
 from epp.framework.snapshot import Snapshot
 from epp.runtime.http_server import response

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_json, read_one
 from epp.explain.recorder import Recorder
-from epp.framework.printable import quoted
+from epp.framework.messages import quoted
 
 PATH = "/api/decisions"
 _SHOWN = 50

@@ -14,7 +14,7 @@ from aiohttp import web
 from epp.admin.answers import AdminError, LoopCalls, as_json, read_number, read_text
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.endpoint import Endpoint
-from epp.framework.printable import quoted
+from epp.framework.messages import quoted
 from epp.framework.snapshot import (
     ACCELERATOR,
     LAST_PICKED,
@@ -37,7 +37,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """What is shown of a pool; the functions are called on its event loop."""
+    """The pool that is shown; its functions are called on its event loop."""
 
     name: str
     snapshot: Callable[[], Snapshot]
@@ -112,7 +112,7 @@ class _EndpointPages:
 
 
 async def in_turns(slots: Iterable[int], row: Callable[[int], object]) -> list[msgspec.Raw]:
-    """Return a row for each slot, as JSON; written a few at a time, so that requests go on meanwhile."""
+    """Return a row for each slot, as JSON. There is a pause after a few rows, in which requests are served."""
     rows = []
     for number, slot in enumerate(slots, 1):
         rows.append(msgspec.Raw(msgspec.json.encode(row(slot))))
@@ -124,7 +124,7 @@ async def in_turns(slots: Iterable[int], row: Callable[[int], object]) -> list[m
 def row_of(
     snapshot: Snapshot, slot: int, now: float, states: Mapping[str, EndpointState], picks: Mapping[str, int]
 ) -> Mapping[str, object]:
-    """Return what is known of the endpoint in a slot."""
+    """Return the known facts of the endpoint in a slot."""
     endpoint = snapshot.endpoints.values[slot]
     assert endpoint is not None  # noqa: S101  of a slot in use
     tag = snapshot.records(ACCELERATOR).values[slot]
@@ -146,7 +146,7 @@ def row_of(
 
 
 def identity_of(endpoint: Endpoint) -> Mapping[str, object]:
-    """Return what an endpoint is."""
+    """Return the identity of an endpoint."""
     return {
         "name": endpoint.name,
         "namespace": endpoint.namespace,
@@ -161,7 +161,7 @@ def identity_of(endpoint: Endpoint) -> Mapping[str, object]:
 
 
 def accelerator_of(tag: AcceleratorTag) -> Mapping[str, object]:
-    """Return what is known of the hardware of an endpoint."""
+    """Return the known facts of the hardware of an endpoint."""
     partition = tag.partition
     return {
         "class": tag.primary_class or None,

@@ -10,18 +10,17 @@ from aiohttp import web
 
 from epp.admin.answers import AdminError, LoopCalls, as_json, read_one
 from epp.admin.simulate import SimulatedPicker
-from epp.clusters.placement.evaluation import ClusterTotal
+from epp.clusters.placement import ClusterTotal
 from epp.explain.building import error_of
 from epp.framework.arrays import Floats, Positions
-from epp.framework.cluster_arrays import ClusterIndex, Clusters
+from epp.framework.clusters import ClusterIndex, Clusters
 from epp.framework.errors import RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS
-from epp.framework.printable import quoted
+from epp.framework.messages import quoted
 from epp.framework.request import Headers
 from epp.framework.result import FilterTrace, ProfileAttempt, ProfileResult, ScoreTrace
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Simulated, Simulation
-from epp.routing.director.pipeline import ParsedBody
 
 PATH = "/api/placement"
 _MOST_LISTED = 100
@@ -76,11 +75,10 @@ def _tried(simulation: Simulation, model: str, objective: str) -> Simulated:
         fields.append((OBJECTIVE[0], objective))
     headers, body = Headers(fields), msgspec.json.encode({"model": model, "prompt": " "}) if model else b""
     try:
-        call, parsed = simulation.read(headers, body, None)
+        incoming = simulation.read(headers, body, None)
     except RequestError as error:
         return simulation.refusal(headers, error)
-    assert isinstance(parsed, ParsedBody)  # noqa: S101  it is short
-    return simulation.run(call, parsed, seed=0)
+    return simulation.run(incoming, seed=0)
 
 
 def _shown(pool: str, simulation: Simulation, found: Simulated, wanted: str) -> Mapping[str, object]:

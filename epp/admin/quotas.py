@@ -13,11 +13,10 @@ from msgspec import UNSET, UnsetType
 from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_json, read_object, read_switch
 from epp.admission.quotas import Adjustment, Quotas, QuotaUsage
 from epp.admission.tenant_quotas.parameters import QuotaParameters, TenantName, written
-from epp.framework.breach import Breach
-from epp.framework.errors import ConfigurationError
+from epp.framework.errors import Breach, ConfigurationError
+from epp.framework.messages import printable, quoted
 from epp.framework.parameters import ParameterError, read_struct
 from epp.framework.plugin import Parameters
-from epp.framework.printable import printable, quoted
 from epp.framework.quotas import Quota
 
 PATH = "/api/quota"
@@ -37,9 +36,9 @@ class _AdjustBody(Parameters, frozen=True, kw_only=True):
 
     tenant: TenantName
     quota: QuotaParameters | UnsetType | None = UNSET
-    """None to take back what was set here."""
+    """None to remove the limits that were set here."""
     force: bool = False
-    """Whether limits may be set that are below what is used."""
+    """Whether limits may be lower than the present usage."""
 
 
 class _Found(NamedTuple):
@@ -97,7 +96,7 @@ class _QuotaPages:
         if isinstance(wish.quota, UnsetType):
             raise BadAdminRequestError(
                 'quota is missing: write the limits, such as {"total": {"concurrentRequests": 50}}, or null to '
-                "take back what was set"
+                "remove the limits that were set here"
             )
         tenant = wish.tenant
         quota = None if wish.quota is None else wish.quota.quota(SET_HERE)
@@ -119,7 +118,7 @@ class _QuotaPages:
 def _adjusted(
     quotas: Quotas, tenant: str, quota: Quota | None, *, dry_run: bool, force: bool
 ) -> tuple[Adjustment, bool]:
-    """Return the change, and whether it is refused, or would be; in one step, so that nothing comes in between."""
+    """Return the change, and whether it is refused or would be, in one call on the event loop."""
     if quota is None and _origin(quotas, tenant) != SET_HERE:
         raise AdminError(
             HTTPStatus.NOT_FOUND,

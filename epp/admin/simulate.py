@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that are only tried, on the admin port: where they would go, and why, with nothing coming of it."""
+"""Requests that are only tried, on the admin port: where they would go, and why, without sending them."""
 
 import asyncio
 import re
@@ -19,16 +19,16 @@ from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_js
 from epp.config import Assembly
 from epp.explain.building import error_of, simulated_record
 from epp.explain.made_up_pool import MOST_CHANGES, EndpointChange, UnknownEndpointError, made_up
-from epp.framework.addresses import Subset
+from epp.framework.candidates import Subset
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS
+from epp.framework.messages import quoted
 from epp.framework.parameters import ParameterError, read_struct
 from epp.framework.plugin import Parameters
-from epp.framework.printable import quoted
 from epp.framework.request import Headers
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Director, Simulated, Simulation
-from epp.routing.director.reading import DEFAULT_PATH
+from epp.routing.director.incoming_request import DEFAULT_PATH
 
 PATH = "/api/simulate-schedule"
 MOST_BYTES = 1024 * 1024
@@ -57,13 +57,13 @@ class SimulatedPicker:
 
 
 class _Ask(Parameters, frozen=True, kw_only=True):
-    """A request as a client would send it, and what is to be different."""
+    """A request as a client would send it, and the changes to pool and configuration."""
 
     headers: dict[str, str | list[str]] = msgspec.field(default_factory=dict)
     method: str = "POST"
     path: str = DEFAULT_PATH
     body: Any = None
-    """Of the request: text, or what is to be sent as JSON."""
+    """Body of the request: text, or a value that is sent as JSON."""
     candidate_subset: list[str] | None = None
     """Addresses among which the gateway allows to pick; null for all."""
     objective: str = ""
@@ -133,10 +133,10 @@ class _SimulationPage:
             raise BadAdminRequestError(f"endpoints: {error}") from error
         simulation = director.simulation(None if config is None else config.pipeline, snapshot)
         try:
-            call, parsed = simulation.read(headers, ask.bytes, subset)
+            incoming = simulation.read(headers, ask.bytes, subset)
         except RequestError as error:
             return simulation, simulation.refusal(headers, error)
-        return simulation, simulation.run(call, parsed, seed=seed)
+        return simulation, simulation.run(incoming, seed=seed)
 
     def _answer(self, simulation: Simulation, found: Simulated, config: Assembly | None) -> web.Response:
         picker = self._picker
@@ -164,7 +164,7 @@ class Configs:
         self._beside: Assembly | None = None
 
     async def of(self, config: str | Mapping[str, Any]) -> Assembly:
-        """Return what a configuration would be, with the plugins of the one in effect where it has the same.
+        """Return another configuration, assembled; equal plugins are those of the configuration in effect.
 
         Raises BadAdminRequestError for one that is not valid.
         """
@@ -189,7 +189,7 @@ class Configs:
 
 
 async def read_ask(request: web.Request, pool: str) -> _Ask:
-    """Return what is asked for; raises AdminError."""
+    """Return the request to simulate; raises AdminError."""
     content = await read_object(request, most_bytes=MOST_BYTES, or_yaml=True)
     try:
         ask = read_struct(_Ask, content)
@@ -207,7 +207,7 @@ async def read_ask(request: web.Request, pool: str) -> _Ask:
 
 
 def _not_in_effect(config: Assembly, now: Assembly) -> Sequence[str]:
-    """Return warnings of what a configuration that is tried would do, and cannot while it is only tried."""
+    """Return warnings about parts of a configuration that a simulation cannot run."""
     sources = {feed.source.name for feed in now.feeds}
     untagged = [each.name for each in config.taggers if each not in now.taggers]
     uncollected = [feed.source.name for feed in config.feeds if feed.source.name not in sources]

@@ -28,17 +28,16 @@ from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedCon
 from epp.explain.recorder import DecisionMetrics, Recorder, Setup, recorder_of
 from epp.explain.shadows import Shadows
 from epp.extproc.budgets import Claim
-from epp.extproc.exchange import ExchangeSettings
-from epp.extproc.modes import GatewayTraits
+from epp.extproc.exchange import ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
 from epp.framework import SystemClock
 from epp.framework.cluster import ObjectReader
 from epp.framework.errors import ConfigurationError
 from epp.framework.guard import SchedulingObserver
-from epp.framework.inputs import HasInputs
 from epp.framework.plugin import Plugin
+from epp.framework.plugin_status import HasInputs
 from epp.framework.registry import Registry
-from epp.framework.shadows import Shadowing
+from epp.framework.roles import Shadowing
 from epp.kube.access import KubeApi
 from epp.kube.reviews import TokenReviews
 from epp.routing.datastore import Datastore
@@ -140,7 +139,7 @@ class Picker:
         self.metrics.count_protocol_errors(lambda: self._servers.extproc.protocol_errors)
 
     def _recorder(self) -> Recorder | None:
-        """Return what records decisions; None where nobody could read them."""
+        """Return the recorder of decisions; None if no command or route could read them."""
         if self._settings.decisions is None:
             return None
         setup = Setup(
@@ -278,7 +277,7 @@ class Picker:
         self._kubernetes.contend(lambda leads: self._set_ready(ready=leads))
 
     def _request_observers(self) -> Iterator[DirectorObserver]:
-        """Yield what is told of requests, beside the metrics."""
+        """Yield the observers of requests, beside the metrics."""
         if self.recorder is not None:
             yield self.recorder
         yield self._shadows
@@ -356,7 +355,7 @@ class Picker:
         self._shadows.use(assembly.pipeline.shadows, plugins[0].limits if plugins else None)
 
     def _build_next(self, loaded: LoadedConfig) -> Assembly:
-        """Make the plugins of a new configuration; those that the present one has too are kept, state and all."""
+        """Make the plugins of a new configuration; unchanged plugins keep their state."""
         assembly = self._build(loaded, self.plugins)
         self._running.discovery_of(assembly)
         return assembly

@@ -7,22 +7,20 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
-from epp.framework.inputs import InputProblem
-from epp.kube.access import KubeApi
-from epp.kube.errors import ApiError
-from epp.kube.listing import ABSENT, list_objects
+from epp.framework.plugin_status import InputProblem
+from epp.kube.access import ApiError, KubeApi
+from epp.kube.collection import ABSENT, list_objects
 from epp.kube.object_set import Decode, Item
 from epp.kube.objects.base import Object, Part, convert
 from epp.kube.objects.core import Pod
 from epp.kube.objects.decode import decode_object
-from epp.kube.objects.inference import InferencePool, read_inference_pool
+from epp.kube.objects.inference import POOL_GROUP, InferencePool, read_inference_pool
 from epp.kube.resources import (
     LEGACY_OBJECTIVES,
     LEGACY_REWRITES,
     OBJECTIVES,
     PODS,
     POLICIES,
-    POOL_GROUP,
     REWRITES,
     Resource,
     pools,
@@ -32,7 +30,7 @@ from epp.pool.discovery import PodTarget, PoolName
 from epp.pool.discovery.pods import endpoints_of
 from epp.routing.policies import PoolIdentity
 from epp.routing.policies.build import build_policies
-from epp.runtime.host_port import is_ip
+from epp.runtime.addresses import is_ip
 
 T = TypeVar("T")
 
@@ -57,7 +55,7 @@ class PodCounts(msgspec.Struct, frozen=True):
 
 
 class PoolReport(msgspec.Struct, frozen=True):
-    """What there is of a pool, and what is wrong with it."""
+    """The objects of a pool, and the problems with them."""
 
     name: str = ""
     """Empty for pods without an InferencePool."""
@@ -230,7 +228,7 @@ def _problems(kind: str, items: Iterable[Item[T]]) -> Iterator[str]:
 
 
 async def _service_problems(api: KubeApi, picker: _PickerReference, namespace: str) -> list[str]:
-    """Return what is wrong with the Service that gateways are told to ask; nothing where it may not be read."""
+    """Return the problems of the Service that gateways ask; empty if it may not be read."""
     if picker.kind != "Service" or picker.group or not picker.name:
         return []
     try:
@@ -272,7 +270,7 @@ _TOLD_BY_THE_POOL = frozenset(each.kind for each in (PODS, *POLICIES, pools(POOL
 
 
 async def check_objects(api: KubeApi, readers: Iterable[ObjectReader[Any]], namespace: str) -> tuple[str, ...]:
-    """Return what the plugins say of the objects that they read: those not in effect, and values that are ignored.
+    """Return the problems that plugins report of the objects they read: rejected objects, and ignored values.
 
     Up to 100 sentences for each plugin. Kinds that cannot be listed are left out. Raises ApiUnreachableError.
     """

@@ -24,8 +24,8 @@ from epp.kube.readers import ClusterReaders
 from epp.pool.collectors import Collector, PageLimits, Tagging
 from epp.pool.collectors.steps import run_in_steps
 from epp.routing.datastore import Datastore
-from epp.routing.director import Director, DirectorObserver, Observers
-from epp.routing.director.reservations import RESERVATION_SECONDS
+from epp.routing.director import Director, DirectorObserver, Observers, Runtime
+from epp.routing.director.open_requests import RESERVATION_SECONDS
 from epp.routing.outliers import OutlierSettings
 from epp.runtime.supervisor import Supervisor
 from epp.telemetry.endpoints import EndpointReport, EndpointState, PriceWatch
@@ -75,10 +75,8 @@ class RunningConfig:
         self._source_pool = SourcePool(self.store, clock)
         observer = Observers(metrics, *observers) if observers else metrics
         self.director = Director(
-            self.store,
+            Runtime(self.store, clock, observer),
             assembly.pipeline,
-            clock,
-            observer=observer,
             use_subset=use_subset,
             reservation_seconds=reservation_seconds,
             outliers=outliers,
@@ -119,7 +117,7 @@ class RunningConfig:
 
     @property
     def awaited(self) -> str:
-        """What the start waits for, in words; may be read in any thread."""
+        """A description of what the start waits for; any thread may read it."""
         return self._first_reports.awaited
 
     @property
@@ -232,7 +230,7 @@ class RunningConfig:
             await asyncio.sleep(self._gauge_seconds)
 
     async def _connect_readers(self, assembly: Assembly) -> None:
-        """Let plugins read objects of the cluster, besides those that do: what tags endpoints then knows them."""
+        """Let further plugins read objects of the cluster, before endpoints are tagged."""
         if self._readers is not None:
             await self._readers.connect(assembly.readings, self._retag)
             return
@@ -304,7 +302,7 @@ class FirstReports:
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
         self.awaited = ""
-        """What is waited for, in words; may be read in any thread."""
+        """A description of what it waits for; any thread may read it."""
 
     async def wait(self) -> None:
         """Wait until each endpoint has been asked for its load once, whatever came of it, but not long."""

@@ -8,13 +8,10 @@ from contextlib import suppress
 from aiohttp import web
 
 from epp.admin import AdminPort
-from epp.extproc.carrying import SessionMaker
-from epp.extproc.open_streams import StreamObserver
-from epp.extproc.server import ExtProcServer
-from epp.extproc.settings import ServerSettings
+from epp.extproc.open_streams import SessionMaker, StreamObserver
+from epp.extproc.server import ExtProcServer, ServerSettings
 from epp.framework.errors import ConfigurationError
-from epp.runtime.host_port import HostPort, shown_listening
-from epp.runtime.listening import refusal
+from epp.runtime.addresses import HostPort, refusal, shown_listening
 from epp.telemetry.page import OperatorPage
 
 _ANSWER_SECONDS = 2.0
@@ -35,7 +32,7 @@ class Servers:
         admin_routes: Callable[[], Sequence[web.RouteDef]] = tuple,
         streams: StreamObserver | None = None,
     ) -> None:
-        """Prepare; `admin_routes` is called on the event loop of what the routes show and change."""
+        """Prepare; `admin_routes` is called on the event loop that owns the state of the routes."""
         self.extproc = ExtProcServer(sessions, settings, streams)
         self._page = page
         self._metrics_address = metrics_address
@@ -80,7 +77,7 @@ class Servers:
                 raise ConfigurationError(f"the admin port {refusal(address, error)}") from error
 
     def set_ready(self, *, ready: bool) -> None:
-        """Report to gateways whether new requests are served; open streams go on either way."""
+        """Report to gateways whether new requests are served. Open streams are served in both cases."""
         self._ready = ready
         self.extproc.set_ready(ready=ready)
 

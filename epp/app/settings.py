@@ -11,15 +11,14 @@ from epp.admin import ADMIN_LIMITS, AdminSettings
 from epp.app.kubernetes import KubernetesSettings
 from epp.config import LoadedConfig
 from epp.explain.storage import DecisionSettings
-from epp.extproc.client_headers import IgnoredHeaders
-from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES
-from epp.extproc.modes import ResponseUsage
-from epp.extproc.settings import ServerSettings
+from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES, ResponseUsage
+from epp.extproc.headers import IgnoredHeaders
+from epp.extproc.server import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.pool.collectors import PageLimits
 from epp.routing.director import DirectorObserver
-from epp.routing.director.reservations import RESERVATION_SECONDS
+from epp.routing.director.open_requests import RESERVATION_SECONDS
 from epp.routing.outliers import OutlierSettings
 from epp.routing.policies import PolicyFiles
 from epp.runtime.http_server import HttpLimits

@@ -29,11 +29,11 @@ from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import InternalError, RequestError
 from epp.framework.headers import OBJECTIVE
-from epp.framework.printable import printable, shown_path
+from epp.framework.messages import printable, shown_path
+from epp.framework.quotas import TENANT
 from epp.framework.request import Request
 from epp.framework.result import FailedScheduling, ProfileAttempt, ProfileResult, SchedulingResult
 from epp.framework.snapshot import METRICS_AT, Snapshot
-from epp.framework.tenants import TENANT
 from epp.routing.director import Decision, Simulated, Simulation
 from epp.routing.scheduling import Profile
 

@@ -11,10 +11,9 @@ from msgspec import UNSET, UnsetType
 from epp.framework.arrays import read_only
 from epp.framework.datalayer import Tagger
 from epp.framework.endpoint import Endpoint
-from epp.framework.hints import hint_at
 from epp.framework.limits import NonNegative, Share
+from epp.framework.messages import hint_at, quoted
 from epp.framework.plugin import Parameters
-from epp.framework.printable import quoted
 from epp.framework.records import Records
 from epp.framework.snapshot import (
     ANSWERS,

@@ -20,12 +20,12 @@ from epp.explain.storage import DecisionFile, DecisionSettings, Kept, Ring
 from epp.framework.clock import Clock
 from epp.framework.errors import RequestError
 from epp.framework.headers import DECISION_RECORD, REQUEST_ID
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.framework.request import Headers, Request, RequestBody
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
-from epp.routing.director.reading import path_of
+from epp.routing.director.incoming_request import path_of
 from epp.routing.scheduling import Profile
 
 SAMPLED, ASKED, FAILED = "sampled", "asked", "failed"

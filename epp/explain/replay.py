@@ -21,6 +21,7 @@ from epp.framework.errors import RequestError
 from epp.framework.guard import Guard, SchedulingObserver
 from epp.framework.headers import OBJECTIVE, PATHS
 from epp.framework.plugin import Plugin
+from epp.framework.quotas import TENANT, Tenant
 from epp.framework.records import Records
 from epp.framework.request import (
     AGENT_IDENTITY,
@@ -47,7 +48,6 @@ from epp.framework.snapshot import (
     WAITING,
     Snapshot,
 )
-from epp.framework.tenants import TENANT, Tenant
 from epp.routing.scheduling import Profile, Scheduler
 
 _KNOWN = (WAITING, RUNNING, KV_USAGE, IN_FLIGHT)

@@ -11,10 +11,9 @@ from epp.explain.record import CandidateScore, Drop, Failure, FilterStep, Profil
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats, Positions
 from epp.framework.candidates import Candidates
-from epp.framework.drops import DropCause
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.framework.request import Request
-from epp.framework.result import FilterTrace, ProfileAttempt, ProfileResult, ScoreTrace
+from epp.framework.result import DropCause, FilterTrace, ProfileAttempt, ProfileResult, ScoreTrace
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, KV_USAGE, METRICS_AT, RUNNING, WAITING, Snapshot
 from epp.routing.scheduling import Profile, ProfileFilter
 from epp.routing.scheduling.narrowing import AGE_STEP, seen

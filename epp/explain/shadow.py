@@ -19,8 +19,8 @@ from epp.explain.runs import accelerator_of, cost_of, name_of, number
 from epp.framework.candidates import Candidates
 from epp.framework.errors import PluginFailedError, RequestError
 from epp.framework.guard import Failure, Guard, SchedulingObserver
+from epp.framework.messages import printable
 from epp.framework.plugin import Plugin, Role
-from epp.framework.printable import printable
 from epp.framework.request import Request
 from epp.framework.result import ProfileResult, SchedulingResult
 from epp.framework.snapshot import ACCELERATOR

@@ -13,7 +13,7 @@ from epp.explain.recorder import Recorder
 from epp.explain.shadow import Compared, Outcome, Shadow, Tried, seed_of
 from epp.framework.request import Request
 from epp.framework.result import SchedulingResult
-from epp.framework.shadows import ShadowLimits
+from epp.framework.roles import ShadowLimits
 from epp.routing.director import DirectorObserver
 from epp.routing.scheduling import Profile
 from epp.telemetry.families import Counters, Gauges, Histograms

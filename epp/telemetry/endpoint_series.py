@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Sample
 
 from epp.framework.endpoint import Endpoint
-from epp.framework.plugin_metrics import Legacy
+from epp.framework.plugin_status import Legacy
 from epp.framework.records import Derivation
 from epp.framework.snapshot import ANSWERS, REACHABLE, WAITING, Snapshot
 from epp.routing.outliers import Failure, Verdict
@@ -81,7 +81,7 @@ def _ids(endpoints: tuple[Endpoint | None, ...]) -> frozenset[str]:
 
 
 ENDPOINT_DERIVATIONS: Sequence[Derivation] = ((_slots_by_name,), (_ids,))
-"""What is derived of all endpoints."""
+"""Values computed from all endpoints."""
 
 _OUTLIERS = "llm_d_epp_outlier_detection_"
 

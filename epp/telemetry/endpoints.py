@@ -77,7 +77,7 @@ def endpoint_states(
     unresolved: Iterable[Unresolved],
     ejected: Mapping[str, Condition] = MappingProxyType({}),
 ) -> list[EndpointState]:
-    """Return the states of the endpoints of a pool, then of those that are left out of it.
+    """Return the states of the endpoints of a pool, then of the endpoints that its source leaves out.
 
     `ejected` has conditions by id that count for endpoints that would be used otherwise.
     """
@@ -294,7 +294,7 @@ def count_unpriced(snapshot: Snapshot) -> int:
 
 
 class PriceWatch:
-    """Says which plugins lack prices: when no endpoint has one, and of which endpoints, each once while it lasts."""
+    """Logs which plugins lack prices and for which endpoints, once until that changes."""
 
     def __init__(self) -> None:
         self._users: tuple[str, ...] = ()
@@ -303,7 +303,7 @@ class PriceWatch:
         """Endpoints without a price that were named."""
 
     def look(self, snapshot: Snapshot, plugins: Iterable[Plugin[Any]]) -> None:
-        """Log what has changed for these plugins."""
+        """Log the changes for these plugins."""
         effects = {plugin.name: plugin.without_prices for plugin in plugins if plugin.without_prices}
         if tuple(effects) != self._users:
             self._users, self._state, self._told = tuple(effects), Known.ALL, frozenset()
@@ -337,4 +337,4 @@ def _lacks_price(tag: AcceleratorTag) -> bool:
 
 
 PRICE_DERIVATIONS: tuple[Derivation, ...] = ((np.bool_, _lacks_price), (np.bool_, _has_price))
-"""What is derived of the tag of each endpoint."""
+"""Values computed from the tag of each endpoint."""

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
-from epp.framework.plugin_metrics import Distribution, Legacy
+from epp.framework.plugin_status import Distribution, Legacy
 
 PREFIX = "llm_d_epp_"
 _TRUE = frozenset({"true", "1", "t"})
@@ -97,7 +97,7 @@ class Family(Collector, Generic[S]):
     """
 
     keeps_sums = True
-    """Whether what a removed series has counted still counts under an older name, which never decreases."""
+    """Whether the count of a removed series stays in the sum under the older name, so that the sum never decreases."""
 
     def __init__(
         self, name: str, text: str, labels: Sequence[str], make: Callable[[], S], registry: CollectorRegistry
@@ -182,7 +182,7 @@ class Twin(Collector, Generic[S]):
         self._positions = [of.label_names.index(_RENAMED.get(label, label)) for label in legacy.labels]
         self._live: Counter[tuple[str, ...]] = Counter()
         self._ended: dict[tuple[str, ...], S] = {}
-        """What series counted that have ended, while others with the same labels here go on."""
+        """Counts of removed series, by labels that other series still have here."""
         self._version = 0
         """Odd while a series ends: it counts twice, or not at all."""
         registry.register(self)
@@ -192,7 +192,7 @@ class Twin(Collector, Generic[S]):
         self._live[self._key(values)] += 1
 
     def ended(self, values: tuple[str, ...], series: S, remove: Callable[[], object]) -> None:
-        """Remove a series, and let what it has counted count on."""
+        """Remove a series, and keep its count in the sum."""
         key = self._key(values)
         self._version += 1
         remove()
@@ -231,7 +231,7 @@ class Twin(Collector, Generic[S]):
         return sums
 
     def _parts(self) -> Sequence[tuple[tuple[str, ...], S]]:
-        """Return what is summed, by key, as it was between two changes: a thread may read while the loop writes."""
+        """Return the sums by key, from between two changes: a thread may read while the event loop writes."""
         while True:
             version = self._version
             parts = list(self._ended.items())

@@ -15,12 +15,11 @@ from prometheus_client.samples import Sample
 from epp.admission.flow_control import AT_ONCE, QUEUEING_OUTCOME, FlowControl, Limits, Outcome
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.flow_control import SaturationDetector
+from epp.framework.flow_control import SaturationDetector, saturation_of
 from epp.framework.plugin import Plugin
-from epp.framework.plugin_metrics import Legacy
+from epp.framework.plugin_status import Legacy
 from epp.framework.request import IN_FLIGHT_COST, DataKey, Request
 from epp.framework.snapshot import METRICS_AT, Snapshot
-from epp.framework.stages import saturation_of
 from epp.routing.datastore import Datastore
 from epp.telemetry.families import (
     CONFIRMATION_SECONDS,
@@ -166,7 +165,7 @@ class FlowSeries:
             self._count(request, self._series(request), Outcome.DISPATCHED, 0.0, release=True)
 
     def show(self, snapshot: Snapshot, flow: FlowControl | None, now: float) -> None:
-        """Set the gauges to what waits now; None where flow control is off."""
+        """Set the gauges to the waiting requests; None if flow control is off."""
         for gauge in (self._saturation, self._stale, *self._of_band, *self._of_all):
             gauge.clear()
         if flow is None:
@@ -229,7 +228,7 @@ _MOST_PRIORITIES = 64
 
 
 class RevocationSeries:
-    """Counts decisions and what comes of them."""
+    """Counts decisions and their results."""
 
     def __init__(self, pool_name: str, families: Families) -> None:
         self._pool = pool_name
@@ -264,7 +263,7 @@ class RevocationSeries:
 
     def decided(
         self,
-        target: int,  # noqa: ARG002  requests; what they take is shown
+        target: int,  # noqa: ARG002  requests; the metric shows their sums
         issued: int,
         pending: int,
         *,

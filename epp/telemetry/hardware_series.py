@@ -47,7 +47,7 @@ class HardwareSeries:
         ).labels(pool_name)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Set all gauges to what the snapshot has."""
+        """Set all gauges from the snapshot."""
         self._unpriced.set(count_unpriced(snapshot))
         for gauge in (self._ready, self._cost, self._busy_cost):
             gauge.clear()
@@ -77,7 +77,7 @@ HARDWARE_DERIVATIONS: Sequence[Derivation] = (
     (np.object_, hardware_name),
     (np.float64, AcceleratorTag.cost_per_hour),
 )
-"""What is derived of the tag of each endpoint."""
+"""Values computed from the tag of each endpoint."""
 
 
 class SelectionSeries:

@@ -82,7 +82,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self.alert = self._quotas.alert  # type: ignore[method-assign]
 
     def endpoint_suspected(self, verdict: Verdict) -> None:
-        """Count what the port of an endpoint said after a failed connection."""
+        """Count the state of an endpoint's port after a failed connection."""
         self._outliers.suspected(verdict)
 
     def endpoint_ejected(self, cause: Failure) -> None:

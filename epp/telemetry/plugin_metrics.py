@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of plugins: those that they keep, and the durations of their calls."""
+"""Metrics of plugins: their own metrics, and the durations of their calls."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,9 +11,9 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from epp.framework.faults import described
+from epp.framework.messages import described
 from epp.framework.plugin import Plugin, Role
-from epp.framework.plugin_metrics import Distribution, Legacy, PluginMetric, Sample
+from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample
 from epp.telemetry.families import PREFIX, edges_of, histogram_samples
 
 _LABELS = ("plugin_type", "plugin_name")

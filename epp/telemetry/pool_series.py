@@ -14,8 +14,8 @@ from epp.admission.quotas import Quotas
 from epp.framework import LoraState
 from epp.framework.clock import Clock
 from epp.framework.errors import OverQuotaError, QuotaExceededError, RequestError
-from epp.framework.plugin_metrics import Legacy
-from epp.framework.printable import printable
+from epp.framework.messages import printable
+from epp.framework.plugin_status import Legacy
 from epp.framework.records import ENDPOINTS, Derivation
 from epp.framework.snapshot import (
     ACCELERATOR,
@@ -81,7 +81,7 @@ class PoolSeries:
         return self._endpoints.ids
 
     def show(self, snapshot: Snapshot, now: float) -> None:
-        """Set all gauges to what the snapshot has."""
+        """Set all gauges from the snapshot."""
         up = snapshot.column(REACHABLE) == ANSWERS
         self._ready.labels(self._name).set(int(up[snapshot.slots].sum()))
         self._hardware.show(snapshot)
@@ -132,7 +132,7 @@ _log = structlog.get_logger()
 
 
 class QuotaSeries:
-    """Written by the event loop; what it shows is read by any thread."""
+    """Written by the event loop; any thread may read it."""
 
     def __init__(self, clock: Clock, registry: CollectorRegistry) -> None:
         self._clock = clock

@@ -13,8 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from epp.extproc.budgets import Budgets
-from epp.framework.inputs import HasInputs
-from epp.framework.plugin_metrics import Legacy
+from epp.framework.plugin_status import HasInputs, Legacy
 from epp.kube.watched import Watched, WatchState
 from epp.telemetry.families import Families
 

@@ -11,11 +11,11 @@ from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock, SystemClock
 from epp.framework.errors import ClientGoneError, InternalError, RequestError
 from epp.framework.headers import OBJECTIVE, REQUEST_ID
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.framework.result import ProfileResult
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Cause, Decision, DirectorObserver, Refusal, Rewrite, Routing, top_values
-from epp.routing.director.tracing import TRACE
+from epp.routing.director.observers import TRACE
 
 _LINES_FROM = 2
 _STEPS_FROM = 4
@@ -159,7 +159,7 @@ class StepLog(DirectorObserver):
         _step(request, "flow control", outcome=outcome.value, queue_seconds=round(seconds, 6))
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
-        """Log each filter, scorer and picker, and what the aggregator made of them."""
+        """Log each filter, scorer and picker, and the result of the aggregator."""
         for name, leg in result.profiles.items():
             if leg is None:
                 error = result.errors.get(name)
@@ -188,7 +188,7 @@ class StepLog(DirectorObserver):
         _step(routing.request, "first piece", endpoint=routing.served.name, bytes=routing.response_bytes)
 
     def completed(self, routing: Routing, cause: Cause) -> None:
-        """Log the last piece of the response, or what came instead."""
+        """Log the last piece of the response, or the error in its place."""
         _step(routing.request, "last piece", outcome=cause.value, bytes=routing.response_bytes)
 
     def _profile(self, request: Request, leg: ProfileResult) -> None:

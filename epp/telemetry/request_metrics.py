@@ -3,9 +3,8 @@
 
 from epp.framework import Request
 from epp.framework.clock import Clock
-from epp.framework.plugin_metrics import Legacy
-from epp.framework.request import DEFAULT_FLOW, DataKey
-from epp.framework.response import Usage
+from epp.framework.plugin_status import Legacy
+from epp.framework.request import DEFAULT_FLOW, DataKey, Usage
 from epp.routing.director import Cause, Refusal, Rewrite, Routing
 from epp.telemetry.families import (
     DURATION_SECONDS,

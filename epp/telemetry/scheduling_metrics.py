@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 import structlog
 
 from epp.framework import Endpoint, Request
-from epp.framework.plugin_metrics import Legacy
+from epp.framework.plugin_status import Legacy
 from epp.framework.result import SchedulingResult
 from epp.telemetry.families import SCHEDULING_SECONDS, Count, Families
 from epp.telemetry.hardware_series import SelectionSeries

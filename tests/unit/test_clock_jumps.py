@@ -22,7 +22,7 @@ ASKS_FOR_THE_TIME_OF_DAY = {
     "lab/demo/clusters.py": {"datetime.now"},  # a date in an object of the demo
     "extproc/certificates.py": {"dt.datetime.now"},  # of a certificate that is made
     "framework/clock.py": {"time.time"},
-    "framework/plugin_metrics.py": {"time.time"},  # `_created` of a histogram
+    "framework/plugin_status.py": {"time.time"},  # `_created` of a histogram
     "telemetry/families.py": {"time.time"},  # `_created` of a counter
     "telemetry/logs.py": {"time.time", "time.time_ns", "datetime.now"},  # of a log line
     "lab/sim/completions.py": {"time.time"},  # `created` of an answer
@@ -34,12 +34,12 @@ USES_UTC = {
     "clusters/tagger.py",  # taints, which begin and end at times of day
     "pool/collectors/dynamic_scores/scorer.py",  # the range of a query
     "explain/recorder.py",  # of a record
-    "kube/event_writer.py",
-    "kube/lease.py",  # for people: who leads is decided by `now`
+    "kube/events.py",
+    "kube/leader_election.py",  # for people: who leads is decided by `now`
     "app/admin_routes.py",  # of requests that are only tried
     "app/picker.py",  # of scores on a page
-    "plugins/clusters/taints.py",
-    "admission/quotas/usage.py",
+    "plugins/clusters.py",
+    "admission/quotas/days.py",
 }
 
 

@@ -20,7 +20,7 @@ from epp.framework.errors import (
     TooManyPendingError,
     TooManyStreamsError,
 )
-from epp.plugins.parsers import body_limits, vllmhttp
+from epp.plugins.parsers import generate, json_parser
 from epp.pool.collectors import PageLimits
 from epp.pool.collectors.engines import engine
 from epp.pool.collectors.sources import models, response_parser
@@ -120,12 +120,12 @@ def test_limit_without_a_flag_is_that_of_the_code(limit, written):
 
 def test_limits_of_bodies_are_those_of_the_code():
     limits = (
-        body_limits.MOST_VALUES,
-        body_limits.MOST_TOKEN_IDS,
-        body_limits.MOST_TEXT,
-        body_limits.MOST_ESCAPES,
-        body_limits.MOST_MODEL,
-        vllmhttp.MOST_FEATURES,
+        json_parser.MOST_VALUES,
+        json_parser.MOST_TOKEN_IDS,
+        json_parser.MOST_TEXT,
+        json_parser.MOST_ESCAPES,
+        json_parser.MOST_MODEL,
+        generate.MOST_FEATURES,
     )
     assert list(BODIES.values()) == [f"{limit:,}" for limit in limits]
 

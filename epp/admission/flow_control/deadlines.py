@@ -5,7 +5,7 @@ from math import inf
 
 from epp.admission.flow_control.queued_request import QueuedRequest
 from epp.framework.heap import Heap
-from epp.framework.latency_targets import ttft_target_seconds
+from epp.framework.rates import ttft_target_seconds
 from epp.framework.request import Request
 
 

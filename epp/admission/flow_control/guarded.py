@@ -19,14 +19,18 @@ from epp.framework.flow_control import (
     EvictionOrder,
     FairnessPolicy,
     FlowOrder,
+    HeadOrder,
     OrderingPolicy,
     Queued,
     SaturationDetector,
     UnderWay,
     UsageLimitPolicy,
+    as_bool,
+    as_ceilings,
+    as_fullness,
+    as_number,
+    as_numbers,
 )
-from epp.framework.flow_orders import HeadOrder
-from epp.framework.flow_results import as_bool, as_ceilings, as_fullness, as_number, as_numbers
 from epp.framework.guard import Failure, Guard
 from epp.framework.request import Request
 

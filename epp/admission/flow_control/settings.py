@@ -10,8 +10,13 @@ from typing import Any, NamedTuple
 
 from epp.admission.flow_control.eviction import EvictionSettings
 from epp.framework.candidates import Candidates
-from epp.framework.flow_control import FairnessPolicy, OrderingPolicy, SaturationDetector, UsageLimitPolicy
-from epp.framework.stages import saturation_of
+from epp.framework.flow_control import (
+    FairnessPolicy,
+    OrderingPolicy,
+    SaturationDetector,
+    UsageLimitPolicy,
+    saturation_of,
+)
 
 
 class Limits(NamedTuple):

@@ -12,8 +12,7 @@ from epp.admission.quotas.allowances import LimitKey
 from epp.admission.quotas.reservation import NOTHING, Amounts, Need, Reservation, Spent
 from epp.admission.quotas.usage import DayUse, Means, MinuteUse
 from epp.framework.quotas import Quota
-from epp.framework.request import Request
-from epp.framework.response import Usage
+from epp.framework.request import Request, Usage
 
 MOST = 64
 """Nominated requests of one tenant; the oldest is dropped for a new one."""

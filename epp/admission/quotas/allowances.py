@@ -12,7 +12,7 @@ import msgspec
 from epp.framework.arrays import ResultError
 from epp.framework.errors import ConfigurationError
 from epp.framework.guard import Failure, Guard
-from epp.framework.printable import quoted
+from epp.framework.messages import quoted
 from epp.framework.quotas import Quota, QuotaSource
 
 MOST_SET = 10_000

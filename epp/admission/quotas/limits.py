@@ -13,9 +13,8 @@ from epp.admission.quotas.reservation import Amounts, Need, devices, dollars_per
 from epp.admission.quotas.usage import DAY_SECONDS, Calendar
 from epp.framework.accelerators.arrays import tag_numbers
 from epp.framework.arrays import Floats, Mask, any_true, lowest
-from epp.framework.breach import Breach
 from epp.framework.candidates import Candidates
-from epp.framework.errors import BodyTooLargeError, OverQuotaError
+from epp.framework.errors import BodyTooLargeError, Breach, OverQuotaError
 from epp.framework.quotas import Blocked, Quota
 from epp.framework.request import Request
 

@@ -30,8 +30,7 @@ from epp.admission.quotas.usage import Calendar
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.clock import Clock
 from epp.framework.quotas import Blocked, Quota
-from epp.framework.request import Request
-from epp.framework.response import Usage
+from epp.framework.request import Request, Usage
 from epp.framework.snapshot import ACCELERATOR, Snapshot
 
 _MOST_SWEPT = 50

@@ -25,10 +25,9 @@ from epp.admission.quotas.quota_ledger import QuotaLedger
 from epp.admission.quotas.reservation import QuotaObserver, Reservation
 from epp.admission.quotas.victims import MOST_ASKED, MOST_CONSIDERED, fewest
 from epp.framework.arrays import Mask
-from epp.framework.breach import Breach
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.errors import OverQuotaError
+from epp.framework.errors import Breach, OverQuotaError
 from epp.framework.guard import Guard
 from epp.framework.quotas import Blocked, Quota, QuotaSource
 from epp.framework.request import Request

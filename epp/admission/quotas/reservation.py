@@ -7,9 +7,8 @@ from math import isfinite
 from typing import NamedTuple, Protocol
 
 from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.breach import Breach
-from epp.framework.request import Request
-from epp.framework.response import Usage
+from epp.framework.errors import Breach
+from epp.framework.request import Request, Usage
 from epp.framework.snapshot import Snapshot
 
 _SECONDS_PER_HOUR = 3600.0

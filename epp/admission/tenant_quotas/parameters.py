@@ -7,9 +7,9 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from epp.framework.accelerators.memory import parse_memory
 from epp.framework.accelerators.requirements import Memory
 from epp.framework.plugin import Parameters
+from epp.framework.quantities import parse_memory
 from epp.framework.quotas import ALERT_PERCENT, Quota, SingleLimits, TotalLimits
 
 _MOST_BYTES = 2**56

@@ -14,12 +14,12 @@ from epp.admission.tenant_quotas.parameters import QuotaParameters, TenantQuotaP
 from epp.framework import Parameters
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
-from epp.framework.inputs import InputState
 from epp.framework.limits import Count
+from epp.framework.plugin_status import InputState
 from epp.framework.quotas import ALERT_PERCENT, Quota, QuotaSource, SingleLimits, TotalLimits
-from epp.kube.objects.by_kind import ObjectsByKind
 from epp.kube.objects.decode import Kinds, decode_object
 from epp.kube.objects.followed import Change, FollowedObjects
+from epp.kube.objects.last_good import ObjectsByKind
 from epp.kube.objects.tensor_fusion import Amount, GpuResourceQuota
 
 _KINDS: Kinds = frozenset({("tensor-fusion.ai", "GPUResourceQuota")})

@@ -14,7 +14,7 @@ import yaml
 
 from epp.framework.headers import AUTHORIZATION
 from epp.framework.request import DEFAULT_FLOW
-from epp.runtime.last_good_file import ParsedFile
+from epp.runtime.followed_files import ParsedFile
 from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
 MAKE_DIGEST = "sha256: and what this prints: printf %s KEY | sha256sum"

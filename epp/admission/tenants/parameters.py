@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from epp.admission.tenants.api_keys import MAKE_DIGEST, MOST_NAME_LENGTH, read_digest
 from epp.framework import Name, Parameters, headers
+from epp.framework.quotas import Qos
 from epp.framework.request import DEFAULT_FLOW
-from epp.framework.tenants import Qos
 
 Priority: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 TenantName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MOST_NAME_LENGTH)]

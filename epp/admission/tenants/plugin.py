@@ -14,13 +14,11 @@ from epp.admission.tenants.parameters import StandingParameters, TenantsParamete
 from epp.framework import RequestHeaders, headers
 from epp.framework.datalayer import Follower
 from epp.framework.errors import UnknownApiKeyError, UnknownClientError, WithoutApiKeyError
-from epp.framework.inputs import InputState
-from epp.framework.plugin_metrics import PluginMetric, Sample
-from epp.framework.printable import quoted
+from epp.framework.messages import quoted
+from epp.framework.plugin_status import InputState, PluginMetric, Sample
+from epp.framework.quotas import TENANT, Tenant
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Request
-from epp.framework.tenants import TENANT, Tenant
-from epp.runtime.last_good_file import LastGoodFile
-from epp.runtime.watch import changes
+from epp.runtime.followed_files import LastGoodFile, changes
 
 NO_KEYS = KeyTable(MappingProxyType({}), MappingProxyType({}))
 

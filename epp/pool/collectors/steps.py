@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Iterable
 from time import perf_counter
 
-from epp.runtime.heap import SWEEPS
+from epp.runtime.process import SWEEPS
 
 STRETCH_SECONDS = 0.001
 """Time after which the event loop runs other tasks."""

@@ -14,9 +14,9 @@ import structlog
 
 from epp.framework.datalayer import AffectedEndpoints, EveryEndpoint, Report, Tagger
 from epp.framework.endpoint import Endpoint
-from epp.framework.faults import described
+from epp.framework.messages import described
 from epp.framework.records import Derivation
-from epp.plugins.taggers import EndpointNotificationSource
+from epp.plugins.data_sources import EndpointNotificationSource
 from epp.pool.collectors.polling.poll import CollectorObserver
 from epp.pool.collectors.steps import run_in_steps
 from epp.routing.datastore import Change, Datastore, Staging

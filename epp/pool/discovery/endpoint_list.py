@@ -9,7 +9,7 @@ from epp.framework.datalayer import Discovery, Pool, Unresolved
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
 from epp.pool.discovery.targets import Lookup, Resolver, Target, system_lookup
-from epp.runtime.host_port import HostPort, parse_host_port
+from epp.runtime.addresses import HostPort, parse_host_port
 
 _ACCELERATOR = "accelerator"
 _LOOPBACK = "127.0.0.1"

@@ -16,16 +16,15 @@ from epp.framework.clock import Clock
 from epp.framework.datalayer import Discovery, Pool, Unresolved
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError
-from epp.framework.hints import hint_at
-from epp.framework.inputs import InputState
+from epp.framework.messages import hint_at
 from epp.framework.parameters import ParameterError, read_struct
 from epp.framework.plugin import Parameters
-from epp.hardware.mig.possible import profile_fault
+from epp.framework.plugin_status import InputState
+from epp.hardware.mig.partition import profile_fault
 from epp.pool.discovery.targets import Lookup, Resolver, Target, system_lookup
-from epp.runtime.host_port import is_ip, parse_host, parse_port
-from epp.runtime.last_good_file import LastGoodFile, ParsedFile
+from epp.runtime.addresses import is_ip, parse_host, parse_port
+from epp.runtime.followed_files import LastGoodFile, ParsedFile, changes
 from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
-from epp.runtime.watch import changes
 
 MAX_BYTES = 1024 * 1024
 _MAX_DEPTH = 16

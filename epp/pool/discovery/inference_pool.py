@@ -11,8 +11,8 @@ import structlog
 
 from epp.framework.datalayer import Discovery, Pool
 from epp.framework.endpoint import Endpoint
-from epp.framework.inputs import InputProblem
 from epp.framework.plugin import Parameters
+from epp.framework.plugin_status import InputProblem
 from epp.kube.cluster import Cluster
 from epp.kube.object_set import Delta
 from epp.kube.objects.base import Object

@@ -13,7 +13,7 @@ from epp.hardware.resources import resource_requests
 from epp.kube.objects.base import Object
 from epp.kube.objects.core import Container, Node, Pod, PodSpec
 from epp.kube.objects.inference import InferencePool
-from epp.runtime.host_port import is_ip
+from epp.runtime.addresses import is_ip
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 """Annotations with the comma-separated ports that a pod serves on; the current name, then the former one."""

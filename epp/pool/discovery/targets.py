@@ -14,7 +14,7 @@ from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.datalayer import Pool, Unresolved
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError
-from epp.runtime.host_port import is_ip
+from epp.runtime.addresses import is_ip
 
 Lookup: TypeAlias = Callable[[str], Awaitable[Sequence[str]]]
 """Returns a host's addresses, in any order; raises OSError when there is none."""

@@ -7,14 +7,14 @@ import random
 from collections.abc import AsyncIterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.app import source_pool
 from epp.app.source_pool import SourcePool
 from epp.framework import Endpoint, ManualClock
 from epp.routing.datastore import Datastore
-from epp.runtime.heap import SWEEPS
+from epp.runtime.process import SWEEPS
 
 
 class Ticking(ManualClock):
@@ -234,7 +234,6 @@ calls = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(calls)
 def test_any_calls_lead_to_the_pool_that_the_source_meant(made):
     async def run() -> None:

@@ -8,7 +8,7 @@ import pytest
 from epp.framework import Endpoint, Headers, ManualClock, Producer, Request, RequestBody, ResponseReporter
 from epp.framework.testing import candidates
 from epp.routing.datastore import Datastore
-from epp.routing.director import Director
+from epp.routing.director import Director, Runtime
 
 CHART_DEFAULT = """\
 plugins:
@@ -117,7 +117,7 @@ def director_of(assembly):
     clock = ManualClock()
     store = Datastore(clock)
     store.replace([Endpoint(name, f"10.0.0.{number}", 8000) for number, name in enumerate("abcd", 1)])
-    return Director(store, assembly.pipeline, clock)
+    return Director(Runtime(store, clock), assembly.pipeline)
 
 
 def completion(prompt):
@@ -230,7 +230,7 @@ dataLayer:
 """
     assert [line for line in warned(text) if "dataLayer" in line] == [
         (
-            "c.yaml:5:68: dataLayer.sources[0].extractors[0]: has no effect: plugin 'inflight-load-producer' is told "
-            "of endpoints without it"
+            "c.yaml:5:68: dataLayer.sources[0].extractors[0]: has no effect: plugin 'inflight-load-producer' is "
+            "notified of endpoints without it"
         )
     ]

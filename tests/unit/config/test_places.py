@@ -97,7 +97,7 @@ plugins:
             "'session-affinity-filter': unknown key; "
             "did you mean 'header'?"
         ),
-        "20:5: plugins[3].parameters.any: plugin 'passthrough-parser': unknown key; none are known here",
+        "20:5: plugins[3].parameters.any: plugin 'passthrough-parser': unknown key; no names are known here",
     ]
 
 
@@ -304,8 +304,8 @@ BOMB = "plugins:\n- &a0 {type: x}\n" + "".join(f"- &a{n} [{', '.join([f'*a{n - 1
         ("kind: a\nname: 'x\x01y'\n", "c.yaml:2:9: is not YAML: character U+0001 is not allowed"),
         ("? [a, b]\n: 1\n", "c.yaml:1:3: is not YAML: while constructing a mapping, found unhashable key"),
         ("kind: *nobody\n", "c.yaml:1:7: is not YAML: found undefined alias 'nobody'"),
-        ("plugins: &a [*a]\n", "c.yaml:1:14: is not YAML: alias 'a' stands within what it names"),
-        ("plugins: &a {b: [*a]}\n", "c.yaml:1:18: is not YAML: alias 'a' stands within what it names"),
+        ("plugins: &a [*a]\n", "c.yaml:1:14: is not YAML: alias 'a' is inside its own anchor"),
+        ("plugins: &a {b: [*a]}\n", "c.yaml:1:18: is not YAML: alias 'a' is inside its own anchor"),
         (BOMB, "c.yaml: is not usable: with its aliases, it has more than 100000 parts"),
         ("kind: !secret x\n", "c.yaml:1:7: is not YAML: could not determine a constructor for the tag '!secret'"),
         ("kind: !!int many\n", "c.yaml:1:7: is not YAML: 'many' is no int"),

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from config_files import replace
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from structlog.testing import capture_logs
@@ -25,9 +24,9 @@ from epp.framework import (
     RequestBody,
     Scorer,
 )
+from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
-from epp.framework.second_look import UNCHANGED_SECONDS
 from epp.framework.testing import candidates
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
@@ -421,7 +420,6 @@ class AnyVersions(RuleBasedStateMachine):
         assert bool(self._following.follower.state.refused) == (self._written != self._effective[-1])
 
 
-AnyVersions.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 TestAnyVersions = AnyVersions.TestCase
 
 

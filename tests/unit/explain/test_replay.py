@@ -21,7 +21,7 @@ from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, RUNNING, WAITING
 from epp.routing.datastore import Datastore
-from epp.routing.director import Cause, Director, DirectorObserver, Seeds
+from epp.routing.director import Cause, Director, DirectorObserver, Runtime, Seeds
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 A = HEAD + dedent("""\
@@ -82,7 +82,7 @@ def recorded(config: str, count: int = 60, endpoints: int = 5) -> list[DecisionR
         tag = AcceleratorTag(classes=(name,), count=1, cost=Cost(per_hour=price)).located()
         store.tag(endpoint, Report({}, {ACCELERATOR: tag}))
     watch.profiles = assembly.pipeline.scheduler.profiles
-    director = Director(store, assembly.pipeline, clock, observer=watch, seeds=Seeds(b"test"))
+    director = Director(Runtime(store, clock, watch), assembly.pipeline, seeds=Seeds(b"test"))
     under_way = []
     for number in range(count):
         for endpoint in pool:
@@ -179,8 +179,8 @@ def test_command_says_how_many_picks_differ(files):
     found = run("--config", files / "a.yaml", "--against", files / "b.yaml", "--decisions", files / "decisions.jsonl")
     assert found.exit_code == 0, found.output
     assert "of 60 picks differ" in found.output
-    assert "60 of 60 are taken as recorded by the first configuration" in found.output
-    assert "2 lines are no records that this version reads" in found.output
+    assert "the first configuration reproduces 60 of 60 recorded picks" in found.output
+    assert "2 lines are not records that this version can read" in found.output
     assert "cheapest-scorer is asked again" in found.output
 
 

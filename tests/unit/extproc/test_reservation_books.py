@@ -9,11 +9,11 @@ from bench import BODY, Bench, Exchange, new_bench, request_body, request_header
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from epp.extproc.modes import GatewayTraits
+from epp.extproc.exchange import GatewayTraits
 from epp.framework import Endpoint
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS
 from epp.routing.director import Cause
-from epp.routing.director.reservations import RESERVATION_SECONDS
+from epp.routing.director.open_requests import RESERVATION_SECONDS
 
 EVENTS = 10_000
 IDS = 12

@@ -20,10 +20,14 @@ from epp.admission.flow_control import (
 from epp.framework import Candidates, ManualClock, Parameters, Request
 from epp.framework.errors import EvictedError
 from epp.framework.testing import candidates
-from epp.plugins.flow_control.eviction import PriorityThenTimeEviction, SheddableEviction, SheddableEvictionParameters
-from epp.plugins.flow_control.fairness import GlobalStrictFairness
-from epp.plugins.flow_control.ordering import FcfsOrdering
-from epp.plugins.flow_control.usage_limits import StaticUsageLimit
+from epp.plugins.flow_control.policies import (
+    FcfsOrdering,
+    GlobalStrictFairness,
+    PriorityThenTimeEviction,
+    SheddableEviction,
+    SheddableEvictionParameters,
+    StaticUsageLimit,
+)
 
 GRACE = 0.5
 

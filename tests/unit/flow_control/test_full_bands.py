@@ -12,7 +12,7 @@ from epp.admission.flow_control import NO_LIMITS, FlowObserver, Limits, Outcome
 from epp.admission.flow_control.flows import Shares
 from epp.framework import Request
 from epp.framework.errors import EvictedError, QueueFullError, QueueFullNoEndpointsError
-from epp.plugins.flow_control.fairness import RoundRobinFairness
+from epp.plugins.flow_control.policies import RoundRobinFairness
 
 
 class Heard(FlowObserver):

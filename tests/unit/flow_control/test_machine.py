@@ -4,15 +4,13 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from standing import Front, Standing
 
 from epp.admission.flow_control import BandSettings, Limits
 from epp.framework.errors import QueueFullError, RequestError
-from epp.plugins.flow_control.fairness import GlobalStrictFairness, RoundRobinFairness
-from epp.plugins.flow_control.ordering import EdfOrdering, FcfsOrdering
+from epp.plugins.flow_control.policies import EdfOrdering, FcfsOrdering, GlobalStrictFairness, RoundRobinFairness
 
 PLACES = (1, 1, 1)
 LIMITS = Limits(requests=12, size_bytes=60)
@@ -207,5 +205,4 @@ class FlowControlMachine(RuleBasedStateMachine):
         assert not list(self.front.flow.queues)
 
 
-FlowControlMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestFlowControl = FlowControlMachine.TestCase

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from epp.framework import ManualClock
-from epp.framework.second_look import UNCHANGED_SECONDS
+from epp.framework.files import UNCHANGED_SECONDS
 from epp.hardware.tagger import AcceleratorTagger, AcceleratorTaggerParameters
 
 GRACE_SECONDS = 60.0
@@ -175,4 +174,3 @@ def _document(name: str, state: str, price: int) -> dict:
 
 
 TestFilesOfObjects = FilesOfObjects.TestCase
-TestFilesOfObjects.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

@@ -5,7 +5,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from epp.framework import WAITING, Parameters, Request, Scorer
-from epp.framework.inputs import IgnoredValue, InputProblem, InputState
+from epp.framework.plugin_status import IgnoredValue, InputProblem, InputState
 from epp.telemetry.process_series import InputMetrics
 
 

@@ -18,9 +18,9 @@ from epp.admission.tenants.api_keys import read_key_file
 from epp.admission.tenants.plugin import Tenants
 from epp.framework import ManualClock, Request
 from epp.framework.errors import ConfigurationError
+from epp.framework.quotas import TENANT
 from epp.framework.registry import Registry
 from epp.framework.request import Headers
-from epp.framework.tenants import TENANT
 
 ANY = Path("keys.yaml")
 DEADLINE_SECONDS = 60.0

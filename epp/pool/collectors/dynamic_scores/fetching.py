@@ -11,7 +11,7 @@ from typing import Self
 
 import aiohttp
 
-from epp.framework.regular_files import read_regular
+from epp.framework.files import read_regular
 from epp.pool.collectors.dynamic_scores.scorer import Client, FetchError
 
 _ANSWER_LIMIT_BYTES = 4 * 1024 * 1024

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from epp.framework.clusters import CLUSTER_LABELS
-from epp.framework.durations import parse_duration
 from epp.framework.limits import AbsolutePath, Name
 from epp.framework.plugin import Parameters
+from epp.framework.quantities import parse_duration
 from epp.kube.objects.dynamic_scoring import (
     ScorerConfig,
     Scoring,

@@ -24,7 +24,7 @@ from epp.pool.collectors.sources.probes import ConnectionProbe, EndpointTls
 from epp.pool.collectors.steps import run_in_steps
 from epp.routing.datastore import Change, Datastore
 from epp.routing.outliers import Told
-from epp.runtime.descriptors import shortage
+from epp.runtime.process import shortage
 from epp.runtime.supervisor import Supervisor
 
 _GROWING_SECONDS = 0.5

@@ -20,7 +20,7 @@ from epp.framework.datalayer import (
     UnreachableError,
 )
 from epp.framework.endpoint import Endpoint
-from epp.framework.faults import described
+from epp.framework.messages import described
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING, Column
 from epp.pool.collectors.page_limits import ImpossibleValueError, MetricFilter, PageLimitError, PageLimits, cut_short
 from epp.pool.collectors.polling.conditions import Condition, Reachability

@@ -16,9 +16,9 @@ from urllib.parse import quote
 from typing_extensions import TypeVar
 
 from epp.framework.datalayer import DataSource, PageError, UnreachableError
-from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
 from epp.framework.limits import AbsolutePath, PortOrZero
+from epp.framework.quantities import parse_duration
 from epp.pool.collectors.page_limits import REMEDIES, Limit, PageLimits
 from epp.pool.collectors.sources.connection import (
     ConnectError,

@@ -24,7 +24,7 @@ from epp.pool.collectors.sources.connection import (
     Target,
 )
 from epp.pool.collectors.sources.response_parser import IDENTITY, InvalidResponseError, PageBuffer
-from epp.runtime.descriptors import NO_DESCRIPTOR
+from epp.runtime.process import NO_DESCRIPTOR
 
 _REFUSALS = frozenset({errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE})
 _EXPIRED = 10
