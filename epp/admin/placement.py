@@ -6,25 +6,21 @@ from http import HTTPStatus
 
 import msgspec
 import numpy as np
+from aiohttp import web
 
-from epp.admin.answers import AdminError, BadAdminRequestError, as_json
-from epp.admin.loop_calls import LoopCalls
-from epp.admin.routes import Route
+from epp.admin.answers import AdminError, LoopCalls, as_json, read_one
 from epp.admin.simulate import SimulatedPicker
-from epp.clusters.placement.evaluation import ClusterTotal
-from epp.explain.simulating import error_of
+from epp.clusters.placement import ClusterTotal
+from epp.explain.building import error_of
 from epp.framework.arrays import Floats, Positions
-from epp.framework.cluster_arrays import ClusterIndex, Clusters
+from epp.framework.clusters import ClusterIndex, Clusters
 from epp.framework.errors import RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS
-from epp.framework.printable import quoted
+from epp.framework.messages import quoted
 from epp.framework.request import Headers
 from epp.framework.result import FilterTrace, ProfileAttempt, ProfileResult, ScoreTrace
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Simulated, Simulation
-from epp.routing.director.pipeline import ParsedBody
-from epp.telemetry.http_request import HttpRequest
-from epp.telemetry.http_thread import Answer
 
 PATH = "/api/placement"
 _MOST_LISTED = 100
@@ -57,12 +53,12 @@ class _Total(ClusterTotal, frozen=True, rename="camel"):
     """Totals, best first."""
 
 
-def placement_routes(loop: LoopCalls, picker: SimulatedPicker) -> tuple[Route, ...]:
+def placement_routes(loop: LoopCalls, picker: SimulatedPicker) -> tuple[web.RouteDef, ...]:
     """Return the route."""
 
-    async def show(request: HttpRequest, _rest: str) -> Answer:
+    async def show(request: web.Request) -> web.Response:
         """Answer with the ranking for a request without a prompt, of one profile."""
-        model, objective, profile = (_one(request, name) for name in ("model", "objective", "profile"))
+        model, objective, profile = (read_one(request, name) for name in ("model", "objective", "profile"))
 
         def work() -> Mapping[str, object]:
             simulation = picker.director().simulation()
@@ -70,14 +66,7 @@ def placement_routes(loop: LoopCalls, picker: SimulatedPicker) -> tuple[Route, .
 
         return as_json(await loop.call(work))
 
-    return (Route("GET", PATH, show),)
-
-
-def _one(request: HttpRequest, name: str) -> str:
-    values = request.parameters(name)
-    if len(values) > 1:
-        raise BadAdminRequestError(f"{name} is there {len(values)} times: write it once")
-    return values[0] if values else ""
+    return (web.get(PATH, show),)
 
 
 def _tried(simulation: Simulation, model: str, objective: str) -> Simulated:
@@ -86,11 +75,10 @@ def _tried(simulation: Simulation, model: str, objective: str) -> Simulated:
         fields.append((OBJECTIVE[0], objective))
     headers, body = Headers(fields), msgspec.json.encode({"model": model, "prompt": " "}) if model else b""
     try:
-        call, parsed = simulation.read(headers, body, None)
+        incoming = simulation.read(headers, body, None)
     except RequestError as error:
         return simulation.refusal(headers, error)
-    assert isinstance(parsed, ParsedBody)  # noqa: S101  it is short
-    return simulation.run(call, parsed, seed=0)
+    return simulation.run(incoming, seed=0)
 
 
 def _shown(pool: str, simulation: Simulation, found: Simulated, wanted: str) -> Mapping[str, object]:

@@ -7,7 +7,7 @@ import structlog
 
 from epp.admission.quotas import Quotas
 from epp.routing.datastore import Datastore
-from epp.routing.director.reservations import SWEEP_SECONDS, Reservations
+from epp.routing.director.open_requests import SWEEP_SECONDS, Reservations
 from epp.routing.outliers import OutlierDetector
 
 QUOTA_SECONDS = 3.0

@@ -23,14 +23,13 @@ from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.datalayer import Report as Tagged
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
-from epp.hardware.missing import Missing, missing_of
-from epp.hardware.quotas import QuotaReport, quota_reports
-from epp.hardware.reports import ClassTotal, class_totals, fit_report
+from epp.hardware.reports import ClassTotal, ClassTotals, Missing, fit_report, missing_of
 from epp.hardware.tagger import AcceleratorTagger
+from epp.hardware.tensor_fusion import QuotaReport, quota_reports
 from epp.kube.objects.decode import versions_in
-from epp.kube.objects.files.reading import ObjectFiles, parse
+from epp.kube.objects.files import ObjectFiles, parse
 from epp.kube.objects.inference import INFERENCE_KINDS, InferencePool
-from epp.pool.discovery.pod_choice import Chosen, PodChoice, choose
+from epp.pool.discovery.pods import Chosen, PodChoice, choose
 from epp.routing.datastore import Datastore
 
 _GIB = 2**30
@@ -123,7 +122,7 @@ async def _report(flags: Accelerators) -> Report:
     )
     return Report(
         found,
-        dict(class_totals(source.inventory)),
+        dict(ClassTotals().of(source.inventory)),
         {node: {gpu: dict(more) for gpu, more in gpus.items()} for node, gpus in fit_report(source.inventory).items()}
         if flags.fit
         else None,

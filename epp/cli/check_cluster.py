@@ -21,9 +21,8 @@ from epp.framework import ConfigurationError
 from epp.framework.cluster import ObjectReader
 from epp.hardware.selection.producer import AcceleratorSelectionProducer
 from epp.hardware.tagger import AcceleratorTagger
-from epp.kube.access import KubeApi
+from epp.kube.access import ApiUnreachableError, KubeApi
 from epp.kube.access_check import Access, AccessState
-from epp.kube.errors import ApiUnreachableError
 from epp.kube.needs import Importance
 
 _COLOURS = {

@@ -20,7 +20,7 @@ from epp.hardware.tagger import AcceleratorTagger
 from epp.pool.collectors import Tagging
 from epp.pool.discovery import FileDiscovery, PodFileDiscovery
 from epp.routing.datastore import Datastore
-from epp.telemetry.prices import REMEDY, Known, prices_of
+from epp.telemetry.endpoints import REMEDY, Known, prices_of
 
 STDIN = "-"
 _MOST_SENTENCES = 100

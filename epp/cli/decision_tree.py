@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from epp.explain.record import CandidateScore, DecisionRecord, Failure, FilterStep, ProfileRun, ScorerStep, ShadowRun
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 
 _MOST_TEXT = 300
 _MOST_NAMED = 10

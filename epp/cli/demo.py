@@ -24,7 +24,7 @@ from epp.cli.commands import Demo
 from epp.cli.gateway import read_listen
 from epp.cli.running import run
 from epp.config import LoadedConfig, load_file
-from epp.explain.settings import DecisionSettings
+from epp.explain.storage import DecisionSettings
 from epp.extproc.server import ServerSettings
 from epp.framework import Candidates, ConfigurationError, Snapshot, SystemClock
 from epp.framework.accelerators.arrays import cost_per_hour
@@ -37,9 +37,9 @@ from epp.lab.gateway import GatewayError, GatewaySettings
 from epp.lab.local import local_gateway
 from epp.pool.discovery import StaticDiscovery
 from epp.routing.director import DirectorObserver
-from epp.runtime.listening import listener
+from epp.runtime.addresses import listener
 from epp.telemetry import logs
-from epp.telemetry.log_writer import LogWriter
+from epp.telemetry.logs import LogWriter
 from epp.telemetry.request_log import request_log
 
 MODEL = "demo-8b"

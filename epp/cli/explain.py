@@ -17,8 +17,8 @@ from epp.cli.output import new_console, print_json
 from epp.cli.running import exit_on
 from epp.explain.record import VERSION, DecisionRecord
 from epp.framework import ConfigurationError
-from epp.framework.printable import printable, quoted
-from epp.framework.regular_files import read_regular
+from epp.framework.files import read_regular
+from epp.framework.messages import printable, quoted
 
 _MOST_TOKEN = 4096
 _TIMEOUT_SECONDS = 10.0

@@ -25,7 +25,7 @@ from epp.lab.gateway import (
 )
 from epp.lab.gateway.settings import parse_tcp_address
 from epp.lab.local import LocalGateway, local_gateway, with_tls
-from epp.runtime.host_port import HostPort, is_ip
+from epp.runtime.addresses import HostPort, is_ip
 
 _log = structlog.get_logger()
 

@@ -14,7 +14,7 @@ from epp.framework.plugin import Parameters
 from epp.pool.discovery import PodFileDiscovery, PodTarget, StaticDiscovery, Target, parse_targets
 from epp.pool.discovery.pod_files import PodFileParameters
 from epp.routing.policies import PolicyFiles
-from epp.runtime.host_port import is_ip, parse_host
+from epp.runtime.addresses import is_ip, parse_host
 
 FLAG = "--objects"
 

@@ -16,7 +16,7 @@ from epp.cli.inputs import is_in_files, split_list
 from epp.cli.picker_flags import Serve
 from epp.config import LoadedConfig
 from epp.framework import ConfigurationError
-from epp.kube.lease import LeaseSettings
+from epp.kube.leader_election import LeaseSettings
 from epp.kube.objects.inference import POOL_GROUP
 from epp.pool.discovery import PodTarget, PoolName
 

@@ -171,7 +171,7 @@ def _parse_switch(text: str) -> Switch:
 
 
 def _parse_duration(text: str) -> float:
-    from epp.framework.durations import parse_duration
+    from epp.framework.quantities import parse_duration
 
     return parse_duration(text)
 

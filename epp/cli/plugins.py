@@ -19,7 +19,7 @@ from epp.config.plugin_reference import (
     plugin_reference,
 )
 from epp.framework import ConfigurationError
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at
 from epp.framework.registry import Registry
 
 

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 
 import typer
 
-from epp.runtime.descriptors import raise_limit
-from epp.runtime.heap import collect_in_quiet_moments, collect_rarely
-from epp.runtime.watch import RELOADS
+from epp.runtime.followed_files import RELOADS
+from epp.runtime.process import collect_in_quiet_moments, collect_rarely, raise_limit
 
 _SWITCH_SECONDS = 0.001
 

@@ -13,8 +13,7 @@ from epp.cli.settings import budget_settings, configure_logs, picker_settings
 from epp.extproc.server import ServerSettings, Transport, message_bytes_for
 from epp.extproc.tls import TlsVersion
 from epp.framework import ConfigurationError
-from epp.runtime.host_port import HostPort
-from epp.runtime.listening import EVERYWHERE
+from epp.runtime.addresses import EVERYWHERE, HostPort
 
 
 def serve(flags: Serve) -> None:

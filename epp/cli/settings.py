@@ -25,19 +25,19 @@ from epp.cli.inputs import (
 from epp.cli.kubernetes import is_in_cluster, read_source
 from epp.cli.picker_flags import PickerFlags, Serve
 from epp.config import LoadedConfig
-from epp.explain.settings import DecisionSettings, FileSettings
+from epp.explain.storage import DecisionSettings, FileSettings
 from epp.extproc.budgets import DEFAULT_GATHERED_BYTES, BudgetSettings, least_gathered_bytes
 from epp.extproc.exchange import ResponseUsage
 from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
-from epp.framework.extras import install_command
+from epp.framework.messages import install_command
 from epp.pool.collectors import PageLimits
 from epp.pool.discovery import PodTarget
 from epp.routing.outliers import OutlierSettings
-from epp.runtime import heap
+from epp.runtime import process
+from epp.runtime.http_server import HttpLimits
 from epp.telemetry import logs
-from epp.telemetry.http_thread import HttpLimits
-from epp.telemetry.log_writer import LogWriter
+from epp.telemetry.logs import LogWriter
 from epp.telemetry.page_tls import PageTlsSettings
 from epp.telemetry.request_log import request_log
 from epp.telemetry.tracing import TracingError, TracingSettings, read_environment
@@ -106,7 +106,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         ),
         lost_log_lines=lambda: log.lost,
         terminal=logs.terminal(log, _log_style(flags)),
-        before_ready=heap.freeze,
+        before_ready=process.freeze,
     )
 
 

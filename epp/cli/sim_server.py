@@ -10,8 +10,7 @@ from epp.cli.commands import SimServer
 from epp.cli.running import run
 from epp.framework import ConfigurationError
 from epp.lab.sim import PRESETS, running
-from epp.runtime.host_port import HostPort
-from epp.runtime.listening import refusal
+from epp.runtime.addresses import HostPort, refusal
 from epp.telemetry import logs
 
 _DRAIN_SECONDS = 30.0

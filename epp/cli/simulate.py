@@ -24,8 +24,7 @@ from epp.config.sources import read_file
 from epp.explain.comparison import Comparison, Side, compare
 from epp.explain.record import VERSION, DecisionRecord
 from epp.framework import ConfigurationError, SystemClock
-from epp.framework.hints import hint_at
-from epp.framework.printable import printable
+from epp.framework.messages import hint_at, printable
 from epp.framework.registry import Registry
 
 _MOST_NAME = 60

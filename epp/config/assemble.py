@@ -29,12 +29,11 @@ from epp.framework.datalayer import Discovery, Feed, Tagger
 from epp.framework.errors import ConfigurationError
 from epp.framework.guard import SchedulingObserver
 from epp.framework.headers import RESERVED
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at
 from epp.framework.plugin import Plugin, all_roles
 from epp.framework.quotas import QuotaSource
 from epp.framework.records import Derivation
-from epp.framework.roles import Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming
-from epp.framework.shadows import Shadowing
+from epp.framework.roles import Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming, Shadowing
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.routing.director import ParserTable, Pipeline, ResponseNeeds
 from epp.routing.scheduling import Scheduler

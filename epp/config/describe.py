@@ -13,10 +13,10 @@ from epp.admission.tenant_quotas.parameters import written
 from epp.config.assemble import Assembly
 from epp.config.flow_control import fixed_ceilings
 from epp.config.profiles import names_no_picker
-from epp.framework.drops import DropCause
 from epp.framework.plugin import Datum, Plugin, all_roles
 from epp.framework.quotas import QuotaSource
 from epp.framework.request import DataKey
+from epp.framework.result import DropCause
 from epp.framework.roles import Producer
 from epp.routing.scheduling import Profile, ProfileFilter, WeightedScorer
 

@@ -18,7 +18,6 @@ from epp.config.document import Path
 from epp.config.instances import Instances
 from epp.config.model import BAND_BYTES, BAND_REQUESTS, EndpointPickerConfig, FlowControl, PriorityBandPolicies
 from epp.framework.errors import ConfigurationError
-from epp.framework.faults import described
 from epp.framework.flow_control import (
     EvictionFilter,
     EvictionOrder,
@@ -27,6 +26,7 @@ from epp.framework.flow_control import (
     SaturationDetector,
     UsageLimitPolicy,
 )
+from epp.framework.messages import described
 from epp.framework.plugin import Plugin
 from epp.framework.roles import Filter
 

@@ -13,10 +13,9 @@ from epp.config.assemble import Assembly
 from epp.config.load import LoadedConfig, load_text
 from epp.config.sources import decoded, read_again
 from epp.framework import Clock, ConfigurationError, SystemClock
-from epp.framework.faults import described
-from epp.framework.regular_files import file_id
-from epp.framework.second_look import UnsettledVersion, doubt, next_wait
-from epp.runtime.watch import RELOADS, changes
+from epp.framework.files import UnsettledVersion, doubt, file_id, next_wait
+from epp.framework.messages import described
+from epp.runtime.followed_files import RELOADS, changes
 
 _log = structlog.get_logger()
 

@@ -10,9 +10,9 @@ from epp.config.document import InvalidConfigError, Path, Problem, in_order_of_t
 from epp.config.load import LoadedConfig
 from epp.config.model import NOT_YET, WITHOUT_TASK, PluginRef, PluginSpec
 from epp.framework.clock import Clock
-from epp.framework.corrections import as_written, correct
 from epp.framework.errors import ConfigurationError
-from epp.framework.hints import hint_at, nearest
+from epp.framework.limits import as_written, correct
+from epp.framework.messages import hint_at, nearest
 from epp.framework.parameters import (
     ParameterError,
     mistakes_in,

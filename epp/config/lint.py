@@ -11,12 +11,12 @@ from epp.config.flow_control import ceilings_at
 from epp.config.instances import Instances
 from epp.config.load import LoadedConfig
 from epp.framework.datalayer import Feed, KnowsAccelerators, NamesPlacementTemplate, Tagger, unknown_accelerators
-from epp.framework.drops import DropCause
 from epp.framework.errors import ConfigurationError
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at
 from epp.framework.plugin import Datum, Plugin, Stage, roles_of
 from epp.framework.quotas import QuotaSource
 from epp.framework.request import DataKey
+from epp.framework.result import DropCause
 from epp.framework.roles import Category, EndpointObserver, Filter, Picker, PreRequest, ResponseHeaders, Scorer
 from epp.framework.snapshot import (
     ACCELERATOR,

@@ -15,7 +15,7 @@ from epp.config.document import Document, InvalidConfigError, Path, Place, Probl
 from epp.config.model import API_VERSION, KIND, EndpointPickerConfig
 from epp.config.repair import NO_GAPS, Gaps, keys_at, meant_by, repaired, unquoted
 from epp.config.sources import Source, find_sources, problem_of, read_file
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at
 
 _PLACES = (FilePath(__file__).parents[1] / "ready_made", FilePath(__file__).parents[2] / "config")
 DIRECTORY = next((place for place in _PLACES if place.is_dir()), _PLACES[-1])

@@ -10,8 +10,7 @@ import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.alias_generators import to_camel
 
-from epp.framework.durations import parse_duration
-from epp.framework.quantities import parse_quantity
+from epp.framework.quantities import parse_duration, parse_quantity
 from epp.framework.registry import Registry
 
 API_VERSION = "llm-d.ai/v1alpha1"

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 
 import epp.framework
-from epp.framework import limits, rates, request, snapshot, tenants
-from epp.framework.accelerators import placement, selection
+from epp.framework import limits, quotas, rates, request, snapshot
+from epp.framework.accelerators import packing, selection
 from epp.framework.clock import SystemClock
 from epp.framework.errors import ConfigurationError
-from epp.framework.faults import described
 from epp.framework.limits import Corrected
+from epp.framework.messages import described
 from epp.framework.plugin import Datum, Parameters, Plugin, all_roles, roles_of
 from epp.framework.registry import BrokenType, Registry
 from epp.framework.request import DataKey
@@ -32,7 +32,7 @@ _ATOMS: Mapping[object, str] = types.MappingProxyType(
     {bool: "bool", int: "int", float: "float", str: "string", Any: "any", object: "any"}
 )
 _HEADINGS = {cls.__name__: cls.role.title for cls in all_roles()} | {OTHER: "Others"}
-_MODULES = (snapshot, placement, request, tenants, rates, selection)
+_MODULES = (snapshot, packing, request, quotas, rates, selection)
 _OWN = "the picker"
 _KINDS = (
     (

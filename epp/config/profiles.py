@@ -6,10 +6,10 @@ from typing import Any
 
 from epp.config.instances import Instances
 from epp.config.model import WITHOUT_TASK, DataLayer, EndpointPickerConfig, SchedulingProfile, WeightedRef
-from epp.framework.drops import DropCause
 from epp.framework.errors import ConfigurationError
-from epp.framework.hints import hint_at
+from epp.framework.messages import hint_at
 from epp.framework.plugin import OnError, Plugin
+from epp.framework.result import DropCause
 from epp.framework.roles import (
     Admitter,
     Aggregator,
@@ -21,8 +21,8 @@ from epp.framework.roles import (
     ResponseReporter,
     Scorer,
     Screener,
+    Shadowing,
 )
-from epp.framework.shadows import Shadowing
 from epp.routing.scheduling import OnStale, Profile, ProfileFilter, Staleness, WeightedScorer
 
 DEFAULT_PICKER = "max-score-picker"

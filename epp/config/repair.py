@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from epp.config.document import Path
 from epp.config.model import API_VERSION, KIND, EndpointPickerConfig
-from epp.framework.hints import nearest
+from epp.framework.messages import nearest
 
 _MOST_ROUNDS = 50
 _FREE_TEXTS = {"name", "pluginRef"}

@@ -19,8 +19,8 @@ from epp.config.document import (
     read_documents,
 )
 from epp.config.model import API_VERSION, KIND, EndpointPickerConfig
-from epp.framework.hints import nearest
-from epp.framework.regular_files import FileContent, read_regular
+from epp.framework.files import FileContent, read_regular
+from epp.framework.messages import nearest
 
 _VERSIONS = get_args(EndpointPickerConfig.model_fields["api_version"].annotation)
 _KEYS = {each.alias or name for name, each in EndpointPickerConfig.model_fields.items()} - {"apiVersion", "kind"}

@@ -9,7 +9,7 @@ from typing import Final
 
 from epp.extproc.http2.capacity import Account, BufferedBytes, Capacity
 from epp.extproc.http2.limits import RateLimitedLog
-from epp.runtime.descriptors import gateway_connections
+from epp.runtime.process import gateway_connections
 
 _STALL_SECONDS: Final = 1.0
 """A request without progress for this time may be evicted; most are complete within milliseconds."""

@@ -11,7 +11,7 @@ from epp.extproc.headers import IgnoredHeaders
 from epp.extproc.http2.limits import RateLimitedLog
 from epp.extproc.wire import ProcessingRequest
 from epp.routing.director import PendingRequest
-from epp.routing.director.tracing import RequestTracer
+from epp.routing.director.observers import RequestTracer
 
 _CONCLUSIVE_EXCHANGES = 10
 Answer: TypeAlias = bytes | PendingRequest

@@ -26,8 +26,7 @@ from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 from epp.framework import ConfigurationError
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError
 from epp.routing.director import Cause, PendingRequest
-from epp.runtime.host_port import HostPort, parse_host_port
-from epp.runtime.listening import EVERYWHERE, listener, refusal
+from epp.runtime.addresses import EVERYWHERE, HostPort, listener, parse_host_port, refusal
 
 if TYPE_CHECKING:
     _Message: TypeAlias = ProcessingRequest | RequestPiece

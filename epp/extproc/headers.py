@@ -10,7 +10,6 @@ from urllib.parse import unquote
 
 from epp.extproc.wire import HeaderMap, Metadata
 from epp.framework import Headers
-from epp.framework.header_spellings import Spellings
 from epp.framework.headers import (
     ACCELERATOR_PREFIX,
     AGENT_SESSIONS,
@@ -36,6 +35,7 @@ from epp.framework.headers import (
     VIDEO_DURATION,
     VIDEO_FPS,
     VIDEO_RESOLUTION,
+    Spellings,
 )
 from epp.routing.director import Subset
 

@@ -19,8 +19,7 @@ from epp.extproc.wire import METHOD, SERVICE
 from epp.framework import ConfigurationError
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError
 from epp.routing.director import Cause
-from epp.runtime.host_port import parse_host_port
-from epp.runtime.listening import listener, refusal
+from epp.runtime.addresses import listener, parse_host_port, refusal
 
 _UNIX = "unix:"
 

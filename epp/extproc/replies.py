@@ -35,7 +35,7 @@ from epp.framework.headers import (
     RETRY_AFTER,
     WENT_INTO_RESPONSE_HEADERS,
 )
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.framework.roles import Metadata
 
 PIECE_BYTES = 62_000

@@ -41,7 +41,7 @@ from epp.framework.headers import (
 )
 from epp.routing.bodies import with_model, with_model_added
 from epp.routing.director import Director, PendingRequest, Routing, Subset
-from epp.routing.director.tracing import RequestTrace
+from epp.routing.director.observers import RequestTrace
 
 _EXPECTED, _BODY, _ENDED = Progress
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)

@@ -33,7 +33,7 @@ from epp.framework.headers import (
     SERVED_ENDPOINT,
     UPSTREAM_SERVICE_TIME,
 )
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.routing.bodies import ModelRestorer
 from epp.routing.director import Cause, PendingRequest, Routing
 from epp.routing.outliers import Failure, failure_of

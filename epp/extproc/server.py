@@ -15,7 +15,7 @@ from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.health import Health
 from epp.extproc.open_streams import SessionMaker, SessionSource, StreamObserver
 from epp.extproc.tls import TlsVersion
-from epp.runtime.host_port import parse_host_port, shown_listening
+from epp.runtime.addresses import parse_host_port, shown_listening
 
 _HEADROOM_BYTES = 1024 * 1024
 _log = structlog.get_logger()

@@ -16,8 +16,8 @@ from threading import Lock
 import structlog
 
 from epp.framework import ConfigurationError
-from epp.framework.regular_files import read_regular
-from epp.runtime.watch import RELOADS
+from epp.framework.files import read_regular
+from epp.runtime.followed_files import RELOADS
 
 _log = structlog.get_logger()
 

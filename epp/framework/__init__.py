@@ -5,18 +5,18 @@ from epp.framework import errors, headers
 from epp.framework import limits as _limits
 from epp.framework import roles as _roles
 from epp.framework.accelerators.arrays import tag_mask, tag_numbers
-from epp.framework.accelerators.placement import PLACEMENT
+from epp.framework.accelerators.packing import PLACEMENT
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats, Mask, Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, ManualClock, SystemClock
-from epp.framework.drops import DropCause
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.limits import *  # noqa: F403  the types of parameters
 from epp.framework.load import LOAD_INPUTS, comparable_load, expected_load, fill_unknown
 from epp.framework.plugin import Datum, Parameters, Plugin, Stability
+from epp.framework.quotas import TENANT, Tenant
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.records import Records
 from epp.framework.request import (
@@ -32,9 +32,10 @@ from epp.framework.request import (
     PromptTokens,
     Request,
     RequestBody,
+    Response,
+    Usage,
 )
-from epp.framework.response import Response, Usage
-from epp.framework.result import Destination, ProfileResult, SchedulingResult
+from epp.framework.result import Destination, DropCause, ProfileResult, SchedulingResult
 from epp.framework.roles import *  # noqa: F403  a new role is exported by its own module
 from epp.framework.scoring import lower_is_better
 from epp.framework.snapshot import (
@@ -66,7 +67,6 @@ from epp.framework.snapshot import (
     Snapshot,
     Topology,
 )
-from epp.framework.tenants import TENANT, Tenant
 
 __all__ = [
     "ACCELERATOR",

@@ -100,7 +100,7 @@ def as_scores(value: object, count: int, *, strict: bool = False) -> Floats:
     try:
         scores: Floats = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ResultError(f"returned what is no array of numbers: {error}") from error
+        raise ResultError(f"returned a value that is not an array of numbers: {error}") from error
     if scores.shape != (count,):
         raise ResultError(f"returned {_described(scores)} instead of one score for each of {count} candidates")
     if strict and not np.isfinite(scores).all():

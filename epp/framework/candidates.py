@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoints that may serve one request, as an index array into the columns of a snapshot."""
+"""Endpoints that may serve one request, as an index array into the columns of a snapshot; subsets and closeness."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
 from math import nan
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TypeVar, cast
 
@@ -15,10 +18,12 @@ from epp.framework.snapshot import (
     KV_USAGE,
     METRICS_AT,
     RUNNING,
+    TOPOLOGY,
     WAITING,
     Attribute,
     Column,
     Snapshot,
+    Topology,
 )
 from epp.framework.snapshot import T as _T
 
@@ -60,7 +65,7 @@ class Candidates:
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """The endpoints themselves, in order; a loop over them costs what the columns save."""
+        """The endpoints, in order. Use columns where possible: a loop over endpoints is slow."""
         return [self[position] for position in range(len(self))]
 
     def keep(self, mask: Mask) -> "Candidates":
@@ -134,3 +139,74 @@ def _numbered_values(endpoints: tuple[Endpoint | None, ...], key: str) -> tuple[
     values = ["" if endpoint is None else endpoint.labels.get(key, "") for endpoint in endpoints]
     of_slot = [numbers.setdefault(value, len(numbers)) if value else _NO_LABEL for value in values]
     return MappingProxyType(numbers), np.array(of_slot, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """The endpoints among which to pick, by address in canonical form."""
+
+    addresses: frozenset[str]
+
+    @classmethod
+    def parse(cls, entries: Iterable[str]) -> "Subset":
+        """Read addresses, or comma-separated lists of them; malformed ones match no endpoint."""
+        parts = (part.strip() for entry in entries for part in entry.split(","))
+        return cls(frozenset(_canonical(part) for part in parts if part))
+
+    def mask(self, snapshot: Snapshot, slots: Positions) -> Mask:
+        """Mark those of the slots whose endpoint is in the subset."""
+        by_address = snapshot.endpoints.derive(_slots_by_address)
+        allowed = [slot for address in self.addresses for slot in by_address.get(address, ())]
+        return np.isin(slots, np.array(allowed, dtype=np.intp))
+
+
+def _slots_by_address(endpoints: tuple[Endpoint | None, ...]) -> dict[str, list[int]]:
+    slots: dict[str, list[int]] = {}
+    for slot, endpoint in enumerate(endpoints):
+        if endpoint is not None:
+            slots.setdefault(endpoint.hostport, []).append(slot)
+            slots.setdefault(endpoint.hostport.rpartition(":")[0].strip("[]"), []).append(slot)
+    return slots
+
+
+def _canonical(text: str) -> str:
+    """Return the address with IPv6 in its shortest form; a malformed one as it is."""
+    host, port = text, ""
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":")
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    try:
+        ip = ip_address(host)
+    except ValueError:
+        return text
+    if not port:
+        return str(ip)
+    return f"[{ip}]:{port}" if isinstance(ip, IPv6Address) else f"{ip}:{port}"
+
+
+LEVELS = ("host", "rack", "zone", "region", "cluster")
+"""Closest first; also the names of the fields of a `Topology`."""
+FAR = len(LEVELS)
+"""The closeness of an endpoint that shares no level."""
+
+_UNKNOWN = hash("")
+
+
+def closeness(candidates: Candidates, slot: int) -> Positions:
+    """Return for each candidate the index in LEVELS of the closest level it shares with the slot's endpoint, or FAR.
+
+    A level is shared where both name the same place. Unknown places are never shared. Levels are compared one by one;
+    places need not nest.
+    """
+    places = candidates.snapshot.records(TOPOLOGY).derive(_places)
+    there = places[:, slot, None]
+    shared = (places[:, candidates.slots] == there) & (there != _UNKNOWN)
+    return np.where(shared.any(axis=0), shared.argmax(axis=0), FAR)
+
+
+def _places(topologies: tuple[Topology, ...]) -> NDArray[np.int64]:
+    """Return a key for each place, equal ones for equal places: one row for each level, one column for each slot."""
+    count = len(topologies)
+    return np.array([np.fromiter(map(hash, map(attrgetter(level), topologies)), np.int64, count) for level in LEVELS])

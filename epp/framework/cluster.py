@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from epp.framework.datalayer import AffectedEndpoints
-from epp.framework.inputs import InputProblem
 from epp.framework.plugin import P, Plugin, Role
+from epp.framework.plugin_status import InputProblem
 
 
 class ObjectKind(NamedTuple):
@@ -20,7 +20,7 @@ class ObjectKind(NamedTuple):
     version: str = ""
     """Version of the group; empty for the one that this picker knows, or else the one that the cluster prefers."""
     everywhere: bool = False
-    """Whether nothing but the objects of all namespaces is of use."""
+    """Whether the plugin needs the objects of all namespaces."""
 
     def __str__(self) -> str:
         """Return kind and group."""
@@ -56,22 +56,22 @@ class ObjectReader(Plugin[P], role=Role(title="Object readers")):
         """Kinds that are read without a k8s-notification-source."""
         return ()
 
-    def can_read(self, kind: ObjectKind) -> bool:  # noqa: ARG002  for those that override it
+    def can_read(self, kind: ObjectKind) -> bool:  # noqa: ARG002  for overrides
         """Return whether objects of a kind are of any use here."""
         return True
 
     def read_files(self, paths: Sequence[str]) -> None:
-        """Read objects of these files too: of `--objects`, or of those that the pool is in.
+        """Read objects of these files too: the files of `--objects`, or of the pool.
 
         Called once before the plugin is used, for one that can read files. Raises ConfigurationError.
         """
 
     @staticmethod
     def decode(document: Mapping[str, Any]) -> object | None:
-        """Return what is to be kept of an object, by default all of it; None for an object of no use.
+        """Return the part of an object to keep, by default all of it; None for a useless object.
 
         Raises ValueError with field, value and remedy for an invalid object: its version before stays in effect. Runs
-        in any thread, for thousands of objects: keep what is needed, as whole objects can be large.
+        in any thread, for thousands of objects. Keep only the needed parts: whole objects can be large.
         """
         return document
 

@@ -4,14 +4,22 @@
 One frozen record for all endpoints of a cluster, an attribute of the snapshot like the accelerator tag.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from math import inf
 from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeVarTuple
 
 import msgspec
+import numpy as np
 
+from epp.framework.arrays import Floats, Mask, Positions, read_only
+from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
-from epp.framework.snapshot import Attribute
+from epp.framework.limits import NonNegative
+from epp.framework.plugin import Parameters
+from epp.framework.records import Records
+from epp.framework.snapshot import Attribute, Snapshot
 
 MOST_SCORE = 100.0
 """Scores of a hub reach from -100 to 100."""
@@ -57,7 +65,7 @@ class ClusterTaint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacementStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a placement decided on a cluster."""
+    """Decision of a placement on a cluster."""
 
     chosen: bool = False
     score: float | None = None
@@ -69,7 +77,7 @@ class PlacementStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the cluster of an endpoint."""
+    """Known status of the cluster of an endpoint."""
 
     cluster: str = ""
     """Its name; empty if nothing is known of it."""
@@ -80,9 +88,8 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     expired: frozenset[str] = frozenset()
     """`resourceName/scoreName` of scores whose `validUntil` has passed."""
     placements: Mapping[str, PlacementStatus] = msgspec.field(default_factory=dict)
-    """By `namespace/name`: every placement that is known, those that did not choose the cluster included. An
-    imported pool is one too, under `InferencePoolImport/namespace/name`: of the clusters that export it, and the local
-    one."""
+    """All known placements by `namespace/name`, also ones that did not choose the cluster. An imported pool counts as a
+    placement, `InferencePoolImport/namespace/name`, that chose the clusters that export it and the local one."""
     taints: tuple[ClusterTaint, ...] = ()
     active: bool | None = None
     """Whether an admission check of multi-cluster queueing that uses it is active; None if there is none."""
@@ -101,3 +108,109 @@ NO_STATUS = ClusterStatus()
 
 CLUSTER: Attribute[ClusterStatus] = Attribute("cluster", NO_STATUS, "cluster-data-source")
 """Standing of the cluster of an endpoint with its hub."""
+
+
+A = TypeVarTuple("A")
+
+
+def status_numbers(
+    candidates: Candidates, number: Callable[[ClusterStatus, *A], float | None], *arguments: *A
+) -> Floats:
+    """Return `number(status, *arguments)` for each candidate, NaN for None.
+
+    Memoised by function and arguments: `number` is a module-level function or a method, the arguments are hashable.
+    """
+    return candidates.snapshot.records(CLUSTER).derive_numbers(number, *arguments)[candidates.slots]
+
+
+def status_mask(candidates: Candidates, test: Callable[[ClusterStatus, *A], bool], *arguments: *A) -> Mask:
+    """Return `test(status, *arguments)` for each candidate; memoised like `status_numbers`."""
+    return candidates.snapshot.records(CLUSTER).derive_mask(test, *arguments)[candidates.slots]
+
+
+class Clusters(NamedTuple):
+    """The clusters of a pool."""
+
+    names: tuple[str, ...]
+    """In order of their numbers; empty for endpoints whose cluster is not said: those of the local one."""
+    numbers: Positions
+    """Number of the cluster of each slot."""
+
+    def named(self, name: str) -> int:
+        """Return the number of a cluster; -1 for one without endpoints."""
+        return self.names.index(name) if name in self.names else -1
+
+
+class ClusterIndex:
+    """The clusters of the pool of one plugin, numbered again only when endpoints or their statuses change."""
+
+    __slots__ = ("_clusters", "_of")
+
+    def __init__(self) -> None:
+        self._of: tuple[Records[Endpoint | None], object] | None = None
+        self._clusters = Clusters((), np.empty(0, dtype=np.intp))
+
+    def of(self, snapshot: Snapshot) -> Clusters:
+        """Return the clusters of a snapshot: by the status of an endpoint, or else by its own `cluster`."""
+        endpoints, statuses = snapshot.endpoints, snapshot.attributes.get(CLUSTER.name)
+        before = self._of
+        if before is None or before[0] is not endpoints or before[1] is not statuses:
+            self._of = endpoints, statuses
+            self._clusters = _numbered(endpoints.values, snapshot.records(CLUSTER).values)
+        return self._clusters
+
+
+def _numbered(endpoints: Sequence[Endpoint | None], statuses: Sequence[Any]) -> Clusters:
+    numbers: dict[str, int] = {}
+    of_slot = np.empty(len(endpoints), dtype=np.intp)
+    for slot, (endpoint, status) in enumerate(zip(endpoints, statuses, strict=True)):
+        name = status.cluster or ("" if endpoint is None else endpoint.cluster)
+        of_slot[slot] = numbers.setdefault(name, len(numbers))
+    return Clusters(tuple(numbers), read_only(of_slot))
+
+
+class ClusterToleration(Parameters, frozen=True):
+    """Taints that do not count, as in `tolerations` of a Placement."""
+
+    key: str = ""
+    """Key of the taints; empty for all keys, with the operator `Exists`."""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    """`Equal` compares the value as well, `Exists` takes any value."""
+    value: str = ""
+    """Value of the taints, with the operator `Equal`."""
+    effect: TaintEffect | None = None
+    """Effect of the taints: `NoSelect`, `PreferNoSelect` or `NoSelectIfNew`; left out for all effects."""
+    toleration_seconds: NonNegative | None = None
+    """Time after its addition for which a taint is tolerated; left out for ever. A taint of unknown age is tolerated.
+    Without effect on `NoSelectIfNew`."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would tolerate nothing; raises ValueError."""
+        if not self.key and self.operator == "Equal":
+            raise ValueError("key is empty: write the key of a taint, or operator: Exists to tolerate all taints")
+        if self.value and self.operator == "Exists":
+            raise ValueError(f"value is {self.value!r}, and operator Exists takes any value: remove one of them")
+
+    def tolerates(self, taint: ClusterTaint) -> bool:
+        """Return whether it is for this taint."""
+        return (
+            self.key in {"", taint.key}
+            and (self.operator == "Exists" or self.value == taint.value)
+            and self.effect in {None, taint.effect}
+        )
+
+
+def counts_from(status: ClusterStatus, effect: TaintEffect, tolerations: Iterable[ClusterToleration]) -> float:
+    """Return from what time on a taint of that effect counts, in seconds since the epoch: -inf always, inf never."""
+    return min((_tolerated_until(taint, tolerations) for taint in status.taints if taint.effect is effect), default=inf)
+
+
+def _tolerated_until(taint: ClusterTaint, tolerations: Iterable[ClusterToleration]) -> float:
+    return max((_end(taint, each) for each in tolerations if each.tolerates(taint)), default=-inf)
+
+
+def _end(taint: ClusterTaint, toleration: ClusterToleration) -> float:
+    seconds = toleration.toleration_seconds
+    if seconds is None or taint.since is None or taint.effect is TaintEffect.NO_SELECT_IF_NEW:
+        return inf
+    return taint.since + seconds

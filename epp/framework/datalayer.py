@@ -14,16 +14,16 @@ from epp.framework.snapshot import Attribute, Column
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one page of an endpoint's says; what it does not say stays as it was.
+    """Content of one page of an endpoint; values that are absent stay unchanged.
 
-    It holds for good: an extractor may return the same one again, and makes another for other numbers.
+    Immutable: an extractor may return the same report again.
     """
 
     columns: Mapping[Column, float] = field(default_factory=dict)
     """Columns that no snapshot has yet are added to all that follow."""
     attributes: Mapping[Attribute[Any], object] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
-    """What the page says that cannot be: these values are unknown."""
+    """Impossible values of the page; they count as unknown."""
     uid: str = ""
     """UID of the endpoint's pod. A changed UID means a new pod: nothing learned applies to it."""
     boot_id: str = ""
@@ -37,9 +37,9 @@ class Pool(Protocol):
         """Replace the endpoints of the pool; remaining endpoints keep their data."""
 
     def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> object:
-        """Take out the endpoints of the ids `removed`, then add those of `changed` or let them replace their likes.
+        """Remove the endpoints of the ids `removed`, then add or replace the endpoints in `changed`.
 
-        An endpoint whose id is in both starts from nothing; an id that is not in the pool may be removed. Raises
+        An endpoint whose id is in both starts without data; unknown ids in `removed` are ignored. Raises
         ValueError, with the pool unchanged, for two endpoints of one id in `changed`.
         """
 
@@ -56,11 +56,11 @@ class Unresolved:
 
 
 class Discovery(Plugin[P], role=Role(title="Discovery")):
-    """Keeps a pool in step with the world."""
+    """Finds the endpoints of a pool, and follows their changes."""
 
     @property
     def unresolved(self) -> Sequence[Unresolved]:
-        """Endpoints that are left out of the pool for want of an address."""
+        """Endpoints that are not in the pool because they have no address."""
         return ()
 
     @abstractmethod
@@ -69,7 +69,7 @@ class Discovery(Plugin[P], role=Role(title="Discovery")):
 
     @abstractmethod
     async def follow(self, pool: Pool) -> None:
-        """Keep the pool in step until cancelled; a source that cannot be read for now changes nothing."""
+        """Update the pool until cancelled; while the source cannot be read, the pool stays unchanged."""
 
 
 class Contact(StrEnum):
@@ -140,24 +140,23 @@ class Extractor(Plugin[P], role=Role(title="Extractors")):
 
     @property
     def series(self) -> Collection[str] | None:
-        """Names of the series that are read of a page in the Prometheus text format, if it is nothing else.
+        """Names of the series that are read from a page in the Prometheus text format; None for whole pages.
 
-        Of a large page, or one of very many lines, only their lines are passed then, and not more of them than the
-        limits of pages allow. None for whole pages.
+        With names, only the lines of these series of a large page are passed, up to the limits of pages.
         """
         return None
 
     @property
     def newest(self) -> Collection[str]:
-        """Those of the names whose series with the greatest value is the only one that counts.
+        """Names in `series` of which only the series with the greatest value counts.
 
-        Of a large page, it is the only one that is passed, however many there are.
+        Only that series of a large page is passed.
         """
         return ()
 
     @abstractmethod
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
-        """Return what the page says; raises PageError when it says nothing this extractor understands."""
+        """Return the content of the page; raises PageError if this extractor understands none of it."""
 
 
 @runtime_checkable
@@ -174,7 +173,7 @@ class Tagger(Plugin[P], role=Role(title="Taggers")):
 
     @abstractmethod
     def tag(self, endpoint: Endpoint) -> Report:
-        """Return what the endpoint's labels say; called when it joins the pool and when they change."""
+        """Return the data in the endpoint's labels; called when it joins the pool and when labels change."""
 
     def tag_made_up(self, endpoint: Endpoint) -> Report:
         """Return what `tag` would of an endpoint that there is not; one that notes or logs anything does not here."""
@@ -259,7 +258,7 @@ class EndpointNotifications(Plugin[P], role=Role(title="Notifications")):
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A data source and the extractors that read its pages: what is asked of every endpoint, again and again."""
+    """A data source, polled at every endpoint, and the extractors that read its pages."""
 
     source: DataSource[Any]
     extractors: tuple[Extractor[Any], ...]

@@ -12,8 +12,6 @@ from epp.framework.arrays import Floats, read_only
 from epp.framework.records import Records
 from epp.framework.snapshot import ACCELERATOR, Attribute, Snapshot
 
-_PER_POD = "pod"
-
 
 class DynamicScore(msgspec.Struct, frozen=True, kw_only=True):
     """A score of one name, as far as it bears on an endpoint."""

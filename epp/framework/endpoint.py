@@ -46,12 +46,12 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One endpoint as discovery found it; what it reports lives in snapshot columns."""
+    """One endpoint as discovery found it; its reports are in snapshot columns."""
 
     name: str
     """Unique within the namespace."""
     address: str
-    """An IPv4 or IPv6 literal: a gateway's original-destination cluster takes nothing else."""
+    """An IPv4 or IPv6 literal, as original-destination clusters of gateways require."""
     port: int
     namespace: str = "default"
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -1,17 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Roles of flow control: saturation, usage limits, ordering, fairness and eviction."""
+"""Roles of flow control: saturation, usage limits, ordering, fairness and eviction; saturation by stage."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from math import inf
+from math import inf, isnan
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
-from epp.framework.arrays import Floats, ResultError
+from epp.framework.arrays import Floats, Mask, ResultError
 from epp.framework.candidates import Candidates
-from epp.framework.flow_results import as_bool, as_ceilings, as_fullness, as_number, as_numbers
+from epp.framework.endpoint import Endpoint
+from epp.framework.heap import Heap
 from epp.framework.plugin import P, Plugin, Role
 from epp.framework.request import Request
+
+
+def as_fullness(value: object, count: int) -> Floats:
+    """Return an array of a number for each of `count` candidates; raises ResultError."""
+    try:
+        found: Floats = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ResultError(f"returned a value that is not an array of numbers: {error}") from error
+    if found.shape != (count,):
+        raise ResultError(f"returned an array of shape {found.shape} for {count} candidates")
+    if np.isnan(found).any():
+        raise ResultError(
+            "returned NaN for an endpoint: a fullness is 0 or more, also of one that has reported nothing"
+        )
+    return found
+
+
+def as_number(value: object) -> float:
+    """Return a number; raises ResultError for something else, and for NaN, which has no place in an order."""
+    if not isinstance(value, (int, float, np.integer, np.floating)):
+        raise ResultError(f"returned {type(value).__name__} instead of a number")
+    number = float(value)
+    if isnan(number):
+        raise ResultError("returned NaN instead of a number")
+    return number
+
+
+def as_ceilings(value: object, count: int) -> Sequence[float]:
+    """Return a number for each of `count` priorities; raises ResultError."""
+    found = as_numbers(value)
+    if len(found) != count:
+        raise ResultError(f"returned {len(found)} ceilings for {count} priorities")
+    return found
+
+
+def as_numbers(value: object) -> tuple[float, ...]:
+    """Return several numbers; raises ResultError."""
+    if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, str):
+        raise ResultError(f"returned {type(value).__name__} instead of numbers")
+    return tuple(map(as_number, value))
+
+
+def as_bool(value: object) -> bool:
+    """Return a bool; raises ResultError for something else."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ResultError(f"returned {type(value).__name__} instead of true or false")
+    return bool(value)
 
 
 class Queued(msgspec.Struct, frozen=True, eq=False):
@@ -100,22 +150,22 @@ class FlowOrder(ABC):
 
     @abstractmethod
     def empty(self, flow: str) -> None:
-        """Forget a flow: nothing waits there any more."""
+        """Forget a flow that has become empty."""
 
     @abstractmethod
     def first(self) -> str:
-        """Return the flow that is next; asked only while there is one, perhaps more than once before its turn."""
+        """Return the next flow; called only while there is one, perhaps several times before a dispatch."""
 
     @abstractmethod
     def dispatched(self, flow: str) -> None:
-        """Note that a flow has had its turn; `head` or `empty` follows."""
+        """Note a dispatch from a flow; `head` or `empty` follows."""
 
 
 class FairnessPolicy(Plugin[P], role=Role(title="Fairness between flows")):
     """Chooses the flow whose request is next."""
 
     in_order_of_arrival: bool = False
-    """Whether what waits in other flows goes before a request that comes, where the order within flows says so too."""
+    """Whether requests that wait in other flows precede a new one, if the order within flows agrees."""
 
     @abstractmethod
     def order(self) -> FlowOrder:
@@ -131,7 +181,7 @@ class FairnessPolicy(Plugin[P], role=Role(title="Fairness between flows")):
         while flows:
             flow = order.first()
             if flow not in flows:
-                raise ResultError(f"chose flow {flow!r}, in which nothing waits")
+                raise ResultError(f"chose flow {flow!r}, which is empty")
             flows.remove(flow)
             order.dispatched(flow)
             order.empty(flow)
@@ -177,3 +227,78 @@ class EvictionOrder(Plugin[P], role=Role(title="Order of eviction")):
 
 def _queued(request: Request, number: int) -> Queued:
     return Queued(request, number, enqueued_at=0.0, deadline=60.0)
+
+
+class HeadOrder(FlowOrder):
+    """The flow whose first request comes before those of all others: by its key, then by arrival."""
+
+    def __init__(self) -> None:
+        self._heads: Heap[str] = Heap()
+        self._numbers: dict[str, int] = {}
+
+    def head(self, flow: str, key: float, queued: Queued) -> None:
+        """Note the first request of a flow."""
+        self._forget(flow)
+        self._numbers[flow] = queued.number
+        self._heads.push(key, queued.number, flow)
+
+    def empty(self, flow: str) -> None:
+        """Forget a flow."""
+        self._forget(flow)
+        self._numbers.pop(flow, None)
+
+    def first(self) -> str:
+        """Return the flow that is next; raises LookupError for none."""
+        found = self._heads.first()
+        if found is None:
+            raise LookupError("no flow waits")
+        return found[1]
+
+    def dispatched(self, flow: str) -> None:
+        """Do nothing: turns do not count."""
+
+    def _forget(self, flow: str) -> None:
+        number = self._numbers.get(flow)
+        if number is not None:
+            self._heads.discard(number)
+
+
+ROLE_LABEL = "llm-d.ai/role"
+ENCODE_ROLES = ("encode", "encode-prefill", "encode-prefill-decode")
+PREFILL_ROLES = ("prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode")
+DECODE_ROLES = ("decode", "prefill-decode", "both", "encode-prefill-decode")
+
+
+class Saturation(NamedTuple):
+    """How full endpoints are together: from 1 on, they are full."""
+
+    effective: float
+    """The larger value of both stages; without stages, the saturation of all endpoints."""
+    prefill: float | None = None
+    """None where no endpoint is of this stage."""
+    decode: float | None = None
+    """The same; an endpoint without a role decodes."""
+
+
+def saturation_of(detector: SaturationDetector[Any], candidates: Candidates) -> Saturation:
+    """Return how full the candidates are, by stage: an endpoint of both stages counts for each."""
+    endpoints = candidates.snapshot.endpoints
+    if not endpoints.derive(_have_roles):
+        full = detector.saturation(candidates)
+        return Saturation(full, decode=full if len(candidates) else None)
+    prefill = _saturation(detector, candidates, candidates.where_label(ROLE_LABEL, PREFILL_ROLES))
+    decode = _saturation(detector, candidates, endpoints.derive_mask(_decodes)[candidates.slots])
+    stages = [each for each in (prefill, decode) if each is not None]
+    return Saturation(max(stages) if stages else detector.saturation(candidates), prefill, decode)
+
+
+def _saturation(detector: SaturationDetector[Any], candidates: Candidates, stage: Mask) -> float | None:
+    return detector.saturation(candidates.keep(stage)) if stage.any() else None
+
+
+def _have_roles(endpoints: tuple[Endpoint | None, ...]) -> bool:
+    return any(each is not None and ROLE_LABEL in each.labels for each in endpoints)
+
+
+def _decodes(endpoint: Endpoint | None) -> bool:
+    return endpoint is not None and endpoint.labels.get(ROLE_LABEL, DECODE_ROLES[0]) in DECODE_ROLES

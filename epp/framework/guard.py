@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any, TypeVar, TypeVarTuple
 
 from epp.framework.errors import PluginFailedError, RequestError
-from epp.framework.faults import described
+from epp.framework.messages import described
 from epp.framework.plugin import OnError, Plugin, Role
 
 T = TypeVar("T")
@@ -57,14 +57,14 @@ class Guard:
             self._called(role, plugin, self._timer() - started)
 
     def check(self, role: Role, plugin: Plugin[Any], method: Callable[[*A], T], *arguments: *A) -> T | Failure:
-        """Do the same for a check of what a plugin has returned: its time is not the plugin's."""
+        """Do the same for a check of a result; its time does not count for the plugin."""
         try:
             return method(*arguments)
         except Exception as error:  # noqa: BLE001  the same
             return self._judge(role, plugin, error)
 
     async def wait(self, role: Role, plugin: Plugin[Any], awaited: Awaitable[T]) -> T | Failure:
-        """Do the same for what a plugin has returned to be awaited."""
+        """Do the same for an awaitable that a plugin returned."""
         try:
             return await awaited
         except Exception as error:  # noqa: BLE001  the same

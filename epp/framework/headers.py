@@ -1,11 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers and metadata keys of the protocol, each name once; and those that a client may not send to an endpoint.
+"""Headers and metadata keys of the protocol, and the headers that are removed from requests of clients.
 
 Names are lower-case, as HTTP/2 and Envoy have them. A tuple holds the current name first, then the deprecated ones:
 `Headers.first_of` reads it.
 """
 
-from epp.framework.header_spellings import Spellings
+import re
+from collections.abc import Collection, Iterable
+
+_MOST_SEARCHED = 4096
+_SEPARATOR = "[^a-z0-9\n]"
+_NOT_IN_WORDS = re.compile("[^a-z0-9]")
+
+
+class Spellings:
+    """Some names, and beginnings of names, whatever stands between their words."""
+
+    __slots__ = ("_search", "beginnings", "has", "names")
+
+    def __init__(self, names: Iterable[str] = (), beginnings: Iterable[str] = ()) -> None:
+        """Take lower-case names, and `beginnings` as prefixes of further names."""
+        self.names = frozenset(names)
+        self.beginnings = frozenset(beginnings)
+        spelled = [_spelled(name) for name in sorted(self.names)]
+        begun = [_spelled(beginning) for beginning in sorted(self.beginnings)]
+        self._search = re.compile("|".join((*begun, *spelled)) or "(?!)").search
+        """Faster than one that knows where names begin and end."""
+        self.has = re.compile("|".join((*(f"{each}.*" for each in begun), *spelled)) or "(?!)", re.DOTALL).fullmatch
+        """Tell whether a lower-case name is one of them."""
+
+    def among(self, names: Collection[str]) -> list[str]:
+        """Return the matching names among these lower-case names.
+
+        One search is faster than a loop in the usual case of no match. Long input takes the loop: the search could
+        take long on names that clients choose.
+        """
+        text = "\n".join(names)
+        if len(text) <= _MOST_SEARCHED and self._search(text) is None:
+            return []
+        has = self.has
+        return [name for name in names if has(name)]
+
+    def beside(self, names: Iterable[str]) -> "Spellings":
+        """Return these and some more."""
+        return Spellings(self.names.union(names), self.beginnings)
+
+
+def _spelled(name: str) -> str:
+    return _SEPARATOR.join(map(re.escape, _NOT_IN_WORDS.split(name)))
+
 
 # Between the gateway and the picker.
 
@@ -70,7 +113,7 @@ AUTHORIZATION = "authorization"
 API_KEYS = (AUTHORIZATION, "x-api-key", "api-key")
 """The API key of the client, as clients of OpenAI, Anthropic and Azure send it."""
 DECISION_RECORD = "x-gateway-decision-record"
-"""`true` to have the decision recorded; it counts from gateways of `--trusted-gateways` alone."""
+"""`true` to have the decision recorded; it counts only from gateways of `--trusted-gateways`."""
 PREFER = "prefer"
 """Preferences of RFC 7240; with `if-available`, the request is for an endpoint that holds its KV cache, or for none."""
 ENDPOINT_SELECTION = "test-epp-endpoint-selection"

@@ -14,8 +14,8 @@ N = TypeVar("N", int, str, default=int)
 class Heap(Generic[T, K, N]):
     """Entries by key, the least first, and by name where keys are equal; each has a name of its own, such as a number.
 
-    No change takes more than the logarithm of the number of entries: marks in place of what went would have to be
-    cleared some time, all at once. Nothing is left of an entry that is taken out.
+    Each change takes time in proportion to the logarithm of the number of entries. Removed entries leave no marks that
+    would have to be cleared later.
     """
 
     __slots__ = ("_entries", "_places")

@@ -63,7 +63,7 @@ class LabelSelector:
 
     @classmethod
     def parse(cls, text: str) -> "LabelSelector":
-        """Read a selector; raises ValueError for what is none."""
+        """Read a selector; raises ValueError for malformed text."""
         if not text.strip():
             return cls()
         return cls(tuple(_requirement(part.strip(), text) for part in _BETWEEN_REQUIREMENTS.split(text)))

@@ -2,7 +2,7 @@
 """Load of endpoints that do not report it: those without a metrics page, or whose page is gone or stale.
 
 The rule, for every scorer and filter: a number that an endpoint reports counts as it is; one that it does not report
-(NaN) is estimated from what the picker knows of every endpoint, its own requests in flight there:
+(NaN) is estimated from the requests that this picker has in flight there:
 
     requests = the larger of the running and waiting requests that an endpoint reports and of our own in flight there;
                without a report, our own, and as many of others as at the (lower) median of those that report
@@ -37,7 +37,7 @@ LOAD_INPUTS: tuple[Column, ...] = (WAITING, RUNNING, IN_FLIGHT, INHERITED)
 _MANY = 8.0
 """Own requests in flight; reports are younger than the time in which so many are sent and answered."""
 _BATCH = 256.0
-"""Requests that an engine runs at once, where nothing else is known."""
+"""Default number of requests that an engine runs at once."""
 _MOST = 1e12
 """Beyond any engine: what pages claim may not be finite in sums."""
 

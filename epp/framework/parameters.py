@@ -11,10 +11,9 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args,
 
 import msgspec
 
-from epp.framework.corrections import correct
 from epp.framework.errors import ConfigurationError
-from epp.framework.hints import hint_at, nearest
-from epp.framework.limits import described, metas_of
+from epp.framework.limits import correct, described, metas_of
+from epp.framework.messages import hint_at, nearest
 from epp.framework.plugin import Parameters
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -151,7 +150,7 @@ def _of_struct(cls: type[msgspec.Struct], data: Mapping[Any, object], path: Path
 def _of_whole(
     cls: type[msgspec.Struct], usable: Mapping[str, object], left_out: set[str], renamed: Mapping[str, Path], path: Path
 ) -> Iterator[ParameterError]:
-    """Yield what the struct's own checks say; a check that may have failed for what is left out is not reported."""
+    """Yield mistakes found by the struct's own checks, except where omitted values may be the cause."""
     data = dict(usable)
     left_out = set(left_out)
     while (error := _refusal(cls, data)) is not None:

@@ -12,8 +12,7 @@ from typing_extensions import TypeVar
 
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, SystemClock
-from epp.framework.inputs import InputState
-from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.request import DataKey, Request
 from epp.framework.snapshot import Attribute, Column, Snapshot
 
@@ -34,7 +33,7 @@ R = TypeVar("R", bound="Plugin[Any]")
 
 
 class Stability(StrEnum):
-    """What a user may rely on."""
+    """Stability of names, parameters and defaults."""
 
     BETA = "Beta"
     """Names, parameters and defaults stay."""
@@ -62,7 +61,7 @@ class Stage(IntEnum):
 
 
 class OnError(StrEnum):
-    """What follows where a plugin raises."""
+    """Consequence of an exception in a plugin."""
 
     SKIP = "Skip"
     """Continue without its result."""
@@ -72,7 +71,7 @@ class OnError(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """What an abstract plugin class says of itself; graph, reference, data order and error handling derive from it."""
+    """Description of an abstract plugin class; graph, reference, data order and error handling derive from it."""
 
     title: str
     """Heading in the plugin reference."""
@@ -139,7 +138,7 @@ class Plugin(ABC, Generic[P]):
 
     @property
     def without_prices(self) -> str:
-        """What the plugin does while no endpoint has a price; empty if it needs none."""
+        """Behaviour of the plugin while no endpoint has a price; empty if it needs none."""
         return ""
 
     @property
@@ -176,7 +175,7 @@ class Plugin(ABC, Generic[P]):
         """Why placements chose the clusters that they did, by `namespace/name`; read from any thread."""
         return {}
 
-    def dump_state(self, snapshot: Snapshot) -> object | None:  # noqa: ARG002  for those that override it
+    def dump_state(self, snapshot: Snapshot) -> object | None:  # noqa: ARG002  for overrides
         """Return the state for `/debug/plugins/state`: plain data for JSON; None for a plugin that has nothing to tell.
 
         It is bounded, and holds no prompts, credentials or tokens; `snapshot` has the endpoints by slot. Called on the
@@ -193,9 +192,7 @@ def roles_of(cls: type[Plugin[Any]]) -> tuple[type[Plugin[Any]], ...]:
     return tuple(role for role in all_roles() if issubclass(cls, role))
 
 
-_HOMES = tuple(
-    f"epp.framework.{name}" for name in ("roles", "shadows", "quotas", "datalayer", "cluster", "flow_control")
-)
+_HOMES = tuple(f"epp.framework.{name}" for name in ("roles", "quotas", "datalayer", "cluster", "flow_control"))
 """The modules of roles, in the order of the plugin reference."""
 
 

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas: limits on a single request of a tenant, and on all of its requests together."""
+"""Tenants, and their quotas: limits on a single request of a tenant, and on all of its requests together."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from epp.framework.breach import Breach
-from epp.framework.errors import QuotaExceededError
+from epp.framework.errors import Breach, QuotaExceededError
 from epp.framework.plugin import P, Plugin, Role
+from epp.framework.request import DataKey
 
 ALERT_PERCENT = 95.0
-"""Share of a limit from which its use is reported, where a quota says nothing else."""
+"""Default share of a limit from which its use is reported."""
 
 
 class SingleLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Most that one request may take; 0 for no limit. What is beyond it never fits, however long it waits."""
+    """Limits for one request; 0 for no limit. A larger request is refused at once."""
 
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -33,7 +33,7 @@ class SingleLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TotalLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Most that all requests of a tenant may take; 0 for no limit. What is beyond it fits later."""
+    """Limits for all requests of a tenant together; 0 for no limit. A request beyond them fits later."""
 
     requests: int = 0
     """Under way at once."""
@@ -55,7 +55,7 @@ NO_TOTAL_LIMITS = TotalLimits()
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant may take."""
+    """Limits of a tenant."""
 
     single: SingleLimits = NO_SINGLE_LIMITS
     total: TotalLimits = NO_TOTAL_LIMITS
@@ -72,7 +72,7 @@ class Blocked(NamedTuple):
 
     breach: Breach
     retry_after_seconds: int
-    """From 1 to 300 for requests to end and tokens of a minute; for what is of a day at most 86,400."""
+    """From 1 to 300 for running requests and tokens of a minute; at most 86,400 for limits of a day."""
     until: float | None
     """When it fits without the end of another request, in seconds on the clock; None if it does not."""
     waits: bool
@@ -124,4 +124,25 @@ class QuotaSource(Plugin[P], role=Role(title="Quotas")):
 
     @abstractmethod
     def quota_of(self, tenant: str) -> Quota | None:
-        """Return what a tenant may take; None for whatever it wants. Called for each request: look it up, no more."""
+        """Return the quota of a tenant; None for no limits. Called for each request, so it must be a plain look-up."""
+
+
+Qos: TypeAlias = Literal["low", "medium", "high", "critical"]
+"""Quality of service, in the words of TensorFusion."""
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    """One whose requests are counted together, and queue together."""
+
+    name: str
+    """Its fairness id too."""
+    priority: int | None = None
+    """Of its requests that name no objective; None for 0."""
+    highest_priority: int | None = None
+    """The most that an objective may give them; None for any."""
+    qos: str = ""
+    """Quality of service: low, medium, high or critical; empty for none."""
+
+
+TENANT: DataKey[Tenant] = DataKey("tenant", "tenants")
+"""The tenant of the request; without it, the fairness id names the tenant."""

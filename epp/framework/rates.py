@@ -1,27 +1,128 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefill and generation rates of endpoints, by slot."""
+"""Prefill and generation rates of endpoints, by slot; expected times, and the latency targets of requests."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import isnan, nan
-from typing import NamedTuple
+from math import inf, isnan, nan
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epp.framework.arrays import Floats, Positions, any_true, read_only
 from epp.framework.candidates import Candidates
+from epp.framework.headers import SLO_TTFT_MS
 from epp.framework.load import comparable_load, is_known
-from epp.framework.queues import Queues
-from epp.framework.reported import Reported
-from epp.framework.request import DataKey, PrefixMatch, Request
-from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING, WAITING, Snapshot
+from epp.framework.request import DataKey, Headers, PrefixMatch, Request
+from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING, WAITING, Column, Snapshot
 
-DEFAULT_OUTPUT_TOKENS = 200.0
-"""Tokens of an answer, before any was seen."""
-_ZERO, _ONE = read_only(np.array(0.0)), read_only(np.array(1.0))
+
+class BySlot(Protocol):
+    """Arrays with one number for each slot, or for each of some slots."""
+
+    def at(self, slots: Positions) -> Self:
+        """Return the numbers of these slots, in this order."""
+
+
+T = TypeVar("T", bound=BySlot)
+
+
+class Reported(Generic[T]):
+    """Arrays built from columns of a snapshot, kept until one of them is written.
+
+    For columns that change with reports; columns that change with each request, such as IN_FLIGHT, would rebuild the
+    arrays each time. Pass the same function at each call; it reads only these columns and constants.
+    """
+
+    __slots__ = ("_arrays", "_available", "_by_slot", "_names", "_of_available")
+
+    def __init__(self, *columns: Column) -> None:
+        self._names = tuple(column.name for column in columns)
+        self._arrays: tuple[Floats | None, ...] = ()
+        self._by_slot: T | None = None
+        self._available: Positions | None = None
+        self._of_available: T | None = None
+
+    def of(self, candidates: Candidates, build: Callable[[Snapshot], T]) -> T | None:
+        """Return the arrays of the candidates.
+
+        None where stale load is hidden: the candidates then see other values than the columns.
+        """
+        if candidates.hides_load:
+            return None
+        by_slot, slots = self.by_slot(candidates.snapshot, build), candidates.slots
+        if slots is self._available and self._of_available is not None:
+            return self._of_available
+        found = by_slot.at(slots)
+        if slots is candidates.snapshot.available:  # as for most requests
+            self._available, self._of_available = slots, found
+        return found
+
+    def by_slot(self, snapshot: Snapshot, build: Callable[[Snapshot], T]) -> T:
+        """Return the arrays of all slots."""
+        columns = snapshot.columns
+        if self._by_slot is not None:
+            for name, array in zip(self._names, self._arrays, strict=True):
+                if columns.get(name) is not array:  # a column is replaced as a whole
+                    break
+            else:
+                return self._by_slot
+        self._arrays = tuple([columns.get(name) for name in self._names])
+        self._of_available = None
+        self._by_slot = build(snapshot)
+        return self._by_slot
+
+
+_ZERO, _ONE, _INFINITE = (read_only(np.array(number)) for number in (0.0, 1.0, np.inf))
 """Arrays of no dimension: NumPy works with them at half the cost of floats."""
 
 
+class Queues(NamedTuple):
+    """Wait for a place: `max(waiting, in_flight - room) * turn_seconds`; one number for each endpoint.
+
+    A place is free once in `output tokens * ITL / batch` seconds. The batch of an engine with a queue is full, and that
+    of one with as many requests as it has places, where these are known. Requests that wait for a place are those
+    reported, or requests in flight without a place if there are more of them, so that new requests count at once.
+    """
+
+    waiting: Floats
+    """Requests that wait according to reports, this one included where the places are known; 0 or more."""
+    room: Floats
+    """Requests in flight beyond which each waits; infinite where no queue and no places are known."""
+    turn_seconds: Floats
+    """Time until the next place is free."""
+
+    @classmethod
+    def of(cls, running: Floats, waiting: Floats, turn_seconds: Floats, places: Floats | None) -> "Queues":
+        """Return the queues of endpoints with such batches, and such queues where known.
+
+        `running` are 1 or more, `places` infinite where not known; None if not known of any.
+        """
+        is_queue = waiting > _ZERO  # not so for NaN
+        least, room = np.where(is_queue, waiting, _ZERO), np.where(is_queue, running, _INFINITE)
+        if places is not None:
+            least = np.maximum(least, running + np.fmax(waiting, _ZERO) + _ONE - places)
+            room = np.minimum(room, places - _ONE)
+        return cls(least, room, turn_seconds)
+
+    def at(self, slots: Positions) -> "Queues":
+        """Return the queues of some of the endpoints."""
+        return Queues(self.waiting[slots], self.room[slots], self.turn_seconds[slots])
+
+    def seconds(self, in_flight: Floats) -> Floats:
+        """Return the time that the next request waits where so many are in flight."""
+        seconds = in_flight - self.room
+        np.maximum(seconds, self.waiting, out=seconds)
+        seconds *= self.turn_seconds
+        return seconds
+
+    def seconds_at(self, slot: int, in_flight: float) -> float:
+        """Return the same for one of the endpoints."""
+        return max(in_flight - self.room.item(slot), self.waiting.item(slot)) * self.turn_seconds.item(slot)
+
+
+DEFAULT_OUTPUT_TOKENS = 200.0
+"""Tokens of an answer, before any was seen."""
 _ARRAYS = (
     "prefill_tokens_per_second",
     "itl_base_seconds",
@@ -43,7 +144,7 @@ class _Terms(NamedTuple):
     running: Floats
     """Requests in the batch; NaN where not known."""
     queues: Queues | None
-    """None if nothing waits anywhere."""
+    """None if all queues are empty."""
     is_known: bool
     """Whether the batch is known of all."""
 
@@ -61,7 +162,7 @@ class EndpointRates:
     prefill_tokens_per_second: Floats
     """Prompt tokens that the whole endpoint computes in a second."""
     itl_base_seconds: Floats
-    """Alpha of `ITL = alpha + beta * batch`: time between two tokens of a request, but for what the batch adds."""
+    """Alpha of `ITL = alpha + beta * batch`: time between two tokens of a request, without the share of the batch."""
     itl_seconds_per_request: Floats
     """Beta: what each request in the batch adds, itself included; 0 or more."""
     ttft_base_seconds: Floats
@@ -101,7 +202,7 @@ class EndpointRates:
         return self.itl_base_seconds[slots] + self.itl_seconds_per_request[slots] * batch
 
     def ttft_seconds(self, candidates: Candidates, uncached: Floats) -> Floats:
-        """Return the time to the first token of a prompt of which each candidate has so many tokens to compute.
+        """Return the time to the first token, given the uncached prompt tokens for each candidate.
 
         It waits for a place in the batch, and for the prompt tokens in flight. A plugin that calls this reads
         IN_FLIGHT_TOKENS and IN_FLIGHT, and lists LOAD_INPUTS in `may_read`.
@@ -194,9 +295,9 @@ def uncached_tokens(request: Request, candidates: Candidates, match: PrefixMatch
 
 
 def batch_sizes(candidates: Candidates) -> Floats:
-    """Return how many requests each candidate works at: as it reports, or as this picker sent it where that is more.
+    """Return the batch size of each candidate: the reported one, or this picker's requests in flight if that is more.
 
-    What was just sent counts at once, what others sent as soon as it is reported. A batch that is not reported is
+    New requests of this picker count at once, requests of other clients when they are reported. An unreported batch is
     estimated: a plugin that calls this lists LOAD_INPUTS in `may_read`.
     """
     return np.maximum(comparable_load(candidates, RUNNING, as_reported=True), candidates.values(IN_FLIGHT))
@@ -204,3 +305,29 @@ def batch_sizes(candidates: Candidates) -> Floats:
 
 def _provenance(samples: int, source: str) -> str:
     return f"learned ({samples} samples)" if samples else source
+
+
+_MS = 1e-3
+
+
+def target_seconds(headers: Headers, names: tuple[str, ...], default_ms: float = 0.0) -> float:
+    """Return a target in seconds, infinite for none; one that is no number above 0 stands for the default."""
+    text = headers.first_of(*names)
+    try:
+        milliseconds = 0.0 if text is None else float(text)
+    except ValueError:
+        milliseconds = 0.0
+    if not milliseconds > 0:
+        milliseconds = default_ms
+    return milliseconds * _MS if milliseconds > 0 else inf
+
+
+def waited_seconds(request: Request, candidates: Candidates) -> float:
+    """Return how long ago a request came; 0 where the candidates know no time."""
+    waited = candidates.now - request.received_at
+    return waited if waited > 0 else 0.0
+
+
+def ttft_target_seconds(headers: Headers) -> float:
+    """Return the longest time to the first token that a request wants; infinite for none."""
+    return target_seconds(headers, SLO_TTFT_MS)

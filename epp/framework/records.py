@@ -20,7 +20,7 @@ Derivation: TypeAlias = tuple[Any, ...]
 """A function and its arguments; after a type of numbers, where the function is called for each record."""
 
 ENDPOINTS = ""
-"""Name of the endpoints where derivations are listed by attribute, none of which is called so."""
+"""Key of the endpoints among derivations by attribute; attributes have names that are not empty."""
 
 _MEMO_LIMIT = 1024
 _MOST_HANDED_ON = 64
@@ -44,7 +44,7 @@ class _Former(NamedTuple):
 class Records(Generic[T]):
     """One record for each slot, and a memo of values derived from all of them.
 
-    What is derived from each record by itself is taken over from the `former` records where these have the same one.
+    Values derived from single records are copied from the `former` records where the record is the same.
     """
 
     __slots__ = ("_changes", "_each", "_former", "_memo", "values")
@@ -75,7 +75,7 @@ class Records(Generic[T]):
     def derive_numbers(self, number: Callable[[T, *A], float | None], *arguments: *A) -> Floats:
         """Return `number(value, *arguments)` for each slot, NaN for None; memoised like `derive`.
 
-        The function depends on nothing but its arguments: where a slot's record stays, its number does.
+        The function must depend only on its arguments: an unchanged record keeps its number.
         """
         return self._derive_each((np.float64, number, *arguments))
 
@@ -99,12 +99,12 @@ class Records(Generic[T]):
 
     @property
     def derivations(self) -> Iterable[Derivation]:
-        """What has been derived here, and can be derived of other records ahead of requests; at most 64."""
+        """Derivations so far that can be repeated on later records ahead of requests; at most 64."""
         found = (*self.handed_on(), *(key for key in self._memo if _is_plain(key)))
         return found[:_MOST_HANDED_ON]
 
     def derive_ahead(self, derivation: Derivation) -> Iterator[None]:
-        """Derive what is likely to be asked for, in steps of a fraction of a millisecond, but for whole builds.
+        """Derive likely values, in steps of a fraction of a millisecond; a `derive` is one step.
 
         A function that raises is left to the requests that ask for it.
         """
@@ -183,6 +183,5 @@ def _require_lasting(key: tuple[object, ...]) -> None:
             name = getattr(part, "__qualname__", repr(part))  # a functools.partial has none
             if "<locals>" in name or name == repr(part):
                 raise TypeError(
-                    f"cannot memoise {name}: define it at module level or as a method, and pass what it needs as "
-                    "arguments"
+                    f"cannot memoise {name}: define it at module level or as a method, and pass its inputs as arguments"
                 )

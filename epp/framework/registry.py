@@ -10,8 +10,7 @@ from typing import Any
 
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
-from epp.framework.faults import described
-from epp.framework.hints import hint_at
+from epp.framework.messages import described, hint_at
 from epp.framework.parameters import read_parameters
 from epp.framework.plugin import Parameters, Plugin
 
@@ -36,7 +35,7 @@ class BrokenType:
 class Registry:
     """Type names to classes; a class is imported when it is first asked for.
 
-    What is wrong with one entry point makes its own type unusable, and no other. `modules` are the Python modules from
+    A mistake in one entry point makes only its own type unusable. `modules` are the Python modules from
     which a configuration may name classes as `module:Class`, submodules included; none by default, since to import a
     module is to run it.
     """
@@ -136,7 +135,7 @@ def _loaded(load: Callable[[], object], what: str) -> type[Plugin[Any]]:
     """Return the class that is loaded; raises ConfigurationError where it cannot be, or is no class of a plugin."""
     try:
         loaded = load()
-    except (Exception, SystemExit) as error:  # an import runs what the module holds
+    except (Exception, SystemExit) as error:  # an import runs the module
         raise ConfigurationError(f"{what} cannot be loaded: {described(error)}") from error
     if not (isinstance(loaded, type) and issubclass(loaded, Plugin)):
         raise ConfigurationError(f"{what} is not a subclass of Plugin")

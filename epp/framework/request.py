@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One LLM request as plugins see it: protocol-neutral, with a typed store for what producers compute."""
+"""One LLM request and its response as plugins see them: protocol-neutral, with a typed store for computed data."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,9 +11,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from epp.framework.addresses import Subset
 from epp.framework.arrays import read_only
-from epp.framework.candidates import Candidates
+from epp.framework.candidates import Candidates, Subset
+from epp.framework.endpoint import Endpoint
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ class RequestBody(msgspec.Struct, frozen=True):
     model: str = ""
     """As the client wrote it; empty where the API names no model."""
     prompt: bytes = b""
-    """What the engine will see as its prompt, in that order: equal prefixes here are equal prefixes there."""
+    """The prompt in the order of the engine: equal prefixes here are equal prefixes in the engine."""
     prompt_tokens: int = 0
     """Estimate, or exact where the request came as token ids."""
     max_output_tokens: int | None = None
@@ -220,7 +220,7 @@ class Request(msgspec.Struct, eq=False):
     seed: int = 0
     """Seed of the random choices, 64 bits: the same seed, snapshot and configuration give the same result."""
     target_model: str = ""
-    """The model to ask for instead of the one in the body; empty for no other."""
+    """The model that replaces the one in the body; empty for no replacement."""
     rewritten_by: str = ""
     """Name of the InferenceModelRewrite that chose `target_model`; empty for none."""
     priority: int = 0
@@ -230,7 +230,7 @@ class Request(msgspec.Struct, eq=False):
     subset: Subset | None = None
     """Endpoints among which the gateway allows to pick; None for all."""
     dry_run: bool = False
-    """Whether it goes nowhere: it is only asked where it would go. Plugins count nothing and remember nothing of it."""
+    """Whether it is a simulation: plugins count nothing and remember nothing of it."""
     _data: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
@@ -265,7 +265,7 @@ class Request(msgspec.Struct, eq=False):
         return msgspec.structs.replace(self, dry_run=True, seed=seed, _data=dict(self._data))
 
     def put(self, key: DataKey[T], value: T) -> None:
-        """Publish what a producer computed."""
+        """Publish a producer's result."""
         self._data[key.id] = value
 
     def drop(self, key: DataKey[T]) -> None:
@@ -273,6 +273,34 @@ class Request(msgspec.Struct, eq=False):
         self._data.pop(key.id, None)
 
     def get(self, key: DataKey[T]) -> T | None:
-        """Return what a producer computed; None when it did not."""
+        """Return a producer's result; None if there is none."""
         found: T | None = self._data.get(key.id)
         return found
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one request."""
+
+    prompt_tokens: int
+    """Of the prompt, cached ones included."""
+    completion_tokens: int
+    """Generated tokens; 0 for embeddings."""
+    cached_tokens: int
+    """Prompt tokens that came from a cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """Known parts of a response so far."""
+
+    served: Endpoint
+    """The endpoint that serves it, as far as is known."""
+    served_address: str = ""
+    """`ip:port` that the gateway says it used; empty where it does not say."""
+    status: int = 0
+    """HTTP status."""
+    headers: Headers = field(default_factory=Headers)
+    usage: Usage | None = None
+    """Tokens as the endpoint counted them, once the body is over."""
+    events: int = 0
+    """Events of an event stream so far; 0 where they are not counted."""

@@ -1,16 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of a profile run and of a whole scheduling, with the trace that explains them."""
+"""Results of a profile run and of a whole scheduling, with the trace that explains them, and causes of drops."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from types import MappingProxyType
 
 import msgspec
 import numpy as np
 
-from epp.framework.arrays import Floats, Positions
+from epp.framework.arrays import Floats, Mask, Positions
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import RequestError
+
+
+class DropCause(StrEnum):
+    """Why a filter drops an endpoint; from the most lasting cause to the one that passes soonest."""
+
+    CONSTRAINT = "constraint"
+    """It does not meet a constraint, such as hardware, price or label. Waiting does not change that."""
+    AVAILABILITY = "availability"
+    """It drains, is unhealthy or not ready, or its state is unknown."""
+    STALE = "stale"
+    """It has not reported for too long."""
+    SATURATION = "saturation"
+    """It is too busy."""
+    UNSTATED = "unstated"
+    """The filter gives no cause."""
+
+
+def lasting_cause(kept: Iterable[Mapping[DropCause, Mask]], otherwise: DropCause) -> DropCause:
+    """Return the first cause, in their order, that leaves none together with those before it.
+
+    `kept` has, for each filter and cause, the candidates that the filter keeps. The order of the filters does not
+    matter: if constraints alone leave no candidate, they are the cause, however busy the endpoints are. If all causes
+    together leave a candidate, which is possible for filters that compare candidates, the result is `otherwise`.
+    """
+    filters = tuple(kept)
+    for number, cause in enumerate(DropCause, 1):
+        causes = tuple(DropCause)[:number]
+        masks = [mask for each in filters for which, mask in each.items() if which in causes]
+        if masks and not np.logical_and.reduce(masks).any():
+            return cause
+    return otherwise
+
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _NO_RESULTS: "Mapping[str, ProfileResult]" = MappingProxyType({})

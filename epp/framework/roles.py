@@ -3,6 +3,7 @@
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, TypeAlias
 
@@ -11,12 +12,10 @@ from typing_extensions import TypeVar
 
 from epp.framework.arrays import Floats, Mask, Positions, as_mask, as_positions, as_scores
 from epp.framework.candidates import Candidates
-from epp.framework.drops import DropCause
 from epp.framework.headers import DESTINATION_NAMESPACE
 from epp.framework.plugin import OnError, P, Parameters, Plugin, Role, Stage
-from epp.framework.request import Headers, Request, RequestBody
-from epp.framework.response import Response
-from epp.framework.result import Destination, ProfileResult, SchedulingResult
+from epp.framework.request import Headers, Request, RequestBody, Response
+from epp.framework.result import Destination, DropCause, ProfileResult, SchedulingResult
 
 __all__ = [
     "Admitter",
@@ -62,7 +61,7 @@ class Filter(Plugin[FP], role=Role(title="Filters", stage=Stage.CYCLE, on_error=
     drops: DropCause = DropCause.UNSTATED
     """Why it drops candidates: that is how a request is refused for which a profile's filters leave none."""
     drop_means: str = ""
-    """What it says of an endpoint that it is dropped, after its name: `has too long a queue`."""
+    """Clause for a dropped endpoint, after its name: `has too long a queue`."""
     keeps_all: bool = False
     """Whether it drops none with its parameters, so that profiles do without it."""
 
@@ -82,9 +81,9 @@ class Filter(Plugin[FP], role=Role(title="Filters", stage=Stage.CYCLE, on_error=
         return ()
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
-        """Return the reason for each of some candidates, all of which were dropped, like `drop_means`.
+        """Return the reason for each dropped candidate, in the form of `drop_means`.
 
-        Called for the record of a decision, afterwards, with at most a few dozen of them; it has no effect.
+        Called later, for the record of a decision, with a few dozen candidates at most; without side effects.
         """
         reasons = tuple(self.drop_reasons(request, dropped))
         return reasons if len(reasons) == len(dropped) else (self.drop_means,) * len(dropped)
@@ -96,7 +95,7 @@ class Filter(Plugin[FP], role=Role(title="Filters", stage=Stage.CYCLE, on_error=
 
 
 class Category(StrEnum):
-    """What a scorer favours."""
+    """Kind of endpoint that a scorer favours."""
 
     AFFINITY = "Affinity"
     """Endpoints that hold something the request needs."""
@@ -113,7 +112,7 @@ class Scorer(Plugin[P], role=Role(title="Scorers", stage=Stage.CYCLE)):
     default_weight: float = 1.0
     """Weight in a profile that gives none."""
     zero_means: str = ""
-    """What a score of 0 says of an endpoint, after its name: `has the longest queue`."""
+    """Clause for an endpoint with score 0, after its name: `has the longest queue`."""
 
     @abstractmethod
     def score(self, request: Request, candidates: Candidates) -> Floats:
@@ -217,7 +216,7 @@ class RequestHeaders(
     Plugin[P],
     role=Role(title="Request headers", name="RequestHeader", stage=Stage.REQUEST_HEADERS, hook=True, may_refuse=True),
 ):
-    """Runs first, before any decision about the request; those that write what others read run before them."""
+    """Runs before any decision about the request; producers of data run before its readers."""
 
     @abstractmethod
     def request_headers(self, request: Request) -> None:
@@ -228,14 +227,14 @@ class Screener(
     Plugin[P],
     role=Role(title="Screeners", stage=Stage.REQUEST_HEADERS, hook=True, on_error=OnError.FAIL, may_refuse=True),
 ):
-    """Excludes endpoints for a request, whatever profiles run: those of another rollout, say."""
+    """Excludes endpoints from a request in all profiles: the endpoints of another rollout, for example."""
 
     @abstractmethod
     def screen(self, request: Request, candidates: Candidates) -> Mask:
         """Return true for each candidate to keep.
 
-        Every screener sees all candidates; those that one of them excludes are out. A request that is left without any
-        is refused with 503.
+        Every screener sees all candidates; a candidate remains if all screeners keep it. A request without
+        candidates is refused with 503.
         """
 
     def mask(self, request: Request, candidates: Candidates) -> Mask:
@@ -257,8 +256,8 @@ class Admitter(
     def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:
         """Return None to admit; raise a RequestError to refuse: the client gets its status and message.
 
-        To hold the request, return what it has to await: it is scheduled on a new snapshot afterwards, or refused
-        where that raises a RequestError. What is returned is cancelled when the client leaves.
+        To hold the request, return an awaitable: when it ends, the request is scheduled on a new snapshot, or refused
+        if it raised a RequestError. It is cancelled when the client leaves.
         """
 
     def rehearse(self, request: Request, candidates: Candidates) -> None:
@@ -282,7 +281,7 @@ class PreRequest(
         """Record the destination."""
 
     def request_failed(self, request: Request, result: SchedulingResult) -> None:
-        """Take back what was recorded: the request failed at the endpoint before its first token."""
+        """Undo the record: the request failed at the endpoint before its first token."""
 
 
 class ResponseHeaders(
@@ -329,7 +328,7 @@ class ResponseReporter(
     reads_response_body: bool = True
     """Whether a gateway that shows no bodies of responses is asked for them: for tokens, or the end of the response."""
     namespaces: tuple[str, ...] = (DESTINATION_NAMESPACE,)
-    """Namespaces written to; a gateway accepts only those that its configuration lists."""
+    """Namespaces written to; a gateway accepts only the namespaces in its configuration."""
 
     @abstractmethod
     def report(self, request: Request, response: Response) -> Metadata:
@@ -353,9 +352,9 @@ class Parser(Plugin[P], role=Role(title="Parsers")):
     @property
     @abstractmethod
     def suffixes(self) -> tuple[str, ...]:
-        """What it claims: path suffixes of whole segments, or a whole path where one starts with a slash.
+        """Claimed paths: suffixes of whole segments, or a whole path that starts with a slash.
 
-        A parser that claims nothing is the fallback: it gets the paths that no other one claims.
+        A parser without claims is the fallback: it gets the unclaimed paths.
         """
 
     @abstractmethod
@@ -369,3 +368,29 @@ class Parser(Plugin[P], role=Role(title="Parsers")):
 
 def _made_up_draw() -> "np.random.Generator":
     return np.random.default_rng()
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowLimits:
+    """Limits of shadow profiles."""
+
+    sample_rate: float
+    """Share of the requests, 0..1."""
+    max_queue: int
+    """Requests that wait for their shadows; each holds a snapshot."""
+    seconds: float
+    """Time for one profile and one request."""
+
+
+class Shadowing(Plugin[P], role=Role(title="Shadow profiles")):
+    """Names profiles that decide nothing: they run afterwards, on the same endpoints, and their picks are compared."""
+
+    @property
+    @abstractmethod
+    def shadow_profiles(self) -> Sequence[str]:
+        """Names of profiles of the same configuration."""
+
+    @property
+    @abstractmethod
+    def limits(self) -> ShadowLimits:
+        """Limits for all of them together."""

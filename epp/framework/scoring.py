@@ -32,7 +32,7 @@ _CAPACITY_RANGE = (1e-6, 1e6)
 def lower_is_better(values: Floats) -> Floats:
     """Map the lowest value to 1 and the highest to 0, linearly; all equal give 1.
 
-    A candidate with an unknown value (NaN) gets 0.5 beside others that are known, and 1 where none is known.
+    A candidate with an unknown value (NaN) gets 0.5 if any value is known, and 1 otherwise.
     """
     low, high = values[values.argmin()], values[values.argmax()]  # NaN where any is
     if low == high:

@@ -19,8 +19,7 @@ from epp.framework.headers import SESSION_ID as SESSION_ID_HEADER
 from epp.framework.headers import SESSION_TOKEN
 from epp.framework.limits import Corrected, Count, NameOrDefault, PositiveOrDefault
 from epp.framework.plugin import Parameters
-from epp.framework.request import AGENT_IDENTITY, SESSION_ID, DataKey, Request
-from epp.framework.response import Response
+from epp.framework.request import AGENT_IDENTITY, SESSION_ID, DataKey, Request, Response
 from epp.framework.result import ProfileResult, SchedulingResult
 from epp.framework.roles import PreRequest, ResponseHeaders
 from epp.framework.snapshot import Snapshot
@@ -51,8 +50,8 @@ class SessionIdSource(Parameters, frozen=True):
     """`session-id` (or `SessionID` or `SessionIDDataKey`): the output of a `session-id-producer`. `agent-identity`: the
     output of the `agent-identity` plugin."""
     producer: str = ""
-    """Name of the `session-id-producer` instance; empty for the default one. Without effect on `agent-identity`, of
-    which a request has only one."""
+    """Name of the `session-id-producer` instance; empty for the default one. Without effect on
+    `agent-identity`."""
 
     def __post_init__(self) -> None:
         """Refuse an entry that names no source, or two."""
@@ -135,11 +134,11 @@ class Bindings(Generic[B]):
         self._bound: OrderedDict[bytes, tuple[B, float]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Sessions in memory, including those that expired since the last sweep."""
+        """Sessions in memory, including sessions that expired since the last sweep."""
         return len(self._bound)
 
     def find(self, session: str, now: float, *, use: bool = True) -> B | None:
-        """Return what the session is bound to; None for an unknown or expired session.
+        """Return the endpoint of the session; None for an unknown or expired session.
 
         That counts as a use, unless it is only looked at.
         """

@@ -53,9 +53,9 @@ PREFIX_HIT_TOKENS = Column("prefix_hit_tokens", "tokens", lasting=True)
 METRICS_AT = Column("metrics_at", "seconds on the clock")
 """When the endpoint last reported."""
 IN_FLIGHT = Column("in_flight", "requests", 0.0)
-"""Requests that this picker sent there and whose response has not ended; those that it inherited, too."""
+"""Requests of this picker whose response has not ended, inherited ones included."""
 INHERITED = Column("inherited", "requests", 0.0)
-"""Of those, the ones that were there when this picker took over from another, or from itself before a restart."""
+"""Of the requests in flight, those from before this picker started or took over."""
 IN_FLIGHT_TOKENS = Column("in_flight_tokens", "tokens", 0.0, "inflight-load-producer")
 """Uncached prompt tokens that this picker sent there and that have not brought a first token."""
 SERVED = Column("served", "requests", 0.0)
@@ -166,13 +166,13 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     slots: Positions = msgspec.field(default_factory=lambda: _NO_SLOTS)
     """Slots in use, ascending."""
     available: Positions = msgspec.field(default_factory=lambda: _NO_SLOTS)
-    """Those of them that answer and are not avoided; where there is none, all that answer, or those that are only
-    silent: it may be the picker that is slow."""
+    """Slots of endpoints that answer and are not avoided. If that is empty, all that answer; if that is empty too, the
+    silent ones, because the picker itself may be slow."""
     endpoints: Records[Endpoint | None] = msgspec.field(default_factory=lambda: Records[Endpoint | None](()))
     columns: Mapping[str, Floats] = msgspec.field(default_factory=dict)
     attributes: Mapping[str, Records[object]] = msgspec.field(default_factory=dict)
     dry_run: bool = False
-    """Whether it is shown to requests that go nowhere, and perhaps made up: plugins learn nothing from it."""
+    """Whether it is for simulated requests: plugins learn nothing from it."""
 
     @property
     def capacity(self) -> int:
@@ -192,7 +192,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         return cast("Records[T]", found)
 
     def derive_ahead(self, derivations: Mapping[str, Iterable[Derivation]]) -> Iterator[None]:
-        """Derive what is going to be asked for, by name of the attribute, in steps of a fraction of a millisecond."""
+        """Derive the values that requests will need, by attribute name, in steps of a fraction of a millisecond."""
         for name, wanted in derivations.items():
             records = self.endpoints if name == ENDPOINTS else self.attributes.get(name)
             if records is not None:

@@ -118,7 +118,7 @@ class ProfileRun:
     picked: tuple[str, ...]
     """The target, then its fallbacks."""
     problems: Mapping[str, str]
-    """What is wrong with a plugin whose results were dropped or changed, by its name."""
+    """Problems of plugins whose results were dropped or changed, by plugin name."""
 
 
 def run_profile(

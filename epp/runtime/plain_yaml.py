@@ -25,10 +25,10 @@ _MOST_ALIASED = 1_000_000
 
 
 def refuse_unsafe(text: str, depth_limit: int, *, keys_may_repeat: bool = False) -> None:
-    """Raise ValueError for text that cannot be loaded safely, or of which a part would be dropped in silence.
+    """Raise ValueError for text that cannot be loaded safely, or that would lose a part silently.
 
-    That is text which is nested deeper than the limit, since the loader recurses in C; aliases that stand for millions
-    of values; a key that stands twice in one mapping, unless keys may repeat.
+    Refused are nesting deeper than the limit, because the loader recurses in C; aliases that expand to millions of
+    values; and duplicate keys of one mapping, unless keys may repeat.
     """
     scan = _Scan(depth_limit, keys_may_repeat=keys_may_repeat)
     for event in yaml.parse(text, Loader=_Loader):

@@ -25,7 +25,7 @@ class TaskObserver:
 
 
 class Supervisor:
-    """Owns background tasks: restarts those that raise, with back-off and jitter, and lists them as `failing`."""
+    """Owns background tasks: restarts failed ones with back-off and jitter, and lists them as `failing`."""
 
     def __init__(self, *, observer: TaskObserver | None = None, generator: random.Random | None = None) -> None:
         self._observer = observer or TaskObserver()

@@ -18,12 +18,11 @@ from epp.framework import (
     Request,
     Scorer,
 )
-from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.selection import ANY, Selection
-from epp_scorers.best_fit import BestFitParameters, BestFitScorer
-from epp_scorers.cheapest import CheapestParameters, CheapestScorer
-from epp_scorers.first_available import FirstAvailableParameters, FirstAvailableScorer
-from epp_scorers.most_capable import MostCapableParameters, MostCapableScorer
+from epp.framework.quantities import GIB
+from epp_scorers.capability import BestFitParameters, BestFitScorer, MostCapableParameters, MostCapableScorer
+from epp_scorers.cost import CheapestParameters, CheapestScorer
+from epp_scorers.preference_order import FirstAvailableParameters, FirstAvailableScorer
 
 _REMEMBERED = 256
 """Scorers kept, one for each selection; clients may send any number of selections."""

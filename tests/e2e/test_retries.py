@@ -25,7 +25,7 @@ from epp.lab.gateway.envoy import find_envoy
 from epp.lab.local import LocalGateway, local_gateway
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.director import Cause
-from epp.runtime.host_port import parse_host_port
+from epp.runtime.addresses import parse_host_port
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

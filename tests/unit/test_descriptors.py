@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from epp.runtime import descriptors
+from epp.runtime import process
 
 
 @pytest.fixture
@@ -20,10 +20,10 @@ def soft_limit() -> Iterator[Callable[[int], None]]:
 def test_soft_limit_is_raised_to_the_hard_one(soft_limit):
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft_limit(hard - 1)
-    descriptors.raise_limit()
+    process.raise_limit()
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
-    descriptors.raise_limit()
-    assert descriptors.limit() == hard
+    process.raise_limit()
+    assert process.limit() == hard
 
 
 @pytest.mark.parametrize(
@@ -37,20 +37,20 @@ def test_soft_limit_is_raised_to_the_hard_one(soft_limit):
 )
 def test_polling_leaves_descriptors_to_others(soft_limit, most, kept, brief):
     soft_limit(most)
-    assert descriptors.polling_bound(kept=True) == kept
-    assert descriptors.polling_bound(kept=False) == brief
+    assert process.polling_bound(kept=True) == kept
+    assert process.polling_bound(kept=False) == brief
 
 
 @pytest.mark.parametrize("most", [128, 512, 1024, 4096])
 def test_shortage_begins_where_connections_no_longer_fit_and_ends_with_the_limit_it_names(soft_limit, most):
     soft_limit(most)
-    bound = descriptors.polling_bound(kept=True)
+    bound = process.polling_bound(kept=True)
     assert bound is not None
     fits = bound - 32  # for the listeners and pipes of a picker
-    assert descriptors.shortage(fits) is None
-    told = descriptors.shortage(fits + 1)
+    assert process.shortage(fits) is None
+    told = process.shortage(fits + 1)
     assert told is not None
     assert f"polling needs {fits + 1} connections" in told
     named = int(told.partition("raise the limit to ")[2].split()[0])
     soft_limit(named)
-    assert descriptors.shortage(fits + 1) is None
+    assert process.shortage(fits + 1) is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.runtime.host_port import HostPort, parse_host_port
+from epp.runtime.addresses import HostPort, parse_host_port
 
 ADDRESSES = st.ip_addresses().filter(lambda ip: not getattr(ip, "scope_id", None))
 

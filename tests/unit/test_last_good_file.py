@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework.second_look import UNCHANGED_SECONDS
-from epp.runtime.last_good_file import LIMIT_BYTES, LastGoodFile, ParsedFile
+from epp.framework.files import UNCHANGED_SECONDS
+from epp.runtime.followed_files import LIMIT_BYTES, LastGoodFile, ParsedFile
 
 GOOD, FAULTY, BROKEN = "good", "faulty", "broken"
 

@@ -15,7 +15,7 @@ from epp.framework.datalayer import Report
 from epp.framework.registry import Registry
 from epp.lab.sim import PRESETS, Machine, SimRequest
 from epp.routing.datastore import Datastore
-from epp.routing.director import Cause, Director
+from epp.routing.director import Cause, Director, Runtime
 
 CONFIG = Path(__file__).parents[2] / "config"
 FILES = sorted(path for path in CONFIG.glob("*.yaml") if "decode" not in path.stem)
@@ -38,7 +38,7 @@ def traffic(config, servers, *, per_second, requests=400, prompt_words=300):
     endpoints = [Endpoint(f"e{i}", f"10.0.0.{i + 1}", 8000, labels=labels[i]) for i in range(len(servers))]
     store.replace(endpoints)
     machines = [Machine(profile) for profile, _ in servers]
-    director = Director(store, assemble(config, Builder(Registry(), clock)).pipeline, clock)
+    director = Director(Runtime(store, clock), assemble(config, Builder(Registry(), clock)).pipeline)
     generator = np.random.default_rng(1)
     routings, got, most = {}, Counter(), Counter()
 

@@ -12,7 +12,7 @@ from epp.framework.snapshot import SERVED, WAITING
 from epp.pool.collectors import Collector, Condition
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor
 from epp.routing.datastore import Datastore
-from epp.routing.director import Cause, Director, Routing
+from epp.routing.director import Cause, Director, Routing, Runtime
 from epp.telemetry.metrics import Metrics
 
 CONFIG = """
@@ -48,7 +48,7 @@ class World:
         self.store = Datastore(self.clock)
         self.store.replace([OLD])
         assembly = assemble(load_text(CONFIG), Builder(Registry(), self.clock))
-        self.director = Director(self.store, assembly.pipeline, self.clock)
+        self.director = Director(Runtime(self.store, self.clock), assembly.pipeline)
 
     def route(self) -> Routing:
         routing = self.director.route(HEADERS, BODY, None)

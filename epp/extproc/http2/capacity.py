@@ -52,7 +52,7 @@ class BufferedBytes(Capacity):
     to others. A part of the room is for small holders only.
     """
 
-    __slots__ = ("_clock", "_holders", "most", "room_for_all")
+    __slots__ = ("_clock", "_holders", "room_for_all")
 
     def __init__(
         self,
@@ -65,8 +65,6 @@ class BufferedBytes(Capacity):
         self._clock = clock
         self.room_for_all = limit - limit // _RESERVED
         """Above this number of bytes, only small holders have room."""
-        self.most = 0
-        """The highest number of bytes in use; a reader may reset it to the current number."""
         self._holders: dict[Account, float] = {}  # large holders and since when; the oldest first
 
     def account(self) -> "Account":
@@ -122,8 +120,6 @@ class Account:
             return
         held = self._bytes
         held.used += size
-        if held.used > held.most:  # noqa: PLR1730  a call for each piece of a body is more work
-            held.most = held.used
         before, self.size = self.size, self.size + size
         if (before < _WORTHWHILE_BYTES) is not (self.size < _WORTHWHILE_BYTES):
             held.hold(self)

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of accelerator tags as arrays: built once per set of tags, indexed by candidates."""
+"""Numbers of accelerator tags for candidates: price, relative capacity, cost of waking up."""
 
 from collections.abc import Callable
 from typing import TypeVarTuple
 
 import numpy as np
 
-from epp.framework.accelerators.tag import AcceleratorTag, CostBasis, SpotPreference
-from epp.framework.arrays import Floats, Mask
+from epp.framework.accelerators.tag import FROZEN, AcceleratorTag, CostBasis, SpotPreference
+from epp.framework.arrays import Floats, Mask, any_true
 from epp.framework.candidates import Candidates
-from epp.framework.snapshot import ACCELERATOR
+from epp.framework.records import Records
+from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, RUNNING
 
 A = TypeVarTuple("A")
 
@@ -51,3 +52,43 @@ def _relative_capacity(tags: tuple[AcceleratorTag, ...]) -> Floats:
 def _plausible_tflops(tag: AcceleratorTag) -> float | None:
     tflops = tag.tflops()
     return tflops if _LEAST_TFLOPS <= tflops <= _MOST_TFLOPS else None
+
+
+WAKE_UP_INPUTS = (ACCELERATOR, RUNNING, IN_FLIGHT)
+"""Data that the cost is computed from; a plugin that uses `WakeUpCost` reads them."""
+
+
+class WakeUpCost:
+    """`memory` or `disk` for each candidate that is frozen there, 0 for the others.
+
+    An endpoint with requests in flight or running is awake, or about to be.
+    """
+
+    __slots__ = ("_costs", "_disk", "_memory", "_tags")
+
+    def __init__(self, memory: float, disk: float) -> None:
+        self._memory = memory
+        self._disk = disk
+        self._tags: Records[AcceleratorTag] | None = None
+        self._costs: Floats | None = None
+
+    def of(self, candidates: Candidates) -> Floats | None:
+        """Return the cost of each candidate; None if no endpoint is frozen."""
+        tags = candidates.snapshot.records(ACCELERATOR)
+        if tags is not self._tags:
+            costs = tags.derive_numbers(_cost, self._memory, self._disk)
+            self._tags, self._costs = tags, costs if any_true(costs > 0.0) else None
+        if self._costs is None:
+            return None
+        busy = (candidates.values(IN_FLIGHT) > 0) | (candidates.values(RUNNING) > 0)
+        return np.where(busy, 0.0, self._costs[candidates.slots])
+
+
+def _cost(tag: AcceleratorTag, memory: float, disk: float) -> float:
+    match tag.attributes.get(FROZEN):
+        case "memory":
+            return memory
+        case "disk":
+            return disk
+        case _:
+            return 0.0

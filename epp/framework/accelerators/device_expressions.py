@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from epp.framework.accelerators.tag import CAPACITY, DRIVER, AcceleratorTag
-from epp.framework.extras import install_command
+from epp.framework.messages import install_command
 from epp.framework.quantities import parse_quantity
 
 MAX_CHARACTERS = 4096

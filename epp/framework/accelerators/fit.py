@@ -8,13 +8,11 @@ from itertools import zip_longest
 
 import numpy as np
 
-from epp.framework.accelerators.memory import GIB, NOMINAL_TOLERANCE, memory_suffices
-from epp.framework.accelerators.mig_names import canonical_mig_name, compute_slices
-from epp.framework.accelerators.names import names_of
 from epp.framework.accelerators.selection import Selection
-from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Sharing
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Sharing, names_of
 from epp.framework.arrays import Mask, Positions
 from epp.framework.candidates import Candidates
+from epp.framework.quantities import GIB, NOMINAL_TOLERANCE, canonical_mig_name, compute_slices, memory_suffices
 from epp.framework.snapshot import ACCELERATOR
 
 NO_ACCELERATOR = "no-accelerator"

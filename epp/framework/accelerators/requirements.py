@@ -6,13 +6,12 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from epp.framework.accelerators.memory import GIB, parse_memory
-from epp.framework.accelerators.mig_names import canonical_mig_name
 from epp.framework.accelerators.selection import Selection
 from epp.framework.accelerators.tag import PRECISIONS, AcceleratorKind, SpotPreference
-from epp.framework.hints import hint_at
 from epp.framework.limits import Natural, NonNegative
+from epp.framework.messages import hint_at
 from epp.framework.plugin import Parameters
+from epp.framework.quantities import GIB, canonical_mig_name, parse_memory
 from epp.framework.roles import FilterParameters
 
 MOST_COMPUTE_SLICES = 7

@@ -138,7 +138,7 @@ class Tightened(msgspec.Struct, frozen=True):
 def tightened(bounds: Selection, wish: Selection) -> Tightened:
     """Return the bounds with those requested by a client, never looser than before.
 
-    Allow lists are intersected; without a common entry, that of the bounds stays. What the bounds exclude is refused.
+    Allow lists are intersected; without a common entry, the list of the bounds stays. Excluded names are refused.
     Required features add up; preferences replace.
     """
     fields = _stricter(bounds, wish)

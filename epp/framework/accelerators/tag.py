@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerators of an endpoint as one frozen record, independent of their sources.
+"""Tag of an endpoint: all that is known of its accelerators.
 
 Performance and bandwidth are those of one whole device, dense (without sparsity); the share of a slice or a shared
 device is in `Partition`. None, an empty text and an empty collection mean: unknown.
@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 from math import isfinite
-from typing import Annotated, Literal, Self, TypeAlias, get_args
+from typing import Annotated, Literal, Self, TypeAlias, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
 
-from epp.framework.accelerators.memory import parse_memory
-from epp.framework.accelerators.mig_names import canonical_mig_name
 from epp.framework.accelerators.sites import Sites, Surroundings, sites_of, surroundings_of
+from epp.framework.quantities import canonical_mig_name, parse_memory
 
 _MOST_DEVICES = 65_536
 _MOST_DOLLARS = 10_000
@@ -261,7 +260,7 @@ class AcceleratorDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_u
     accelerator_class: str = msgspec.field(default="", name="class")
     """Name of an AcceleratorClass, or of a product in the built-in catalogue, such as `h100`."""
     count: Annotated[int, Meta(ge=1, le=_MOST_DEVICES)] | None = None
-    """Number of devices or slices; 1 if a class is named and no other source has the number."""
+    """Number of devices or slices; 1 if a class is named and the number is unknown."""
     profile: str = ""
     """MIG profile of each, such as `3g.20gb`."""
     sharers: Annotated[int, Meta(ge=1, le=_MOST_DEVICES)] | None = None
@@ -306,9 +305,9 @@ VRAM_USED, TFLOPS_USED = "tensor-fusion.ai/vramUsedFraction", "tensor-fusion.ai/
 """Share of all GPUs of the endpoint that TensorFusion has allocated, 0..1; negative for a capacity of 0. More than 1
 where a node sells more than it has."""
 VRAM_FREE, TFLOPS_FREE = "tensor-fusion.ai/vramFree", "tensor-fusion.ai/tflopsFree"
-"""What is left of all these GPUs: bytes, and TFLOPS."""
+"""Free share of all these GPUs: bytes, and TFLOPS."""
 VIRTUAL = "Virtual"
-"""Ends the names of shares and amounts that count what an oversubscribed node sells; only where that is more."""
+"""Suffix of shares and amounts that count virtual capacity; present only on oversubscribed nodes."""
 PHASE = "tensor-fusion.ai/phase"
 """Phases of the GPUs in TensorFusion, comma-separated."""
 ISOLATION_MODE = "tensor-fusion.ai/isolationMode"
@@ -319,3 +318,24 @@ FROZEN = "epp/frozen"
 FROZEN_TO = ("memory", "disk")
 BOOT_ID, POD_UID = "epp/boot-id", "epp/pod-uid"
 """Boot id of the node and UID of the pod: learned properties of an endpoint are void if one of them changes."""
+
+
+T = TypeVar("T")
+
+
+def names_of(tag: AcceleratorTag) -> tuple[str, ...]:
+    """Return the classes in lower case, the primary one first; without classes, the model, such as `h100`."""
+    names = tag.classes or ((tag.model,) if tag.model else ())
+    return tuple(name.lower() for name in names)
+
+
+def entry_for(tag: AcceleratorTag, entries: Mapping[str, T]) -> T | None:
+    """Return the entry, by lower-case name, for the first class that has one; failing that, for the model."""
+    return next((entries[name] for name in (*names_of(tag), tag.model.lower()) if name in entries), None)
+
+
+def limit_for(tag: AcceleratorTag, name: str, entries: Mapping[str, object], general: object) -> float | None:
+    """Return the limit of that name from the tag's entry, or from `general` if the entry has none."""
+    own: float | None = getattr(entry_for(tag, entries), name, None)
+    common: float | None = getattr(general, name)
+    return common if own is None else own

@@ -19,7 +19,7 @@ from epp.config import LoadedConfig, load_text
 from epp.config.load import sample_texts
 from epp.lab.demo.servers import PRESETS, ModelServer, ServerSpec, model_servers
 from epp.pool.discovery import StaticDiscovery, Target
-from epp.runtime.host_port import parse_host_port
+from epp.runtime.addresses import parse_host_port
 
 LOCAL, REMOTE = "east", "west"
 PRESET = "h100"

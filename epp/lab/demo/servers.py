@@ -13,7 +13,7 @@ from epp.config import LoadedConfig, load_text
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.lab.child import tied_to_parent
 from epp.pool.discovery import StaticDiscovery, Target
-from epp.runtime.host_port import parse_host_port
+from epp.runtime.addresses import parse_host_port
 
 _STOP_SECONDS = 3.0
 PRESETS: Mapping[str, AcceleratorDeclaration] = MappingProxyType(

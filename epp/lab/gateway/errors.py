@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import tempfile
 
-from epp.framework.extras import install_command
+from epp.framework.messages import install_command
 
 
 class GatewayError(Exception):

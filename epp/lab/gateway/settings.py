@@ -12,7 +12,7 @@ import msgspec
 
 from epp.framework.endpoint import EndpointTrust
 from epp.lab.gateway.errors import SettingsError
-from epp.runtime.host_port import HostPort, is_ip, parse_host_port
+from epp.runtime.addresses import HostPort, is_ip, parse_host_port
 
 LISTENER = "gateway"
 """The name of the one listener, in Envoy's statistics too."""

@@ -15,7 +15,7 @@ from epp.lab.sim.driver import Driver
 from epp.lab.sim.machine import Machine, Occupation, OccupationError
 from epp.lab.sim.openai_api import ApiError, ModelCard, ModelList
 from epp.lab.sim.profile import SimProfile
-from epp.runtime.host_port import HostPort
+from epp.runtime.addresses import HostPort
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -97,7 +97,7 @@ class MemberScanner:
 
     @property
     def complete(self) -> bool:
-        """Whether the object has ended, followed by nothing but whitespace."""
+        """Whether the object has ended, and only whitespace follows it."""
         return self._state is MemberScanner._after_object
 
     @property

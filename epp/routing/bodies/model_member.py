@@ -5,11 +5,66 @@ import sys
 from itertools import chain
 
 import msgspec
+import numpy as np
 
 from epp.framework.errors import MalformedBodyError
 from epp.routing.bodies.members import MemberScanner, Wanted
-from epp.routing.bodies.model_values import TooManyModelsError, model_values
 from epp.routing.bodies.partial import completed
+
+MOST_MODELS = 2
+_SPACE = b" \t\n\r"
+
+
+class _Model(msgspec.Struct, gc=False):
+    model: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode = msgspec.json.Decoder(_Model).decode
+
+
+class TooManyModelsError(Exception):
+    """The object has more than two members `model`."""
+
+
+def model_values(body: bytes) -> list[tuple[int, int]] | None:
+    """Return start and end of each value, in order; None for a body that is no JSON object.
+
+    Raises TooManyModelsError. msgspec returns the last of several members, so the part before it is decoded
+    again for each further member: hence the limit.
+    """
+    found: list[tuple[int, int]] = []
+    rest = body
+    while True:
+        try:
+            model = _decode(rest).model
+        except (ValueError, RecursionError):  # not JSON, no object, not UTF-8, or nested too deep
+            return None
+        if isinstance(model, msgspec.UnsetType):
+            return found[::-1]
+        if len(found) == MOST_MODELS:
+            raise TooManyModelsError
+        start = _address(model) - _address(rest)
+        found.append((start, start + len(memoryview(model))))
+        before = _before_member(rest, start)
+        if before is None:
+            return found[::-1]
+        rest = before
+
+
+def _address(data: bytes | msgspec.Raw) -> int:
+    """Return where the bytes are in memory: a raw value is a view of the bytes that it was decoded from."""
+    return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
+
+
+def _before_member(body: bytes, value: int) -> bytes | None:
+    """Return the object without the member of this value and all behind it; None where no `model` can be left."""
+    quote = body.rfind(b'"', 0, value)
+    key = body.rfind(b'"', 0, quote)  # no spelling of the key has a quote
+    if body.find(b'"model"', 0, key) < 0 and body.find(rb"\u00", 0, key) < 0:
+        return None
+    before = body[:key].rstrip(_SPACE)
+    return before[:-1] + b"}" if before.endswith(b",") else None
+
 
 _MODEL = Wanted.named("model")
 _MODEL_OF_EVENT = Wanted.named("model", within=("response", "message"))
@@ -27,7 +82,7 @@ def with_model(body: bytes, model: str, *, partial: bool = False) -> bytes:
 
     Raises MalformedBodyError for more than two.
 
-    A body that is no JSON object, or has no top-level `model`, is returned unchanged. So is a truncated one, unless
+    A body that is no JSON object, or has no top-level `model`, is returned unchanged; also a truncated one, unless
     `partial` allows it: then a complete `model` is replaced.
     """
     try:
@@ -60,7 +115,7 @@ def with_model_added(body: bytes, model: str) -> bytes:
 
 
 class ModelRestorer:
-    """Replaces the top-level `model` in the JSON object of a response, or in that of each event of a stream.
+    """Replaces the top-level `model` in the JSON object of a response, or of each event of a stream.
 
     In an event also the `model` of a top-level `response` or `message`, as APIs have it that stream typed events. Only
     a string of at most 64 KiB is replaced; other nested members and text stay. The output does not depend on how the

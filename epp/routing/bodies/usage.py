@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from epp.framework.response import Usage
+from epp.framework.request import Usage
 from epp.routing.bodies.members import MemberScanner, Wanted
 
 _MAX_LINE_BYTES = 1024 * 1024
@@ -16,7 +16,7 @@ _MAX_COUNT = 10**15
 _MAX_COUNT_DIGITS = 15
 _TOTALS = Wanted.named("usage", "meta_info")
 _COUNTS = re.compile(rb'(?:usage|meta_info)"[ \t]*:[ \t]*\{')
-"""What a line with counts has; `"usage":null` has none, and may be in every event of a stream."""
+"""Marks a line with counts; `"usage":null`, which may be in every event of a stream, does not match."""
 _ENDED = frozenset({b'"response.completed"', b'"response.incomplete"', b'"response.failed"'})
 _STARTED = b'"message_start"'
 _NULL = msgspec.Raw(b"null")
@@ -34,7 +34,7 @@ class UsageReader:
     Supported are the `usage` of chat, completions, embeddings, Responses and Messages, and SGLang's `meta_info`. Of
     several, each field has the last value. Unreadable parts are skipped; nothing raises.
 
-    Of an event stream, the incomplete line is kept, up to 1 MiB; longer lines are skipped. Any other body is kept as a
+    The incomplete line of an event stream is kept, up to 1 MiB; longer lines are skipped. Any other body is kept as a
     whole up to 8 KiB; of a longer one only the value of `usage` or `meta_info` is kept, up to 64 KiB.
     """
 
@@ -162,7 +162,7 @@ class UsageReader:
                 self._read_totals(body.meta_info)
 
     def _scan(self) -> None:
-        """Read what was kept, and from now on each piece as it comes."""
+        """Read the kept bytes, and later each piece on arrival."""
         kept = bytes(self._kept)
         self._kept.clear()
         self._scanner = MemberScanner(_TOTALS)

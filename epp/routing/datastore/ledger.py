@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Own work in flight, credited to an endpoint at once and given back exactly once."""
+"""Requests in flight, each credited to its endpoint until it ends; and those inherited from an earlier picker."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf, isnan
 from typing import NamedTuple
 
-from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, LAST_PICKED, SERVED
-from epp.routing.datastore.table import ColumnTable
+from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, LAST_PICKED, RUNNING, SERVED, WAITING
+from epp.routing.datastore.slots import ColumnTable
 
 
 class Flow(NamedTuple):
@@ -59,7 +60,7 @@ class Ledger:
 
     @property
     def by_flow(self) -> Mapping[Place, Work]:
-        """A copy of what is under way, by slot and flow; may be asked for in any thread."""
+        """A copy of the running work, by slot and flow; may be called in any thread."""
         return {
             place: work
             for place, work in list(self._by_place.items())
@@ -201,7 +202,7 @@ class Credit:
         return self._target.slot
 
     def first_token(self) -> None:
-        """Release what the first token shows to be done: the prompt, and the work of all other legs."""
+        """Release the prompt, and the work of all other legs: the first token shows that they are done."""
         self._target.first_token()
         self._close_legs()
 
@@ -221,3 +222,84 @@ class Credit:
     def _close_legs(self) -> None:
         for leg in self._legs:
             leg.close()
+
+
+_MOST = 1_000_000
+"""Requests of one engine that are believed; no engine has as many."""
+
+
+class Inheritance:
+    """Counts, as requests in flight, what engines report beyond own requests when this picker takes over.
+
+    At the first report of an endpoint, all that is not own is inherited. Own requests come and go with each report, so
+    later ones only show how much of it can still be there: it never grows. What others send all the time, or an engine
+    that does not report again, would keep it for ever: it ends at a set time.
+    """
+
+    __slots__ = ("_expected", "_heirs", "_table", "_until")
+
+    def __init__(self, table: ColumnTable) -> None:
+        self._table = table
+        self._expected: set[int] = set()
+        """Slots whose first report is to come."""
+        self._heirs: set[int] = set()
+        """Slots with inherited requests."""
+        self._until = -inf
+
+    def begin(self, slots: Iterable[int], now: float, seconds: float) -> None:
+        """Take over from another picker at these slots; slots with a report inherit by their last report."""
+        self.end()
+        self._until = now + seconds
+        self._expected = set(slots)
+        for slot in tuple(self._expected):
+            self.reported(slot, now)
+
+    def reported(self, slot: int, now: float) -> None:
+        """Look at the load that is known of a slot since its last report."""
+        if slot in self._heirs:
+            most = self._table.get(INHERITED, slot)
+        elif slot in self._expected:
+            most = _MOST
+        else:
+            return
+        numbers = [self._table.get(WAITING, slot), self._table.get(RUNNING, slot)]
+        known = [max(0.0, number) for number in numbers if not isnan(number)]
+        if not known:
+            return
+        self._expected.discard(slot)
+        if now >= self._until:
+            self._put(slot, 0)
+            return
+        own = self._table.get(IN_FLIGHT, slot) - self._table.get(INHERITED, slot)
+        self._put(slot, min(most, max(0.0, int(min(sum(known), _MOST)) - own)))
+
+    def forget(self, *slots: int) -> None:
+        """Note that the endpoints of slots left, with their numbers; others there inherit nothing."""
+        self._expected.difference_update(slots)
+        self._heirs.difference_update(slots)
+
+    def sweep(self, now: float) -> bool:
+        """End it if it is time; return whether that made room."""
+        if now < self._until:
+            return False
+        self._expected.clear()
+        return self.end()
+
+    def end(self) -> bool:
+        """Count nothing as inherited any more; return whether anything was."""
+        heirs = tuple(self._heirs)
+        if not heirs:
+            return False
+        self._table.take(INHERITED, heirs, IN_FLIGHT)
+        self._heirs.clear()
+        return True
+
+    def _put(self, slot: int, count: float) -> None:
+        change = count - self._table.get(INHERITED, slot)
+        if change:
+            self._table.add(INHERITED, slot, change)
+            self._table.add(IN_FLIGHT, slot, change)
+        if count:
+            self._heirs.add(slot)
+        else:
+            self._heirs.discard(slot)

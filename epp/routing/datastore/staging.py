@@ -21,7 +21,7 @@ Tagged: TypeAlias = tuple[Endpoint, Iterable[Report]]
 
 
 class Staging:
-    """What is to be in the datastore: requests see what is there now until all of it takes its place.
+    """The next content of the datastore; requests see the present content until all of it is replaced.
 
     Valid for the pool of the moment in which it was begun, as far as it replaces that.
     """
@@ -46,10 +46,10 @@ class Staging:
         """By attribute: slots, their endpoints and their records."""
         self.cells: list[tuple[int, Endpoint, Column, float]] = []
         self.records: dict[str, Records[Any]] = {}
-        """The records to come, with what is derived of them."""
+        """The next records, with values derived from them."""
         self._snapshot = snapshot
         self.attributes = dict(attributes)
-        """All records by slot, and those to come in place of what is there."""
+        """All next records by slot."""
         self.writes = writes
         self.tagged = tagged
         self._wanted = wanted

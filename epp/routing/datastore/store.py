@@ -29,11 +29,9 @@ from epp.framework.snapshot import (
     Column,
     Snapshot,
 )
-from epp.routing.datastore.inheritance import Inheritance
-from epp.routing.datastore.ledger import Ledger
-from epp.routing.datastore.slots import Change, Slots, by_id
+from epp.routing.datastore.ledger import Inheritance, Ledger
+from epp.routing.datastore.slots import Change, ColumnTable, Slots, by_id
 from epp.routing.datastore.staging import Staging, Tagged
-from epp.routing.datastore.table import ColumnTable
 
 T = TypeVar("T")
 
@@ -49,7 +47,7 @@ class Datastore:
         self._table = ColumnTable(CORE_COLUMNS)
         self._places = Slots()
         self._reports: list[Report | None] = []
-        """By slot: the last report, if nothing else was written there since."""
+        """By slot: the last report, unless other values were written since."""
         self._has_core = bytearray()
         """Whether that has a core column."""
         self._attributes: dict[str, tuple[Attribute[Any], list[object]]] = {}
@@ -59,7 +57,7 @@ class Datastore:
         self._version = 0
         """Grows with each change of the pool."""
         self._planned: dict[str, Records[Any]] = {}
-        """Records that are about to be in effect, with what was derived of them ahead, by attribute; see `stage`."""
+        """The next records by attribute, with values derived ahead; see `stage`."""
         self._attributes_changed: set[str] = set()
         self._writes: dict[str, int] = {}
         """By attribute: grows with each change of a record."""
@@ -97,9 +95,9 @@ class Datastore:
         return self._apply(wanted, self._places.slots.keys() - wanted.keys())
 
     def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> Change:
-        """Take out the endpoints of the ids `removed`, then add those of `changed` or let them replace their likes.
+        """Remove the endpoints of the ids `removed`, then add or replace the endpoints in `changed`.
 
-        Costs what the change costs, however large the pool is. An endpoint whose id is in both starts from nothing; an
+        The cost depends on the change, not on the pool. An endpoint whose id is in both starts without data; an
         id that is not in the pool may be removed. Raises ValueError for two endpoints of one id in `changed`.
         """
         return self._apply(by_id(changed), removed)
@@ -171,7 +169,7 @@ class Datastore:
             self._tell_news()
 
     def tag(self, endpoint: Endpoint, report: Report) -> None:
-        """Write what a tagger says of the endpoint; METRICS_AT stays, and all is ignored once the endpoint left.
+        """Write a tagger's report on the endpoint; METRICS_AT stays. Ignored if the endpoint has left.
 
         An endpoint that is found to have another pod, or whose node was started again, starts from nothing.
         """
@@ -275,7 +273,7 @@ class Datastore:
         self._writes[name] = self._writes.get(name, 0) + 1
 
     def news(self, endpoint: Endpoint, report: Report) -> Report:
-        """Return the report without what is known already: of many tags, comparing takes longer than writing."""
+        """Return the report without unchanged values: comparing many tags takes longer than writing."""
         slot = self.slot_of(endpoint)
         if slot is None:
             return report
@@ -326,7 +324,7 @@ class Datastore:
         return self._snapshot
 
     def snapshot(self) -> Snapshot:
-        """Return what is known now; the same object for as long as nothing is written."""
+        """Return the present snapshot; the same object until the next write."""
         if not (self._pool_changed or self._attributes_changed or self._table.dirty):
             return self._snapshot
         last = self._snapshot
@@ -359,7 +357,7 @@ class Datastore:
         return self._snapshot
 
     def _records_of(self, name: str, values: Sequence[T], former: Records[T] | None) -> Records[T]:
-        """Return records with what can be taken over, and what was derived ahead of them."""
+        """Return records with derived values: copied from former records, or derived ahead."""
         planned: Records[T] | None = self._planned.pop(name, None)
         if planned is None:
             return Records(tuple(values), former)

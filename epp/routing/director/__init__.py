@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """One request: from headers and body to its destination, and on to the end of its response."""
 
-from epp.framework.addresses import Subset
+from epp.framework.candidates import Subset
 from epp.routing.director.decision import Decision, top_values
 from epp.routing.director.director import Director
+from epp.routing.director.incoming_request import Seeds
 from epp.routing.director.observers import DirectorObserver, Observers, Refusal
-from epp.routing.director.pending_request import PendingRequest
 from epp.routing.director.pipeline import ParserTable, Pipeline, ResponseNeeds
 from epp.routing.director.policies import PoolPolicies, Rewrite
+from epp.routing.director.router import Runtime
 from epp.routing.director.routing import Cause, Routing
-from epp.routing.director.seeds import Seeds
 from epp.routing.director.simulation import Simulated, Simulation
+from epp.routing.director.waiting import PendingRequest
 
 __all__ = [
     "Cause",
@@ -26,6 +27,7 @@ __all__ = [
     "ResponseNeeds",
     "Rewrite",
     "Routing",
+    "Runtime",
     "Seeds",
     "Simulated",
     "Simulation",

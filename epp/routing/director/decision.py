@@ -12,7 +12,7 @@ from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
 from epp.framework.headers import OBJECTIVE
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.framework.request import PREFIX_MATCH, Request
 from epp.framework.result import FilterTrace, ProfileResult, SchedulingResult
 from epp.framework.snapshot import ACCELERATOR

@@ -8,35 +8,32 @@ from typing import Any
 
 from epp.admission.flow_control import Evictions, FlowControl, GuardedDetector, guarded
 from epp.admission.quotas import Quotas
-from epp.framework.addresses import Subset
-from epp.framework.candidates import Candidates
-from epp.framework.clock import Clock
+from epp.framework.candidates import Candidates, Subset
 from epp.framework.errors import AdmissionDeniedError, ClientGoneError, RequestError, StartingError
 from epp.framework.flow_control import SaturationDetector
-from epp.framework.guard import Guard
 from epp.framework.headers import ATTEMPT_COUNT
 from epp.framework.quotas import Blocked, QuotaSource
 from epp.framework.request import Headers, Request
 from epp.framework.roles import Admitter, EndpointObserver
 from epp.framework.snapshot import Snapshot
-from epp.routing.datastore import Change, Datastore
-from epp.routing.director.arrivals import Arrival, BlockedError, NeedsFullEndpointError, QueueDirective, QueuedRequest
-from epp.routing.director.attempts import Attempts
-from epp.routing.director.dispatcher import Dispatcher, QueueStatus
-from epp.routing.director.observers import DirectorObserver, Refusal
-from epp.routing.director.pending_request import PendingRequest
-from epp.routing.director.pipeline import ParsedBody, Pipeline
+from epp.routing.datastore import Change
+from epp.routing.director.incoming_request import IncomingRequest, Seeds
+from epp.routing.director.observers import TRACE, FlowReports, Refusal, RequestTrace
+from epp.routing.director.open_requests import RESERVATION_SECONDS, Attempts, Reservations
+from epp.routing.director.overload import Dispatcher, QueueStatus, UsualDetector, shed
+from epp.routing.director.pipeline import Pipeline
 from epp.routing.director.policies import NO_POLICIES, PoolPolicies
-from epp.routing.director.reading import IncomingRequest, path_of, read
-from epp.routing.director.reports import FlowReports
-from epp.routing.director.requests import give_flow, request_of
-from epp.routing.director.reservations import RESERVATION_SECONDS, Reservations
-from epp.routing.director.router import Router, none_eligible
+from epp.routing.director.router import (
+    BlockedError,
+    NeedsFullEndpointError,
+    QueueDirective,
+    Router,
+    Runtime,
+    none_eligible,
+)
 from epp.routing.director.routing import Cause, Routing
-from epp.routing.director.seeds import Seeds
-from epp.routing.director.shedding import UsualDetector, shed
 from epp.routing.director.simulation import Simulation
-from epp.routing.director.tracing import RequestTrace
+from epp.routing.director.waiting import PendingRequest, WaitingRequest
 from epp.routing.outliers import OutlierDetector, OutlierSettings
 
 
@@ -45,50 +42,45 @@ class Director:
 
     def __init__(
         self,
-        store: Datastore,
+        runtime: Runtime,
         pipeline: Pipeline,
-        clock: Clock,
         *,
-        observer: DirectorObserver | None = None,
         use_subset: bool = True,
         seeds: Seeds | None = None,
         reservation_seconds: float = RESERVATION_SECONDS,
         outliers: OutlierSettings | None = None,
     ) -> None:
         """`reservation_seconds` is the time for an answer, after which a request counts for its endpoint no more."""
+        store, clock, observer = runtime.store, runtime.clock, runtime.observer
         self.clock = clock
         self.reservations = Reservations(clock, seconds=reservation_seconds)
         """Routed requests that have not been answered."""
         self.attempts = Attempts()
         """Open requests of gateways that count their attempts."""
-        self._store = store
+        self._runtime = runtime
         self._pipeline = pipeline
         self._policies = NO_POLICIES
         self._use_subset = use_subset
-        self._observer = observer or DirectorObserver()
-        self._guard = Guard(self._observer)
+        self._observer = observer
+        self._guard = runtime.guard
         self._seeds = seeds or Seeds()
         self._is_closed = False
         self._flow: FlowControl | None = None
         self._shedding: SaturationDetector[Any] = UsualDetector()
-        self._evictions = Evictions(clock, self._observer)
-        self.quotas = Quotas(clock, guard=self._guard, observer=self._observer)
-        """What tenants have taken of what they may."""
+        self._evictions = Evictions(clock, observer)
+        self.quotas = Quotas(clock, guard=self._guard, observer=observer)
+        """Use of quotas by tenants."""
         self.quotas.on_release(self._quota_released)
-        self.outliers = OutlierDetector(store, clock, outliers, observer=self._observer)
+        self.outliers = OutlierDetector(store, clock, outliers, observer=observer)
         """Endpoints at which requests failed."""
         self._router = Router(
-            store,
+            runtime,
             pipeline,
-            clock,
-            observer=self._observer,
-            guard=self._guard,
             evictions=self._evictions,
             quotas=self.quotas,
             reservations=self.reservations,
             attempts=self.attempts,
             outliers=self.outliers,
-            use_subset=use_subset,
         )
         self._dispatcher = Dispatcher(store, clock, lambda: self._flow)
         self.use(pipeline)
@@ -116,16 +108,16 @@ class Director:
 
     @property
     def flow(self) -> FlowControl | None:
-        """What holds requests in front of full endpoints; None where nothing does."""
+        """Queues in front of full endpoints; None if requests never wait for room."""
         return None if self._flow is None or self._flow.has_ended else self._flow
 
     @property
     def line(self) -> QueueStatus | None:
-        """What waits; None where nothing ever does. May be read in any thread."""
+        """Status of the queues; None without queues. May be read in any thread."""
         return None if self.flow is None else self._dispatcher.latest
 
     def refuse_waiting(self) -> int:
-        """Refuse all that waits for room, some in each turn, and what would have to; return the number of requests."""
+        """Refuse all requests that wait for room, now in steps and from now on; return the number that waits."""
         if self._flow is None:
             return 0
         count = self._flow.queues.requests
@@ -144,12 +136,11 @@ class Director:
     def simulation(self, pipeline: Pipeline | None = None, snapshot: Snapshot | None = None) -> Simulation:
         """Return a simulation of the current routing; it has no side effects.
 
-        A `pipeline` stands in for the one in effect, a `snapshot` for the endpoints as they are.
+        `pipeline` replaces the one in effect, `snapshot` the present endpoints.
         """
         return Simulation(
-            self._store,
+            self._runtime,
             pipeline or self._pipeline,
-            self.clock,
             snapshot=snapshot,
             policies=self._policies,
             quotas=self.quotas,
@@ -164,7 +155,7 @@ class Director:
         self._policies = policies
 
     def refuse(self, headers: Headers, error: RequestError) -> RequestError:
-        """Record a request that does not come to be routed; return the error."""
+        """Record a request that is not routed; return the error."""
         self._observer.refused(Refusal(error, headers))
         return error
 
@@ -182,7 +173,7 @@ class Director:
         trace: RequestTrace | None = None,
         began_at: float | None = None,
     ) -> Routing | PendingRequest:
-        """Return the routing of a request, or Held where it has to wait; raises a RequestError that refuses it.
+        """Return the routing of a request, or a PendingRequest if it waits; raises a RequestError that refuses it.
 
         Its headers came at `began_at` on the clock, just now by default.
 
@@ -192,142 +183,144 @@ class Director:
         """
         if self._is_closed:
             raise self.refuse(headers, StartingError())
-        call = IncomingRequest(self._pipeline, path_of(headers), headers, len(body), subset, trace, began_at)
         try:
-            parsed = read(call, body, incomplete=incomplete)
+            incoming = IncomingRequest.read(
+                self._pipeline, headers, body, subset if self._use_subset else None, incomplete=incomplete
+            )
         except RequestError as error:
             self._observer.refused(Refusal(error, headers))
             raise
-        outcome = self._arrive(call, parsed)
+        request = incoming.request
+        if trace is not None:
+            request.put(TRACE, trace)
+        outcome = self._arrive(incoming, began_at)
         if isinstance(outcome, Routing):
             return outcome
-        arrival, hold = outcome
         flow = self.flow
-        waits = flow is not None and isinstance(hold, QueuedRequest)
-        longest = flow.settings.longest_wait(arrival.request.priority) if flow is not None and waits else 0.0
-        return PendingRequest(partial(self._wait, *outcome), partial(self._left, *outcome), longest_seconds=longest)
+        waits = flow is not None and isinstance(outcome, WaitingRequest)
+        longest = flow.settings.longest_wait(request.priority) if flow is not None and waits else 0.0
+        return PendingRequest(
+            partial(self._wait, incoming, outcome), partial(self._left, incoming, outcome), longest_seconds=longest
+        )
 
-    def _arrive(
-        self, call: IncomingRequest, parsed: ParsedBody
-    ) -> Routing | tuple[Arrival, QueueDirective | QueuedRequest]:
-        """Return the routing of a request that has been read, or what it has to wait for."""
-        pipeline, headers = call.pipeline, call.headers
-        request: Request | None = None
+    def _arrive(self, incoming: IncomingRequest, began_at: float | None) -> Routing | QueueDirective | WaitingRequest:
+        """Return the routing of a request that has been read, or the directive or queue that holds it."""
+        request = incoming.request
+        identified: Request | None = None
         try:
-            request = request_of(
-                call,
-                parsed,
+            incoming.identify(
                 self._policies,
                 seed=self._seeds.next(),
                 now=self.clock.now(),
                 observer=self._observer,
-                use_subset=self._use_subset,
+                began_at=began_at,
             )
-            give_flow(request, pipeline, self._guard)
-            if ATTEMPT_COUNT in headers:
+            identified = request
+            incoming.give_flow(self._guard)
+            if ATTEMPT_COUNT in request.headers:
                 self.attempts.supersede_former(request)
             if self.quotas.is_active:
                 self.quotas.check_single(request)
-            arrival = Arrival(pipeline, request, call.subset, iter(pipeline.of(Admitter)))
-            outcome = self._proceed(arrival)
+            return self._proceed(incoming)
         except RequestError as error:
-            self._observer.refused(Refusal(error, headers, parsed.body.model, request=request))
+            self._observer.refused(Refusal(error, request.headers, request.body.model, request=identified))
             raise
-        return outcome if isinstance(outcome, Routing) else (arrival, outcome)
 
-    def _proceed(self, arrival: Arrival) -> Routing | QueueDirective | QueuedRequest:
+    def _proceed(self, incoming: IncomingRequest) -> Routing | QueueDirective | WaitingRequest:
         """Return the routing, or what to wait for."""
-        candidates, flow = self._router.candidates(arrival), self.flow
-        if arrival.admitted:
-            return self._route_or_wait(arrival, candidates)
+        candidates, flow = self._router.candidates(incoming), self.flow
+        if incoming.admitted:
+            return self._route_or_wait(incoming, candidates)
         if flow is None:
             if len(candidates):
-                shed(arrival.request, candidates, self._shedding)
-            arrival.admitted = True
-            return self._route_or_wait(arrival, candidates)
-        if arrival.subset is not None and not len(candidates) and len(candidates.snapshot.available):
+                shed(incoming.request, candidates, self._shedding)
+            incoming.admitted = True
+            return self._route_or_wait(incoming, candidates)
+        if incoming.request.subset is not None and not len(candidates) and len(candidates.snapshot.available):
             raise none_eligible(candidates.snapshot)  # room at other endpoints is of no use to it
-        return self._enter(flow, arrival, candidates)
+        return self._enter(flow, incoming, candidates)
 
-    def _route_or_wait(self, arrival: Arrival, candidates: Candidates) -> Routing | QueueDirective | QueuedRequest:
+    def _route_or_wait(
+        self, incoming: IncomingRequest, candidates: Candidates
+    ) -> Routing | QueueDirective | WaitingRequest:
         """Return the routing, or what to wait for, of a request that does not wait for room."""
-        blocked = self._router.blocked(arrival)
+        blocked = self._router.blocked(incoming)
         if blocked is None:
             try:
-                return self._router.schedule(arrival, candidates)
+                return self._router.schedule(incoming, candidates)
             except BlockedError as error:
                 blocked = error.blocked
-        return self._hold_back(QueuedRequest(arrival, self._router), blocked)
+        return self._hold_back(WaitingRequest(incoming, self._router), blocked)
 
     def _enter(
-        self, flow: FlowControl, arrival: Arrival, candidates: Candidates
-    ) -> Routing | QueueDirective | QueuedRequest:
+        self, flow: FlowControl, incoming: IncomingRequest, candidates: Candidates
+    ) -> Routing | QueueDirective | WaitingRequest:
         """Return the routing where there is room, or what to wait for."""
-        entrant = QueuedRequest(arrival, self._router)
+        waiting = WaitingRequest(incoming, self._router)
         has_endpoints = bool(len(candidates))
-        blocked = self._router.blocked(arrival)
+        blocked = self._router.blocked(incoming)
         if blocked is not None:
-            return self._hold_back(entrant, blocked, has_endpoints=has_endpoints)
+            return self._hold_back(waiting, blocked, has_endpoints=has_endpoints)
         if not has_endpoints:
             flow.pool_changed(has_endpoints=bool(len(candidates.snapshot.available)))
-        room = flow.enter(entrant, candidates)
+        room = flow.enter(waiting, candidates)
         if room is not None:
             try:
-                return self._router.go(arrival, candidates, room)
+                return self._router.go(incoming, candidates, room)
             except NeedsFullEndpointError:
-                flow.wait(entrant)
+                flow.wait(waiting)
             except BlockedError as error:
-                return self._hold_back(entrant, error.blocked)
-        elif entrant.outcome is not None:
-            return entrant.result()
+                return self._hold_back(waiting, error.blocked)
+        elif waiting.outcome is not None:
+            return waiting.result()
         self._dispatcher.arm()
-        return entrant
+        return waiting
 
-    def _hold_back(self, entrant: QueuedRequest, blocked: Blocked, *, has_endpoints: bool = True) -> QueuedRequest:
+    def _hold_back(self, waiting: WaitingRequest, blocked: Blocked, *, has_endpoints: bool = True) -> WaitingRequest:
         """Let a request wait for the quota of its tenant; raises QuotaExceededError where it may not, or in vain."""
         flow = self.flow
         if flow is None or not blocked.waits:
             raise blocked.error()
-        patience = flow.settings.of(entrant.request.priority).ttl_seconds
+        patience = flow.settings.of(waiting.request.priority).ttl_seconds
         if blocked.until is not None and blocked.until - self.clock.now() > patience:
             raise blocked.error()
-        flow.wait(entrant, has_endpoints=has_endpoints)
+        flow.wait(waiting, has_endpoints=has_endpoints)
         self._dispatcher.arm()
-        return entrant
+        return waiting
 
     def _quota_released(self, tenant: str) -> None:
         if self._flow is not None:
             self._flow.resume(tenant)
             self._dispatcher.on_update()
 
-    async def _wait(self, arrival: Arrival, hold: QueueDirective | QueuedRequest) -> Routing:
+    async def _wait(self, incoming: IncomingRequest, hold: QueueDirective | WaitingRequest) -> Routing:
         """Proceed each time that the request is released: on a new snapshot, since the old one has aged."""
         try:
             while True:
-                if isinstance(hold, QueuedRequest):
-                    outcome: Routing | QueueDirective | QueuedRequest = await hold.end()
+                if isinstance(hold, WaitingRequest):
+                    outcome: Routing | QueueDirective | WaitingRequest = await hold.end()
                 else:
                     await self._released(hold)
-                    outcome = self._proceed(arrival)
+                    outcome = self._proceed(incoming)
                 if isinstance(outcome, Routing):
                     return outcome
                 hold = outcome
         except RequestError as error:
-            self._refused(arrival.request, error)
+            self._refused(incoming.request, error)
             raise
         except asyncio.CancelledError:
-            self._left(arrival, hold)
+            self._left(incoming, hold)
             raise
 
-    def _left(self, arrival: Arrival, hold: QueueDirective | QueuedRequest) -> None:
+    def _left(self, incoming: IncomingRequest, hold: QueueDirective | WaitingRequest) -> None:
         """Record that the client of a held request has left."""
-        if isinstance(hold, QueuedRequest) and self._flow is not None:
+        if isinstance(hold, WaitingRequest) and self._flow is not None:
             self._flow.leave(hold)
-            self.quotas.forget_nomination(arrival.request)
-        if isinstance(hold, QueuedRequest) and isinstance(hold.outcome, Routing):  # released in the same turn
+            self.quotas.forget_nomination(incoming.request)
+        if isinstance(hold, WaitingRequest) and isinstance(hold.outcome, Routing):  # released in the same turn
             hold.outcome.complete(Cause.CLIENT_DISCONNECT)
         else:
-            self._refused(arrival.request, ClientGoneError("while the request was held"))
+            self._refused(incoming.request, ClientGoneError("while the request was held"))
 
     def _refused(self, request: Request, error: RequestError) -> None:
         seconds = self.clock.now() - request.received_at

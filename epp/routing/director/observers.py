@@ -1,18 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observers of a director, and several of them as one."""
+"""Observers of requests: callbacks, several observers as one, what flow control reports, and traces."""
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from epp.admission.flow_control import EvictionObserver, FlowObserver
+from epp.admission.flow_control import (
+    AT_ONCE,
+    QUEUEING_OUTCOME,
+    WAITING,
+    EvictionObserver,
+    FlowObserver,
+    Outcome,
+    QueueingOutcome,
+)
 from epp.admission.quotas import QuotaObserver
 from epp.framework.errors import RequestError
-from epp.framework.request import Headers, Request
+from epp.framework.request import DataKey, Headers, Request
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot
 from epp.routing.director.policies import Rewrite
-from epp.routing.director.routing import RoutingObserver
+from epp.routing.director.routing import Cause, Routing, RoutingObserver
 from epp.routing.outliers import OutlierObserver
+
+
+class RequestTrace(ABC):
+    """The part of a trace that this picker has, from the headers of a request to the end of its response."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def headers(self) -> Mapping[str, str]:
+        """Request headers that tell the endpoint of the trace."""
+
+    @property
+    @abstractmethod
+    def ids(self) -> Mapping[str, str]:
+        """The ids of trace and span in hexadecimal, for log lines."""
+
+    @abstractmethod
+    def complete(self) -> None:
+        """Record that the request is complete, and is routed from now on."""
+
+    @abstractmethod
+    def refused(self, error: RequestError) -> None:
+        """Record how the request is refused; only the first call counts."""
+
+    @abstractmethod
+    def ended(self, routing: Routing | None, cause: Cause) -> None:
+        """Record the end of the exchange; only the first call counts."""
+
+
+class RequestTracer(ABC):
+    """Starts traces, or continues a client's or gateway's trace."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def fields(self) -> frozenset[str]:
+        """Names of headers, in lower case, with trace context."""
+
+    @abstractmethod
+    def begin(self, headers: Headers, metadata: Mapping[str, str]) -> RequestTrace:
+        """Return the trace of a request with these headers, for which the gateway called with this metadata."""
+
+
+TRACE: DataKey[RequestTrace] = DataKey("trace")
+"""Of a request, where requests are traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +136,23 @@ def _all(methods: Sequence[Callable[..., None]]) -> Callable[..., None]:
             method(*arguments)
 
     return tell
+
+
+class FlowReports(FlowObserver):
+    """Writes on each request how long it waited and how that ended, and tells the observer."""
+
+    def __init__(self, observer: FlowObserver) -> None:
+        self._observer = observer
+        self.cycled = observer.cycled  # type: ignore[method-assign]  # without a call in between
+        self.enqueued = observer.enqueued  # type: ignore[method-assign]
+
+    def queued(self, request: Request) -> None:
+        """Note it, and pass it on."""
+        request.put(QUEUEING_OUTCOME, WAITING)
+        self._observer.queued(request)
+
+    def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
+        """Note it, and pass it on."""
+        at_once = outcome is Outcome.DISPATCHED and request.get(QUEUEING_OUTCOME) is not WAITING
+        request.put(QUEUEING_OUTCOME, AT_ONCE if at_once else QueueingOutcome(outcome, seconds))
+        self._observer.left(request, outcome, seconds)

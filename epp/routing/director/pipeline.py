@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one configuration makes of a request: parsers, producers, scheduler and hooks, swapped as a whole."""
+"""Parsers, producers, scheduler and hooks of one configuration, replaced as a whole."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 from epp.admission.flow_control import FlowControlSettings
 from epp.framework.errors import NoParserError
 from epp.framework.flow_control import SaturationDetector
-from epp.framework.header_spellings import Spellings
-from epp.framework.headers import CONTROL
+from epp.framework.headers import CONTROL, Spellings
 from epp.framework.plugin import Plugin, R
-from epp.framework.request import Headers, RequestBody
+from epp.framework.request import Headers
 from epp.framework.roles import Parser, ResponseHeaders, ResponseReporter, ResponseTiming
 from epp.routing.scheduling import Profile
 from epp.routing.scheduling.scheduler import Scheduler
@@ -19,18 +18,10 @@ from epp.routing.scheduling.scheduler import Scheduler
 _MOST_PATHS = 16
 
 
-class ParsedBody(NamedTuple):
-    """What a parser made of a body."""
-
-    body: RequestBody
-    names_model: bool
-    """Whether the API wants a model to be named."""
-
-
 class ParserTable:
     """Parsers by path: a whole path first, then the longest suffix of whole segments, then the fallback.
 
-    Of parsers of one type, of several claims to one path and of several fallbacks, the first counts.
+    The first counts of several parsers of one type, claims to one path, and fallbacks.
     """
 
     __slots__ = ("_by_path", "_by_suffix", "_fallback", "_found", "_longest", "parsers")
@@ -55,23 +46,21 @@ class ParserTable:
         self._found: dict[str, tuple[str, Parser[Any]]] = {}
         """The last few paths, and the claim that matches each: clients name them."""
 
-    def parse(self, path: str, headers: Headers, body: bytes) -> ParsedBody:
-        """Return the parsed body; raises a BadRequestError."""
+    def find(self, path: str) -> tuple[str, Parser[Any]]:
+        """Return the claim that matches a path, and its parser; raises NoParserError."""
         found = self._found.get(path)
         if found is None:
             found = self._find(path)
             if len(self._found) >= _MOST_PATHS:
                 self._found.clear()
             self._found[path] = found
-        suffix, parser = found
-        return ParsedBody(parser.parse(suffix, headers, body), parser.names_model)
+        return found
 
     def claims(self, path: str) -> bool:
         """Return whether a parser reads the API at a path, as opposed to one that takes any."""
         return self._claimed(path) is not None
 
     def _find(self, path: str) -> tuple[str, Parser[Any]]:
-        """Return the claim that matches a path, and whose it is; raises NoParserError."""
         found = self._claimed(path)
         if found is not None:
             return found
@@ -111,7 +100,7 @@ class Pipeline:
     parsers: ParserTable
     scheduler: Scheduler
     plugins: Mapping[type[Plugin[Any]], tuple[Any, ...]] = field(default_factory=dict)
-    """By role; producers, and plugins for request headers, in an order in which each finds what it reads."""
+    """By role; producers and request-header plugins run after the producers of their inputs."""
     sets_headers: frozenset[str] = frozenset()
     """Request headers that the plugins declare to set."""
     response_needs: ResponseNeeds = NO_NEEDS
@@ -120,7 +109,7 @@ class Pipeline:
     shedding: SaturationDetector[Any] | None = None
     """What says then that the pool is saturated; None for the usual."""
     shadows: Mapping[str, Profile] = field(default_factory=dict)
-    """Profiles that decide nothing, by name: others look afterwards what they would have picked."""
+    """Shadow profiles by name: they run after the response, and only their picks are recorded."""
     _kept_back: Spellings = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from epp.framework.headers import MODEL_REWRITE, OBJECTIVE
+from epp.framework.quotas import Tenant
 from epp.framework.request import Request
-from epp.framework.tenants import Tenant
 
 _REWRITE_DRAW = "model-rewrite"
 

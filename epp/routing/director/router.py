@@ -3,16 +3,16 @@
 
 import re
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from epp.admission.flow_control import Evictions
-from epp.admission.quotas import Quotas
-from epp.framework.addresses import Subset
+from epp.admission.quotas import Quotas, Reservation
 from epp.framework.arrays import Mask, Positions
-from epp.framework.candidates import Candidates
+from epp.framework.candidates import Candidates, Subset
 from epp.framework.clock import Clock
 from epp.framework.errors import (
     LATER_SECONDS,
@@ -36,11 +36,10 @@ from epp.framework.result import SchedulingResult
 from epp.framework.roles import Admitter, PreRequest, Producer, Screener
 from epp.framework.snapshot import Snapshot
 from epp.routing.datastore import Credit, Datastore, Flow, Ticket
-from epp.routing.director.arrivals import Arrival, BlockedError, NeedsFullEndpointError, QueueDirective
-from epp.routing.director.attempts import Attempts
+from epp.routing.director.incoming_request import IncomingRequest
 from epp.routing.director.observers import DirectorObserver
+from epp.routing.director.open_requests import Attempts, Reservations
 from epp.routing.director.pipeline import Pipeline
-from epp.routing.director.reservations import Reservation, Reservations
 from epp.routing.director.routing import Routing
 from epp.routing.outliers import OutlierDetector
 
@@ -50,56 +49,86 @@ PERHAPS_ELSEWHERE = (UnmetConstraintError, OverQuotaError, ResourceExhaustedErro
 _NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
 
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What all requests share, whatever their pipeline."""
+
+    store: Datastore
+    clock: Clock
+    observer: DirectorObserver = field(default_factory=DirectorObserver)
+    guard: Guard = field(init=False)
+    """Calls plugins, and reports their failures to the observer."""
+
+    def __post_init__(self) -> None:
+        """Let the guard report to the observer."""
+        object.__setattr__(self, "guard", Guard(self.observer))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDirective:
+    """An awaitable of an admitter that holds a request."""
+
+    admitter: Admitter[Any]
+    awaited: Awaitable[None]
+
+
+class NeedsFullEndpointError(Exception):
+    """Only endpoints that are full can serve a request."""
+
+
+class BlockedError(Exception):
+    """A request does not fit into the quota of its tenant, wherever it goes."""
+
+    def __init__(self, blocked: Blocked) -> None:
+        super().__init__(str(blocked.breach))
+        self.blocked = blocked
+
+
 class Router:
     """Takes the endpoints as they are at each call."""
 
     def __init__(
         self,
-        store: Datastore,
+        runtime: Runtime,
         pipeline: Pipeline,
-        clock: Clock,
         *,
-        observer: DirectorObserver,
-        guard: Guard,
         evictions: Evictions,
         quotas: Quotas,
         reservations: Reservations,
         attempts: Attempts,
         outliers: OutlierDetector,
-        use_subset: bool,
     ) -> None:
         self.pipeline = pipeline
-        """The one by which requests that have waited are routed."""
-        self._store = store
-        self._clock = clock
-        self._observer = observer
-        self._guard = guard
+        """The pipeline for requests that have waited."""
+        self._clock = runtime.clock
+        self._store = runtime.store
+        self._observer = runtime.observer
+        self._guard = runtime.guard
         self._evictions = evictions
         self._quotas = quotas
         self._reservations = reservations
         self._attempts = attempts
         self._outliers = outliers
-        self._use_subset = use_subset
 
-    def candidates(self, arrival: Arrival) -> Candidates:
+    def candidates(self, incoming: IncomingRequest) -> Candidates:
         """Return the endpoints that the gateway allows for a request, as things are now."""
-        return self.among(self._store.snapshot(), arrival)
+        return self.among(self._store.snapshot(), incoming)
 
-    def among(self, snapshot: Snapshot, arrival: Arrival) -> Candidates:
+    def among(self, snapshot: Snapshot, incoming: IncomingRequest) -> Candidates:
         """Return the endpoints of a snapshot that the gateway allows for a request."""
-        return Candidates(snapshot, self._eligible(snapshot, arrival.subset), now=self._clock.now())
+        return Candidates(snapshot, _eligible(snapshot, incoming.request.subset), now=self._clock.now())
 
-    def blocked(self, arrival: Arrival) -> Blocked | None:
+    def blocked(self, incoming: IncomingRequest) -> Blocked | None:
         """Return why a request does not fit into the quota of its tenant, wherever it goes; None where it does."""
-        return self._quotas.breach(arrival.request) if self._quotas.is_active else None
+        return self._quotas.breach(incoming.request) if self._quotas.is_active else None
 
-    def preempt(self, arrival: Arrival) -> bool:
+    def preempt(self, incoming: IncomingRequest) -> bool:
         """End requests of its tenant and of lower priority so that a request fits; return whether any ends."""
-        request, quotas = arrival.request, self._quotas
+        request, quotas = incoming.request, self._quotas
         endable = self._evictions.endable(request.priority)
         if not endable:
             return False
-        candidates = self.fitting(arrival)
+        candidates = self.fitting(incoming)
         victims = quotas.victims(request, lambda victim: victim.request in endable, candidates)
         if not victims:
             return False
@@ -109,85 +138,84 @@ class Router:
         quotas.nominate(request, victims)
         return True
 
-    def go(self, arrival: Arrival, candidates: Candidates, room: Mask) -> Routing | QueueDirective:
+    def go(self, incoming: IncomingRequest, candidates: Candidates, room: Mask) -> Routing | QueueDirective:
         """Route a request that has waited, by the pipeline of now, to one of the candidates that have room.
 
         Raises NeedsFullEndpointError where only others can serve it, BlockedError where the quota of its tenant has to
         have room first, or a RequestError that refuses it.
         """
-        if arrival.pipeline is not self.pipeline:
-            arrival.pipeline, arrival.admitters = self.pipeline, iter(self.pipeline.of(Admitter))
-        arrival.admitted = True
+        incoming.use(self.pipeline)
+        incoming.admitted = True
         if room.all():
-            return self.schedule(arrival, candidates)
+            return self.schedule(incoming, candidates)
         try:
-            return self.schedule(arrival, candidates.keep(room))
+            return self.schedule(incoming, candidates.keep(room))
         except (*PERHAPS_ELSEWHERE, BlockedError) as error:
-            self._check_others(arrival, candidates, error)
+            self._check_others(incoming, candidates, error)
             raise NeedsFullEndpointError from error
 
-    def fitting(self, arrival: Arrival) -> Candidates:
+    def fitting(self, incoming: IncomingRequest) -> Candidates:
         """Return the endpoints that could serve a request if they had room."""
-        candidates = self.candidates(arrival)
+        candidates = self.candidates(incoming)
         if not len(candidates):
             return candidates
         try:
-            candidates = self._screened(arrival, candidates)
-            for producer in arrival.pipeline.of(Producer):
-                self._guard.call(Producer.role, producer, producer.produce, arrival.request, candidates)
-            return arrival.pipeline.scheduler.schedule(arrival.request, candidates).primary.candidates
-        except ResourceExhaustedError:  # filters drop those that are full
+            candidates = self._screened(incoming, candidates)
+            for producer in incoming.pipeline.of(Producer):
+                self._guard.call(Producer.role, producer, producer.produce, incoming.request, candidates)
+            return incoming.pipeline.scheduler.schedule(incoming.request, candidates).primary.candidates
+        except ResourceExhaustedError:  # filters drop full endpoints
             return candidates
         except (RequestError, BlockedError):
             return candidates.keep(np.zeros(len(candidates), dtype=np.bool_))
 
-    def schedule(self, arrival: Arrival, candidates: Candidates) -> Routing | QueueDirective:
-        """Return the routing to one of these candidates, or what an admitter has it wait for; raises BlockedError."""
-        outcome = self.decide(arrival, candidates)
+    def schedule(self, incoming: IncomingRequest, candidates: Candidates) -> Routing | QueueDirective:
+        """Return the routing to one of these candidates, or an admitter's directive to wait; raises BlockedError."""
+        outcome = self.decide(incoming, candidates)
         if isinstance(outcome, QueueDirective):
             return outcome
-        return self._routing(arrival.pipeline, arrival.request, outcome, candidates.now)
+        return self._routing(incoming.pipeline, incoming.request, outcome, candidates.now)
 
-    def decide(self, arrival: Arrival, candidates: Candidates) -> SchedulingResult | QueueDirective:
-        """Return to which of these candidates a request is to go, or what an admitter has it wait for.
+    def decide(self, incoming: IncomingRequest, candidates: Candidates) -> SchedulingResult | QueueDirective:
+        """Return the scheduling of a request among these candidates, or an admitter's directive to wait.
 
         Nothing is reserved yet. Raises BlockedError, or a RequestError that refuses it.
         """
-        snapshot, request = candidates.snapshot, arrival.request
+        snapshot, request = candidates.snapshot, incoming.request
         if not len(candidates):
             raise none_eligible(snapshot)
         eligible = len(candidates)
-        candidates = self._screened(arrival, candidates)
+        candidates = self._screened(incoming, candidates)
         self._observer.candidates_found(request, snapshot, eligible, len(candidates))
-        for producer in arrival.pipeline.of(Producer):
+        for producer in incoming.pipeline.of(Producer):
             self._guard.call(Producer.role, producer, producer.produce, request, candidates)
-        for admitter in arrival.admitters:
+        for admitter in incoming.admitters:
             awaited = self._admit(admitter, request, candidates)
             if awaited is not None:
                 self._observer.held(request, admitter.name)
                 return QueueDirective(admitter, awaited)
         began = self._clock.now()
         try:
-            result = arrival.pipeline.scheduler.schedule(request, candidates)
+            result = incoming.pipeline.scheduler.schedule(request, candidates)
         except RequestError:
             self._observer.scheduled(request, self._clock.now() - began, None)
             raise
         self._observer.scheduled(request, self._clock.now() - began, result)
-        if _prefers_cached(request.headers) and not _is_cached(arrival.pipeline, request, result):
+        if _prefers_cached(request.headers) and not _is_cached(incoming.pipeline, request, result):
             error = PreconditionFailedError()
             error.scheduling = result.as_failed()
             raise error
         return result
 
     def _routing(self, pipeline: Pipeline, request: Request, result: SchedulingResult, started: float) -> Routing:
-        """Reserve what a request takes, and return its routing; raises BlockedError."""
-        reservations = self._assume(request, result)
+        """Reserve the resources of a request, and return its routing; raises BlockedError."""
+        reservation = self._assume(request, result)
         try:
             for plugin in pipeline.of(PreRequest):
                 self._guard.call(PreRequest.role, plugin, plugin.pre_request, request, result)
             self._observer.routed(request, result, self._clock.now() - started)
-        except BaseException as error:  # nobody else would give it back
-            for reservation in reservations:
+        except BaseException as error:  # no other code would release it
+            if reservation is not None:
                 reservation.release(None)
             if isinstance(error, RequestError):
                 error.scheduling = result.as_failed()
@@ -202,7 +230,7 @@ class Router:
             find=self._store.find,
             outliers=self._outliers,
             settled=self._reservations.settle,
-            reservations=reservations,
+            reservation=reservation,
         )
         if self._outliers.on_trial:
             self._outliers.picked(routing.slot)
@@ -214,24 +242,26 @@ class Router:
             routing.tell_end(self._evictions.ended)
         return routing
 
-    def _check_others(self, arrival: Arrival, candidates: Candidates, error: RequestError | BlockedError) -> None:
+    def _check_others(
+        self, incoming: IncomingRequest, candidates: Candidates, error: RequestError | BlockedError
+    ) -> None:
         """Raise the error unless a request could be scheduled if all candidates had room."""
         try:
-            arrival.pipeline.scheduler.schedule(arrival.request, self._screened(arrival, candidates))
-        except AllBusyError:  # filters drop those that are full
+            incoming.pipeline.scheduler.schedule(incoming.request, self._screened(incoming, candidates))
+        except AllBusyError:  # filters drop full endpoints
             return
         except (RequestError, BlockedError):
             raise error from None
 
-    def _screened(self, arrival: Arrival, candidates: Candidates) -> Candidates:
+    def _screened(self, incoming: IncomingRequest, candidates: Candidates) -> Candidates:
         """Return the candidates that the quota of its tenant allows for, and that all screeners keep."""
         if self._quotas.is_active:
-            candidates = self._within_quota(arrival.request, candidates)
-        screeners = arrival.pipeline.of(Screener)
+            candidates = self._within_quota(incoming.request, candidates)
+        screeners = incoming.pipeline.of(Screener)
         if not screeners:
             return candidates
         masks = [
-            self._guard.call(Screener.role, screener, screener.mask, arrival.request, candidates)
+            self._guard.call(Screener.role, screener, screener.mask, incoming.request, candidates)
             for screener in screeners
         ]
         kept = [mask for mask in masks if not isinstance(mask, Failure)]
@@ -246,7 +276,7 @@ class Router:
         """Return the candidates that the quota of its tenant allows for.
 
         Raises OverQuotaError where the request is too large for all of them, and BlockedError where it is not for some,
-        and none of these fits beside what is under way.
+        and no candidate has room beside the running requests.
         """
         quotas = self._quotas
         large = quotas.fits_single(request, candidates)
@@ -260,16 +290,16 @@ class Router:
                 raise BlockedError(blocked)
         return left
 
-    def _assume(self, request: Request, result: SchedulingResult) -> Sequence[Reservation]:
-        """Reserve what the request takes of the quota of its tenant; raises BlockedError."""
+    def _assume(self, request: Request, result: SchedulingResult) -> Reservation | None:
+        """Reserve the request's share of the quota of its tenant; raises BlockedError."""
         if not self._quotas.is_active:
-            return ()
+            return None
         primary = result.primary
         legs = [leg.slot for leg in result.profiles.values() if leg is not None and leg.slot != primary.slot]
         reservation = self._quotas.assume(request, primary.candidates.snapshot, primary.slot, legs)
         if isinstance(reservation, Blocked):
             raise BlockedError(reservation)
-        return (reservation,)
+        return reservation
 
     def _admit(self, admitter: Admitter[Any], request: Request, candidates: Candidates) -> Awaitable[None] | None:
         try:
@@ -294,16 +324,17 @@ class Router:
             ]
         return Credit(ledger.open(slot, costs.get(primary.profile, 0), flow), legs)
 
-    def _eligible(self, snapshot: Snapshot, subset: Subset | None) -> Positions:
-        slots = snapshot.available
-        return slots if subset is None or not self._use_subset else slots[subset.mask(snapshot, slots)]
-
 
 def none_eligible(snapshot: Snapshot) -> RequestError:
     """Return the refusal for want of candidates: those of the gateway's subset, or all of the pool."""
     if len(snapshot.slots) and not len(snapshot.available):
         return UnavailableError(detail=f"none of {len(snapshot.slots)} endpoints can be reached")
     return NoEndpointsError()
+
+
+def _eligible(snapshot: Snapshot, subset: Subset | None) -> Positions:
+    slots = snapshot.available
+    return slots if subset is None else slots[subset.mask(snapshot, slots)]
 
 
 def _prefers_cached(headers: Headers) -> bool:

@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """A routed request: its destination, and its ledger entries, which are closed exactly once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
 from typing import Literal, Protocol
 
+from epp.admission.quotas import Reservation
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import PluginFailedError, RequestError, SupersededError
 from epp.framework.guard import Failure, Guard, PluginObserver
-from epp.framework.request import Headers, Request
-from epp.framework.response import Response, Usage
+from epp.framework.request import Headers, Request, Response, Usage
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Metadata, MetadataValue, PreRequest, ResponseHeaders, ResponseReporter, ResponseTiming
 from epp.routing.bodies import UsageReader
 from epp.routing.datastore import Credit
 from epp.routing.director.decision import Decision
 from epp.routing.director.pipeline import Pipeline
-from epp.routing.director.reservations import Reservation
 from epp.routing.outliers import Failure as EndpointFailure
 from epp.routing.outliers import OutlierDetector, Verdict
 
@@ -35,7 +34,7 @@ class Cause(StrEnum):
     CLIENT_DISCONNECT = "client-disconnect"
     """The gateway closed the exchange before that: the client left, for all that is known."""
     SERVER_LOST = "server-lost"
-    """The gateway closed the exchange in the midst of the response, and the model server takes no connections."""
+    """The gateway closed the exchange during the response, and the model server refuses connections."""
     UNSEEN = "unseen"
     """The gateway closed the exchange after the headers of a response whose body it does not show: complete or cut."""
     EVICTED = "evicted"
@@ -77,7 +76,7 @@ def _unnoted(_: object) -> None:
 
 
 class Routing:
-    """The wire reports what it sees of the response; after `complete` reports have no effect."""
+    """The wire reports the response; after `complete`, reports have no effect."""
 
     __slots__ = (
         "_awaits_token",
@@ -94,7 +93,7 @@ class Routing:
         "_on_end",
         "_outliers",
         "_pipeline",
-        "_reservations",
+        "_reservation",
         "_response_headers",
         "_served_address",
         "_settled",
@@ -123,10 +122,10 @@ class Routing:
         observer: RoutingObserver,
         find: Callable[[str], tuple[int, Endpoint] | None],
         outliers: OutlierDetector,
-        reservations: Sequence[Reservation] = (),
+        reservation: Reservation | None = None,
         settled: "Callable[[Routing], None]" = _unnoted,
     ) -> None:
-        """`reservations` are told what happens, and released with the credit.
+        """`reservation` is of the quota of the tenant; it is released with the credit.
 
         `settled` is called once or more, first as the endpoint has answered, or as the request is given up or ends.
         """
@@ -148,7 +147,7 @@ class Routing:
         self.processing_seconds = 0.0
         """Time that the exchange spent on the response; 0 where it does not measure that."""
         self._credit = credit
-        self._reservations = reservations
+        self._reservation = reservation
         self._settled = settled
         self._gateway: ShowsHeaders | None = None
         self._pipeline = pipeline
@@ -205,7 +204,7 @@ class Routing:
         return True
 
     def supersede(self, error: SupersededError) -> None:
-        """Release what it holds at once, and end it soon: the gateway has sent it again."""
+        """Release its reservations at once, and end it soon: the gateway has sent the request again."""
         self._release(failed=False)
         self.evict(error, even_if_answered=True)
 
@@ -214,7 +213,7 @@ class Routing:
         self._gateway = gateway
 
     def expire(self) -> bool:
-        """Release what it holds while its exchange is open; return False where its answer may have been missed."""
+        """Release its reservations while its exchange is open; return False if its answer may have been missed."""
         if self._gateway is not None and not self._gateway.shows_response_headers:
             return False
         self._settled(self)
@@ -286,9 +285,8 @@ class Routing:
             moved = slot != self._credit.slot
             self.served = served
             self._credit.move(slot)
-            if moved:
-                for reservation in self._reservations:
-                    reservation.move(self.result.primary.candidates.snapshot, slot)
+            if moved and self._reservation is not None:
+                self._reservation.move(self.result.primary.candidates.snapshot, slot)
 
     def needs_response(self, *, event_stream: bool) -> bool:
         """Whether plugins need the body of the response to be shown."""
@@ -372,7 +370,7 @@ class Routing:
         self._first_token()
 
     def complete(self, cause: Cause) -> None:
-        """Release the credit of the endpoints and all reservations; only the first call counts."""
+        """Release the credit of the endpoints and the reservation; only the first call counts."""
         if self._completed:
             return
         self._completed = True
@@ -405,16 +403,16 @@ class Routing:
             return
         self.is_committed = True
         self._settled(self)
-        for reservation in self._reservations:
-            reservation.commit()
+        if self._reservation is not None:
+            self._reservation.commit()
 
     def _first_token(self) -> None:
         self._awaits_token = False
         self._outliers.succeeded(self.served, self.request.model)
         self._commit()
         self._credit.first_token()
-        for reservation in self._reservations:
-            reservation.first_token()
+        if self._reservation is not None:
+            self._reservation.first_token()
 
     @property
     def _has_content(self) -> bool:
@@ -441,10 +439,9 @@ class Routing:
 
     def _release(self, *, failed: bool) -> None:
         self._credit.close(failed=failed)
-        if self._reservations:
-            reservations, self._reservations = self._reservations, ()
-            for reservation in reservations:
-                reservation.release(self.usage)
+        if self._reservation is not None:
+            reservation, self._reservation = self._reservation, None
+            reservation.release(self.usage)
 
     def _tell_end(self) -> None:
         listeners, self._on_end = self._on_end, ()
@@ -462,6 +459,6 @@ class Routing:
 
 
 def _hash_of(request: Request) -> int:
-    """Return a hash of what is asked, by the ends of the prompt, which may be long."""
+    """Return a hash of the request, by the ends of the prompt, which may be long."""
     prompt = request.body.prompt
     return hash((request.size_bytes, prompt[:_HASHED_BYTES], prompt[-_HASHED_BYTES:]))

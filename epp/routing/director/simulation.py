@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that go nowhere: where they would go, by the same steps as others, and without any effect."""
+"""Simulated requests: routed by the same steps as others, without side effects."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
@@ -13,29 +13,22 @@ import msgspec
 from epp.admission.flow_control import Evictions, FlowControlSettings, GuardedDetector, guarded
 from epp.admission.flow_control.queues import Queues
 from epp.admission.quotas import Quotas
-from epp.framework.addresses import Subset
-from epp.framework.candidates import Candidates
-from epp.framework.clock import Clock
+from epp.framework.candidates import Candidates, Subset
 from epp.framework.errors import RequestError, StartingError
 from epp.framework.flow_control import SaturationDetector
-from epp.framework.guard import Guard, SchedulingObserver
-from epp.framework.printable import printable
+from epp.framework.guard import SchedulingObserver
+from epp.framework.messages import printable
 from epp.framework.quotas import Blocked, QuotaSource
 from epp.framework.request import Headers, Request
 from epp.framework.result import SchedulingResult
-from epp.framework.roles import Admitter
 from epp.framework.snapshot import Snapshot
-from epp.routing.datastore import Datastore
-from epp.routing.director.arrivals import Arrival, BlockedError, QueueDirective
-from epp.routing.director.attempts import Attempts
+from epp.routing.director.incoming_request import IncomingRequest, path_of
 from epp.routing.director.observers import DirectorObserver
-from epp.routing.director.pipeline import ParsedBody, Pipeline
+from epp.routing.director.open_requests import Attempts, Reservations
+from epp.routing.director.overload import UsualDetector, shed
+from epp.routing.director.pipeline import Pipeline
 from epp.routing.director.policies import PoolPolicies
-from epp.routing.director.reading import IncomingRequest, path_of, read
-from epp.routing.director.requests import give_flow, request_of
-from epp.routing.director.reservations import Reservations
-from epp.routing.director.router import PERHAPS_ELSEWHERE, Router, none_eligible
-from epp.routing.director.shedding import UsualDetector, shed
+from epp.routing.director.router import PERHAPS_ELSEWHERE, BlockedError, QueueDirective, Router, Runtime, none_eligible
 from epp.routing.outliers import OutlierDetector
 
 _MOST_PROBLEMS = 20
@@ -44,7 +37,7 @@ _MOST_PROBLEM = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """What would become of a request."""
+    """The outcome that a request would have."""
 
     request: Request
     outcome: SchedulingResult | RequestError
@@ -54,7 +47,7 @@ class Simulated:
     screened: int = 0
     """Endpoints of these after screeners and quotas."""
     waits: str = ""
-    """What it would wait for, before it goes where it would go if it went now; empty for nothing."""
+    """Reason for waiting before the outcome; empty for none."""
     problems: tuple[str, ...] = ()
     """Of plugins that failed."""
     seconds: float = 0.0
@@ -62,7 +55,7 @@ class Simulated:
 
 
 class _Trace(SchedulingObserver, DirectorObserver):
-    """What is known of one simulation beside its outcome."""
+    """Collects counts and problems of one simulation."""
 
     def __init__(self) -> None:
         self.eligible = 0
@@ -80,17 +73,16 @@ class _Trace(SchedulingObserver, DirectorObserver):
 
 
 class Simulation:
-    """Says where requests would go, of one pipeline and one moment; to be used on the event loop of the director.
+    """Simulates routing by one pipeline at one moment; for the event loop of the director.
 
-    Nothing that lasts is touched: no seed is drawn, nothing is reserved, charged, counted or observed, no hook runs
-    after the pick, and plugins see by `dry_run` of request and snapshot that they have nothing to remember.
+    It has no side effects: no seed is drawn, nothing is reserved, charged, counted or observed, no hook runs after the
+    pick, and plugins record nothing, because request and snapshot have `dry_run` set.
     """
 
     def __init__(
         self,
-        store: Datastore,
+        runtime: Runtime,
         pipeline: Pipeline,
-        clock: Clock,
         *,
         snapshot: Snapshot | None,
         policies: PoolPolicies,
@@ -101,73 +93,57 @@ class Simulation:
         is_closed: bool,
     ) -> None:
         self._trace = trace = _Trace()
-        self._guard = guard = Guard(trace)
+        clock = runtime.clock
+        dry = Runtime(runtime.store, clock, trace)
+        self._guard = dry.guard
         self.pipeline = replace(pipeline, scheduler=pipeline.scheduler.observed_by(trace))
         """The one that decides."""
         self._clock = clock
-        self._snapshot = msgspec.structs.replace(snapshot or store.snapshot(), dry_run=True)
+        self._snapshot = msgspec.structs.replace(snapshot or runtime.store.snapshot(), dry_run=True)
         self._policies = policies
-        self._quotas = quotas.twin(pipeline.of(QuotaSource), guard=guard)
+        self._quotas = quotas.twin(pipeline.of(QuotaSource), guard=dry.guard)
         self._queues = queues
         self._use_subset = use_subset
         self._is_closed = is_closed
         self._router = Router(
-            store,
+            dry,
             self.pipeline,
-            clock,
-            observer=trace,
-            guard=guard,
             evictions=Evictions(clock),
             quotas=self._quotas,
             reservations=Reservations(clock),
             attempts=Attempts(),
             outliers=outliers,
-            use_subset=use_subset,
         )
 
-    def read(self, headers: Headers, body: bytes, subset: Subset | None) -> tuple[IncomingRequest, ParsedBody]:
-        """Return the request and its parsed body; raises a RequestError."""
-        call = IncomingRequest(self.pipeline, path_of(headers), headers, len(body), subset)
-        return call, read(call, body, incomplete=False)
+    def read(self, headers: Headers, body: bytes, subset: Subset | None) -> IncomingRequest:
+        """Return the request with its parsed body, for one `run`; raises a RequestError."""
+        return IncomingRequest.read(self.pipeline, headers, body, subset if self._use_subset else None, dry_run=True)
 
     def refusal(self, headers: Headers, error: RequestError) -> Simulated:
-        """Return what becomes of a request that cannot be read."""
+        """Return the refusal of an unreadable request."""
         request = Request("", headers=headers, path=path_of(headers), dry_run=True)
         return Simulated(request=request, outcome=error, snapshot=self._snapshot)
 
-    def run(self, call: IncomingRequest, parsed: ParsedBody, *, seed: int) -> Simulated:
-        """Return what would become of a request that has been read."""
+    def run(self, incoming: IncomingRequest, *, seed: int) -> Simulated:
+        """Return the outcome that a request would have."""
         started = perf_counter()
         trace = self._trace
         trace.problems.clear()
         trace.eligible = trace.screened = 0
-        request = Request(
-            "", body=parsed.body, headers=call.headers, path=call.path, size_bytes=call.size_bytes, dry_run=True
-        )
         waits = ""
         outcome: SchedulingResult | RequestError
         try:
-            request = request_of(
-                call,
-                parsed,
-                self._policies,
-                seed=seed,
-                now=self._clock.now(),
-                observer=trace,
-                use_subset=self._use_subset,
-                dry_run=True,
-            )
+            incoming.identify(self._policies, seed=seed, now=self._clock.now(), observer=trace)
             if self._is_closed:
                 raise StartingError
-            give_flow(request, self.pipeline, self._guard)
-            arrival = Arrival(self.pipeline, request, call.subset, iter(self.pipeline.of(Admitter)))
-            outcome, waits = self._decided(arrival)
+            incoming.give_flow(self._guard)
+            outcome, waits = self._decided(incoming)
         except RequestError as error:
             outcome = error
         except BlockedError as error:
             outcome = error.blocked.error()
         return Simulated(
-            request=request,
+            request=incoming.request,
             outcome=outcome,
             snapshot=self._snapshot,
             eligible=trace.eligible,
@@ -177,68 +153,68 @@ class Simulation:
             seconds=perf_counter() - started,
         )
 
-    def _decided(self, arrival: Arrival) -> tuple[SchedulingResult | RequestError, str]:
-        """Return what becomes of a request, and what it waits for before that; raises what refuses it."""
-        request, settings = arrival.request, self.pipeline.flow_control
+    def _decided(self, incoming: IncomingRequest) -> tuple[SchedulingResult | RequestError, str]:
+        """Return the outcome of a request, and its reason for waiting before that; raises its refusal."""
+        request, settings = incoming.request, self.pipeline.flow_control
         if self._quotas.is_active:
             self._quotas.check_single(request)
-        candidates = self._router.among(self._snapshot, arrival)
+        candidates = self._router.among(self._snapshot, incoming)
         self._trace.eligible = len(candidates)
         if settings is None:
             if len(candidates):
                 shed(request, candidates, self._shedding)
-            self._check_quota(arrival)
-            return self._scheduled(arrival, candidates)
+            self._check_quota(incoming)
+            return self._scheduled(incoming, candidates)
         if not len(candidates):
             error = none_eligible(self._snapshot)
-            if arrival.subset is not None and len(self._snapshot.available):
+            if incoming.request.subset is not None and len(self._snapshot.available):
                 raise error  # room at other endpoints is of no use to it
             return error, "an endpoint"
         waits = self._wait_for_others(request)
         try:
-            self._check_quota(arrival)
-            outcome, also = self._with_room(arrival, candidates, settings)
+            self._check_quota(incoming)
+            outcome, also = self._with_room(incoming, candidates, settings)
         except BlockedError as error:
             if not self._may_wait(error.blocked, settings, request):
                 raise
             self._quotas.is_active = False  # it is decided as if the quota had room
             try:
-                outcome, also = self._with_room(arrival, candidates, settings)
+                outcome, also = self._with_room(incoming, candidates, settings)
             finally:
                 self._quotas.is_active = True
             also = f"the quota of its tenant ({error.blocked.breach.key})"
         return outcome, waits or also
 
     def _with_room(
-        self, arrival: Arrival, candidates: Candidates, settings: FlowControlSettings
+        self, incoming: IncomingRequest, candidates: Candidates, settings: FlowControlSettings
     ) -> tuple[SchedulingResult | RequestError, str]:
         """Return where a request goes among the candidates with room; among all, where none of those can serve it."""
         settings = guarded(replace(settings, usage_limits=copy(settings.usage_limits)), self._guard)
-        room = settings.detector.fullness(candidates) < settings.ceiling(arrival.request.priority, candidates)
+        room = settings.detector.fullness(candidates) < settings.ceiling(incoming.request.priority, candidates)
         if not room.any():
-            outcome, _ = self._scheduled(arrival, candidates)
+            outcome, _ = self._scheduled(incoming, candidates)
             return outcome, "room at an endpoint"
         try:
-            return self._scheduled(arrival, candidates.keep(room))
+            return self._scheduled(incoming, candidates.keep(room))
         except PERHAPS_ELSEWHERE as error:
             if room.all():
                 raise
             try:
-                outcome, _ = self._scheduled(arrival, candidates)
+                outcome, _ = self._scheduled(incoming, candidates)
             except (RequestError, BlockedError):
                 raise error from None
             return outcome, "room at an endpoint that can serve it"
 
-    def _scheduled(self, arrival: Arrival, candidates: Candidates) -> tuple[SchedulingResult, str]:
+    def _scheduled(self, incoming: IncomingRequest, candidates: Candidates) -> tuple[SchedulingResult, str]:
         """Return where a request goes, and which admitter would hold it before; raises BlockedError."""
         waits = ""
-        while isinstance(outcome := self._router.decide(arrival, candidates), QueueDirective):
+        while isinstance(outcome := self._router.decide(incoming, candidates), QueueDirective):
             waits = f"the admitter {printable(outcome.admitter.name)}"
             _give_up(outcome.awaited)
         if self._quotas.is_active:
             slots = [outcome.primary.slot]
             slots += [leg.slot for leg in outcome.profiles.values() if leg is not None and leg.slot != slots[0]]
-            blocked = self._quotas.refusal(arrival.request, self._snapshot, slots)
+            blocked = self._quotas.refusal(incoming.request, self._snapshot, slots)
             if blocked is not None:
                 raise BlockedError(blocked)
         return outcome, waits
@@ -248,8 +224,8 @@ class Simulation:
         named = self.pipeline.shedding
         return UsualDetector() if named is None else GuardedDetector(named, self._guard)
 
-    def _check_quota(self, arrival: Arrival) -> None:
-        blocked = self._router.blocked(arrival)
+    def _check_quota(self, incoming: IncomingRequest) -> None:
+        blocked = self._router.blocked(incoming)
         if blocked is not None:
             raise BlockedError(blocked)
 
@@ -261,7 +237,11 @@ class Simulation:
     def _wait_for_others(self, request: Request) -> str:
         """Describe the flow that is next in turn; empty without one."""
         queues = self._queues
-        if queues is None or not queues.requests or (queues.all_held and not queues.holds(request.fairness_id)):
+        if (
+            queues is None
+            or not queues.requests
+            or (queues.all_throttled and not queues.is_throttled(request.fairness_id))
+        ):
             return ""
         return f"its turn: {queues.requests} wait already"
 

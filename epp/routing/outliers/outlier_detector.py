@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints that fail are avoided at once, asked, and ejected if they go on failing; no I/O."""
+"""Detects failing endpoints: avoids them at once, probes them, and ejects them if failures continue; no I/O."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,13 @@ import structlog
 from epp.framework.clock import Clock
 from epp.framework.endpoint import Endpoint
 from epp.routing.datastore import Change, Datastore
-from epp.routing.outliers.failures import Ask, Failure, Told, Verdict
-from epp.routing.outliers.record import OutlierSettings, Record, RequestCounts, State
+from epp.routing.outliers.record import Ask, Failure, OutlierSettings, Record, RequestCounts, State, Told, Verdict
 
 _LONGEST_SUSPICION_SECONDS = 3.0
 """By then the polls themselves have found a silent endpoint to be one."""
 
 _MOST_MODELS = 1000
-"""Models of which is known which endpoint answered last."""
+"""Models whose last answering endpoint is remembered."""
 _BUSY_SECONDS = 3.0
 """An endpoint that has succeeded so shortly before it answers 429 is busy, not broken."""
 _FAILING_SECONDS = 30.0
@@ -43,7 +42,7 @@ class OutlierObserver:
     __slots__ = ()
 
     def endpoint_suspected(self, verdict: Verdict) -> None:
-        """Record what the port of an endpoint said after a failed connection."""
+        """Record the result of a probe of an endpoint's port after a failed connection."""
 
     def endpoint_ejected(self, cause: Failure) -> None:
         """Record an ejection."""
@@ -81,7 +80,7 @@ class OutlierDetector:
     or none of them fails; and when its success rate is far below that of the others. The time of ejections grows with
     their number. When it is over, one request goes there, and its response decides.
 
-    Never is the whole pool ejected. Where all endpoints would be avoided, none is: see `Snapshot.available`.
+    The pool is never ejected as a whole: if all endpoints would be avoided, all are used; see `Snapshot.available`.
     """
 
     def __init__(
@@ -130,7 +129,7 @@ class OutlierDetector:
 
     @property
     def failing(self) -> Mapping[str, str]:
-        """Why endpoints fail that are used all the same, by id: no other one can take their place. In any thread."""
+        """Failures of endpoints that stay in use for lack of a replacement, by id. May be read in any thread."""
         most = self.settings.consecutive_5xx
         return {
             record.endpoint.id: f"{record.errors} {_WORDS[record.last_failure]} in a row; used, as no other endpoint "
@@ -152,7 +151,7 @@ class OutlierDetector:
         return True
 
     def picked(self, slot: int) -> None:
-        """Note that a request goes to a slot: one on trial gets no other one before the response."""
+        """Note a request to a slot: a slot on trial gets one request at a time."""
         if slot in self.on_trial:
             record = self._records[slot]
             record.last(self._clock.now(), self.settings.base_ejection_seconds)
@@ -238,12 +237,12 @@ class OutlierDetector:
             self._suspect(slot, record, counts=False)
 
     def passed_over(self, endpoints: Sequence[Endpoint]) -> None:
-        """Note that the gateway went on to the next in its list: it had no connection to these."""
+        """Note that the gateway used the next endpoint in its list: it had no connection to these."""
         for endpoint in endpoints:
             self.failed(endpoint, Failure.CONNECTION)
 
     def sweep(self) -> None:
-        """End what has had its time, and forget what is long ago."""
+        """End expired suspicions and ejections, and forget old failures."""
         now = self._clock.now()
         for slot, record in list(self._records.items()):
             record.age(now, self.settings)

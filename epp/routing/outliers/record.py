@@ -1,11 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
 """When an endpoint counts as an outlier, and its failures: in a row, and as a share of its requests."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
+from typing import TypeAlias
 
 from epp.framework.endpoint import Endpoint
-from epp.routing.outliers.failures import Failure
+
+
+class Verdict(StrEnum):
+    """The outcome of one question."""
+
+    ANSWERS = "answers"
+    REFUSES = "refuses"
+    """Nothing listens there, or it closes connections without a word."""
+    SILENT = "silent"
+    """No answer in time, or the endpoint could not be asked."""
+
+
+Told: TypeAlias = Callable[[Verdict], None]
+Ask: TypeAlias = Callable[[Endpoint, Told], None]
+"""Asks an endpoint soon, and tells the verdict once."""
+
+
+class Failure(StrEnum):
+    """Kind of a failed request, by its cause at the endpoint."""
+
+    CONNECTION = "connection"
+    """The gateway had no connection to it, or lost it before the response."""
+    GATEWAY = "gateway"
+    """It answered 502, 503 or 504: what serves behind it is gone."""
+    SERVER = "server"
+    """Any other error of its own, which the request may have caused; a 200 without a token, too."""
+    OVERLOAD = "overload"
+    """It answered 429; counts where it has not succeeded shortly before."""
+    MODEL = "model"
+    """It answered 404; counts while another endpoint answers requests for the same model."""
+
+
+_NOT_IMPLEMENTED, _SERVER_ERROR = 501, 500
+_NOT_FOUND, _TOO_MANY = 404, 429
+_GATEWAY_ERRORS = frozenset({502, 503, 504})
+_UNAVAILABLE, _TIMEOUT = 503, 504
+
+
+def failure_of(status: int, *, by_gateway: bool, overloaded: bool) -> Failure | None:
+    """Return the failure that a response of that status stands for; None for none.
+
+    `by_gateway` says that the gateway made the response, `overloaded` that the server named a time to try again. A
+    gateway's own 504 is a time limit of its route, which a long answer exceeds as well: it counts as the least.
+    """
+    if status in (_NOT_FOUND, _TOO_MANY) and not by_gateway:
+        return Failure.MODEL if status == _NOT_FOUND else Failure.OVERLOAD
+    if status < _SERVER_ERROR or status == _NOT_IMPLEMENTED:
+        return None
+    if by_gateway:
+        if status == _TIMEOUT:
+            return Failure.SERVER
+        return Failure.CONNECTION if status in _GATEWAY_ERRORS else None
+    if status in _GATEWAY_ERRORS:
+        return None if overloaded and status == _UNAVAILABLE else Failure.GATEWAY
+    return Failure.SERVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +108,7 @@ class State(Enum):
 
     @property
     def is_ejected(self) -> bool:
-        """Whether it counts as one of those that are ejected."""
+        """Whether it counts as ejected."""
         return self in _OUT
 
     @property
@@ -92,7 +148,7 @@ class RequestCounts:
         self._now[success] += 1
 
     def age(self, now: float) -> None:
-        """Drop what is older than the window; everything, where the clock was set back."""
+        """Drop entries older than the window; all of them if the clock was set back."""
         half = now // HALF_WINDOW_SECONDS
         if half != self._half:
             self._now, self._past = [0, 0], self._now if half == self._half + 1 else [0, 0]
@@ -113,7 +169,7 @@ class Record:
     has_failed: bool = False
     """Whether a request is the reason for suspicion, as opposed to a connection of our own that ended."""
     asked: int = 0
-    """Hash of what the last failed request asked."""
+    """Hash of the content of the last failed request."""
     requests: RequestCounts = field(init=False)
     """Requests since its first failure."""
     connections: int = 0
@@ -147,7 +203,7 @@ class Record:
         self.connections = self.errors = 0
 
     def age(self, now: float, settings: OutlierSettings) -> None:
-        """Let what is long ago count for less; a clock that was set back makes no time longer than it was to be."""
+        """Reduce the weight of old failures; a clock that was set back prolongs no deadline."""
         self.requests.age(now)
         self.failed_at = min(self.failed_at, now)
         if self.state is not State.IN:

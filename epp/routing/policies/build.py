@@ -46,11 +46,11 @@ class PoolIdentity:
 
 
 class BuiltPolicies(NamedTuple):
-    """Policies, and what an operator should know of the objects they are from."""
+    """Policies, and warnings about their objects for the operator."""
 
     policies: PoolPolicies
     warnings: tuple[str, ...] = ()
-    """One sentence each: kind and name of the object, what is wrong, and the remedy."""
+    """One sentence each: kind and name of the object, problem and remedy."""
     objectives: int = 0
     """Number of objectives in effect."""
     rewrites: int = 0

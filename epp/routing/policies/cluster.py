@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from epp.framework.inputs import InputProblem
+from epp.framework.plugin_status import InputProblem
 from epp.kube.cluster import Cluster
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import decode_object
@@ -72,7 +72,7 @@ class ClusterPolicies:
         self._refresh()
 
     async def follow(self) -> None:
-        """Apply changes until cancelled; those that arrive together are one."""
+        """Apply changes until cancelled; simultaneous changes are applied as one."""
         while True:
             await self._changed.wait()
             self._refresh()
@@ -100,7 +100,7 @@ class ClusterPolicies:
         _log.info("policies applied", objectives=built.objectives, rewrites=built.rewrites)
 
     def _last_good(self, objects: list[Object]) -> tuple[list[Object], tuple[InputProblem, ...]]:
-        """Return the versions that count, and what is wrong with newer ones."""
+        """Return the versions in effect, and the problems of newer ones."""
         sound: dict[str, InferenceModelRewrite] = {}
         in_effect: list[Object] = []
         problems: list[InputProblem] = []

@@ -42,7 +42,7 @@ class Cycle:
         """With weights as arrays of no dimension, as NumPy multiplies with at half the cost of a float; None for 1."""
 
     def run(self, request: Request, candidates: Candidates) -> ProfileResult:
-        """Return what the profile picks.
+        """Return the result of the profile.
 
         Raises the RequestError of the cause when its filters drop all candidates, PluginFailedError when a plugin fails
         that may not be skipped; `attempt` of either is what had been done. A scorer that fails and is skipped adds
@@ -90,7 +90,7 @@ class Cycle:
         )
 
     def _repaired(self, weighted: WeightedScorer, found: object, count: int) -> tuple[Floats, str]:
-        """Return usable scores in place of those found, and what is wrong with a scorer that has none."""
+        """Return usable scores in place of those found, and the problem of a scorer without any."""
         scorer = weighted.scorer
         scores = (
             found if isinstance(found, Failure) else self._guard.check(weighted.role, scorer, as_scores, found, count)

@@ -9,7 +9,6 @@ import numpy as np
 
 from epp.framework.arrays import Mask, all_true, as_mask
 from epp.framework.candidates import Candidates
-from epp.framework.drops import DropCause, lasting_cause
 from epp.framework.errors import (
     AllBusyError,
     RequestError,
@@ -20,7 +19,7 @@ from epp.framework.errors import (
 )
 from epp.framework.guard import Failure, Guard
 from epp.framework.request import Request
-from epp.framework.result import FilterTrace
+from epp.framework.result import DropCause, FilterTrace, lasting_cause
 from epp.framework.roles import Filter
 from epp.routing.scheduling.profile import OnStale, Profile, ProfileFilter, Staleness
 
@@ -29,10 +28,10 @@ AGE_STEP = "staleAfter"
 _OPENED = "fails open"
 _NOTHING: frozenset[DropCause] = frozenset()
 _Kept: TypeAlias = tuple[ProfileFilter | None, Mapping[DropCause, Mask]]
-"""A filter, or None for the age, and what it keeps by cause."""
+"""A filter, or None for the age of metrics, and the candidates that it keeps by cause."""
 _MOST_REASONS = 3
 _MOST_EXPLAINED = 64
-"""Candidates of which reasons are asked: many requests can be refused in a second."""
+"""Most candidates to ask for reasons: many requests can be refused in a second."""
 
 
 class Narrowing:
@@ -158,7 +157,7 @@ def _mask(member: ProfileFilter, request: Request, candidates: Candidates) -> Ma
 
 
 def _mask_but(member: ProfileFilter, request: Request, candidates: Candidates, but: frozenset[DropCause]) -> Mask:
-    """Return what the filter keeps if it drops nothing for the causes in `but`."""
+    """Return the candidates that the filter keeps without the causes in `but`."""
     mask = np.ones(len(candidates), dtype=np.bool_)
     for cause, kept in _masks(member, request, candidates).items():
         if cause not in but:
@@ -167,7 +166,7 @@ def _mask_but(member: ProfileFilter, request: Request, candidates: Candidates, b
 
 
 def _masks(member: ProfileFilter, request: Request, candidates: Candidates) -> Mapping[DropCause, Mask]:
-    """Return what a filter keeps, by cause."""
+    """Return the candidates that a filter keeps, by cause."""
     plugin, masks = member.filter, dict[DropCause, Mask]()
     if plugin.may_empty:
         found = plugin.kept_by_cause(request, seen(candidates, member.staleness))

@@ -8,8 +8,8 @@ from typing import Any
 
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
-from epp.framework.drops import DropCause
 from epp.framework.plugin import OnError, Role
+from epp.framework.result import DropCause
 from epp.framework.roles import Filter, Picker, Scorer
 
 
@@ -47,7 +47,7 @@ class ProfileFilter:
 
     @property
     def drops_stale(self) -> bool:
-        """Whether it drops stale endpoints, besides those that it drops by itself."""
+        """Whether it also drops stale endpoints."""
         return self.staleness is not None and self.staleness.on_stale is OnStale.DROP
 
     @property
@@ -57,7 +57,7 @@ class ProfileFilter:
 
     def fresh(self, candidates: Candidates) -> Mask:
         """Mark the candidates that are not stale."""
-        assert self.staleness is not None  # noqa: S101  only of those that drop stale endpoints
+        assert self.staleness is not None  # noqa: S101  only called if it drops stale endpoints
         return ~candidates.stale(self.staleness.after_seconds)
 
 

@@ -178,7 +178,7 @@ def _destination(
 def _so_far(
     results: Mapping[str, ProfileResult | None], errors: Mapping[str, RequestError], raised: RequestError
 ) -> FailedScheduling:
-    """Return what has been done; without the error itself, which would refer to itself then."""
+    """Return the results so far, without the error itself, to avoid a reference cycle."""
     runs: dict[str, ProfileResult | ProfileAttempt] = {}
     for name, result in results.items():
         run = result if result is not None else errors[name].attempt
@@ -188,7 +188,7 @@ def _so_far(
 
 
 _FROM_WORST = (InternalError, UnmetConstraintError, UnavailableError, StaleDataError, AllBusyError)
-"""Errors of profiles, beginning with those that last longest."""
+"""Errors of profiles, the longest-lasting cause first."""
 
 
 def _worst(errors: Mapping[str, RequestError]) -> RequestError:

@@ -11,7 +11,7 @@ from opentelemetry.util.types import AttributeValue
 
 from epp.framework.errors import InternalError, RequestError
 from epp.framework.headers import PREFILLER
-from epp.framework.printable import printable
+from epp.framework.messages import printable
 from epp.framework.result import ProfileResult, SchedulingResult
 from epp.framework.roles import Aggregator, Filter, Picker, Producer, ProfilePicker, Scorer
 from epp.routing.director import Cause, top_values

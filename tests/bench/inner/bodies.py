@@ -16,9 +16,9 @@ from epp.extproc.session import Session
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, HttpBody, ProcessingRequest, ProtocolConfiguration
 from epp.framework import Endpoint, SystemClock
 from epp.framework.registry import Registry
-from epp.plugins.parsers.body_limits import MOST_TOKEN_IDS, MOST_VALUES
+from epp.plugins.parsers.json_parser import MOST_TOKEN_IDS, MOST_VALUES
 from epp.routing.datastore import Datastore
-from epp.routing.director import Director, PendingRequest
+from epp.routing.director import Director, PendingRequest, Runtime
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -27,7 +27,7 @@ def new_director() -> Director:
     clock = SystemClock()
     store = Datastore(clock)
     store.replace([Endpoint(f"e{number}", f"10.0.0.{number + 1}", 8000) for number in range(8)])
-    return Director(store, assemble(llm_d_default(), Builder(Registry(), clock)).pipeline, clock)
+    return Director(Runtime(store, clock), assemble(llm_d_default(), Builder(Registry(), clock)).pipeline)
 
 
 def bodies(share: float) -> dict[str, tuple[str, bytes]]:

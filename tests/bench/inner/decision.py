@@ -16,7 +16,7 @@ from epp.framework.registry import Registry
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
 from epp.routing.datastore import Datastore
-from epp.routing.director import Cause, Director, Observers
+from epp.routing.director import Cause, Director, Observers, Runtime
 from epp.routing.director.pipeline import Pipeline
 from epp.routing.scheduling.scheduler import Scheduler
 
@@ -60,7 +60,7 @@ def pipeline(config: LoadedConfig) -> Pipeline:
 def schedule_microseconds(parts: Pipeline, store: Datastore, rounds: int) -> float:
     """Return the cost of `schedule()` for requests that a director made, each scheduled once more."""
     overheard = Overheard(parts.scheduler)
-    director = Director(store, replace(parts, scheduler=cast("Any", overheard)), SystemClock(), observer=Observers())
+    director = Director(Runtime(store, SystemClock(), Observers()), replace(parts, scheduler=cast("Any", overheard)))
     costs = []
     for _ in range(SAMPLES):
         overheard.asked.clear()
@@ -81,7 +81,7 @@ def main() -> None:
     for size in SIZES:
         store, endpoints = pool(size)
         figures[f"schedule-{size}"] = schedule_microseconds(pipeline(llm_d_default()), store, rounds)
-        director = Director(store, pipeline(llm_d_default()), SystemClock(), observer=Observers())
+        director = Director(Runtime(store, SystemClock(), Observers()), pipeline(llm_d_default()))
         requests = {"route": body(400), "route-220k": body(220_000)}
 
         def route(request: bytes, director: Director = director) -> None:
@@ -94,7 +94,7 @@ def main() -> None:
         figures[f"route-{size}"] = microseconds(lambda: route(requests["route"]), rounds)  # noqa: B023
         if size in (8, 1000):
             figures[f"schedule-adaptive-{size}"] = schedule_microseconds(pipeline(default_config()), store, rounds)
-            adaptive = Director(store, pipeline(default_config()), SystemClock(), observer=Observers())
+            adaptive = Director(Runtime(store, SystemClock(), Observers()), pipeline(default_config()))
             figures[f"route-adaptive-{size}"] = microseconds(
                 lambda: route(requests["route"], adaptive),  # noqa: B023  called in this turn of the loop
                 rounds,

@@ -27,7 +27,7 @@ from epp.extproc.server import ServerSettings  # noqa: E402
 from epp.framework import Headers  # noqa: E402
 from epp.pool.discovery import PoolName  # noqa: E402
 from epp.routing.director import Cause  # noqa: E402
-from epp.runtime.heap import collect_rarely  # noqa: E402
+from epp.runtime.process import collect_rarely  # noqa: E402
 
 PODS = 5000
 CHANGES = 60

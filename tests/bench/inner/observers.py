@@ -21,7 +21,7 @@ from epp.framework.guard import SchedulingObserver
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
 from epp.routing.datastore import Datastore
-from epp.routing.director import Cause, Director, DirectorObserver, Observers, Routing
+from epp.routing.director import Cause, Director, DirectorObserver, Observers, Routing, Runtime
 from epp.telemetry import logs
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.request_log import request_log
@@ -58,7 +58,7 @@ def recorded() -> list[Call]:
     pipeline = assemble(
         llm_d_default(), Builder(Registry(), clock), observer=cast("SchedulingObserver", recorder)
     ).pipeline
-    director = Director(store, pipeline, clock, observer=recorder)
+    director = Director(Runtime(store, clock, recorder), pipeline)
     for _ in range(2):
         recorder.calls.clear()
         routing = director.route(HEADERS, BODY, None)

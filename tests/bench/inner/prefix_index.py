@@ -13,7 +13,7 @@ from epp.framework.datalayer import Report
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
 from epp.routing.datastore import Datastore
-from epp.routing.director import Cause, Director, Observers
+from epp.routing.director import Cause, Director, Observers, Runtime
 
 SERVERS = 8
 CHAIN = 16
@@ -47,7 +47,7 @@ def main() -> None:
     for endpoint in store.endpoints:
         store.report(endpoint, Report({WAITING: 0.0, RUNNING: 0.0, KV_USAGE: 0.0}))
     config = load_text(CONFIG.format(capacity=capacity, most_bytes=2**32))
-    director = Director(store, assemble(config, Builder(Registry(), clock)).pipeline, clock, observer=Observers())
+    director = Director(Runtime(store, clock, Observers()), assemble(config, Builder(Registry(), clock)).pipeline)
     sent: Counter[str] = Counter()
 
     def route(number: int) -> None:

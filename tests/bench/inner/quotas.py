@@ -11,8 +11,7 @@ from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
 from epp.framework.clock import SystemClock
 from epp.framework.guard import Guard, PluginObserver
 from epp.framework.quotas import Quota, QuotaSource, TotalLimits
-from epp.framework.request import RequestBody
-from epp.framework.response import Usage
+from epp.framework.request import RequestBody, Usage
 from epp.framework.testing import candidates
 
 ENDPOINTS = 1000

@@ -30,7 +30,7 @@ from epp.framework import Endpoint, Headers, SystemClock
 from epp.framework.guard import Guard
 from epp.framework.registry import Registry
 from epp.routing.datastore import Credit, Datastore
-from epp.routing.director import Director, DirectorObserver, Routing
+from epp.routing.director import Director, DirectorObserver, Routing, Runtime
 from epp.routing.outliers import OutlierDetector
 
 STREAMED, BUFFERED = 1, 2
@@ -79,7 +79,7 @@ class Decided(Director):
         store.replace([Endpoint("a", "10.0.0.1", 8000)])
         pipeline = assemble(llm_d_default(), Builder(Registry(), clock)).pipeline
         observer = DirectorObserver()
-        super().__init__(store, pipeline, clock, observer=observer)
+        super().__init__(Runtime(store, clock, observer), pipeline)
         body = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
         first = super().route(Headers([(":path", SENT[":path"])]), body, None)
         assert isinstance(first, Routing)

@@ -23,14 +23,14 @@ from epp.app.running import RunningConfig
 from epp.config import Assembly, Builder, assemble, load_text
 from epp.extproc.http2.fair_scheduler import Pace
 from epp.framework import Endpoint, Headers, RequestError, SystemClock
-from epp.framework.breach import Breach
+from epp.framework.errors import Breach
 from epp.framework.quotas import Blocked
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
-from epp.routing.director import Director, PendingRequest, PoolPolicies, Rewrite
+from epp.routing.director import Director, PendingRequest, PoolPolicies, Rewrite, Runtime
 from epp.routing.director.pipeline import Pipeline
 from epp.routing.director.policies import NO_POLICIES
-from epp.runtime.heap import collect_rarely
+from epp.runtime.process import collect_rarely
 from epp.telemetry.metrics import Metrics
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -88,7 +88,7 @@ class Line:
         store = Datastore(SystemClock())
         store.replace([Endpoint("e", "10.0.0.1", 8000)])
         self.text = FLOW_CONFIG.replace("1h", ttl)
-        self.director = Director(store, pipeline(self.text), SystemClock())
+        self.director = Director(Runtime(store, SystemClock()), pipeline(self.text))
         self.waits: list[asyncio.Task[object]] = []
 
     async def fill(self, count: int) -> None:
@@ -188,10 +188,10 @@ async def resumed(count: int) -> float:
     until = SystemClock().now() + 1.0
     for number in range(min(count, 10_000)):
         breach = Breach(f"t{number}", "total.tokensPerMinute", 2.0, 1.0)
-        band.hold(f"t{number}", Blocked(breach, 1, until, waits=True))
+        band.throttle(f"t{number}", Blocked(breach, 1, until, waits=True))
 
     async def resume() -> None:
-        while band.held_flows:  # noqa: ASYNC110  no event to have
+        while band.throttled_flows:  # noqa: ASYNC110  no event to have
             await asyncio.sleep(0)
 
     found = await longest(resume())
@@ -205,7 +205,7 @@ async def unanswered(count: int) -> float:
     store = Datastore(SystemClock())
     store.replace([Endpoint(f"e{number}", f"10.0.0.{number}", 8000) for number in range(1, 9)])
     plain = pipeline("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n")
-    director = Director(store, plain, SystemClock(), reservation_seconds=0.0)
+    director = Director(Runtime(store, SystemClock()), plain, reservation_seconds=0.0)
     routed = [director.route(HEADERS, BODY, None) for _ in range(count)]
 
     async def sweep() -> None:

@@ -12,12 +12,12 @@ from epp.framework import Endpoint, ManualClock
 from epp.framework.cluster import ObjectReader
 from epp.framework.registry import Registry
 from epp.pool.collectors import Tagging
-from epp.pool.collectors.polling.cadence import Cadence, slowest_interval
+from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
-from epp.pool.collectors.polling.reachability import Reachability
+from epp.pool.collectors.polling.poll_schedule import Cadence, slowest_interval
 from epp.routing.datastore import Datastore
-from epp.routing.director import Director
-from epp.routing.director.seeds import Seeds
+from epp.routing.director import Director, Runtime
+from epp.routing.director.incoming_request import Seeds
 
 POLL_SECONDS = 0.05
 
@@ -41,7 +41,7 @@ class Replica:
         self.assembly = assemble(config, Builder(Registry(), clock))
         _read_objects(self.assembly, objects)
         self.store = Datastore(clock)
-        self.director = Director(self.store, self.assembly.pipeline, clock, seeds=Seeds(seed))
+        self.director = Director(Runtime(self.store, clock), self.assembly.pipeline, seeds=Seeds(seed))
         Tagging(self.store, self.assembly.taggers)
         self.store.update(endpoints)
         self.watches = [self._watch(endpoint, clock) for endpoint in endpoints]

@@ -19,7 +19,7 @@ from epp.admin import (
     placement_routes,
     simulation_routes,
 )
-from epp.app.trial import on_trial
+from epp.app.admin_routes import on_trial
 from epp.config import Builder, ConfigState, assemble, load_text
 from epp.explain.made_up_pool import EndpointChange, made_up
 from epp.explain.record import DecisionRecord
@@ -29,7 +29,7 @@ from epp.framework.datalayer import Report
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, KV_USAGE, RUNNING, TOPOLOGY, WAITING
 from epp.routing.datastore import Datastore
-from epp.routing.director import Cause, Director, PoolPolicies, Seeds
+from epp.routing.director import Cause, Director, PoolPolicies, Runtime, Seeds
 
 CONFIG = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -72,7 +72,7 @@ class House:
                 devices=(Device(id=f"GPU-{i}/0", node="n1", parent_id="GPU-9"),),
             )  # fmt: skip
             self.store.tag(endpoint, Report({}, {ACCELERATOR: tag.located()}))
-        self.director = Director(self.store, self.assembly.pipeline, self.clock, seeds=Seeds(b"test"))
+        self.director = Director(Runtime(self.store, self.clock), self.assembly.pipeline, seeds=Seeds(b"test"))
         self.director.use_policies(PoolPolicies({"batch": -1}))
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever)

@@ -216,10 +216,10 @@ def test_line_numbers_are_not_taken_for_pictures(check):
 
 
 def test_class_of_a_module_is_allowed_by_flag(check):
-    text = HEAD + "plugins: [{type: 'epp_scorers.queue:QueueScorer'}]\n"
+    text = HEAD + "plugins: [{type: 'epp_scorers.load:QueueScorer'}]\n"
     code, said = check(a=text)
     assert code == 1
-    assert "start with --allow-plugin-modules epp_scorers.queue" in said
+    assert "start with --allow-plugin-modules epp_scorers.load" in said
     assert check("--allow-plugin-modules", "nowhere, epp_scorers", a=text)[0] == 0
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from admin_client import opened
+from aiohttp import web
 from rich.console import Console
 from typer.testing import CliRunner
 
-from epp.admin import Route
 from epp.admin.answers import AdminError, as_json
 from epp.cli.app import application
 from epp.cli.decision_tree import show
@@ -99,29 +99,30 @@ def admin() -> Iterator[str]:
     """The address of an admin port with both decisions, which wants a token under `/guarded`."""
     records = {record.id: record for record in (ROUTED, REFUSED)}
 
-    async def latest(request, _):
-        wanted = request.parameters("request")
-        fitting = [each for each in reversed(records.values()) if not wanted or each.request_id == wanted[0]]
-        return as_json({"decisions": fitting[: int(request.parameters("limit")[0])]})
+    async def latest(request):
+        wanted = request.query.get("request")
+        fitting = [each for each in reversed(records.values()) if not wanted or each.request_id == wanted]
+        return as_json({"decisions": fitting[: int(request.query["limit"])]})
 
-    async def one(request, record_id):
+    async def one(request):
+        record_id = request.match_info["id"]
         if record_id not in records:
             raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", "no")
         return as_json(records[record_id])
 
-    async def guarded(request, _):
+    async def guarded(request):
         if request.headers.get("authorization") != "Bearer secret":
             raise AdminError(HTTPStatus.UNAUTHORIZED, "Unauthorized", "no")
-        return await latest(request, "")
+        return await latest(request)
 
-    async def odd(*_):
+    async def odd(_request):
         return as_json({"decisions": 1})
 
     routes = (
-        Route("GET", "/api/decisions", latest),
-        Route("GET", "/api/decisions/", one),
-        Route("GET", "/guarded/api/decisions", guarded),
-        Route("GET", "/odd/api/decisions", odd),
+        web.get("/api/decisions", latest),
+        web.get("/api/decisions/{id}", one),
+        web.get("/guarded/api/decisions", guarded),
+        web.get("/odd/api/decisions", odd),
     )
     with opened(routes) as port:
         yield f"http://127.0.0.1:{port.port}"

@@ -8,7 +8,7 @@ import pytest
 from epp.framework import Endpoint, Headers, ManualClock, Producer, Request, RequestBody, ResponseReporter
 from epp.framework.testing import candidates
 from epp.routing.datastore import Datastore
-from epp.routing.director import Director
+from epp.routing.director import Director, Runtime
 
 CHART_DEFAULT = """\
 plugins:
@@ -117,7 +117,7 @@ def director_of(assembly):
     clock = ManualClock()
     store = Datastore(clock)
     store.replace([Endpoint(name, f"10.0.0.{number}", 8000) for number, name in enumerate("abcd", 1)])
-    return Director(store, assembly.pipeline, clock)
+    return Director(Runtime(store, clock), assembly.pipeline)
 
 
 def completion(prompt):

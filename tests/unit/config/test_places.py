@@ -97,7 +97,7 @@ plugins:
             "'session-affinity-filter': unknown key; "
             "did you mean 'header'?"
         ),
-        "20:5: plugins[3].parameters.any: plugin 'passthrough-parser': unknown key; none are known here",
+        "20:5: plugins[3].parameters.any: plugin 'passthrough-parser': unknown key; no names are known here",
     ]
 
 

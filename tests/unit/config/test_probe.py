@@ -184,7 +184,7 @@ def registry():
     ("kind", "problem"),
     [
         ("three-numbers", "returned float64 of shape (3,) instead of one score for each of 2 candidates"),
-        ("words", "returned what is no array of numbers: could not convert string to float: 'good'"),
+        ("words", "returned a value that is not an array of numbers: could not convert string to float: 'good'"),
         ("indexes", "returned int64 of shape (2,) instead of one bool for each of 2 candidates"),
         ("outside", "returned positions [2] among 2 candidates, counted from 0"),
     ],

@@ -61,7 +61,10 @@ DETECTOR, LIMITS, ORDERING = SaturationDetector, UsageLimitPolicy, OrderingPolic
     ("cls", "problem"),
     [
         (plugin(DETECTOR, fullness=0.5), "returned an array of shape () for 2 candidates"),
-        (plugin(DETECTOR, fullness=lambda self, pool: ["full"] * len(pool)), "returned what is no array of numbers: "),
+        (
+            plugin(DETECTOR, fullness=lambda self, pool: ["full"] * len(pool)),
+            "returned a value that is not an array of numbers: ",
+        ),
         (plugin(DETECTOR, fullness=lambda self, pool: np.full(len(pool), np.nan)), "returned NaN for an endpoint"),
         (
             plugin(DETECTOR, fullness=lambda self, pool: np.ones(len(pool)), saturation=None),
@@ -77,8 +80,8 @@ DETECTOR, LIMITS, ORDERING = SaturationDetector, UsageLimitPolicy, OrderingPolic
         (plugin(ORDERING, key=None), "returned NoneType instead of a number"),
         (plugin(ORDERING, key=float("nan")), "returned NaN instead of a number"),
         (plugin(FairnessPolicy, order="turns"), "returned str instead of a FlowOrder"),
-        (plugin(FairnessPolicy, order=lambda self: Turns("nobody")), "chose flow 'nobody', in which nothing waits"),
-        (plugin(FairnessPolicy, order=lambda self: Turns("probe-1")), "chose flow 'probe-1', in which nothing waits"),
+        (plugin(FairnessPolicy, order=lambda self: Turns("nobody")), "chose flow 'nobody', which is empty"),
+        (plugin(FairnessPolicy, order=lambda self: Turns("probe-1")), "chose flow 'probe-1', which is empty"),
         (plugin(EvictionFilter, evictable=None), "returned NoneType instead of true or false"),
         (plugin(EvictionOrder, key=1.0), "returned float instead of numbers"),
         (plugin(EvictionOrder, key=(1.0, "a")), "returned str instead of a number"),

@@ -25,9 +25,9 @@ from epp.framework import (
     RequestBody,
     Scorer,
 )
+from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
-from epp.framework.second_look import UNCHANGED_SECONDS
 from epp.framework.testing import candidates
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"

@@ -9,9 +9,9 @@ from epp.config import Builder, assemble, load_text
 from epp.config.document import InvalidConfigError
 from epp.framework import ManualClock, Request
 from epp.framework.candidates import Candidates
-from epp.framework.drops import DropCause
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
+from epp.framework.result import DropCause
 from epp.framework.testing import candidates
 
 

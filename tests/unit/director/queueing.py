@@ -11,7 +11,7 @@ from epp.framework.flow_control import FairnessPolicy, SaturationDetector
 from epp.framework.registry import Registry
 from epp.framework.snapshot import IN_FLIGHT
 from epp.routing.datastore import Datastore
-from epp.routing.director import Director, Observers, PendingRequest, PoolPolicies, Routing, Seeds, Subset
+from epp.routing.director import Director, Observers, PendingRequest, PoolPolicies, Routing, Runtime, Seeds, Subset
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.request_log import request_log
 
@@ -60,10 +60,8 @@ class World:
             self.registry.register(cls)
         self.metrics = Metrics("pool", self.clock)
         self.director = Director(
-            self.store,
+            Runtime(self.store, self.clock, Observers(self.metrics, *request_log(4))),
             self.assembled(config).pipeline,
-            self.clock,
-            observer=Observers(self.metrics, *request_log(4)),
             seeds=Seeds(b"test"),
         )
         self.director.use_policies(PoolPolicies({"high": 5, "low": -1}, {}))

@@ -38,7 +38,7 @@ from epp.framework.errors import (
 from epp.framework.registry import Registry
 from epp.framework.snapshot import IN_FLIGHT
 from epp.routing.datastore import Datastore
-from epp.routing.director import Director, DirectorObserver, PendingRequest, Routing, Seeds, Subset
+from epp.routing.director import Director, DirectorObserver, PendingRequest, Routing, Runtime, Seeds, Subset
 
 BODY = b'{"model":"m","prompt":"hello"}'
 POST = Headers([(":path", "/v1/completions?stream=true"), ("x-request-id", "always the same")])
@@ -128,7 +128,7 @@ class World:
         text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{plugins}]"
         self.assembly = assemble(load_text(text), Builder(registry, self.clock))
         self.director = Director(
-            self.store, self.assembly.pipeline, self.clock, observer=self.events, seeds=Seeds(b"test"), **options
+            Runtime(self.store, self.clock, self.events), self.assembly.pipeline, seeds=Seeds(b"test"), **options
         )
 
     def route(

@@ -7,7 +7,7 @@ from epp.config import Builder, assemble, load_text
 from epp.framework import Endpoint, Headers, ManualClock, ResponseTiming
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
-from epp.routing.director import Cause, Director, Routing
+from epp.routing.director import Cause, Director, Routing, Runtime
 from epp.routing.outliers import failure_of
 
 ENDPOINTS = [Endpoint(name, f"10.0.0.{number}", 8000) for number, name in enumerate("ab", 1)]
@@ -40,7 +40,7 @@ class World:
         plugins = "{type: prefix-cache-scorer}, {type: timings}"
         text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{plugins}]"
         self.pipeline = assemble(load_text(text), Builder(registry, self.clock)).pipeline
-        self.director = Director(self.store, self.pipeline, self.clock)
+        self.director = Director(Runtime(self.store, self.clock), self.pipeline)
 
     def route(self, prompt: str = "hello", *headers: tuple[str, str]) -> Routing:
         fields = Headers([(":path", "/v1/completions"), *headers])

@@ -8,14 +8,14 @@ import pytest
 
 from epp.config import Builder, assemble, load_text
 from epp.framework import Endpoint, Headers, ManualClock, Request
-from epp.framework.addresses import Subset
+from epp.framework.candidates import Subset
 from epp.framework.datalayer import Report
 from epp.framework.errors import ModelMissingError, SheddableDroppedError
 from epp.framework.flow_control import SaturationDetector
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, WAITING
 from epp.routing.datastore import Datastore
-from epp.routing.director import Director, DirectorObserver, PoolPolicies, Refusal, Rewrite, Routing, Seeds
+from epp.routing.director import Director, DirectorObserver, PoolPolicies, Refusal, Rewrite, Routing, Runtime, Seeds
 
 CURRENT, DEPRECATED = "x-llm-d-inference-objective", "x-gateway-inference-objective"
 OVERRIDE = "x-llm-d-model-name-rewrite"
@@ -63,7 +63,7 @@ class World:
         assembly = assemble(load_text(text), Builder(registry or Registry(modules=["gate"]), clock))
         self.plugins = assembly.instances.by_name
         self.seen = Seen()
-        self.director = Director(self.store, assembly.pipeline, clock, observer=self.seen, seeds=Seeds(b"test"))
+        self.director = Director(Runtime(self.store, clock, self.seen), assembly.pipeline, seeds=Seeds(b"test"))
         self.director.use_policies(policies)
 
     def report(self, name: str, waiting: float) -> None:

@@ -22,7 +22,7 @@ from epp.framework.testing import candidates
 from epp.plugins.profile_handlers import SingleProfileHandler
 from epp.routing.datastore import Credit, Datastore
 from epp.routing.director import Cause, ParserTable, Pipeline, Routing
-from epp.routing.director.reservations import RESERVATION_SECONDS, Reservations
+from epp.routing.director.open_requests import RESERVATION_SECONDS, Reservations
 from epp.routing.director.routing import RoutingObserver
 from epp.routing.outliers import OutlierDetector
 from epp.routing.scheduling import Scheduler
@@ -82,14 +82,14 @@ class World:
     def in_flight(self) -> float:
         return self.store.snapshot().column(IN_FLIGHT).item(0)
 
-    def assumed(self, *told: Told, shows: bool = True) -> Routing:
+    def assumed(self, told: Told | None = None, *, shows: bool = True) -> Routing:
         """A routed request in the book, from a gateway that shows response headers, or not."""
-        routing = self.routing(*told)
+        routing = self.routing(told)
         routing.let_expire(Gateway(shows=shows))
         self.book.assume(routing, self.clock.now())
         return routing
 
-    def routing(self, *told: Told) -> Routing:
+    def routing(self, told: Told | None = None) -> Routing:
         return Routing(
             Request("r", RequestBody(model="m")),
             RESULT,
@@ -99,7 +99,7 @@ class World:
             observer=self.observed,
             find=self.store.find,
             outliers=OutlierDetector(self.store, self.clock),
-            reservations=told,
+            reservation=told,
             settled=self.book.settle,
         )
 
@@ -113,18 +113,17 @@ def piece(routing: Routing, world: World, text: bytes, *, last: bool = False) ->
     routing.response_piece(text, last=last, now=world.clock.now)
 
 
-def test_reservations_follow_the_response_and_are_told_its_tokens(world):
-    first, second = Told(), Told()
-    routing = world.routing(first, second)
+def test_reservation_follows_the_response_and_is_told_its_tokens(world):
+    told = Told()
+    routing = world.routing(told)
     routing.response_started(200, Headers, event_stream=False)
     piece(routing, world, b'{"usage":{"prompt_tokens":7,', last=False)
     piece(routing, world, b'"completion_tokens":3}}', last=True)
     routing.complete(Cause.NATURAL)
-    assert first.events[:3] == ["commit", "first token", "release"]
-    usage = first.events[3]
+    assert told.events[:3] == ["commit", "first token", "release"]
+    usage = told.events[3]
     assert isinstance(usage, Usage)
     assert (usage.prompt_tokens, usage.completion_tokens) == (7, 3)
-    assert second.events == first.events
 
 
 @pytest.mark.parametrize("cause", list(Cause))

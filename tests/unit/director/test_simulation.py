@@ -34,7 +34,17 @@ from epp.framework.registry import Registry
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, RUNNING, WAITING
 from epp.routing.datastore import Datastore
-from epp.routing.director import Cause, Director, DirectorObserver, PendingRequest, PoolPolicies, Routing, Seeds, Subset
+from epp.routing.director import (
+    Cause,
+    Director,
+    DirectorObserver,
+    PendingRequest,
+    PoolPolicies,
+    Routing,
+    Runtime,
+    Seeds,
+    Subset,
+)
 from epp.routing.director.observers import _EVENTS
 from epp.routing.director.simulation import Simulated
 
@@ -164,7 +174,7 @@ class World:
             self.registry.register(cls)
         self.assembly = self.assemble(config)
         self.director = Director(
-            self.store, self.assembly.pipeline, self.clock, observer=self.told, seeds=Seeds(b"test")
+            Runtime(self.store, self.clock, self.told), self.assembly.pipeline, seeds=Seeds(b"test")
         )
         self.director.use_policies(POLICIES)
         self.picks: list[str] = []
@@ -202,8 +212,8 @@ class World:
     ) -> Simulated:
         simulation = self.director.simulation(**options)
         fields = Headers([(":path", "/v1/chat/completions" if b"messages" in body else "/v1/completions"), *headers])
-        call, parsed = simulation.read(fields, body, subset)
-        return simulation.run(call, parsed, seed=seed)
+        incoming = simulation.read(fields, body, subset)
+        return simulation.run(incoming, seed=seed)
 
     @property
     def remembered(self) -> object:

@@ -7,7 +7,7 @@ from epp.config import Builder, assemble, default_config
 from epp.framework import Endpoint, Headers, ManualClock
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
-from epp.routing.director import Cause, Director
+from epp.routing.director import Cause, Director, Runtime
 
 FAST, SLOWED = (Endpoint(name, f"10.0.0.{number}", 8000) for number, name in enumerate(("fast", "slowed"), 1))
 TOKEN, DONE = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', b"data: [DONE]\n\n"
@@ -19,7 +19,7 @@ def test_traffic_leaves_an_endpoint_that_has_become_ten_times_slower():
     store = Datastore(clock)
     store.replace([FAST, SLOWED])
     pipeline = assemble(default_config(), Builder(Registry(), clock)).pipeline
-    director = Director(store, pipeline, clock)
+    director = Director(Runtime(store, clock), pipeline)
     picks: Counter[str] = Counter()
 
     def serve(number: int, slowness: float) -> None:

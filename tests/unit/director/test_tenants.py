@@ -21,12 +21,21 @@ from epp.framework.errors import (
     UnknownApiKeyError,
 )
 from epp.framework.flow_control import EvictionFilter
+from epp.framework.quotas import Tenant
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, WAITING
-from epp.framework.tenants import Tenant
 from epp.pool.collectors import Tagging
 from epp.routing.datastore import Datastore
-from epp.routing.director import Director, DirectorObserver, PendingRequest, PoolPolicies, Refusal, Routing, Seeds
+from epp.routing.director import (
+    Director,
+    DirectorObserver,
+    PendingRequest,
+    PoolPolicies,
+    Refusal,
+    Routing,
+    Runtime,
+    Seeds,
+)
 from epp.routing.director.policies import assign_priority
 
 BODY = b'{"model":"m","prompt":"hello"}'
@@ -66,7 +75,7 @@ class World:
         text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{', '.join(plugins)}]\n{rest}"
         self.assembly = assemble(load_text(text), Builder(registry or Registry(), clock, experimental=experimental))
         self.seen = Seen()
-        self.director = Director(self.store, self.assembly.pipeline, clock, observer=self.seen, seeds=Seeds(b"test"))
+        self.director = Director(Runtime(self.store, clock, self.seen), self.assembly.pipeline, seeds=Seeds(b"test"))
         self.director.use_policies(PoolPolicies(priorities={"batch": -5, "chat": 50, "urgent": 1000}))
 
     def load(self, waiting: float) -> None:

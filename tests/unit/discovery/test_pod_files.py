@@ -12,8 +12,8 @@ from waiting import until
 
 from epp.config import Builder, assemble, load_text
 from epp.framework import ConfigurationError, ManualClock
+from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.registry import Registry
-from epp.framework.second_look import UNCHANGED_SECONDS
 from epp.pool.discovery.pod_files import PodFileDiscovery, PodFileParameters
 
 

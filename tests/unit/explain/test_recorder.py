@@ -12,12 +12,12 @@ from epp.config import Builder, assemble, load_text
 from epp.explain import recorder as recorder_module
 from epp.explain.record import DecisionRecord, ShadowRun
 from epp.explain.recorder import Recorder, SamplingRecorder, Setup, recorder_of
-from epp.explain.settings import DecisionSettings, FileSettings
+from epp.explain.storage import DecisionSettings, FileSettings
 from epp.framework import Endpoint, Headers, ManualClock
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
-from epp.routing.director import Cause, Director, DirectorObserver, Observers, Routing, Seeds
+from epp.routing.director import Cause, Director, DirectorObserver, Observers, Routing, Runtime, Seeds
 
 BODY = b'{"model":"m","prompt":"hello"}'
 EMPTY = 'plugins: [{type: by-label, parameters: {label: zone, validValues: ["none"]}}]'
@@ -39,7 +39,7 @@ class World:
         file = None if path is None else FileSettings(path=path)
         setup = Setup(lambda: pipeline.scheduler.profiles, lambda: 7, store.snapshot)
         self.recorder = recorder_of(DecisionSettings(file=file, **settings), self.clock, setup)
-        self.director = Director(store, pipeline, self.clock, observer=Observers(self.recorder), seeds=Seeds(b"test"))
+        self.director = Director(Runtime(store, self.clock, Observers(self.recorder)), pipeline, seeds=Seeds(b"test"))
 
     def route(self, request_id: str = "r1", **more: str) -> Routing:
         routing = self.director.route(headers(request_id, **more), BODY, None)

@@ -15,9 +15,9 @@ from epp.explain.record import ShadowRun
 from epp.explain.shadows import Shadows
 from epp.framework import Candidates, Endpoint, Floats, Headers, ManualClock, Request, Scorer
 from epp.framework.registry import Registry
-from epp.framework.shadows import ShadowLimits
+from epp.framework.roles import ShadowLimits
 from epp.routing.datastore import Datastore
-from epp.routing.director import Cause, Director, Observers, Routing, Seeds
+from epp.routing.director import Cause, Director, Observers, Routing, Runtime, Seeds
 
 BODY = b'{"model":"m","prompt":"hello"}'
 HERE = __name__
@@ -120,7 +120,7 @@ class World:
         self.shadows = Shadows(self.registry, self.recorded)
         self.shadows.use(pipeline.shadows, ShadowLimits(1.0, most, seconds))
         observer = Observers(self.shadows)
-        self.director = Director(self.store, pipeline, self.clock, observer=observer, seeds=Seeds(b"test"))
+        self.director = Director(Runtime(self.store, self.clock, observer), pipeline, seeds=Seeds(b"test"))
         self.director.open()
 
     def route(self) -> Routing:

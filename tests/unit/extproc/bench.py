@@ -23,7 +23,7 @@ from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.routing.datastore import Datastore
-from epp.routing.director import Cause, Director, DirectorObserver, PendingRequest, Seeds
+from epp.routing.director import Cause, Director, DirectorObserver, PendingRequest, Runtime, Seeds
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 
@@ -126,7 +126,7 @@ def new_bench(config: str | None = None, observe: Callable[[ManualClock], Direct
     loaded = load_text(sample_texts()["llm-d-default"] if config is None else config)
     assembly = assemble(loaded, Builder(Registry(modules=["gate", "refusing"]), clock))
     seeds = Seeds(b"secret 3")  # the first tie goes to a
-    director = Director(store, assembly.pipeline, clock, observer=observe(clock) if observe else endings, seeds=seeds)
+    director = Director(Runtime(store, clock, observe(clock) if observe else endings), assembly.pipeline, seeds=seeds)
     return Bench(store, director, clock, endings, assembly.instances.by_name)
 
 

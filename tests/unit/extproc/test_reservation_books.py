@@ -13,7 +13,7 @@ from epp.extproc.exchange import GatewayTraits
 from epp.framework import Endpoint
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS
 from epp.routing.director import Cause
-from epp.routing.director.reservations import RESERVATION_SECONDS
+from epp.routing.director.open_requests import RESERVATION_SECONDS
 
 EVENTS = 10_000
 IDS = 12

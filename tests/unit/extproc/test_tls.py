@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from epp.extproc.certificates import check_pair, expiry
 from epp.extproc.tls import CertificateFiles, TlsContexts, TlsVersion, self_signed
 from epp.framework import ConfigurationError
-from epp.runtime.watch import RELOADS
+from epp.runtime.followed_files import RELOADS
 
 TAKEN = "certificate renewed"
 KEPT = "new certificate rejected, the one before it stays in effect"

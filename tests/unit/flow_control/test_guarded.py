@@ -16,13 +16,13 @@ from epp.framework import Parameters
 from epp.framework.flow_control import (
     FairnessPolicy,
     FlowOrder,
+    HeadOrder,
     OrderingPolicy,
     SaturationDetector,
     UsageLimitPolicy,
 )
-from epp.framework.flow_orders import HeadOrder
 from epp.framework.guard import Guard, PluginObserver
-from epp.plugins.flow_control.fairness import RoundRobinFairness
+from epp.plugins.flow_control.policies import RoundRobinFairness
 
 
 class Counted(PluginObserver):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework.durations import parse_duration
+from epp.framework.quantities import parse_duration
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@
 import pytest
 
 from epp.framework import errors
-from epp.framework.breach import Breach
+from epp.framework.errors import Breach
 
 SATURATED, NOBODY = "rejected-saturated", "rejected-no-endpoints"
 UNMET = (

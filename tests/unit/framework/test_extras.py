@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-from epp.framework.extras import install_command
+from epp.framework.messages import install_command
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from epp.framework import Request, Scorer
 from epp.framework.arrays import ResultError
-from epp.framework.faults import described
+from epp.framework.messages import described
 from epp.framework.testing import candidates
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import headers
-from epp.framework.header_spellings import Spellings
+from epp.framework.headers import Spellings
 
 CONTROL_NAMES = [
     *sorted(headers.CONTROL.names),

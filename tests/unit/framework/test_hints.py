@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.framework.hints import hint_at, nearest
+from epp.framework.messages import hint_at, nearest
 
 TYPES = (
     "multicluster-kv-cache-utilization-scorer",

@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.framework.accelerators.memory import GIB, memory_suffices, parse_memory
+from epp.framework.quantities import GIB, memory_suffices, parse_memory
 
 
 @pytest.mark.parametrize(

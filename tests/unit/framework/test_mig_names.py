@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from epp.framework.accelerators.mig_names import canonical_mig_name, compute_slices
+from epp.framework.quantities import canonical_mig_name, compute_slices
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from msgspec import Meta
 
 from epp.framework import WAITING, ConfigurationError, FilterParameters, ManualClock, Parameters, Request, Scorer
-from epp.framework.hints import hint_at
 from epp.framework.limits import Count, Name, Natural, NonNegative, Port, Positive, PositiveShare, Share
+from epp.framework.messages import hint_at
 from epp.framework.parameters import ParameterError, mistakes_in, read_parameters, without_mistakes
 from epp.framework.registry import Registry, UnknownTypeError
 
@@ -162,7 +162,7 @@ def test_checks_of_the_struct_itself_are_all_reported_unless_other_mistakes_may_
 
 def test_plugin_without_parameters_takes_none():
     assert read_parameters(Parameters, {}) == Parameters()
-    with pytest.raises(ParameterError, match="unknown key; none are known here"):
+    with pytest.raises(ParameterError, match="unknown key; no names are known here"):
         read_parameters(Parameters, {"any": 1})
 
 
@@ -205,7 +205,7 @@ def test_hint_is_the_nearest_name_or_all_or_the_way_to_them():
     assert hint_at("wieght", ["weight", "name"]) == "did you mean 'weight'?"
     assert hint_at("zzz", ["weight", "name"]) == "known are name, weight"
     assert hint_at("zzz", ["weight", "name"], "look there") == "look there"
-    assert hint_at("zzz", []) == "none are known here"
+    assert hint_at("zzz", []) == "no names are known here"
 
 
 class Counted(Parameters, frozen=True):

@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.framework.printable import shown_path
+from epp.framework.messages import shown_path
 
 
 @pytest.mark.parametrize(

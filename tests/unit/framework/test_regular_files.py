@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.framework.regular_files import check_allowed, only_files, read_regular
+from epp.framework.files import check_allowed, only_files, read_regular
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ from math import inf
 
 import pytest
 
-from epp.framework.flow_control import SaturationDetector
+from epp.framework.flow_control import ROLE_LABEL, Saturation, SaturationDetector, saturation_of
 from epp.framework.snapshot import WAITING
-from epp.framework.stages import ROLE_LABEL, Saturation, saturation_of
 from epp.framework.testing import candidates
 
 

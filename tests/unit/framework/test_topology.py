@@ -4,9 +4,9 @@
 import numpy as np
 
 from epp.framework import Topology
+from epp.framework.candidates import FAR, LEVELS, closeness
 from epp.framework.snapshot import TOPOLOGY
 from epp.framework.testing import candidates
-from epp.framework.topology import FAR, LEVELS, closeness
 
 POOL = candidates(
     records={

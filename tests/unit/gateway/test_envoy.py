@@ -32,7 +32,7 @@ from epp.lab.gateway import (
     PortTakenError,
 )
 from epp.lab.gateway.eds_file import discovery_response
-from epp.runtime.host_port import HostPort
+from epp.runtime.addresses import HostPort
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -7,7 +7,7 @@ import pytest
 
 from epp.lab.gateway import BodyMode, ClusterType, FailureMode, GatewaySettings, PipeAddress, SettingsError
 from epp.lab.gateway.settings import parse_address
-from epp.runtime.host_port import HostPort
+from epp.runtime.addresses import HostPort
 
 
 def test_address_forms():

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from epp.framework import ConfigurationError, Endpoint, ManualClock
 from epp.framework.accelerators.tag import AcceleratorDeclaration
+from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.registry import Registry
-from epp.framework.second_look import UNCHANGED_SECONDS
 from epp.framework.snapshot import ACCELERATOR
 from epp.hardware.mig import UNKNOWN_SLICE
 from epp.hardware.prices import PriceList, read_prices
 from epp.hardware.tag_builder import TagBuilder, TaggerOptions
-from epp.runtime.last_good_file import ParsedFile
+from epp.runtime.followed_files import ParsedFile
 
 YAML = Path("prices.yaml")
 MACHINE, REGION = "node.kubernetes.io/instance-type", "topology.kubernetes.io/region"

@@ -11,7 +11,7 @@ from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.hardware.selection.producer import AcceleratorSelectionProducer
 from epp.routing.datastore import Datastore
-from epp.routing.director import Director
+from epp.routing.director import Director, Runtime
 
 GIB = 2**30
 POOL = candidates(labels=[{}])
@@ -207,7 +207,7 @@ def test_ome_5_the_caller_of_the_picker_gets_the_400():
     registry.register(AcceleratorSelectionProducer)
     store = Datastore(clock)
     store.replace([Endpoint("a", "10.0.0.1", 8000)])
-    director = Director(store, assemble(load_text(CONFIG), Builder(registry, clock)).pipeline, clock)
+    director = Director(Runtime(store, clock), assemble(load_text(CONFIG), Builder(registry, clock)).pipeline)
     body = b'{"model": "m", "prompt": "hi"}'
     headers = [(":path", "/v1/completions")]
     assert director.route(Headers([*headers, ("x-epp-accelerator-vendor", "NVIDIA")]), body, None).result.targets

@@ -5,7 +5,7 @@ import copy
 
 import pytest
 
-from epp.framework.accelerators.links import device_closeness
+from epp.framework.accelerators.places import device_closeness
 from epp.framework.accelerators.tag import (
     ISOLATION_MODE,
     PHASE,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from epp.framework import ManualClock
-from epp.framework.second_look import UNCHANGED_SECONDS
+from epp.framework.files import UNCHANGED_SECONDS
 from epp.hardware.tagger import AcceleratorTagger, AcceleratorTaggerParameters
 
 GRACE_SECONDS = 60.0

@@ -11,9 +11,9 @@ from config_files import ConfigMap, replace
 from structlog.testing import capture_logs
 
 from epp.framework import ConfigurationError, ManualClock
-from epp.framework.inputs import InputProblem
+from epp.framework.files import UNCHANGED_SECONDS
+from epp.framework.plugin_status import InputProblem
 from epp.framework.registry import Registry
-from epp.framework.second_look import UNCHANGED_SECONDS
 from epp.hardware.tagger import AcceleratorTagger
 
 GRACE_SECONDS = 300.0

@@ -4,7 +4,7 @@
 import numpy as np
 
 from epp.framework import Endpoint, ManualClock
-from epp.framework.state_dumps import endpoint_state
+from epp.framework.plugin_status import endpoint_state
 from epp.routing.datastore import Datastore
 
 

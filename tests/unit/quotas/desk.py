@@ -7,8 +7,7 @@ from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
 from epp.framework.clock import Clock
 from epp.framework.guard import Guard, PluginObserver
 from epp.framework.quotas import Quota, QuotaSource, SingleLimits, TotalLimits
-from epp.framework.request import Request, RequestBody
-from epp.framework.response import Usage
+from epp.framework.request import Request, RequestBody, Usage
 from epp.framework.testing import candidates
 
 GIB = 2**30

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import WAITING, Candidates, DropCause, Filter, FilterParameters, Mask, Request
-from epp.framework.drops import lasting_cause
 from epp.framework.errors import (
     AllBusyError,
     RequestError,
@@ -20,7 +19,7 @@ from epp.framework.errors import (
     UnmetConstraintError,
 )
 from epp.framework.guard import Guard, SchedulingObserver
-from epp.framework.result import FilterTrace
+from epp.framework.result import FilterTrace, lasting_cause
 from epp.framework.testing import candidates
 from epp.routing.scheduling import OnStale, Profile, ProfileFilter, Staleness
 from epp.routing.scheduling.narrowing import Narrowing

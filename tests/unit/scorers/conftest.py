@@ -4,8 +4,8 @@
 import pytest
 
 from epp.framework import ManualClock, Request
-from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost, Performance
+from epp.framework.quantities import GIB
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates

@@ -6,13 +6,13 @@ import gc
 import pytest
 
 from epp.framework import Request
-from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.requirements import SelectionParameters
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
+from epp.framework.quantities import GIB
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp_scorers.accelerator_policy import AcceleratorPolicyParameters, AcceleratorPolicyScorer
-from epp_scorers.best_fit import BestFitScorer
+from epp_scorers.capability import BestFitScorer
 
 
 @pytest.fixture

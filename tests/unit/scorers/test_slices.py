@@ -5,7 +5,6 @@ import msgspec
 import pytest
 
 from epp.framework import ConfigurationError
-from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import (
     NO_TAG,
     SLOTS_FREE,
@@ -15,8 +14,8 @@ from epp.framework.accelerators.tag import (
     Partition,
     Sharing,
 )
-from epp_scorers.slice_fit import SliceFitScorer
-from epp_scorers.slice_headroom import SliceHeadroomScorer
+from epp.framework.quantities import GIB
+from epp_scorers.slices import SliceFitScorer, SliceHeadroomScorer
 
 
 def on_node(free, total):

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from epp.framework import WAITING, Request, Scorer
-from epp.framework.plugin_metrics import Distribution, Legacy, PluginMetric, Sample
+from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample
 from epp.telemetry.plugin_metrics import PluginMetrics
 
 SEEN = PluginMetric("seen", "Requests seen.", ("kind",), is_counter=True)

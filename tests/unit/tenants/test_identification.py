@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from epp.admission.tenants.plugin import Tenants
 from epp.framework import ManualClock, Request
 from epp.framework.errors import UnauthorizedError
+from epp.framework.quotas import TENANT, Tenant
 from epp.framework.registry import Registry
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Headers
-from epp.framework.tenants import TENANT, Tenant
 
 FAIRNESS, OLD_FAIRNESS = "x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"
 NAMESPACE = "x-namespace"

@@ -17,7 +17,7 @@ from epp.framework import Endpoint, Headers, RequestError, SystemClock
 from epp.framework.guard import SchedulingObserver
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
-from epp.routing.director import Cause, Director, Routing
+from epp.routing.director import Cause, Director, Routing, Runtime
 from epp.telemetry.tracing.counts import SpanCounts
 from epp.telemetry.tracing.environment import TracingSettings
 from epp.telemetry.tracing.exporting import Collected, ExportThread
@@ -82,7 +82,7 @@ class Traced:
         pipeline = assemble(
             load_text(config), builder, observer=TracedScheduling(SchedulingObserver(), tracer)
         ).pipeline
-        return cls(tracer, Director(store, pipeline, clock, observer=tracer), SpanMaker(spans), collected, traces)
+        return cls(tracer, Director(Runtime(store, clock, tracer), pipeline), SpanMaker(spans), collected, traces)
 
     def request(self, body: bytes = BODY) -> list[ReadableSpan]:
         """Route a request to the end of its response, or until it is refused; return its spans."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from epp.framework import ManualClock, Request, RequestBody, Response
 from epp.framework.flow_control import Queued
-from epp.framework.response import Usage
+from epp.framework.request import Usage
 from epp.framework.testing import candidates
 from epp.plugins.flow_control.attained_service import Decay, ServiceLedger
 from epp.plugins.flow_control.program_aware import ProgramAwareFairness, ProgramAwareParameters

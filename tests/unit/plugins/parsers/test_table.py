@@ -6,10 +6,9 @@ import pytest
 from epp.framework import Headers, Parser, RequestBody
 from epp.framework.errors import NoParserError
 from epp.plugins.parsers.anthropic import AnthropicParser
+from epp.plugins.parsers.generate import SGLangHTTPParser, VLLMHTTPParser
+from epp.plugins.parsers.json_parser import PassthroughParser
 from epp.plugins.parsers.openai import OpenAIParser
-from epp.plugins.parsers.passthrough import PassthroughParser
-from epp.plugins.parsers.sglanghttp import SGLangHTTPParser
-from epp.plugins.parsers.vllmhttp import VLLMHTTPParser
 from epp.routing.director import ParserTable
 
 
@@ -42,8 +41,13 @@ class ModellessEcho(Echo):
         return RequestBody()
 
 
+def parsed(table, path, body):
+    suffix, parser = table.find(path)
+    return parser.parse(suffix, Headers(), body)
+
+
 def matched(path, *parsers):
-    return ParserTable(parsers).parse(path, Headers(), b"{}").body.model
+    return parsed(ParserTable(parsers), path, b"{}").model
 
 
 @pytest.mark.parametrize(
@@ -97,8 +101,8 @@ def test_second_parser_of_a_type_is_skipped():
 
 def test_table_says_whether_the_api_names_a_model():
     table = ParserTable([OpenAIParser(), ModellessEcho("tokens")])
-    assert table.parse("/v1/completions", Headers(), b'{"prompt": "p"}').names_model
-    assert table.parse("/v1/tokens", Headers(), b"") == (RequestBody(), False)
+    assert table.find("/v1/completions")[1].names_model
+    assert not table.find("/v1/tokens")[1].names_model
 
 
 @pytest.mark.parametrize(
@@ -114,4 +118,4 @@ def test_table_says_whether_the_api_names_a_model():
 )
 def test_parsers_of_this_project_share_the_paths(path, body, model):
     parsers = [OpenAIParser(), AnthropicParser(), VLLMHTTPParser(), SGLangHTTPParser(), PassthroughParser()]
-    assert ParserTable(parsers).parse(path, Headers(), body).body.model == model
+    assert parsed(ParserTable(parsers), path, body).model == model

@@ -1,0 +1,615 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All errors of a request: one type each, with HTTP status, drop reason and sentence.
+
+RequestError
+├── BadRequestError                 400
+│   ├── NoParserError
+│   ├── MalformedBodyError
+│   ├── BodyMissingError
+│   └── ModelMissingError
+├── UnauthorizedError               401
+│   ├── UnknownApiKeyError
+│   ├── WithoutApiKeyError
+│   └── UnknownClientError
+├── ForbiddenError                  403
+├── NotFoundError                   404
+├── PreconditionFailedError         412
+├── BodyTimeoutError                408: rejected-body-timeout
+├── BodyTooLargeError               413
+├── HeadersTooLargeError            431
+├── OverQuotaError                  400 or 413: rejected-quota
+├── UnmetConstraintError            429, or as configured: rejected-constraint
+├── ResourceExhaustedError          429
+│   ├── SaturatedError                   rejected-saturated
+│   │   ├── AllBusyError
+│   │   ├── SheddableDroppedError
+│   │   └── QueueFullError
+│   ├── QuotaExceededError               rejected-quota
+│   ├── QueueTimeoutError                rejected-ttl-expired
+│   ├── TargetMissedError                rejected-ttl-expired
+│   └── EvictedError                     evicted, evicted-queue-pressure, evicted-priority
+├── ServiceUnavailableError         503
+│   ├── NoEndpointsError                 rejected-no-endpoints
+│   │   ├── ScreenedOutError
+│   │   ├── NoClustersError
+│   │   ├── QueueFullNoEndpointsError
+│   │   └── QueueTimeoutNoEndpointsError
+│   ├── UnavailableError                 rejected-unavailable
+│   ├── StaleDataError                   rejected-stale
+│   ├── ClientGoneError                  rejected-context-cancelled
+│   ├── SupersededError                  superseded
+│   ├── StartingError                    rejected-starting
+│   ├── TooManyStreamsError              rejected-streams
+│   ├── TooManyPendingError              rejected-pending-streams
+│   ├── TooManyBytesError                rejected-gathered-bytes
+│   └── ShuttingDownError                rejected-shutting-down
+├── BadResponseError                502
+├── InternalError                   500
+│   └── PluginFailedError
+└── AdmissionDeniedError            the status of its cause
+
+Statuses, codes and reasons are the same as in llm-d-router, because clients match on them. This project adds the
+statuses 408, 413, 431 and 502. It also adds the reasons `rejected-constraint`, `rejected-unavailable` and
+`rejected-stale` (llm-d-router calls all three saturated), `rejected-quota`, `rejected-starting`, `superseded`, and the
+reasons for limits of this program: `rejected-streams`, `rejected-pending-streams`, `rejected-gathered-bytes` and
+`rejected-body-timeout`. Messages are for the client: problem and remedy in terms of HTTP and JSON, without names of
+plugins or classes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from epp.framework.headers import AUTHORIZATION
+from epp.framework.messages import quoted, shown_path
+
+if TYPE_CHECKING:  # results know errors
+    from epp.framework.result import FailedScheduling, ProfileAttempt
+
+
+SOON_SECONDS = 1
+"""What clients are told to wait for what passes by itself: for requests to end, or the next report."""
+LATER_SECONDS = 5
+"""The same for endpoints that have to start or recover."""
+
+
+class RequestError(Exception):
+    """A request cannot be routed, or not to its end; the caller gets `status` and `message`."""
+
+    status: int = 500
+    code: str = "Internal"
+    reason: str | None = None
+    """Value of the response header `x-llm-d-request-dropped-reason`, when there is one."""
+    param: str | None = None
+    """The part of the JSON body at fault, such as `messages[0].content`."""
+    kind: str | None = None
+    """Machine-readable cause; one of OpenAI's error codes."""
+    llm_d_message: str = ""
+    """The sentence that llm-d-router has for it, to the letter, since tools look for it; empty where it has none."""
+    detail: str = ""
+    """Details for the operator; never sent to the client."""
+    retry_after_seconds: int | None = None
+    """Value of the response header `retry-after`; None where waiting is not known to help."""
+    attempt: "ProfileAttempt | None" = None
+    """How far the profile came that failed with it; None outside of profiles."""
+    scheduling: "FailedScheduling | None" = None
+    """How far the scheduling came that ended with it; None outside of it."""
+
+    @property
+    def message(self) -> str:
+        """Problem and remedy, for the client."""
+        return str(self)
+
+    @property
+    def sentence(self) -> str:
+        """The message as llm-d-router sends it: `inference error: <Code> - <message>`."""
+        return f"inference error: {self.code} - {self.llm_d_message or self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A limit of a quota that a request does not fit in."""
+
+    tenant: str
+    key: str
+    """Which limit: `total.max.workers.limit`, in the words of TensorFusion where it has it."""
+    requested: float
+    """Use of the quota with this request included."""
+    limit: float
+
+    def __str__(self) -> str:
+        """Return a sentence for the client."""
+        limit, requested = self._shown(self.limit), self._shown(self.requested)
+        return f"quota {self.key} of {quoted(self.tenant)} is {limit}, and with this request {requested}"
+
+    def _shown(self, amount: float) -> str:
+        return f"{amount / 2**30:.6g} GiB" if ".vram." in self.key else f"{amount:.10g}"
+
+
+class BadRequestError(RequestError):
+    """The request itself is at fault."""
+
+    status = 400
+    code = "BadRequest"
+
+
+class NoParserError(BadRequestError):
+    """No parser claims the request's path."""
+
+    kind = "unknown_url"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"path {quoted(shown_path(path))} is of no API that is served here: correct the URL")
+
+
+class MalformedBodyError(BadRequestError):
+    """The body is invalid for the API at this path."""
+
+    def __init__(self, message: str, *, param: str | None = None, kind: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.kind = kind
+
+
+class BodyMissingError(BadRequestError):
+    """The API at this path takes a body, and the request has none."""
+
+    def __init__(self) -> None:
+        super().__init__("the request has no body: send a JSON object")
+
+
+class ModelMissingError(BadRequestError):
+    """The body names no model."""
+
+    llm_d_message = "model not found in request body"
+    param = "model"
+    kind = "missing_required_parameter"
+
+    def __init__(self) -> None:
+        super().__init__('the request names no model: add "model" to the JSON body, with the name of a served model')
+
+
+class UnauthorizedError(RequestError):
+    """A plugin cannot identify the client."""
+
+    status = 401
+    code = "Unauthorized"
+
+
+class UnknownApiKeyError(UnauthorizedError):
+    """The request has an API key, and no tenant has it."""
+
+    kind = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__("the API key of this request is not known here: send a valid one")
+
+
+class WithoutApiKeyError(UnauthorizedError):
+    """The request has no API key where one is wanted; `header` is that for it."""
+
+    kind = "invalid_api_key"
+
+    def __init__(self, header: str) -> None:
+        value = "'Bearer' and the key" if header == AUTHORIZATION else "the key"
+        super().__init__(f"this request has no API key: send the header {quoted(header)} with {value}")
+
+
+class UnknownClientError(UnauthorizedError):
+    """Nothing in the request says that it is of a tenant, where others are refused."""
+
+    def __init__(self) -> None:
+        super().__init__("this request is of no client that is known here: ask the operator of this API for access")
+
+
+class ForbiddenError(RequestError):
+    """A plugin does not let this caller do this."""
+
+    status = 403
+    code = "Forbidden"
+
+
+class NotFoundError(RequestError):
+    """A plugin found that the requested thing does not exist."""
+
+    status = 404
+    code = "NotFound"
+
+
+class PreconditionFailedError(RequestError):
+    """The request came with `Prefer: if-available`, and no endpoint holds its KV cache."""
+
+    llm_d_message = "no decode worker has the requested KV cache"
+    status = 412
+    code = "PreconditionFailed"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no model server holds the KV cache of this prompt: send it without the header 'Prefer: if-available' to "
+            "have it computed"
+        )
+
+
+class BodyTimeoutError(RequestError):
+    """A part of the request came, and then nothing for longer than --body-timeout."""
+
+    status = 408
+    code = "RequestTimeout"
+    reason = "rejected-body-timeout"
+
+    def __init__(self) -> None:
+        super().__init__("the rest of the request body did not come in time: send it without long pauses")
+
+
+class BodyTooLargeError(RequestError):
+    """The body is larger than this picker gathers."""
+
+    status = 413
+    code = "PayloadTooLarge"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"the request body is larger than {limit_bytes} bytes, the limit here: send a smaller one")
+
+
+class HeadersTooLargeError(RequestError):
+    """The request has more header fields, or larger ones, than this picker reads; Envoy's own limits are far lower."""
+
+    status = 431
+    code = "RequestHeaderFieldsTooLarge"
+
+    def __init__(self, most_fields: int, most_bytes: int) -> None:
+        super().__init__(
+            f"the request has more than {most_fields} header fields, or more than {most_bytes} bytes of them, the "
+            "limits here: send fewer, or shorter ones"
+        )
+
+
+class OverQuotaError(RequestError):
+    """A request is larger than the quota of its tenant allows for one: waiting does not help."""
+
+    reason = "rejected-quota"
+
+    def __init__(self, breach: Breach, status: int = 400) -> None:
+        super().__init__(f"{breach}: send a smaller request")
+        self.breach = breach
+        self.status = status
+        self.code = "PayloadTooLarge" if status == BodyTooLargeError.status else "BadRequest"
+
+
+CONSTRAINT_CODES: Mapping[int, str] = MappingProxyType(
+    {400: "BadRequest", 404: "NotFound", 429: "ResourceExhausted", 503: "ServiceUnavailable"}
+)
+"""Statuses with which a request is refused whose constraints no endpoint meets, and their codes."""
+
+
+class UnmetConstraintError(RequestError):
+    """Endpoints exist, and none meets the constraints of the request or its profile: waiting does not help."""
+
+    llm_d_message = "no endpoints available for the given request"
+    reason = "rejected-constraint"
+
+    def __init__(self, status: int = 429, *, detail: str = "") -> None:
+        super().__init__(
+            "no model server here is what this request asks for (hardware, price or labels), and to retry does not "
+            "help: ask for less"
+        )
+        self.status = status
+        self.code = CONSTRAINT_CODES[status]
+        self.detail = detail
+
+
+class ResourceExhaustedError(RequestError):
+    """Endpoints exist, but have no room."""
+
+    status = 429
+    code = "ResourceExhausted"
+    kind = "rate_limit_exceeded"
+
+
+class SaturatedError(ResourceExhaustedError):
+    """Endpoints exist, but a profile's filters left none, and did not say why."""
+
+    llm_d_message = "no endpoints available for the given request"
+    reason = "rejected-saturated"
+
+    def __init__(
+        self,
+        message: str = "no model server can take this request now: all are too busy, or none is what it asks for; "
+        "retry later, or ask for less",
+        *,
+        detail: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+class AllBusyError(SaturatedError):
+    """Endpoints exist that meet the constraints of the request, and all of them are too busy."""
+
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self, *, detail: str = "") -> None:
+        super().__init__("all model servers that can take this request are busy: retry later", detail=detail)
+
+
+class SheddableDroppedError(SaturatedError):
+    """The pool is saturated and the request has a negative priority."""
+
+    llm_d_message = "system saturated, sheddable request dropped"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self) -> None:
+        super().__init__("all model servers are busy, and this request is of low priority: retry later")
+
+
+class QueueFullError(SaturatedError):
+    """The queue has no room and the pool has endpoints."""
+
+    llm_d_message = ""
+    retry_after_seconds = SOON_SECONDS
+
+
+class QuotaExceededError(ResourceExhaustedError):
+    """The running requests of a tenant use its quota; a later retry may succeed."""
+
+    reason = "rejected-quota"
+
+    def __init__(self, breach: Breach, retry_after_seconds: int) -> None:
+        super().__init__(f"{breach}: retry later")
+        self.breach = breach
+        self.retry_after_seconds = retry_after_seconds
+
+
+class QueueTimeoutError(ResourceExhaustedError):
+    """The request waited too long and the pool has endpoints."""
+
+    reason = "rejected-ttl-expired"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"the request timed out in the queue for a model server: {detail}; retry later")
+        self.llm_d_message = f"request timed out in queue: {detail}"
+
+
+class TargetMissedError(ResourceExhaustedError):
+    """The request would wait, or has waited, longer than the time to the first token that it wants.
+
+    The reason is that of a request that waited too long: clients treat both alike.
+    """
+
+    reason = "rejected-ttl-expired"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(
+            f"the request cannot have its first token within the time that it asked for: {detail}; retry later, or "
+            "allow more time"
+        )
+
+
+class EvictedError(ResourceExhaustedError):
+    """The request was under way and had to make room for one of higher priority."""
+
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self, reason: str = "evicted") -> None:
+        super().__init__("request evicted by flow control")
+        self.reason = reason
+
+    @property
+    def message(self) -> str:
+        """In words that do not depend on llm-d-router."""
+        return "the request was ended to make room for one of higher priority: retry later"
+
+    @property
+    def sentence(self) -> str:
+        """Without the usual prefix, as clients know it."""
+        return str(self)
+
+
+class ServiceUnavailableError(RequestError):
+    """No endpoint can serve it."""
+
+    status = 503
+    code = "ServiceUnavailable"
+
+
+class NoEndpointsError(ServiceUnavailableError):
+    """The pool, or its intersection with the gateway's subset, is empty."""
+
+    llm_d_message = "failed to find endpoint candidates for serving the request"
+    reason = "rejected-no-endpoints"
+    retry_after_seconds = LATER_SECONDS
+
+    def __init__(self, message: str = "no model server is available for this request: retry later") -> None:
+        super().__init__(message)
+
+
+class ScreenedOutError(NoEndpointsError):
+    """Screeners excluded all endpoints."""
+
+    llm_d_message = "screeners eliminated all endpoint candidates"
+
+    def __init__(self) -> None:
+        super().__init__("no model server takes requests like this one now: retry later")
+
+
+class NoClustersError(NoEndpointsError):
+    """No cluster may take the request: NoClustersAvailable, in the words of Open Cluster Management."""
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__("no cluster is available for this request: retry later")
+        self.detail = f"NoClustersAvailable: {detail}" if detail else "NoClustersAvailable"
+
+
+class QueueFullNoEndpointsError(NoEndpointsError):
+    """The queue has no room and the pool is empty."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"no model server is available, and the queue is full: {detail}; retry later")
+        self.llm_d_message = f"no endpoints available: {detail}"
+
+
+class QueueTimeoutNoEndpointsError(NoEndpointsError):
+    """The request waited too long and the pool is empty."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"the request timed out in the queue, and no model server is available: {detail}; retry later")
+        self.llm_d_message = f"request timed out in queue and no endpoints are available: {detail}"
+
+
+class UnavailableError(ServiceUnavailableError):
+    """All endpoints that meet the constraints of the request drain, are unhealthy, or not known to be ready."""
+
+    reason = "rejected-unavailable"
+    retry_after_seconds = LATER_SECONDS
+
+    def __init__(self, *, detail: str = "") -> None:
+        super().__init__("no model server that can take this request is ready: retry later")
+        self.detail = detail
+
+
+class StaleDataError(ServiceUnavailableError):
+    """All endpoints that meet the constraints of the request have not reported for too long."""
+
+    reason = "rejected-stale"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self, *, detail: str = "") -> None:
+        super().__init__("nothing recent is known of the model servers that can take this request: retry later")
+        self.detail = detail
+
+
+class ClientGoneError(ServiceUnavailableError):
+    """The client left before its request was routed."""
+
+    reason = "rejected-context-cancelled"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"client disconnected: {detail}")
+
+
+class SupersededError(ServiceUnavailableError):
+    """The gateway has made another attempt at the request while this one had no answer.
+
+    A gateway that waits for both attempts ignores a status that it would retry, and takes others for the answer.
+    """
+
+    reason = "superseded"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the gateway in front has sent this request again, and that attempt is served instead of this one"
+        )
+
+
+class StartingError(ServiceUnavailableError):
+    """The picker has started, and does not yet know the endpoints and their running requests.
+
+    A fail-open gateway continues without the picker; a fail-closed one answers the client itself.
+    """
+
+    reason = "rejected-starting"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self) -> None:
+        super().__init__("the gateway is starting: retry")
+
+
+class TooManyStreamsError(ServiceUnavailableError):
+    """The picker has as many requests under way as it may, of all gateways together: --max-streams."""
+
+    reason = "rejected-streams"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self) -> None:
+        super().__init__("the gateway has too many requests under way: retry later")
+
+
+class TooManyPendingError(ServiceUnavailableError):
+    """The picker waits for the rest of as many requests as it may: --max-pending-streams."""
+
+    reason = "rejected-pending-streams"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self) -> None:
+        super().__init__("the gateway waits for the bodies of too many other requests: retry later")
+
+
+class TooManyBytesError(ServiceUnavailableError):
+    """The picker holds the maximum of body bytes; slow bodies are dropped first.
+
+    The limit is --max-gathered-bytes.
+    """
+
+    reason = "rejected-gathered-bytes"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the gateway holds too many bytes of requests whose bodies are not complete: retry later, or send a "
+            "smaller body"
+        )
+
+
+class ShuttingDownError(ServiceUnavailableError):
+    """The picker stops while the request is waiting."""
+
+    reason = "rejected-shutting-down"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"the gateway is shutting down: {detail}; retry")
+        self.llm_d_message = f"flow controller shutting down: {detail}"
+
+
+class BadResponseError(RequestError):
+    """The response of the model server has more header fields, or larger ones, than this picker reads."""
+
+    status = 502
+    code = "BadGateway"
+
+    def __init__(self, most_fields: int, most_bytes: int) -> None:
+        super().__init__("the model server gave a response that the gateway does not pass on")
+        self.detail = f"more than {most_fields} header fields, or {most_bytes} bytes of them"
+
+
+class InternalError(RequestError):
+    """The picker, not the request, is at fault; only the operator is told how."""
+
+    @property
+    def message(self) -> str:
+        """The same for all: causes are not for clients."""
+        return "the gateway failed on this request: retry, and if it fails again, tell the operator of this service"
+
+
+class PluginFailedError(InternalError):
+    """A plugin raised, or returned something that cannot be used."""
+
+    def __init__(self, plugin: str, problem: str) -> None:
+        super().__init__(f"plugin {plugin!r} failed: {problem}")
+        self.detail = f"plugin {plugin!r} failed"
+
+
+class AdmissionDeniedError(RequestError):
+    """An admission plugin said no; all but its message's beginning is that of its reason."""
+
+    def __init__(self, cause: RequestError) -> None:
+        super().__init__(f"request cannot be admitted: {cause.message}")
+        self.status = cause.status
+        self.code = cause.code
+        self.reason = cause.reason
+        self.param = cause.param
+        self.kind = cause.kind
+        self.detail = cause.detail
+        self.retry_after_seconds = cause.retry_after_seconds
+
+
+class ConfigurationError(Exception):
+    """The configuration cannot be used; the message names the thing, the place and the remedy."""
+
+    def __init__(self, problem: str, *, remedy: str = "") -> None:
+        super().__init__(f"{problem}; {remedy}" if remedy else problem)
+        self.problem = problem
+        self.remedy = remedy

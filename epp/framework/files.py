@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that others write: reading them safely, and waiting until a version is complete.
+
+A file that is written in place is empty at first, and then grows; its beginning may be valid. Therefore a version
+that is written in place, or is much smaller than the version before, waits until it has stayed the same for a while.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import NamedTuple, TypeVar, cast
+
+import msgspec
+
+from epp.framework.parameters import ParameterError, read_struct
+
+
+class FileId(NamedTuple):
+    """A file of a file system: another one after a rename over it, the same one after a write in place."""
+
+    device: int
+    inode: int
+
+
+_ALLOWED: ContextVar[tuple[frozenset[str], frozenset[str]] | None] = ContextVar("files that may be read", default=None)
+
+
+class FileContent(NamedTuple):
+    """The bytes of a file at one moment."""
+
+    data: bytes
+    file: FileId
+
+
+def file_id(path: Path) -> FileId | None:
+    """Return which file is at a path; None where that cannot be told."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return FileId(status.st_dev, status.st_ino)
+
+
+@contextmanager
+def only_files(paths: Collection[str], *, below: Collection[str] = ()) -> Iterator[None]:
+    """Allow only these files, and files `below` these directories, to be read within the context."""
+    token = _ALLOWED.set((frozenset(paths), frozenset(below)))
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
+
+
+def check_allowed(path: Path) -> None:
+    """Raise OSError for a file that may not be read now: for libraries that read files themselves."""
+    if not _is_allowed(path):
+        raise PermissionError(errno.EACCES, "only files of the configuration in effect may be named here", str(path))
+
+
+def read_regular(path: Path, most_bytes: int) -> FileContent:
+    """Return the content, or the first `most_bytes` + 1 bytes of a larger one.
+
+    Raises OSError, whose `strerror` has a remedy where there is a certain one. A pipe, a socket or a device is an error
+    too, and is not waited for.
+    """
+    check_allowed(path)
+    try:
+        descriptor = _opened(path)
+    except FileNotFoundError:
+        descriptor = _opened(path)  # once more: symbolic links in the path may have just been swapped
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a directory: name a file in it", str(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise _no_file(path)
+        return FileContent(_read(descriptor, most_bytes + 1), FileId(status.st_dev, status.st_ino))
+    finally:
+        os.close(descriptor)
+
+
+def _is_allowed(path: Path) -> bool:
+    allowed = _ALLOWED.get()
+    if allowed is None:
+        return True
+    files, directories = allowed
+    is_below = ".." not in path.parts and any(str(parent) in directories for parent in (path, *path.parents))
+    return str(path) in files or is_below
+
+
+def _opened(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise _no_file(path) from None
+        raise
+
+
+def _no_file(path: Path) -> OSError:
+    return OSError(errno.EINVAL, "it is no regular file: name one", str(path))
+
+
+def _read(descriptor: int, most_bytes: int) -> bytes:
+    pieces = []
+    left = most_bytes
+    while left and (piece := os.read(descriptor, left)):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
+UNCHANGED_SECONDS = 1.5
+"""Longer than a pause between two writes of one program, and than the second between two looks at a file."""
+LONGEST_SECONDS = 10.0
+"""A file that is written in place again and again takes effect all the same."""
+
+
+class UnsettledVersion(NamedTuple):
+    """A version that waits for the second look."""
+
+    digest: bytes
+    since: float
+    """Time of the first look at this version."""
+    began: float
+    """Time of the first look at the first of the versions that had to wait."""
+
+    def is_over(self, now: float) -> bool:
+        """Return whether it has stayed the same for long enough, or others before it have waited in vain."""
+        return now - self.since >= UNCHANGED_SECONDS or now - self.began >= LONGEST_SECONDS
+
+
+def next_wait(before: UnsettledVersion | None, digest: bytes, now: float) -> UnsettledVersion:
+    """Return the wait of another version than the one that waited before, if one did."""
+    return UnsettledVersion(digest, now, now if before is None else before.began)
+
+
+def doubt(*, in_place: bool, entries: int = 0, entries_before: int = 0) -> str:
+    """Return why a version may be incomplete, in words; empty for a complete one.
+
+    `in_place`: the file is the same as at the last look. A new file that was renamed over it is usually complete: then
+    only the loss of more than half of the entries counts.
+    """
+    if in_place:
+        return f"it was written in place: {_WHEN}"
+    if 2 * entries < entries_before:
+        return f"it has {entries} entries in place of {entries_before}: {_WHEN}"
+    return ""
+
+
+_WHEN = f"it takes effect once it has not changed for {UNCHANGED_SECONDS:g} s"
+
+
+_MOST_BYTES = 16 * 1024 * 1024
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def read_list(parameter: str, path: str, entry: type[S]) -> tuple[S, ...]:
+    """Return the entries of the list in a file; raises ValueError that names the parameter, the file and the place."""
+    what = f"{parameter} {path!r}"
+    try:
+        content = read_regular(Path(path), _MOST_BYTES).data
+    except OSError as error:
+        raise ValueError(f"{what} cannot be read: {error.strerror or error}") from error
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{what} has more than {_MOST_BYTES} bytes: leave entries out")
+    try:
+        found = msgspec.yaml.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{what} is neither YAML nor JSON: {error}") from error
+    if not isinstance(found, list):
+        raise ValueError(f"{what} holds no list; begin each entry with `- `")  # noqa: TRY004  what plugins raise
+    whole = msgspec.defstruct("ListInFile", [("entries", tuple[entry, ...])])  # type: ignore[valid-type]  # a type at run time
+    try:
+        (entries,) = msgspec.structs.astuple(read_struct(whole, {"entries": found}))
+    except ParameterError as error:
+        place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.path[1:])
+        raise ValueError(f"{what}, {place}: {error}") from error
+    return cast("tuple[S, ...]", entries)

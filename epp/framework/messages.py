@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of messages: text of clients, suggestions for misspelt names, errors of plugins, and install commands."""
+
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from importlib import metadata
+from pathlib import Path, PurePath
+from types import FrameType
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from epp.framework.arrays import ResultError
+
+_SECRET = re.compile(
+    r"([?&;](?:[^=&;]*[-_.])?(?:key|apikey|api[-_]key|token|secret|password|passwd|pwd|sig|signature|auth|authorization|"
+    r"credential|credentials|code|jwt)=)[^&;#]*",
+    re.IGNORECASE,
+)
+_MOST_PATH, _MOST_READ = 128, 8192
+
+
+def shown_path(path: str) -> str:
+    """Return a path and query of a client as logs and records show it: 128 characters, without values of secrets.
+
+    A parameter is taken for a secret by its name, as in `?key=` and `?access_token=`.
+    """
+    head = path if len(path) <= _MOST_READ else path[:_MOST_READ]
+    return printable(_SECRET.sub(r"\1REDACTED", head), _MOST_PATH)
+
+
+def printable(text: str, most: int = 64) -> str:
+    """Return the text cut to `most` characters, with escapes for unprintable characters."""
+    text = _cut(text, most)
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return _cut(text, most)
+
+
+def quoted(text: str, most: int = 64) -> str:
+    """Return the text in quotes, cut and escaped in the same way."""
+    return repr(_cut(text, most))
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+_WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+_MOST_EDITS = 3
+_FEWEST_LETTERS = 3
+_MOST_LISTED = 20
+_NEAREST = 3
+
+
+def hint_at(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return `did you mean 'x'?` for the known name that is near this one, or else all that are known.
+
+    If more than 20 names are known, only the nearest three are listed; `otherwise` replaces the list.
+    """
+    names = sorted(known)
+    near = nearest(name, names)
+    if near is not None:
+        return f"did you mean {near!r}?"
+    if otherwise:
+        return otherwise
+    if len(names) > _MOST_LISTED:
+        return f"the nearest of {len(names)} are {', '.join(get_close_matches(name, names, _NEAREST, cutoff=0))}"
+    return f"known are {', '.join(names)}" if names else "no names are known here"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that this one is a misspelling of, or the only one that it shortens by some words.
+
+    A misspelling differs in case or separators, or in one letter of four, and three at most.
+    """
+    names = sorted(known)
+    plain = _plain(name)
+    allowed = min((len(plain) + 1) // 4, _MOST_EDITS) if len(plain) >= _FEWEST_LETTERS else 0
+    distances = {one: _edits(plain, _plain(one), allowed) for one in names}
+    best = min(names, key=lambda one: distances[one], default=None)
+    if best is not None and distances[best] <= allowed:
+        return best
+    words = [word.lower() for word in _WORD.findall(name)]
+    longer = [one for one in names if len(plain) >= _FEWEST_LETTERS and _in_order(words, one)]
+    return longer[0] if len(longer) == 1 else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_\s]", "", name).casefold()
+
+
+def _in_order(words: list[str], name: str) -> bool:
+    """Return whether all of the words are words of the name, in that order, from the first one on."""
+    of_name = [word.lower() for word in _WORD.findall(name)]
+    rest = iter(of_name)
+    return words[:1] == of_name[:1] != [] and all(word in rest for word in words)
+
+
+def _edits(one: str, other: str, limit: int) -> int:
+    """Return the number of letters to insert, delete, replace or swap with a neighbour; above the limit, any above it.
+
+    The optimal string alignment distance.
+    """
+    if abs(len(one) - len(other)) > limit:
+        return limit + 1
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        before, last, row = row, before, [i]
+        for j, opposite in enumerate(other, 1):
+            least = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != opposite))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == opposite:
+                least = min(least, last[j - 2] + 1)
+            row.append(least)
+    return row[-1]
+
+
+_AROUND = ("epp.framework", "epp.routing.scheduling", "epp.routing.director", "epp.config", "importlib")
+"""Code that plugins call, and that calls them: a line in it tells little of the plugin's mistake."""
+
+
+def described(error: BaseException, owner: type | None = None) -> str:
+    """Return `KeyError: 'x' (my_plugins/zones.py:25)`: the last line in the package of `owner`, or else of any.
+
+    A ResultError, for a wrong return value, has only its message: no line raised it.
+    """
+    if isinstance(error, ResultError):
+        return str(error)
+    place = _place(error, owner)
+    return f"{type(error).__name__}{f': {error}' if str(error) else ''}{f' ({place})' if place else ''}"
+
+
+def _place(error: BaseException, owner: type | None) -> str:
+    if isinstance(error, SyntaxError) and error.filename:
+        return ""  # its message has the place
+    frames = [entry for entry in _frames(error) if not _is_around(entry[0])]
+    package = "" if owner is None else owner.__module__.partition(".")[0]
+    own = [entry for entry in frames if entry[0].partition(".")[0] == package]
+    for name, frame, line in (own or frames)[-1:]:
+        path = PurePath(frame.f_code.co_filename)
+        depth = name.count(".") + (2 if path.stem == "__init__" else 1)
+        return f"{'/'.join(path.parts[-depth:])}:{line}"
+    return ""
+
+
+def _frames(error: BaseException) -> Iterator[tuple[str, FrameType, int]]:
+    """Yield the module, the frame and the line of each call, the outermost first."""
+    trace = error.__traceback__
+    while trace is not None:
+        yield str(trace.tb_frame.f_globals.get("__name__", "")), trace.tb_frame, trace.tb_lineno
+        trace = trace.tb_next
+
+
+def _is_around(name: str) -> bool:
+    return any(name == other or name.startswith(f"{other}.") for other in _AROUND)
+
+
+_PROJECT = "inference-epp"
+
+
+class _DirInfo(msgspec.Struct):
+    editable: bool = False
+
+
+class _Origin(msgspec.Struct):
+    """direct_url.json of an installation (PEP 610)."""
+
+    url: str
+    dir_info: _DirInfo | None = None
+
+
+def install_command(extra: str, project: str = _PROJECT) -> str:
+    """Return the command that installs an extra from where this program was installed.
+
+    That is the directory or the wheel, if it is still there. Otherwise the command names the packages of the extra:
+    never this project, because its name on a package index may belong to another project.
+    """
+    try:
+        installed = metadata.distribution(project)
+    except metadata.PackageNotFoundError:
+        return f"install the extra {extra!r} of this program"
+    origin = _origin(installed.read_text("direct_url.json") or "")
+    if origin is not None:
+        path = Path(unquote(urlsplit(origin.url).path))
+        if origin.url.startswith("file:") and path.exists():
+            editable = "-e " if origin.dir_info is not None and origin.dir_info.editable else ""
+            return f"pip install {editable}'{path}[{extra}]'"
+    marker = re.compile(rf"""extra\s*==\s*["']{re.escape(extra)}["']""")
+    packages = [one.partition(";")[0].strip() for one in installed.requires or () if marker.search(one)]
+    return " ".join(["pip install", *(f"'{one}'" for one in packages)])
+
+
+def _origin(text: str) -> _Origin | None:
+    try:
+        return msgspec.json.decode(text, type=_Origin)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An incoming request: parsing of its body, seed, priority, model and flow."""
+
+import uuid
+from collections.abc import Iterator
+from hashlib import blake2b
+from secrets import token_bytes
+from typing import Any, Self
+
+import msgspec
+
+from epp.framework.candidates import Subset
+from epp.framework.errors import BadRequestError, BodyMissingError, ModelMissingError
+from epp.framework.guard import Guard
+from epp.framework.headers import FAIRNESS_ID, METHOD, PATHS, REQUEST_ID
+from epp.framework.quotas import TENANT
+from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Headers, Request, RequestBody
+from epp.framework.roles import Admitter, RequestHeaders
+from epp.routing.bodies import completed
+from epp.routing.director.observers import DirectorObserver
+from epp.routing.director.pipeline import ParserTable, Pipeline
+from epp.routing.director.policies import PoolPolicies, assign_priority, choose_model, give_priority
+
+DEFAULT_PATH = "/v1/completions"
+_NO_BODY = RequestBody()
+_SEED_BYTES = 8
+_SECRET_BYTES = 16
+
+
+class IncomingRequest(msgspec.Struct, eq=False):
+    """A request from the arrival of its body until it is routed or refused."""
+
+    pipeline: Pipeline
+    request: Request
+    admitters: Iterator[Admitter[Any]]
+    """Those that have not been asked."""
+    names_model: bool = False
+    """Whether its API wants a model to be named."""
+    admitted: bool = False
+    """Whether it got past shedding: a request that waited is not refused for load that came later."""
+
+    @classmethod
+    def read(
+        cls,
+        pipeline: Pipeline,
+        headers: Headers,
+        body: bytes,
+        subset: Subset | None,
+        *,
+        incomplete: bool = False,
+        dry_run: bool = False,
+    ) -> Self:
+        """Parse the body; raises a BadRequestError.
+
+        An `incomplete` body is taken as empty where the missing part may make it valid, or name a model.
+        """
+        path = path_of(headers)
+        parsed, names_model = _parsed(pipeline.parsers, path, headers, body, incomplete=incomplete)
+        request = Request(
+            headers.get(REQUEST_ID) or str(uuid.uuid4()),
+            body=parsed,
+            headers=headers,
+            path=path,
+            size_bytes=len(body),
+            subset=subset,
+            dry_run=dry_run,
+        )
+        return cls(pipeline, request, iter(pipeline.of(Admitter)), names_model)
+
+    def identify(
+        self,
+        policies: PoolPolicies,
+        *,
+        seed: int,
+        now: float,
+        observer: DirectorObserver,
+        began_at: float | None = None,
+    ) -> None:
+        """Set times, seed, priority and model; raises ModelMissingError. The headers came at `began_at`, or now."""
+        request = self.request
+        request.seed, request.received_at = seed, now
+        request.began_at = now if began_at is None else began_at
+        give_priority(request, policies)
+        if not self.names_model:
+            return
+        rewrite = choose_model(request, policies)
+        if rewrite is not None:
+            observer.model_rewritten(request, rewrite)
+        if not request.model:
+            raise ModelMissingError
+
+    def give_flow(self, guard: Guard) -> None:
+        """Run the hooks for request headers, then set the flow; raises a RequestError of a hook."""
+        request = self.request
+        for plugin in self.pipeline.of(RequestHeaders):
+            guard.call(RequestHeaders.role, plugin, plugin.request_headers, request)
+        tenant = request.get(TENANT)
+        if tenant is None:
+            request.fairness_id = request.headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
+        else:
+            assign_priority(request, tenant)
+
+    def use(self, pipeline: Pipeline) -> None:
+        """Take the pipeline of now, and ask all of its admitters."""
+        if self.pipeline is not pipeline:
+            self.pipeline, self.admitters = pipeline, iter(pipeline.of(Admitter))
+
+
+def _parsed(
+    parsers: ParserTable, path: str, headers: Headers, body: bytes, *, incomplete: bool
+) -> tuple[RequestBody, bool]:
+    """Return the parsed body, and whether its API wants a model to be named."""
+    if not body:
+        if not incomplete and headers.get(METHOD) == "POST" and parsers.claims(path):
+            raise BodyMissingError
+        return _NO_BODY, False
+    if not incomplete:
+        suffix, parser = parsers.find(path)
+        return parser.parse(suffix, headers, body), parser.names_model
+    try:
+        suffix, parser = parsers.find(path)
+        parsed = parser.parse(suffix, headers, completed(body))
+    except BadRequestError:
+        return _NO_BODY, False
+    return (parsed, parser.names_model) if parsed.model else (_NO_BODY, False)
+
+
+def path_of(headers: Headers) -> str:
+    """Return the path of a request, without the query."""
+    path = headers.first_of(*PATHS) or DEFAULT_PATH
+    return path.partition("?")[0]
+
+
+class Seeds:
+    """A keyed hash of a counter; the key is secret and drawn once per process."""
+
+    __slots__ = ("_count", "_secret")
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        self._secret = token_bytes(_SECRET_BYTES) if secret is None else secret
+        self._count = 0
+
+    def next(self) -> int:
+        """Return the next seed, 64 bits."""
+        self._count += 1
+        digest = blake2b(self._count.to_bytes(_SEED_BYTES), key=self._secret, digest_size=_SEED_BYTES)
+        return int.from_bytes(digest.digest())

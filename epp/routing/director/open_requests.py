@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routed requests without an answer: attempts that supersede each other, and reservations that expire."""
+
+from collections.abc import Iterator
+
+from epp.framework.clock import Clock
+from epp.framework.errors import SupersededError
+from epp.framework.headers import ATTEMPT_COUNT
+from epp.framework.request import Request
+from epp.routing.director.routing import Routing
+
+MOST_OF_ONE_ID = 16
+"""Open attempts of one id among which a later one looks for its like: clients may use one id for many requests."""
+_MOST_DIGITS = 6
+
+
+class Attempts:
+    """Open attempts by the id of their request.
+
+    An id alone names no request: clients choose ids, and use one for all requests of a trace. A superseded exchange is
+    ended, so that its load ends with its reservation: repeated ids cannot hide work.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[Routing]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(attempts) for attempts in self._open.values())
+
+    def supersede_former(self, request: Request) -> bool:
+        """End the attempt before this one, if it is under way and not answered; return whether there was one."""
+        attempts = self._open.get(request.id)
+        if attempts is None:
+            return False
+        count = attempt_of(request)
+        if count < 2:  # noqa: PLR2004  the first attempt
+            return False
+        for former in attempts:
+            if not former.is_committed and attempt_of(former.request) < count and _are_alike(former.request, request):
+                attempts.remove(former)
+                former.supersede(SupersededError())
+                return True
+        return False
+
+    def opened(self, attempt: Routing) -> None:
+        """Note a routed request; of very many with one id, the oldest are independent from now on."""
+        attempts = self._open.setdefault(attempt.request.id, [])
+        if len(attempts) == MOST_OF_ONE_ID:
+            del attempts[0]
+        attempts.append(attempt)
+
+    def ended(self, attempt: Routing) -> None:
+        """Note the end of one."""
+        attempts = self._open.get(attempt.request.id)
+        if attempts is None:
+            return
+        if attempt in attempts:
+            attempts.remove(attempt)
+        if not attempts:
+            del self._open[attempt.request.id]
+
+
+def attempt_of(request: Request) -> int:
+    """Return which attempt a request is, from 1; 0 where the gateway does not say."""
+    text = request.headers.get(ATTEMPT_COUNT, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else 0
+
+
+def _are_alike(one: Request, other: Request) -> bool:
+    """Whether both ask the same for the same flow, as far as their bodies were seen."""
+    return (
+        one.size_bytes == other.size_bytes > 0
+        and one.path == other.path
+        and one.fairness_id == other.fairness_id
+        and one.body.model == other.body.model
+        and one.body.prompt == other.body.prompt
+    )
+
+
+RESERVATION_SECONDS = 600.0
+"""Time without an answer after which an endpoint is not believed to work on a request any more."""
+SWEEP_SECONDS = 30.0
+"""Time between two looks for such requests."""
+_EXPIRED = 32
+"""Requests that expire in one step, which takes some milliseconds."""
+
+
+class Reservations:
+    """Routed requests that have not been answered; one entry each.
+
+    An exchange may stay open without work: a gateway without a timeout waits for ever for a server that has vanished.
+    After a time limit, the request does not count as load of its endpoint.
+    """
+
+    def __init__(self, clock: Clock, *, seconds: float = RESERVATION_SECONDS) -> None:
+        """`seconds` is the time for an answer; infinite for no limit."""
+        self._clock = clock
+        self.seconds = seconds
+        self._assumed: dict[Routing, float] = {}
+        """When each was picked for, the first one first."""
+
+    def __len__(self) -> int:
+        return len(self._assumed)
+
+    def assume(self, assumed: Routing, at: float) -> None:
+        """Note a request that is picked for now."""
+        self._assumed[assumed] = at
+
+    def settle(self, assumed: Routing) -> None:
+        """Note that it was answered, or has ended."""
+        self._assumed.pop(assumed, None)
+
+    def __iter__(self) -> Iterator[Routing]:
+        """Yield the reservations without a response, the oldest first."""
+        return iter(self._assumed)
+
+    def sweep(self) -> Iterator[int]:
+        """Expire requests without an answer in time, a limited number in each step; yield their number."""
+        due = self._clock.now() - self.seconds
+        overdue = []
+        for assumed, at in self._assumed.items():
+            if at > due:
+                break
+            overdue.append(assumed)
+        for start in range(0, len(overdue), _EXPIRED):
+            some = overdue[start : start + _EXPIRED]
+            yield sum(assumed.expire() for assumed in some if assumed in self._assumed)

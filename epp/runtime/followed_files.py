@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are followed: their changes, reloads on request, and the last good version of each."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from epp.framework.files import FileId, UnsettledVersion, doubt, next_wait, read_regular
+from epp.framework.plugin_status import InputProblem
+
+_DEBOUNCE_MILLISECONDS = 100
+_STEP_MILLISECONDS = 100
+"""Time between two looks of a thread; each look takes the interpreter from the event loop for a moment."""
+_POLL_MILLISECONDS = 1000
+_RETRY_SECONDS = 5.0
+
+_log = structlog.get_logger()
+
+
+class Reloads:
+    """Requests to read files again, as with SIGHUP. For one event loop; `count` may be read in any thread."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Requests so far."""
+        self._waiting: set[asyncio.Event] = set()
+
+    def ask(self) -> None:
+        """Let everything that follows files read them again."""
+        self.count += 1
+        _log.info("reload of certificates and configuration asked for", count=self.count)
+        for event in self._waiting:
+            event.set()
+
+    async def each(self) -> AsyncIterator[None]:
+        """Yield after each request, endlessly; several at a time count once."""
+        event = asyncio.Event()
+        self._waiting.add(event)
+        try:
+            while True:
+                await event.wait()
+                event.clear()
+                yield
+        finally:
+            self._waiting.discard(event)
+
+
+RELOADS = Reloads()
+
+
+async def changes(*paths: Path) -> AsyncIterator[None]:
+    """Yield whenever the files and directories may have changed, endlessly.
+
+    That is after an event in a directory, or in the directory of a file (a rename over it, or a swapped symbolic link,
+    as in a Kubernetes ConfigMap), and every second: network file systems, and links whose target changes in place,
+    raise no events. Directories are watched, since a watch on a file would stay with the replaced one.
+    """
+    from watchfiles import awatch  # noqa: PLC0415  not for a process that follows no file
+
+    # Local and short; and abspath, unlike resolve, does not follow a link away from the directory that changes.
+    directories = sorted({path if path.is_dir() else Path(os.path.abspath(path)).parent for path in paths})  # noqa: ASYNC240, PTH100
+    while True:
+        try:
+            events = awatch(
+                *directories,
+                watch_filter=None,
+                debounce=_DEBOUNCE_MILLISECONDS,
+                step=_STEP_MILLISECONDS,
+                rust_timeout=_POLL_MILLISECONDS,
+                yield_on_timeout=True,
+                recursive=False,
+            )
+            async with aclosing(events):
+                async for _ in events:
+                    yield
+        except OSError as error:
+            _log.warning("file watch failed, retrying", directories=list(map(str, directories)), reason=str(error))
+        await asyncio.sleep(_RETRY_SECONDS)
+        yield
+
+
+LIMIT_BYTES = 16 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+class ParsedFile(NamedTuple, Generic[T]):
+    """Valid content of a version of the file, and a sentence on each mistake in it."""
+
+    value: T
+    size: int
+    """Number of its entries, for messages."""
+    problems: tuple[str, ...] = ()
+
+
+Parse = Callable[[bytes, Path], ParsedFile[T]]
+"""Raises ValueError for a version that says nothing."""
+
+
+class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
+    """The version in effect; `after` returns the next state."""
+
+    path: Path
+    setting: str
+    """Parameter that names the file, for messages."""
+    parse: Parse[T]
+    limit_bytes: int = LIMIT_BYTES
+    parsed: ParsedFile[T] | None = None
+    """None before the first reading."""
+    file: FileId | None = None
+    """The file at the last look."""
+    problems: tuple[InputProblem, ...] = ()
+    """Parts of the newest version that are not in effect, or the whole of it."""
+    rejected: int = 0
+    """Versions with mistakes since the start."""
+    seen: bytes = b""
+    """Digest of the newest content, or the read error."""
+    waiting: UnsettledVersion | None = None
+    """The newest content, where it waits for a second look."""
+    effective: bytes = b""
+    """Digest of the content in effect."""
+
+    @classmethod
+    def first(cls, path: str, setting: str, parse: Parse[T], limit_bytes: int = LIMIT_BYTES) -> "LastGoodFile[T]":
+        """Return the state after the first reading; raises ValueError for a file that says nothing."""
+        state = cls(Path(path), setting, parse, limit_bytes).after(0.0)
+        if state.parsed is None:
+            raise ValueError(f"{setting}: {path!r}: {state.problems[0].reason}")
+        return state
+
+    def after(self, now: float) -> "LastGoodFile[T]":
+        """Return the state after a reading of the file at a time of a monotonic clock; this one if nothing changed.
+
+        A version with mistakes takes effect, without them, only if there is no good one. One that may be half-written
+        waits for a second look.
+        """
+        try:
+            content = read_regular(self.path, self.limit_bytes)
+        except OSError as error:
+            return self._rejected(_reason(error), _reason(error).encode())
+        seen = hashlib.blake2b(content.data).digest()
+        if seen == self.seen and (self.waiting is None or not self.waiting.is_over(now)):
+            return self
+        following = replace(self, file=content.file)
+        try:
+            parsed = self._parsed(content.data)
+        except ValueError as error:
+            return following._rejected(str(error), seen)  # noqa: SLF001  of this class
+        if seen != self.effective and (reason := self._doubt(content.file, parsed)):
+            waiting = self.waiting if seen == self.seen else next_wait(self.waiting, seen, now)
+            if waiting is None or not waiting.is_over(now):
+                return following._with_problem(reason, seen, waiting=waiting)  # noqa: SLF001  the same
+        problems = tuple(InputProblem(str(self.path), "a part", problem) for problem in parsed.problems)
+        rejected = self.rejected + bool(problems)
+        return replace(
+            following, parsed=parsed, problems=problems, rejected=rejected, seen=seen, waiting=None, effective=seen
+        )
+
+    def _doubt(self, file: FileId, parsed: ParsedFile[T]) -> str:
+        if self.parsed is None:
+            return ""
+        return doubt(in_place=file == self.file, entries=parsed.size, entries_before=self.parsed.size)
+
+    def _parsed(self, content: bytes) -> ParsedFile[T]:
+        """Return what takes effect of the content; raises ValueError."""
+        if len(content) > self.limit_bytes:
+            raise ValueError(f"has more than {self.limit_bytes} bytes: leave entries out")
+        try:
+            parsed = self.parse(content, self.path)
+        except UnicodeDecodeError as error:
+            raise ValueError("it is no text in UTF-8: save it as that") from error
+        if parsed.problems and self.parsed is not None and not self.parsed.problems:
+            raise ValueError("; ".join(parsed.problems))
+        return parsed
+
+    def _rejected(self, reason: str, seen: bytes) -> "LastGoodFile[T]":
+        if seen == self.seen:
+            return self
+        return self._with_problem(reason, seen, rejected=self.rejected + 1, waiting=None)
+
+    def _with_problem(self, reason: str, seen: bytes, **changed: object) -> "LastGoodFile[T]":
+        problem = InputProblem(str(self.path), reason=reason, kept=0 if self.parsed is None else self.parsed.size)
+        return replace(self, problems=(problem,), seen=seen, **changed)
+
+
+def _reason(error: OSError) -> str:
+    said = error.strerror or str(error)
+    return f"cannot be read: {said}" + ("" if ":" in said else ": correct the path, or restore the file")
