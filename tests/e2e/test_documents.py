@@ -175,7 +175,7 @@ def entries(log: Path) -> list[dict]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("document", ["README.md", OWN_SERVERS])
+@pytest.mark.parametrize("document", ["README.md", pytest.param(OWN_SERVERS, marks=pytest.mark.slow)])
 def test_first_walk_works_as_it_is_written(walk, document):
     walked = walk(document)
     assert '"max_model_len":8192' in output_of(walked, "curl -sf --retry 60")
@@ -185,6 +185,7 @@ def test_first_walk_works_as_it_is_written(walk, document):
     assert "x-epp-reason: " in answered
 
 
+@pytest.mark.slow
 def test_profiles_work_as_they_are_written(walk):
     walked = walk(PROFILES)
     assert "heterogeneous-cost" in output_of(walked, "epp config list")

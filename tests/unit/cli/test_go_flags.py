@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flags as deployments of the Go picker write them."""
 
+from functools import cache
+
 import pytest
 import typer.core
 import typer.main
@@ -20,6 +22,7 @@ TRUE = ["1", "t", "T", "true", "True", "TRUE"]
 FALSE = ["0", "f", "F", "false", "False", "FALSE"]
 
 
+@cache
 def commands() -> dict[str, typer.core.TyperCommand]:
     """All commands by name, those of groups too."""
     found = {}

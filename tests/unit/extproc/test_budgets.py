@@ -5,7 +5,6 @@ import tracemalloc
 from collections.abc import Callable
 
 from bench import BODY, Exchange, new_bench, request_body, request_headers, response_headers
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
@@ -142,7 +141,6 @@ class Streams(RuleBasedStateMachine):
 
 
 TestStreams = Streams.TestCase
-TestStreams.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
 
 def test_body_in_tiny_pieces_takes_little_more_than_its_bytes():

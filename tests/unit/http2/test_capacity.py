@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes that wait are counted exactly, and who has made them wait for long gives way."""
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
@@ -149,4 +148,3 @@ class Ledger(RuleBasedStateMachine):
 
 
 TestLedger = Ledger.TestCase
-TestLedger.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -2,7 +2,7 @@
 """What a connection holds is counted, has its time, and is handled in turns."""
 
 from frame_client import Client, data, message, parse
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -140,7 +140,6 @@ def test_thousands_of_calls_of_a_lost_connection_are_closed_in_portions():
 
 
 @given(turns=st.lists(st.integers(0, 6), min_size=1, max_size=12), cuts=st.lists(st.integers(1, 400), max_size=8))
-@settings(max_examples=50, deadline=None)
 def test_what_is_handled_in_turns_has_the_answers_of_all_at_once(turns, cuts):
     sent = b""
     for number in range(1, 31, 2):
@@ -225,4 +224,3 @@ class Holding(RuleBasedStateMachine):
 
 
 TestHolding = Holding.TestCase
-TestHolding.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
