@@ -15,7 +15,7 @@ import msgspec
 
 import epp.framework
 from epp.framework import limits, quotas, rates, request, snapshot
-from epp.framework.accelerators import arrays, packing, selection
+from epp.framework.accelerators import arrays, selection
 from epp.framework.clock import SystemClock
 from epp.framework.errors import ConfigurationError
 from epp.framework.limits import Corrected
