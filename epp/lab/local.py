@@ -11,7 +11,7 @@ import msgspec
 
 from epp.app import Picker, PickerSettings
 from epp.extproc.server import message_bytes_for
-from epp.lab.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError
+from epp.lab.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError, load_types
 from epp.lab.gateway.errors import temporary_directory
 
 
@@ -59,6 +59,7 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
     follows the picker's pool; it is a temporary file unless the settings name one. Envoy uses TLS if an endpoint does
     at the start, and only with the IP addresses known then: later endpoints without TLS support are not used.
     """
+    load_types()  # before the picker starts: loading the types would hold its event loop
     with temporary_directory("epp-") as directory:
         address = f"unix:{Path(directory) / 'picker.sock'}"
         message_bytes = message_bytes_for(picker.max_body_bytes)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from epp.lab.gateway.bootstrap import bootstrap_dict, bootstrap_json, bootstrap_yaml
+from epp.lab.gateway.bootstrap import bootstrap_dict, bootstrap_json, bootstrap_yaml, load_types
 from epp.lab.gateway.deploy_files import (
     chart_proxy_yaml,
     standalone_buffered_yaml,
@@ -52,6 +52,7 @@ __all__ = [
     "bootstrap_json",
     "bootstrap_yaml",
     "chart_proxy_yaml",
+    "load_types",
     "standalone_buffered_yaml",
     "standalone_override_host_yaml",
     "standalone_yaml",

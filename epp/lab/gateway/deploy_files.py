@@ -14,8 +14,7 @@ import msgspec
 import yaml
 
 from epp.framework.headers import DESTINATION, OBEYED_BY_ENDPOINTS
-from epp.lab.gateway.bootstrap import bootstrap_dict, bootstrap_yaml
-from epp.lab.gateway.clusters import Json
+from epp.lab.gateway.bootstrap import Json, bootstrap_dict, bootstrap_yaml
 from epp.lab.gateway.settings import Bodies, BodyMode, ClusterType, FailureMode, GatewaySettings
 
 _HEADER = """\
