@@ -10,7 +10,7 @@ from typing import Any
 
 import epp.framework
 from epp.framework import quotas, rates, request, snapshot
-from epp.framework.accelerators import packing, selection
+from epp.framework.accelerators import arrays, selection
 from epp.framework.clock import SystemClock
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Datum
@@ -18,7 +18,7 @@ from epp.framework.registry import Registry
 from epp.framework.request import DataKey
 from epp.framework.snapshot import Attribute, Column
 
-_MODULES = (snapshot, packing, request, quotas, rates, selection)
+_MODULES = (snapshot, arrays, request, quotas, rates, selection)
 _OWN = "the picker"
 _KINDS = (
     (

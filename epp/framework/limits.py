@@ -80,6 +80,12 @@ PortOrZero: TypeAlias = Annotated[
 """A TCP port; 0 counts as left out."""
 
 
+def require_weights(weights: Mapping[str, float]) -> None:
+    """Raise ValueError with the names of the weights if all are 0."""
+    if not sum(weights.values()):
+        raise ValueError(f"{' and '.join(weights)} are all 0; set at least one of them above 0")
+
+
 def metas_of(annotation: Any) -> Iterator[Meta]:
     """Yield the limits in a type, the outermost first: `Annotated[...]` itself, and within lists and `| None`."""
     inner = get_args(annotation)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from epp.framework.accelerators.packing import PlacementMode, PlacementTemplate
+from epp.framework.accelerators.arrays import PlacementMode, PlacementTemplate
 from epp.kube.objects.gpu_pools import GpuFilter, GpuPool, SchedulingConfigTemplate
 
 CONNECTIONS, ZONE = "avoidTooMuchConnectionsOnSameGPU", "avoidDifferentZone"

@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from epp.framework.accelerators.packing import EndpointPlacement, PlacementTemplate
+from epp.framework.accelerators.arrays import EndpointPlacement, PlacementTemplate
 from epp.hardware.facts.surroundings import Surroundings
 from epp.hardware.inventory import Inventory
 from epp.hardware.placement_templates import read_template

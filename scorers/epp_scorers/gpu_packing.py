@@ -16,7 +16,7 @@ from epp.framework import (
     Scorer,
     Share,
 )
-from epp.framework.accelerators.packing import (
+from epp.framework.accelerators.arrays import (
     PLACEMENT,
     UNKNOWN_SCORE,
     USAGE_INPUTS,

@@ -19,8 +19,7 @@ from epp.framework import (
     tag_numbers,
 )
 from epp.framework.accelerators.tag import AcceleratorKind, Precision
-from epp.framework.limits import Weight
-from epp.framework.scoring import require_weights
+from epp.framework.limits import Weight, require_weights
 
 
 class MostCapableParameters(Parameters, frozen=True):

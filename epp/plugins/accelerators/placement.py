@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 
 from epp.framework import ACCELERATOR, IN_FLIGHT, LOAD_INPUTS, Candidates, Filter, FilterParameters, Mask, Request
-from epp.framework.accelerators.packing import PLACEMENT, EndpointPlacement, PlacementTemplate
+from epp.framework.accelerators.arrays import PLACEMENT, EndpointPlacement, PlacementTemplate
 from epp.framework.accelerators.places import requests_on_device
 from epp.framework.arrays import Positions
 from epp.framework.result import DropCause

@@ -21,8 +21,7 @@ from epp.routing.director.incoming_request import IncomingRequest, Seeds
 from epp.routing.director.observers import TRACE, FlowReports, Refusal, RequestTrace
 from epp.routing.director.open_requests import RESERVATION_SECONDS, Attempts, Reservations
 from epp.routing.director.overload import Dispatcher, QueueStatus, UsualDetector, shed
-from epp.routing.director.pipeline import Pipeline
-from epp.routing.director.policies import NO_POLICIES, PoolPolicies
+from epp.routing.director.pipeline import NO_POLICIES, Pipeline, PoolPolicies
 from epp.routing.director.router import (
     BlockedError,
     NeedsFullEndpointError,

@@ -20,7 +20,7 @@ from epp.framework.errors import RequestError
 from epp.framework.request import DataKey, Headers, Request
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot
-from epp.routing.director.policies import Rewrite
+from epp.routing.director.pipeline import Rewrite
 from epp.routing.director.routing import Cause, Routing, RoutingObserver
 from epp.routing.outliers import OutlierObserver
 

@@ -12,7 +12,7 @@ from epp.framework.plugin_status import InputProblem, InputState
 from epp.kube.objects.files.last_good import FileObjects, ObjectVersions
 from epp.kube.objects.files.source import ObjectSource
 from epp.kube.objects.inference import POLICY_KINDS, rewrite_faults
-from epp.routing.director.policies import PoolPolicies
+from epp.routing.director.pipeline import PoolPolicies
 from epp.routing.policies.build import BuiltPolicies, PoolIdentity, build_policies
 
 _GRACE_PERIOD = "5m"

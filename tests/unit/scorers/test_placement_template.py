@@ -4,7 +4,7 @@
 import pytest
 
 from epp.framework import ConfigurationError, Request
-from epp.framework.accelerators.packing import PLACEMENT, EndpointPlacement, PlacementMode, PlacementTemplate
+from epp.framework.accelerators.arrays import PLACEMENT, EndpointPlacement, PlacementMode, PlacementTemplate
 from epp.framework.accelerators.tag import TFLOPS_USED, VRAM_USED, AcceleratorTag
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
