@@ -72,7 +72,7 @@ class ParserTable:
         return "", self._fallback
 
     def _claimed(self, path: str) -> tuple[str, Parser[Any]] | None:
-        """Return the claim that matches a path, a trailing slash apart, and whose it is."""
+        """Return the claim that matches a path, without a trailing slash, and its parser."""
         whole = path.rstrip("/")
         if whole in self._by_path:
             return whole, self._by_path[whole]
@@ -85,12 +85,12 @@ class ParserTable:
 
 
 class ResponseNeeds(NamedTuple):
-    """What plugins need of the bodies of responses."""
+    """Parts of response bodies that plugins need."""
 
     body: bool = False
     """Times, tokens or the end."""
     streams: bool = False
-    """Those of event streams: prompts count as in flight until they begin, and plugins measure them."""
+    """Bodies of event streams: prompts count as in flight until the first event, and plugins measure them."""
 
 
 NO_NEEDS = ResponseNeeds()
@@ -110,7 +110,7 @@ class Pipeline:
     flow_control: FlowControlSettings | None = None
     """None where requests do not wait for room."""
     shedding: SaturationDetector[Any] | None = None
-    """What says then that the pool is saturated; None for the usual."""
+    """The saturation detector for shedding; None for the default."""
     shadows: Mapping[str, Profile] = field(default_factory=dict)
     """Shadow profiles by name: they run after the response, and only their picks are recorded."""
     _kept_back: Spellings = field(init=False, repr=False, compare=False)
@@ -125,7 +125,7 @@ class Pipeline:
         return found
 
     def control_names(self, headers: Headers) -> list[str]:
-        """Return the names present that must not reach an endpoint: those of the protocol, and those plugins set."""
+        """Return the present names that must not reach an endpoint: protocol headers, and headers that plugins set."""
         return self._kept_back.among(headers)
 
     @property
@@ -144,12 +144,12 @@ _REWRITE_DRAW = "model-rewrite"
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """One rule of an InferenceModelRewrite: the models among which it shares out the requests that it is for."""
+    """One rule of an InferenceModelRewrite: the models that share the matching requests, by weight."""
 
     name: str
     """Name of the object."""
     generic: bool = False
-    """Whether it is for any model, as opposed to one that it names."""
+    """Whether it matches any model, not one model by name."""
     models: tuple[str, ...] = ()
     """Empty for a rule that leaves the model as it is: its targets are invalid."""
     weights: tuple[int, ...] = ()

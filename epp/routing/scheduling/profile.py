@@ -40,7 +40,7 @@ class OnStale(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """When the numbers of an endpoint are stale, and what follows."""
+    """Limit on the age of an endpoint's numbers, and the handling of stale ones."""
 
     after_seconds: float
     on_stale: OnStale = OnStale.NEUTRAL
@@ -85,7 +85,7 @@ class WeightedScorer:
     staleness: Staleness | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a weight that would poison every sum; raises ValueError."""
+        """Refuse a weight that is not finite; raises ValueError."""
         if not isfinite(self.weight):
             raise ValueError(f"scorer {self.scorer.name!r}: weight {self.weight} is not a finite number")
 
@@ -99,14 +99,14 @@ class WeightedScorer:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What one cycle runs, in this order; data, not code."""
+    """The plugins of one cycle, in the order of their calls."""
 
     name: str
     filters: tuple[ProfileFilter, ...]
     scorers: tuple[WeightedScorer, ...]
     picker: Picker[Any]
     drop_stale_after_seconds: float | None = None
-    """Age of reports from which endpoints are dropped before any filter; None for no such age."""
+    """Age of reports from which endpoints are dropped before all filters; None for no limit."""
     fail_open: frozenset[DropCause] = frozenset()
     """Causes for which filters drop nothing where they would leave no candidate."""
     constraint_status: int = 429
@@ -234,7 +234,7 @@ class Narrowing:
 
 
 def seen(candidates: Candidates, staleness: Staleness | None) -> Candidates:
-    """Return the candidates as a plugin is shown them."""
+    """Return the candidates as the plugin sees them."""
     if staleness is None or staleness.on_stale is OnStale.IGNORE:
         return candidates
     return candidates.without_stale_load(staleness.after_seconds)
