@@ -19,6 +19,7 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _MOST_PATH, _MOST_READ = 128, 8192
+_MOST_QUOTED = 64
 
 
 def shown_path(path: str) -> str:
@@ -30,7 +31,7 @@ def shown_path(path: str) -> str:
     return printable(_SECRET.sub(r"\1REDACTED", head), _MOST_PATH)
 
 
-def printable(text: str, most: int = 64) -> str:
+def printable(text: str, most: int = _MOST_QUOTED) -> str:
     """Return the text cut to `most` characters, with escapes for unprintable characters."""
     text = _cut(text, most)
     if not text.isprintable():
@@ -38,9 +39,9 @@ def printable(text: str, most: int = 64) -> str:
     return _cut(text, most)
 
 
-def quoted(text: str, most: int = 64) -> str:
-    """Return the text in quotes, cut and escaped in the same way."""
-    return repr(_cut(text, most))
+def quoted(text: str) -> str:
+    """Return the text in quotes, cut to 64 characters and escaped."""
+    return repr(_cut(text, _MOST_QUOTED))
 
 
 def _cut(text: str, most: int) -> str:
