@@ -20,14 +20,12 @@ from prometheus_client.metrics_core import Metric
 
 from epp.app import Picker, PickerSettings
 from epp.cli.app import application
-from epp.cli.go_flags import SWITCHES_WITHOUT_EFFECT, VALUES_WITHOUT_EFFECT
-from epp.config.plugin_data import data_markdown
-from epp.config.plugin_markdown import plugin_markdown
-from epp.config.plugin_reference import plugin_reference
-from epp.config.schema import config_schema
-from epp.explain.series import DecisionMetrics
-from epp.extproc.client_headers import ALL, GROUPS, HEADER, group_of
-from epp.extproc.settings import ServerSettings
+from epp.cli.options import SWITCHES_WITHOUT_EFFECT, VALUES_WITHOUT_EFFECT
+from epp.config.model import config_schema
+from epp.config.plugin_reference import data_markdown, plugin_markdown, plugin_reference
+from epp.explain.recorder import DecisionMetrics
+from epp.extproc.headers import ALL, GROUPS, HEADER, group_of
+from epp.extproc.server import ServerSettings
 from epp.framework import Endpoint, errors, headers
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
@@ -41,10 +39,9 @@ from epp.lab.gateway import (
 )
 from epp.lab.gateway.eds_file import discovery_response
 from epp.pool.discovery import StaticDiscovery
-from epp.telemetry.leadership import LeaderMetrics
 from epp.telemetry.plugin_metrics import families_of
+from epp.telemetry.process_series import LeaderMetrics, WatchMetrics
 from epp.telemetry.tracing.counts import SpanCounts
-from epp.telemetry.watches import WatchMetrics
 
 sys.path.insert(0, str(Path(__file__).parent))
 

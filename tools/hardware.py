@@ -4,9 +4,7 @@
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from epp.hardware.catalogue import Product
-from epp.hardware.catalogue.instance_types import INSTANCE_TYPES, InstanceType
-from epp.hardware.catalogue.products import PRODUCTS
+from epp.hardware.catalogue import INSTANCE_TYPES, PRODUCTS, InstanceType, Product
 
 _GIB = 2**30
 _VENDORS = {

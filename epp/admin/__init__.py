@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admin port: HTTP with which operators ask for state that is not for everybody, and change it."""
+"""The admin port: HTTP with which operators read the state of the picker, and change quotas."""
 
-from epp.admin.access import TokenAccess
+from epp.admin.access import ClusterAccess, TokenAccess
 from epp.admin.allocation import allocation_routes
-from epp.admin.cluster_access import ClusterAccess
-from epp.admin.config import config_routes
+from epp.admin.answers import LoopCalls
+from epp.admin.configuration import PluginStates, config_routes
 from epp.admin.decisions import decision_routes
 from epp.admin.endpoints import PoolView, endpoint_routes
-from epp.admin.loop_calls import LoopCalls
 from epp.admin.page import page_routes
 from epp.admin.placement import placement_routes
-from epp.admin.plugin_states import PluginStates
 from epp.admin.port import LIMITS as ADMIN_LIMITS
 from epp.admin.port import AdminPort, AdminSettings
 from epp.admin.quotas import quota_routes
-from epp.admin.routes import Route
 from epp.admin.simulate import SimulatedPicker, simulation_routes
 
 __all__ = [
@@ -25,7 +22,6 @@ __all__ = [
     "LoopCalls",
     "PluginStates",
     "PoolView",
-    "Route",
     "SimulatedPicker",
     "TokenAccess",
     "allocation_routes",

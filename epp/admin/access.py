@@ -1,20 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may ask the admin port: holders of the token, or else programs of this machine, and no page of another site."""
+"""Who may use the admin port and the metrics port: by token, by account of a cluster, or from this machine."""
 
+import asyncio
+import hashlib
+import hmac
 import ipaddress
 from http import HTTPStatus
 from pathlib import Path
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
-from epp.admin.answers import AdminError, BadAdminRequestError
-from epp.admin.token_file import TokenFile
-from epp.telemetry.http_request import HttpRequest
-from epp.telemetry.http_thread import Answer
+import structlog
+from aiohttp import web
 
-_OWN_SITES = frozenset({"same-origin", "none"})
-"""Values of Sec-Fetch-Site for requests that no other site made."""
-_SCHEME = "bearer "
-METRICS_TOKEN_FLAG = "--metrics-token-file"  # noqa: S105  a flag
+from epp.admin.answers import AdminError, BadAdminRequestError
+from epp.framework.errors import ConfigurationError
+from epp.framework.files import read_regular
+from epp.kube.reviews import NoVerdictError, TokenReviews, Verdict
+
+_OWN_SITES: Final = frozenset({"same-origin", "none"})
+"""Values of Sec-Fetch-Site in requests of programs and of our own page."""
+_SCHEME: Final = "bearer "
+METRICS_TOKEN_FLAG: Final = "--metrics-token-file"  # noqa: S105  a flag
+_LEAST_CHARACTERS: Final = 16
+_MOST_TOKEN_BYTES: Final = 4096
+_LONGEST_CLUSTER_TOKEN: Final = 8192
+_REMEDY: Final = "write one line of 16 letters, digits and signs or more into it, such as `openssl rand -hex 32` prints"
+
+_FileVersion: TypeAlias = tuple[int, int, int]
+
+_log = structlog.get_logger()
 
 
 def is_loopback(host: str) -> bool:
@@ -27,6 +42,53 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+class TokenFile:
+    """Read when it changes, as a request comes; an unusable new version changes nothing. For one thread."""
+
+    def __init__(self, path: Path, flag: str = "--admin-token-file") -> None:
+        """Read it; raises ConfigurationError. `flag` is the one that names it."""
+        self._path = path
+        self._flag = flag
+        self._version = self._version_now()
+        try:
+            self._digest = self._read()
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"{flag}: {_reason(path, error)}", remedy=_REMEDY) from error
+
+    def matches(self, token: str) -> bool:
+        """Return whether it is the token, in a time that tells nothing of it."""
+        version = self._version_now()
+        if version != self._version:
+            self._version = version
+            self._read_again()
+        return hmac.compare_digest(_digest(token), self._digest)
+
+    def _read_again(self) -> None:
+        try:
+            self._digest = self._read()
+        except (OSError, ValueError) as error:
+            _log.warning("token stays as it was", flag=self._flag, reason=_reason(self._path, error), remedy=_REMEDY)
+        else:
+            _log.info("token changed", flag=self._flag, file=str(self._path))
+
+    def _version_now(self) -> _FileVersion | None:
+        """Return what changes with the file; None where there is none."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def _read(self) -> bytes:
+        content = read_regular(self._path, _MOST_TOKEN_BYTES).data
+        token = content.strip().decode("ascii", "replace")
+        if not len(token) >= _LEAST_CHARACTERS or len(content) > _MOST_TOKEN_BYTES:
+            raise ValueError(f"has a token of {len(token)} characters")
+        if not (token.isascii() and token.isprintable()) or " " in token:
+            raise ValueError("has blanks or characters that no header can have")
+        return _digest(token)
+
+
 class Access:
     """Refuses requests that may not be answered."""
 
@@ -34,7 +96,7 @@ class Access:
         """Prepare; without a token, for a port of this machine only."""
         self._token = token
 
-    def check(self, request: HttpRequest, *, needs_token: bool = True) -> None:
+    def check(self, request: web.Request, *, needs_token: bool = True) -> None:
         """Raise AdminError for a request that is not to be answered."""
         host = request.headers.get("host", "")
         self._check_host(host)
@@ -71,9 +133,55 @@ class TokenAccess:
         """Read the token; raises ConfigurationError."""
         self._token = TokenFile(file, METRICS_TOKEN_FLAG)
 
-    async def __call__(self, request: HttpRequest) -> Answer | None:
+    async def __call__(self, request: web.Request) -> web.Response | None:
         """Return the refusal; None for a request that may be answered."""
-        return None if self._token.matches(bearer(request)) else _unauthorized(METRICS_TOKEN_FLAG).answer
+        return None if self._token.matches(bearer(request)) else _unauthorized(METRICS_TOKEN_FLAG).response
+
+
+class ClusterAccess:
+    """Says of a request to the metrics port why it is refused; asked in the thread of the page."""
+
+    def __init__(self, reviews: TokenReviews) -> None:
+        self._reviews = reviews
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._said = ""
+
+    def start(self) -> None:
+        """Ask the cluster on the running event loop from now on."""
+        self._loop = asyncio.get_running_loop()
+
+    async def __call__(self, request: web.Request) -> web.Response | None:
+        """Return the refusal; None for a request that may be answered."""
+        token = bearer(request)
+        if not token or len(token) > _LONGEST_CLUSTER_TOKEN:
+            return _unknown_account("there is no token")
+        try:
+            verdict = await self._verdict(token, request.path)
+        except (NoVerdictError, RuntimeError) as error:  # RuntimeError: the loop is closed
+            if str(error) != self._said:
+                self._said = str(error)
+                _log.warning("metrics page: the cluster cannot be asked who may read it", reason=self._said)
+            text = "the Kubernetes API cannot be asked who may read this: see the log of the picker, and ask again"
+            return AdminError(
+                HTTPStatus.SERVICE_UNAVAILABLE, "Unavailable", text, headers={"Retry-After": "5"}
+            ).response
+        if verdict is Verdict.ALLOWED:
+            return None
+        if verdict is Verdict.UNKNOWN:
+            return _unknown_account("the Kubernetes API does not know the token")
+        text = f"this account may not get {request.path}: give it a ClusterRole with that path in nonResourceURLs"
+        return AdminError(HTTPStatus.FORBIDDEN, "Forbidden", text).response
+
+    async def _verdict(self, token: str, path: str) -> Verdict:
+        if self._loop is None:
+            raise NoVerdictError("the picker starts")
+        asked = self._reviews.verdict(token, path)
+        try:
+            future = asyncio.run_coroutine_threadsafe(asked, self._loop)
+        except RuntimeError:
+            asked.close()
+            raise
+        return await asyncio.wrap_future(future)
 
 
 def _unauthorized(flag: str) -> AdminError:
@@ -85,7 +193,26 @@ def _unauthorized(flag: str) -> AdminError:
     )
 
 
-def bearer(request: HttpRequest) -> str:
+def bearer(request: web.Request) -> str:
     """Return the token of a request; empty where it has none."""
     value = request.headers.get("authorization", "")
     return value[len(_SCHEME) :].strip() if value.lower().startswith(_SCHEME) else ""
+
+
+def _unknown_account(why: str) -> web.Response:
+    return AdminError(
+        HTTPStatus.UNAUTHORIZED,
+        "Unauthorized",
+        f"{why}: send `Authorization: Bearer` with the token of a service account that may get this path",
+        headers={"WWW-Authenticate": "Bearer"},
+    ).response
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{path} cannot be read: {error.strerror}"
+    return f"{path} {error}"

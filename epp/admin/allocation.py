@@ -6,16 +6,14 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from epp.admin.answers import as_json
-from epp.admin.endpoints import PoolView, accelerator_of, in_turns, number, read_number
-from epp.admin.loop_calls import LoopCalls
-from epp.admin.routes import Route
+from aiohttp import web
+
+from epp.admin.answers import LoopCalls, as_json, read_number
+from epp.admin.endpoints import PoolView, accelerator_of, in_turns, number
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.messages import printable
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, Snapshot
 from epp.routing.director import Director
-from epp.telemetry.http_request import HttpRequest
-from epp.telemetry.http_thread import Answer
 
 PATH = "/api/allocation"
 _SHOWN = 200
@@ -30,10 +28,10 @@ _Held = Mapping[str, Counter[str]]
 """Number of requests by endpoint and tenant."""
 
 
-def allocation_routes(loop: LoopCalls, view: PoolView, director: Director) -> tuple[Route, ...]:
+def allocation_routes(loop: LoopCalls, view: PoolView, director: Director) -> tuple[web.RouteDef, ...]:
     """Return the route; the director is of the loop."""
 
-    async def show(request: HttpRequest, _rest: str) -> Answer:
+    async def show(request: web.Request) -> web.Response:
         """Answer with `limit` endpoints, from the one at `offset` on, and the devices that they have."""
         limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
         offset = read_number(request, "offset", 0, least=0, most=10**6 - 1)
@@ -53,7 +51,7 @@ def allocation_routes(loop: LoopCalls, view: PoolView, director: Director) -> tu
             }
         )
 
-    return (Route("GET", PATH, show),)
+    return (web.get(PATH, show),)
 
 
 def _assumed(director: Director) -> _Held:

@@ -1,14 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON responses of the admin port: results, and errors with type, message and remedy."""
+"""Requests and responses of the admin port: bodies, JSON, errors, and calls into the event loop that owns the data."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from http import HTTPStatus
+from typing import Final, TypeVar
 
 import msgspec
+import yaml
+from aiohttp import web
 
-from epp.telemetry.http_thread import Answer
+from epp.framework.messages import quoted
+from epp.runtime.http_server import read_body, response
+from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
-_HEADERS = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_JSON: Final = "application/json"
+_YAML: Final = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
+_SWITCHES: Final = {"true": True, "1": True, "false": False, "0": False}
+_MOST_NESTED: Final = 100
+_MOST_DIGITS: Final = 6
+_MOST_TEXT: Final = 100
+MOST_BYTES: Final = 64 * 1024
+"""Default limit of a request body."""
+_PATIENCE_SECONDS: Final = 5.0
+
+T = TypeVar("T")
 
 
 class AdminError(Exception):
@@ -26,14 +44,14 @@ class AdminError(Exception):
         super().__init__(message)
         self.status = status
         self.kind = kind
-        """What programs go by."""
+        """Name of the error, for programs."""
         self.headers = headers or {}
         self.also = also or {}
-        """More of the answer, beside the error."""
+        """Further members of the response."""
 
     @property
-    def answer(self) -> Answer:
-        """The answer."""
+    def response(self) -> web.Response:
+        """The response."""
         return as_json({**self.also, "error": {"type": self.kind, "message": str(self)}}, self.status, self.headers)
 
 
@@ -44,6 +62,136 @@ class BadAdminRequestError(AdminError):
         super().__init__(HTTPStatus.BAD_REQUEST, "BadRequest", message)
 
 
-def as_json(content: object, status: HTTPStatus = HTTPStatus.OK, headers: Mapping[str, str] | None = None) -> Answer:
+def as_json(
+    content: object, status: HTTPStatus = HTTPStatus.OK, headers: Mapping[str, str] | None = None
+) -> web.Response:
     """Return the answer with this content."""
-    return Answer(status, msgspec.json.encode(content) + b"\n", {**_HEADERS, **(headers or {})})
+    return response(msgspec.json.encode(content) + b"\n", {**_HEADERS, **(headers or {})}, status)
+
+
+async def read_object(
+    request: web.Request, *, most_bytes: int = MOST_BYTES, or_yaml: bool = False
+) -> Mapping[str, object]:
+    """Return the JSON object that is the body, `or_yaml` of 64 KiB at most; raises AdminError.
+
+    The content type has to be that of either, which no page of another site can send unasked.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_yaml = or_yaml and kind in _YAML
+    if kind != _JSON and not is_yaml:
+        wanted = f"{_JSON}, or application/yaml" if or_yaml else _JSON
+        raise AdminError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", f"send the header Content-Type: {wanted}"
+        )
+    try:
+        body = await read_body(request, most_bytes)
+    except web.HTTPRequestEntityTooLarge:
+        raise _too_large(f"the body is larger than {most_bytes // 1024} KiB: send a smaller one") from None
+    if is_yaml:
+        if len(body) > MOST_BYTES:
+            raise _too_large(f"a body of YAML is {MOST_BYTES // 1024} KiB at most: send JSON, or a smaller one")
+        return _object(_yaml(body), "YAML mapping: send one")
+    try:
+        content = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadAdminRequestError(f"the body is no JSON: {error}; send a JSON object") from error
+    return _object(content, "JSON object: send one, in braces")
+
+
+def _yaml(body: bytes) -> object:
+    try:
+        text = body.decode()
+        refuse_unsafe(text, _MOST_NESTED)
+        return yaml.load(text, Loader=PlainLoader)  # noqa: S506  a safe loader
+    except (yaml.YAMLError, ValueError) as error:
+        raise BadAdminRequestError(f"the body is no YAML: {' '.join(str(error).split())}") from error
+
+
+def _too_large(message: str) -> AdminError:
+    return AdminError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "PayloadTooLarge", message)
+
+
+def _object(content: object, wanted: str) -> Mapping[str, object]:
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise BadAdminRequestError(f"the body is no {wanted}")
+    return content
+
+
+def read_one(request: web.Request, name: str) -> str:
+    """Return a parameter of the query, empty where it is left out; raises AdminError where it is there twice."""
+    values = request.query.getall(name, ())
+    if len(values) > 1:
+        raise BadAdminRequestError(f"{name} is there {len(values)} times: write it once")
+    return values[0] if values else ""
+
+
+def read_number(request: web.Request, name: str, otherwise: int, *, least: int, most: int) -> int:
+    """Return a number of the query; raises AdminError."""
+    values = request.query.getall(name, ())
+    if not values:
+        return otherwise
+    text = values[0]
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and len(values) == 1
+    if not is_number or not least <= int(text) <= most:
+        raise BadAdminRequestError(f"{name} is {quoted(', '.join(values))}: write one number from {least} to {most}")
+    return int(text)
+
+
+def read_text(request: web.Request, name: str) -> str:
+    """Return a text of the query, empty without one; raises AdminError for a long one."""
+    text = request.query.get(name, "")
+    if len(text) > _MOST_TEXT:
+        raise BadAdminRequestError(f"{name} has {len(text)} characters: write {_MOST_TEXT} at most")
+    return text
+
+
+def read_switch(request: web.Request, name: str) -> bool:
+    """Return a boolean of the query, false where it is left out; raises AdminError."""
+    values = request.query.getall(name, ())
+    if not values:
+        return False
+    if len(values) > 1 or values[0] not in _SWITCHES:
+        raise BadAdminRequestError(f"{name} is {', '.join(values)!r:.60}: write true or false, once")
+    return _SWITCHES[values[0]]
+
+
+class LoopCalls:
+    """Calls functions on one event loop, for tasks of another."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, patience_seconds: float = _PATIENCE_SECONDS) -> None:
+        self._loop = loop
+        self._patience_seconds = patience_seconds
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, or raise its exception.
+
+        Raises AdminError where the loop does not come to it in time; `work` is then not called any more.
+        """
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(work())
+            except Exception as error:  # noqa: BLE001  the caller is told
+                future.set_exception(error)
+
+        try:
+            self._loop.call_soon_threadsafe(run)
+        except RuntimeError as error:  # closed
+            raise _unavailable() from error
+        waiting = asyncio.wrap_future(future)
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                return await asyncio.shield(waiting)
+        except TimeoutError:
+            if future.cancel():
+                raise _unavailable() from None
+            return await waiting  # it runs already, and takes no time
+
+
+def _unavailable() -> AdminError:
+    return AdminError(
+        HTTPStatus.SERVICE_UNAVAILABLE, "Unavailable", "the picker is too busy to answer, or ends: nothing was changed"
+    )

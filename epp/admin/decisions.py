@@ -5,15 +5,12 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import NamedTuple
 
+from aiohttp import web
 from msgspec import Raw
 
-from epp.admin.answers import AdminError, BadAdminRequestError, as_json
-from epp.admin.loop_calls import LoopCalls
-from epp.admin.routes import Route
+from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_json, read_one
 from epp.explain.recorder import Recorder
 from epp.framework.messages import quoted
-from epp.telemetry.http_request import HttpRequest
-from epp.telemetry.http_thread import Answer
 
 PATH = "/api/decisions"
 _SHOWN = 50
@@ -23,10 +20,10 @@ _MOST_BYTES = 2 * 1024 * 1024
 _MOST_DIGITS = 6
 
 
-def decision_routes(loop: LoopCalls, recorder: Recorder) -> tuple[Route, ...]:
+def decision_routes(loop: LoopCalls, recorder: Recorder) -> tuple[web.RouteDef, ...]:
     """Return the routes; the recorder is of the loop."""
     pages = _DecisionPages(loop, recorder)
-    return Route("GET", PATH, pages.latest), Route("GET", f"{PATH}/", pages.one)
+    return web.get(PATH, pages.latest), web.get(PATH + "/{name:.+}", pages.one)
 
 
 class _Since(NamedTuple):
@@ -39,9 +36,9 @@ class _DecisionPages:
         self._loop = loop
         self._recorder = recorder
 
-    async def latest(self, request: HttpRequest, _rest: str) -> Answer:
+    async def latest(self, request: web.Request) -> web.Response:
         """Answer with the latest records, newest first."""
-        limit, since, request_id = _limit(request), _since(request), _one(request, "request")
+        limit, since, request_id = _limit(request), _since(request), read_one(request, "request")
         recorder = self._recorder
 
         def found() -> tuple[list[bytes], dict[str, object]]:
@@ -53,8 +50,9 @@ class _DecisionPages:
         records, counts = await self._loop.call(found)
         return as_json({"decisions": [Raw(record) for record in records], **counts})
 
-    async def one(self, _request: HttpRequest, record_id: str) -> Answer:
+    async def one(self, request: web.Request) -> web.Response:
         """Answer with one record."""
+        record_id = request.match_info["name"]
         found = await self._loop.call(lambda: self._recorder.ring.get(record_id))
         if found is None:
             message = f"no decision {quoted(record_id)} is kept: the latest are at {PATH}"
@@ -62,16 +60,8 @@ class _DecisionPages:
         return as_json(Raw(found))
 
 
-def _one(request: HttpRequest, name: str) -> str:
-    """Return a parameter of the query, empty where it is left out; raises AdminError."""
-    values = request.parameters(name)
-    if len(values) > 1:
-        raise BadAdminRequestError(f"{name} is there {len(values)} times: write it once")
-    return values[0] if values else ""
-
-
-def _limit(request: HttpRequest) -> int:
-    text = _one(request, "limit")
+def _limit(request: web.Request) -> int:
+    text = read_one(request, "limit")
     if not text:
         return _SHOWN
     digits = text if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else "0"
@@ -80,8 +70,8 @@ def _limit(request: HttpRequest) -> int:
     return int(digits)
 
 
-def _since(request: HttpRequest) -> _Since:
-    text = _one(request, "since")
+def _since(request: web.Request) -> _Since:
+    text = read_one(request, "since")
     if ":" not in text:
         return _Since(id=text)
     try:

@@ -9,10 +9,9 @@ from math import isfinite
 
 import msgspec
 import numpy as np
+from aiohttp import web
 
-from epp.admin.answers import AdminError, BadAdminRequestError, as_json
-from epp.admin.loop_calls import LoopCalls
-from epp.admin.routes import Route
+from epp.admin.answers import AdminError, LoopCalls, as_json, read_number, read_text
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.endpoint import Endpoint
 from epp.framework.messages import quoted
@@ -26,8 +25,6 @@ from epp.framework.snapshot import (
     Snapshot,
 )
 from epp.telemetry.endpoints import EndpointState
-from epp.telemetry.http_request import HttpRequest
-from epp.telemetry.http_thread import Answer
 
 PATH = "/api/endpoints"
 _SHOWN = 200
@@ -36,13 +33,11 @@ _IN_A_ROW = 16
 """Endpoints that are written before the event loop of requests has the interpreter for itself."""
 _PAUSE_SECONDS = 0.001
 _DIGITS = 6
-_MOST_DIGITS = 6
-_MOST_TEXT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """What is shown of a pool; the functions are called on its event loop."""
+    """The pool that is shown; its functions are called on its event loop."""
 
     name: str
     snapshot: Callable[[], Snapshot]
@@ -54,10 +49,10 @@ class PoolView:
     """How often each endpoint was picked, by `namespace/name`."""
 
 
-def endpoint_routes(loop: LoopCalls, view: PoolView) -> tuple[Route, ...]:
+def endpoint_routes(loop: LoopCalls, view: PoolView) -> tuple[web.RouteDef, ...]:
     """Return the routes."""
     pages = _EndpointPages(loop, view)
-    return Route("GET", PATH, pages.all), Route("GET", f"{PATH}/", pages.one)
+    return web.get(PATH, pages.all), web.get(PATH + "/{name:.+}", pages.one)
 
 
 class _EndpointPages:
@@ -65,13 +60,13 @@ class _EndpointPages:
         self._loop = loop
         self._view = view
 
-    async def all(self, request: HttpRequest, _rest: str) -> Answer:
+    async def all(self, request: web.Request) -> web.Response:
         """Answer with endpoints, those first that need attention: `limit` of them, from the one at `offset` on.
 
         With `filter`, those whose name, address or state has this text.
         """
         limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
-        offset = read_number(request, "offset", 0, least=0, most=10**_MOST_DIGITS - 1)
+        offset = read_number(request, "offset", 0, least=0, most=10**6 - 1)
         wanted = read_text(request, "filter").casefold()
         snapshot, now, states, picks = await self._state()
         available = set(snapshot.available.tolist())
@@ -98,8 +93,9 @@ class _EndpointPages:
             }
         )
 
-    async def one(self, _request: HttpRequest, name: str) -> Answer:
+    async def one(self, request: web.Request) -> web.Response:
         """Answer with one endpoint, by its name, `namespace/name` or address."""
+        name = request.match_info["name"]
         snapshot, now, states, picks = await self._state()
         for slot in snapshot.slots.tolist():
             endpoint = snapshot.endpoints.values[slot]
@@ -116,7 +112,7 @@ class _EndpointPages:
 
 
 async def in_turns(slots: Iterable[int], row: Callable[[int], object]) -> list[msgspec.Raw]:
-    """Return a row for each slot, as JSON; written a few at a time, so that requests go on meanwhile."""
+    """Return a row for each slot, as JSON. There is a pause after a few rows, in which requests are served."""
     rows = []
     for number, slot in enumerate(slots, 1):
         rows.append(msgspec.Raw(msgspec.json.encode(row(slot))))
@@ -128,7 +124,7 @@ async def in_turns(slots: Iterable[int], row: Callable[[int], object]) -> list[m
 def row_of(
     snapshot: Snapshot, slot: int, now: float, states: Mapping[str, EndpointState], picks: Mapping[str, int]
 ) -> Mapping[str, object]:
-    """Return what is known of the endpoint in a slot."""
+    """Return the known facts of the endpoint in a slot."""
     endpoint = snapshot.endpoints.values[slot]
     assert endpoint is not None  # noqa: S101  of a slot in use
     tag = snapshot.records(ACCELERATOR).values[slot]
@@ -150,7 +146,7 @@ def row_of(
 
 
 def identity_of(endpoint: Endpoint) -> Mapping[str, object]:
-    """Return what an endpoint is."""
+    """Return the identity of an endpoint."""
     return {
         "name": endpoint.name,
         "namespace": endpoint.namespace,
@@ -165,7 +161,7 @@ def identity_of(endpoint: Endpoint) -> Mapping[str, object]:
 
 
 def accelerator_of(tag: AcceleratorTag) -> Mapping[str, object]:
-    """Return what is known of the hardware of an endpoint."""
+    """Return the known facts of the hardware of an endpoint."""
     partition = tag.partition
     return {
         "class": tag.primary_class or None,
@@ -191,26 +187,6 @@ def accelerator_of(tag: AcceleratorTag) -> Mapping[str, object]:
 def number(value: float) -> float | None:
     """Return a number as answers have it; None for one that is not known."""
     return round(float(value), _DIGITS) if isfinite(value) else None
-
-
-def read_number(request: HttpRequest, name: str, otherwise: int, *, least: int, most: int) -> int:
-    """Return a number of the query; raises AdminError."""
-    values = request.parameters(name)
-    if not values:
-        return otherwise
-    text = values[0]
-    is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and len(values) == 1
-    if not is_number or not least <= int(text) <= most:
-        raise BadAdminRequestError(f"{name} is {quoted(', '.join(values))}: write one number from {least} to {most}")
-    return int(text)
-
-
-def read_text(request: HttpRequest, name: str) -> str:
-    """Return a text of the query, empty without one; raises AdminError for a long one."""
-    text = (request.parameters(name) or ("",))[0]
-    if len(text) > _MOST_TEXT:
-        raise BadAdminRequestError(f"{name} has {len(text)} characters: write {_MOST_TEXT} at most")
-    return text
 
 
 def _searched(endpoint: Endpoint, state: EndpointState | None) -> str:

@@ -6,13 +6,12 @@ from http import HTTPStatus
 
 import msgspec
 import numpy as np
+from aiohttp import web
 
-from epp.admin.answers import AdminError, BadAdminRequestError, as_json
-from epp.admin.loop_calls import LoopCalls
-from epp.admin.routes import Route
+from epp.admin.answers import AdminError, LoopCalls, as_json, read_one
 from epp.admin.simulate import SimulatedPicker
-from epp.clusters.placement.evaluation import ClusterTotal
-from epp.explain.simulating import error_of
+from epp.clusters.placement import ClusterTotal
+from epp.explain.building import error_of
 from epp.framework.arrays import Floats, Positions
 from epp.framework.clusters import ClusterIndex, Clusters
 from epp.framework.errors import RequestError
@@ -22,8 +21,6 @@ from epp.framework.request import Headers
 from epp.framework.result import FilterTrace, ProfileAttempt, ProfileResult, ScoreTrace
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Simulated, Simulation
-from epp.telemetry.http_request import HttpRequest
-from epp.telemetry.http_thread import Answer
 
 PATH = "/api/placement"
 _MOST_LISTED = 100
@@ -56,12 +53,12 @@ class _Total(ClusterTotal, frozen=True, rename="camel"):
     """Totals, best first."""
 
 
-def placement_routes(loop: LoopCalls, picker: SimulatedPicker) -> tuple[Route, ...]:
+def placement_routes(loop: LoopCalls, picker: SimulatedPicker) -> tuple[web.RouteDef, ...]:
     """Return the route."""
 
-    async def show(request: HttpRequest, _rest: str) -> Answer:
+    async def show(request: web.Request) -> web.Response:
         """Answer with the ranking for a request without a prompt, of one profile."""
-        model, objective, profile = (_one(request, name) for name in ("model", "objective", "profile"))
+        model, objective, profile = (read_one(request, name) for name in ("model", "objective", "profile"))
 
         def work() -> Mapping[str, object]:
             simulation = picker.director().simulation()
@@ -69,14 +66,7 @@ def placement_routes(loop: LoopCalls, picker: SimulatedPicker) -> tuple[Route, .
 
         return as_json(await loop.call(work))
 
-    return (Route("GET", PATH, show),)
-
-
-def _one(request: HttpRequest, name: str) -> str:
-    values = request.parameters(name)
-    if len(values) > 1:
-        raise BadAdminRequestError(f"{name} is there {len(values)} times: write it once")
-    return values[0] if values else ""
+    return (web.get(PATH, show),)
 
 
 def _tried(simulation: Simulation, model: str, objective: str) -> Simulated:

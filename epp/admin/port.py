@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The listener of the admin port."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from typing import Final
 
 import structlog
+from aiohttp import web
 
-from epp.admin.access import Access, is_loopback
+from epp.admin.access import Access, TokenFile, is_loopback
 from epp.admin.answers import AdminError
-from epp.admin.routes import MOST_BYTES, Route, find, is_for_all, largest_body
-from epp.admin.token_file import TokenFile
+from epp.admin.page import PUBLIC_PATHS
 from epp.framework.errors import ConfigurationError
-from epp.telemetry.connection_series import ConnectionCounts, Cut
-from epp.telemetry.http_request import HttpRequest
-from epp.telemetry.http_thread import Answer, HttpLimits, HttpThread
+from epp.runtime.http_connections import ConnectionCounts, Cut
+from epp.runtime.http_server import Handler, HttpLimits, HttpServer
 
-LIMITS = HttpLimits(connections=64, body_bytes=MOST_BYTES, body_seconds=5.0)
+LIMITS: Final = HttpLimits(connections=64)
 
 _REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
@@ -52,46 +52,19 @@ class AdminPort:
         self._access = Access(None if settings.token_file is None else TokenFile(settings.token_file))
         self._limits = limits
         self._counts = counts or ConnectionCounts()
-        self._server: HttpThread | None = None
+        self._server: HttpServer | None = None
 
     @property
     def port(self) -> int:
         """The port listened on; 0 while closed."""
         return 0 if self._server is None else self._server.port
 
-    def open(self, routes: Sequence[Route]) -> None:
+    def open(self, routes: Sequence[web.RouteDef]) -> None:
         """Listen and serve; raises OSError."""
-        table = tuple(routes)
-
-        async def answer(request: HttpRequest) -> Answer:
-            try:
-                self._access.check(request, needs_token=not is_for_all(table, request))
-                route, rest = find(table, request)
-                return await route.answer(request, rest)
-            except AdminError as error:
-                if error.status in _REFUSED:
-                    self._counts.cut(Cut.UNAUTHORIZED)
-                return error.answer
-            except Exception as error:  # noqa: BLE001  other requests are still answered
-                _log.exception("admin port failed", path=request.path)
-                text = f"{type(error).__name__}: see the log"
-                return AdminError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal", text).answer
-
-        def body_limit(request: HttpRequest) -> int:
-            try:
-                self._access.check(request)
-            except AdminError:
-                return 0  # much is read only of those who may ask
-            return largest_body(table, request)
-
-        self._server = HttpThread(
-            self.settings.host,
-            self.settings.port,
-            answer,
-            self._limits,
-            name="admin port",
-            counts=self._counts,
-            body_limit=body_limit,
+        app = web.Application(middlewares=[self._answer_failures, self._check_access])
+        app.add_routes(routes)
+        self._server = HttpServer(
+            self.settings.host, self.settings.port, app, self._limits, name="admin port", counts=self._counts
         )
 
     def close(self) -> None:
@@ -99,3 +72,38 @@ class AdminPort:
         if self._server is not None:
             self._server.close()
             self._server = None
+
+    @web.middleware
+    async def _check_access(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._access.check(request, needs_token=request.path not in PUBLIC_PATHS)
+        return await handler(request)
+
+    @web.middleware
+    async def _answer_failures(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except AdminError as error:
+            if error.status in _REFUSED:
+                self._counts.cut(Cut.UNAUTHORIZED)
+            return error.response
+        except web.HTTPNotFound:
+            known = ", ".join(_known_routes(request.app))
+            text = f"there is nothing at this path: use {known or 'none'}"
+            return AdminError(HTTPStatus.NOT_FOUND, "NotFound", text).response
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods - {"HEAD"}))
+            text = f"method {request.method} is not allowed: use {allowed}"
+            headers = {"Allow": allowed}
+            return AdminError(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", text, headers=headers).response
+        except ConnectionError:  # the client has left
+            raise
+        except Exception as error:  # noqa: BLE001  other requests are still answered
+            _log.exception("admin port failed", path=request.path)
+            text = f"{type(error).__name__}: see the log"
+            return AdminError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal", text).response
+
+
+def _known_routes(app: web.Application) -> Iterator[str]:
+    for route in app.router.routes():
+        if route.method != "HEAD" and route.resource is not None:
+            yield f"{route.method} {route.resource.canonical.partition('{')[0]}"

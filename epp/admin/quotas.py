@@ -7,11 +7,10 @@ from itertools import islice
 from typing import NamedTuple
 
 import structlog
+from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from epp.admin.answers import AdminError, BadAdminRequestError, as_json
-from epp.admin.loop_calls import LoopCalls
-from epp.admin.routes import Route, read_object, read_switch
+from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_json, read_object, read_switch
 from epp.admission.quotas import Adjustment, Quotas, QuotaUsage
 from epp.admission.tenant_quotas.parameters import QuotaParameters, TenantName, written
 from epp.framework.errors import Breach, ConfigurationError
@@ -19,8 +18,6 @@ from epp.framework.messages import printable, quoted
 from epp.framework.parameters import ParameterError, read_struct
 from epp.framework.plugin import Parameters
 from epp.framework.quotas import Quota
-from epp.telemetry.http_request import HttpRequest
-from epp.telemetry.http_thread import Answer
 
 PATH = "/api/quota"
 SET_HERE = "set at run time"
@@ -39,9 +36,9 @@ class _AdjustBody(Parameters, frozen=True, kw_only=True):
 
     tenant: TenantName
     quota: QuotaParameters | UnsetType | None = UNSET
-    """None to take back what was set here."""
+    """None to remove the limits that were set here."""
     force: bool = False
-    """Whether limits may be set that are below what is used."""
+    """Whether limits may be lower than the present usage."""
 
 
 class _Found(NamedTuple):
@@ -52,13 +49,13 @@ class _Found(NamedTuple):
 
 def quota_routes(
     loop: LoopCalls, quotas: Callable[[], Quotas], named: Callable[[], Iterable[str]]
-) -> tuple[Route, ...]:
+) -> tuple[web.RouteDef, ...]:
     """Return the routes; the functions are called on the loop. `named` has the tenants of configuration and objects."""
     pages = _QuotaPages(loop, quotas, named)
     return (
-        Route("GET", PATH, pages.all),
-        Route("GET", f"{PATH}/", pages.one),
-        Route("POST", f"{PATH}/adjust", pages.adjust),
+        web.get(PATH, pages.all),
+        web.get(PATH + "/{name:.+}", pages.one),
+        web.post(f"{PATH}/adjust", pages.adjust),
     )
 
 
@@ -68,7 +65,7 @@ class _QuotaPages:
         self._quotas = quotas
         self._named = named
 
-    async def all(self, _request: HttpRequest, _rest: str) -> Answer:
+    async def all(self, _request: web.Request) -> web.Response:
         """Answer with the quotas of all tenants, of many with some."""
 
         def found() -> list[_Found]:
@@ -80,25 +77,26 @@ class _QuotaPages:
 
         return as_json({"quotas": [_shown(*each) for each in await self._loop.call(found)]})
 
-    async def one(self, _request: HttpRequest, tenant: str) -> Answer:
+    async def one(self, request: web.Request) -> web.Response:
         """Answer with the quota of one tenant."""
+        tenant = request.match_info["name"]
         found = await self._loop.call(lambda: _found(self._quotas(), tenant))
         if found is None:
             raise _no_quota(tenant)
         return as_json(_shown(*found))
 
-    async def adjust(self, request: HttpRequest, _rest: str) -> Answer:
+    async def adjust(self, request: web.Request) -> web.Response:
         """Set the quota of a tenant, take it back, or say what that would mean."""
         dry_run = read_switch(request, "dryRun")
         try:
-            wish = read_struct(_AdjustBody, read_object(request))
+            wish = read_struct(_AdjustBody, await read_object(request))
         except ParameterError as error:
             place = ".".join(map(str, error.path))
             raise BadAdminRequestError(f"{place}: {error}" if place else str(error)) from error
         if isinstance(wish.quota, UnsetType):
             raise BadAdminRequestError(
                 'quota is missing: write the limits, such as {"total": {"concurrentRequests": 50}}, or null to '
-                "take back what was set"
+                "remove the limits that were set here"
             )
         tenant = wish.tenant
         quota = None if wish.quota is None else wish.quota.quota(SET_HERE)
@@ -113,14 +111,14 @@ class _QuotaPages:
             refusal = AdminError(
                 HTTPStatus.OK if dry_run else HTTPStatus.CONFLICT, _EXCEEDED, _sentence(made), also=outcome
             )
-            return refusal.answer
+            return refusal.response
         return as_json(outcome)
 
 
 def _adjusted(
     quotas: Quotas, tenant: str, quota: Quota | None, *, dry_run: bool, force: bool
 ) -> tuple[Adjustment, bool]:
-    """Return the change, and whether it is refused, or would be; in one step, so that nothing comes in between."""
+    """Return the change, and whether it is refused or would be, in one call on the event loop."""
     if quota is None and _origin(quotas, tenant) != SET_HERE:
         raise AdminError(
             HTTPStatus.NOT_FOUND,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that are only tried, on the admin port: where they would go, and why, with nothing coming of it."""
+"""Requests that are only tried, on the admin port: where they would go, and why, without sending them."""
 
 import asyncio
 import re
@@ -12,14 +12,13 @@ from secrets import randbits
 from typing import Any
 
 import msgspec
+from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from epp.admin.answers import AdminError, BadAdminRequestError, as_json
-from epp.admin.loop_calls import LoopCalls
-from epp.admin.routes import Route, read_object
+from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_json, read_object
 from epp.config import Assembly
+from epp.explain.building import error_of, simulated_record
 from epp.explain.made_up_pool import MOST_CHANGES, EndpointChange, UnknownEndpointError, made_up
-from epp.explain.simulating import error_of, simulated_record
 from epp.framework.candidates import Subset
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS
@@ -30,8 +29,6 @@ from epp.framework.request import Headers
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Director, Simulated, Simulation
 from epp.routing.director.incoming_request import DEFAULT_PATH
-from epp.telemetry.http_request import HttpRequest
-from epp.telemetry.http_thread import Answer
 
 PATH = "/api/simulate-schedule"
 MOST_BYTES = 1024 * 1024
@@ -60,13 +57,13 @@ class SimulatedPicker:
 
 
 class _Ask(Parameters, frozen=True, kw_only=True):
-    """A request as a client would send it, and what is to be different."""
+    """A request as a client would send it, and the changes to pool and configuration."""
 
     headers: dict[str, str | list[str]] = msgspec.field(default_factory=dict)
     method: str = "POST"
     path: str = DEFAULT_PATH
     body: Any = None
-    """Of the request: text, or what is to be sent as JSON."""
+    """Body of the request: text, or a value that is sent as JSON."""
     candidate_subset: list[str] | None = None
     """Addresses among which the gateway allows to pick; null for all."""
     objective: str = ""
@@ -106,9 +103,9 @@ class _Ask(Parameters, frozen=True, kw_only=True):
         return Headers(found)
 
 
-def simulation_routes(loop: LoopCalls, picker: SimulatedPicker) -> tuple[Route, ...]:
+def simulation_routes(loop: LoopCalls, picker: SimulatedPicker) -> tuple[web.RouteDef, ...]:
     """Return the route."""
-    return (Route("POST", PATH, _SimulationPage(loop, picker).simulate, most_bytes=MOST_BYTES),)
+    return (web.post(PATH, _SimulationPage(loop, picker).simulate),)
 
 
 class _SimulationPage:
@@ -117,9 +114,9 @@ class _SimulationPage:
         self._picker = picker
         self._configs = Configs(loop, picker)
 
-    async def simulate(self, request: HttpRequest, _rest: str) -> Answer:
+    async def simulate(self, request: web.Request) -> web.Response:
         """Answer with the record of a request that is only tried, and with its error where it is not routed."""
-        ask = read_ask(request, self._picker.pool)
+        ask = await read_ask(request, self._picker.pool)
         config = None if isinstance(ask.config, UnsetType) else await self._configs.of(ask.config)
         seed = int(ask.seed, 16) if ask.seed else randbits(64)
         begin = partial(self._simulated, ask, config, seed)
@@ -141,7 +138,7 @@ class _SimulationPage:
             return simulation, simulation.refusal(headers, error)
         return simulation, simulation.run(incoming, seed=seed)
 
-    def _answer(self, simulation: Simulation, found: Simulated, config: Assembly | None) -> Answer:
+    def _answer(self, simulation: Simulation, found: Simulated, config: Assembly | None) -> web.Response:
         picker = self._picker
         record = simulated_record(simulation, found, at=picker.utc(), config_generation=picker.generation())
         more: dict[str, object] = {}
@@ -167,7 +164,7 @@ class Configs:
         self._beside: Assembly | None = None
 
     async def of(self, config: str | Mapping[str, Any]) -> Assembly:
-        """Return what a configuration would be, with the plugins of the one in effect where it has the same.
+        """Return another configuration, assembled; equal plugins are those of the configuration in effect.
 
         Raises BadAdminRequestError for one that is not valid.
         """
@@ -191,9 +188,9 @@ class Configs:
             return self._built[text]
 
 
-def read_ask(request: HttpRequest, pool: str) -> _Ask:
-    """Return what is asked for; raises AdminError."""
-    content = read_object(request, most_bytes=MOST_BYTES, or_yaml=True)
+async def read_ask(request: web.Request, pool: str) -> _Ask:
+    """Return the request to simulate; raises AdminError."""
+    content = await read_object(request, most_bytes=MOST_BYTES, or_yaml=True)
     try:
         ask = read_struct(_Ask, content)
     except ParameterError as error:
@@ -210,7 +207,7 @@ def read_ask(request: HttpRequest, pool: str) -> _Ask:
 
 
 def _not_in_effect(config: Assembly, now: Assembly) -> Sequence[str]:
-    """Return warnings of what a configuration that is tried would do, and cannot while it is only tried."""
+    """Return warnings about parts of a configuration that a simulation cannot run."""
     sources = {feed.source.name for feed in now.feeds}
     untagged = [each.name for each in config.taggers if each not in now.taggers]
     uncollected = [feed.source.name for feed in config.feeds if feed.source.name not in sources]

@@ -4,10 +4,11 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from aiohttp import web
+
 from epp.admin import (
     LoopCalls,
     PoolView,
-    Route,
     SimulatedPicker,
     allocation_routes,
     config_routes,
@@ -19,9 +20,12 @@ from epp.admin import (
     simulation_routes,
 )
 from epp.app.running import RunningConfig
-from epp.config import Assembly, ConfigState
+from epp.config import Assembly, Builder, ConfigState, assemble, load_text
+from epp.config.lint import texts_in
 from epp.explain.recorder import Recorder
 from epp.framework import Clock
+from epp.framework.cluster import ObjectReader
+from epp.framework.files import only_files
 
 
 def admin_routes(
@@ -33,7 +37,7 @@ def admin_routes(
     recorder: Recorder | None,
     picks: Callable[[], Mapping[str, int]],
     build: Callable[[str], Assembly],
-) -> Sequence[Route]:
+) -> Sequence[web.RouteDef]:
     """Return the routes for the event loop that runs now.
 
     `config` tells which configuration is in effect, `picks` how often each endpoint was picked. `build` makes another
@@ -67,3 +71,18 @@ def admin_routes(
         *allocation_routes(loop, pool, running.director),
         *config_routes(loop, lambda: running.assembly, config),
     )
+
+
+def on_trial(text: str, builder: Builder, in_effect: Assembly, object_paths: Sequence[str]) -> Assembly:
+    """Return a configuration, assembled from its text, that does not observe, follow or collect anything.
+
+    It may only name the files that the configuration in effect names: errors quote the content of files. Raises
+    ConfigurationError.
+    """
+    named = (value for plugin in in_effect.loaded.model.plugins for value in texts_in(plugin.parameters))
+    with only_files(tuple(named), below=object_paths):
+        assembly = assemble(load_text(text, "config"), builder)
+        for plugin in assembly.plugins:
+            if isinstance(plugin, ObjectReader) and plugin is not builder.previous.get(plugin.name):
+                plugin.read_files(object_paths)
+    return assembly

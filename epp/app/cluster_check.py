@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from epp.app.object_check import check_objects
-from epp.app.pool_check import PoolReport, check_pool
+from epp.app.pool_check import PoolReport, check_objects, check_pool
 from epp.framework.cluster import ObjectReader
 from epp.kube.access import KubeApi
 from epp.kube.access_check import Access, AccessState, check_access, user_of
@@ -97,7 +96,7 @@ def _problems(found: Iterable[Access], importance: Importance) -> list[str]:
 
 
 def _problem(access: Access) -> str:
-    """Return what is wrong, where it matters, and the remedy."""
+    """Return the problem, its effect, and the remedy."""
     need = access.need
     place = f"in namespace {need.namespace}" if need.namespace else "in the cluster"
     match access.state:
@@ -126,7 +125,7 @@ def _notes(found: Iterable[Access]) -> list[str]:
         f"{_title(each.need)}: not readable: {each.reason}" for each in optional if each.state is AccessState.FAILED
     ]
     if untried := [f"{verb} {_title(each.need)}" for each in found for verb in each.untried]:
-        notes.append(f"not tried, as the API server does not tell what is allowed: {', '.join(untried)}")
+        notes.append(f"not tried, since the API server does not list the rights: {', '.join(untried)}")
     return notes
 
 
@@ -156,7 +155,7 @@ def _prevents_start(access: Access) -> bool:
 def _roles(found: Iterable[Access], user: str, namespace: str, *names: str) -> Iterable[Mapping[str, Any]]:
     """Yield a Role and a ClusterRole, each with its binding, where something of it is forbidden.
 
-    Each has all rights of its scope, not only those that are forbidden now, so that a later one can replace it.
+    Each has all rights of its scope, not only the missing ones, so that a later version can replace it.
     """
     access = tuple(found)
     for space, name in ((namespace, "-".join(names)), ("", "-".join((namespace, *names)))):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of `/healthz`, each from what it tells of; those that are only there at times are empty else."""
+"""Parts of `/healthz`. A part without news is empty."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from epp.explain.file import DecisionFile
+from epp.explain.storage import DecisionFile
 from epp.extproc.budgets import Budgets
 from epp.framework.plugin_status import HasInputs
 from epp.routing.director.overload import QueueStatus
@@ -12,7 +12,7 @@ from epp.telemetry.endpoints import MAX_ROWS, EndpointState
 
 
 def of_endpoints(states: Sequence[EndpointState]) -> Mapping[str, object]:
-    """Return how many endpoints there are and can be reached, and some of those that want attention."""
+    """Return the number of endpoints, how many are reachable, and some that need attention."""
     unreachable = [state for state in states if not state.used]
     return {
         "endpoints": len(states),
@@ -23,7 +23,7 @@ def of_endpoints(states: Sequence[EndpointState]) -> Mapping[str, object]:
 
 
 def of_waiting(line: QueueStatus | None, now: float) -> Mapping[str, object]:
-    """Return what waits in flow control; nothing where that is off."""
+    """Return the waiting requests of flow control; empty if it is off."""
     if line is None:
         return {}
     longest = 0.0 if line.since is None else max(0.0, now - line.since)

@@ -12,13 +12,12 @@ from epp.framework.clock import Clock
 from epp.framework.plugin_status import InputState
 from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
-from epp.kube.election import LeaderElection
-from epp.kube.event_writer import EventWriter, Subject
-from epp.kube.events import CONFIGURATION, ENDPOINTS, OBJECTS, POOL, Topic, message_of
-from epp.kube.lease import LeaseSettings
+from epp.kube.events import CONFIGURATION, ENDPOINTS, OBJECTS, POOL, EventWriter, Subject, Topic, message_of
+from epp.kube.leader_election import LeaderElection, LeaseSettings
 from epp.kube.objects.decode import decode_object
+from epp.kube.objects.inference import POOL_GROUP
 from epp.kube.readers import ClusterReaders, SharedObjects
-from epp.kube.resources import ACCELERATORS, CLUSTERS, OME_SERVICES, PODS, POOL_GROUP, pools
+from epp.kube.resources import ACCELERATORS, CLUSTERS, OME_SERVICES, PODS, pools
 from epp.kube.watched import Watched, WatchState
 from epp.pool.discovery import PodDiscovery, PodTarget, PoolName
 from epp.routing.director import Director
@@ -40,7 +39,7 @@ class KubernetesSettings:
     source: PoolName | PodTarget
     """The InferencePool, or the pods themselves."""
     replica: str
-    """Name of this replica, which no other has."""
+    """Unique name of this replica."""
     kubeconfig: Path | None = None
     """None for KUBECONFIG, the service account of the pod, or `~/.kube/config`."""
     lease: LeaseSettings | None = None
@@ -87,7 +86,7 @@ class Kubernetes:
 
     @property
     def awaited(self) -> str:
-        """What the start of the picker waits for, and why; empty where all was read."""
+        """Kinds of objects that the start of the picker waits for, and why; empty once all are read."""
         titles: dict[str, list[str]] = {}
         for watch in self.watches:
             awaited = watch.resource.kind in _INDISPENSABLE and not watch.resource.everywhere
@@ -98,7 +97,7 @@ class Kubernetes:
 
     @property
     def inputs(self) -> InputState:
-        """Objects whose newest version is not in effect, without those that the plugins that read them report."""
+        """Objects whose newest version is not in effect, without objects that plugins report themselves."""
         own = (watch for watch in self.watches if watch.resource not in (*ACCELERATORS, *OME_SERVICES, *CLUSTERS))
         rules = () if self._policies is None else self._policies.problems
         return InputState((*(problem for watch in own for problem in watch.problems), *rules))

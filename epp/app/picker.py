@@ -9,30 +9,26 @@ from typing import Any
 
 import numpy.ma  # noqa: F401  np.median imports it at its first call, for which requests would wait
 import structlog
+from aiohttp import web
 
 from epp.admin import (
     AdminPort,
     ClusterAccess,
     LoopCalls,
     PluginStates,
-    Route,
     TokenAccess,
 )
 from epp.app import health
-from epp.app.admin_routes import admin_routes
+from epp.app.admin_routes import admin_routes, on_trial
 from epp.app.kubernetes import Kubernetes
 from epp.app.running import RunningConfig
 from epp.app.servers import Servers
 from epp.app.settings import PickerSettings
-from epp.app.trial import on_trial
-from epp.app.trimming import give_back_memory
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
-from epp.explain.recorder import Recorder, Setup, recorder_of
-from epp.explain.series import DecisionMetrics
+from epp.explain.recorder import DecisionMetrics, Recorder, Setup, recorder_of
 from epp.explain.shadows import Shadows
 from epp.extproc.budgets import Claim
-from epp.extproc.exchange import ExchangeSettings
-from epp.extproc.modes import GatewayTraits
+from epp.extproc.exchange import ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
 from epp.framework import SystemClock
 from epp.framework.cluster import ObjectReader
@@ -47,19 +43,15 @@ from epp.kube.reviews import TokenReviews
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver
 from epp.runtime.supervisor import Supervisor
-from epp.telemetry.accelerator_names import UnknownAccelerators
-from epp.telemetry.budgets import BudgetMetrics
-from epp.telemetry.build_info import show_build
 from epp.telemetry.cluster_scores import cluster_scores
 from epp.telemetry.connection_series import ConnectionSeries, StreamSeries
-from epp.telemetry.inflight_series import InflightSeries
-from epp.telemetry.inputs import InputMetrics
-from epp.telemetry.leadership import LeaderMetrics
+from epp.telemetry.flow_series import InflightSeries
+from epp.telemetry.hardware_series import UnknownAccelerators
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.page import OperatorPage
 from epp.telemetry.page_tls import PageTls
 from epp.telemetry.plugin_metrics import PluginMetrics
-from epp.telemetry.watches import WatchMetrics
+from epp.telemetry.process_series import BudgetMetrics, InputMetrics, LeaderMetrics, WatchMetrics, show_build
 
 _NAMES_SHOWN = 10
 
@@ -147,7 +139,7 @@ class Picker:
         self.metrics.count_protocol_errors(lambda: self._servers.extproc.protocol_errors)
 
     def _recorder(self) -> Recorder | None:
-        """Return what records decisions; None where nobody could read them."""
+        """Return the recorder of decisions; None if no command or route could read them."""
         if self._settings.decisions is None:
             return None
         setup = Setup(
@@ -213,7 +205,7 @@ class Picker:
 
     @property
     def metrics_port(self) -> int:
-        """The port of the operator page; 0 where there is none."""
+        """The port of the metrics port; 0 where there is none."""
         return self._servers.metrics_port
 
     @property
@@ -285,7 +277,7 @@ class Picker:
         self._kubernetes.contend(lambda leads: self._set_ready(ready=leads))
 
     def _request_observers(self) -> Iterator[DirectorObserver]:
-        """Yield what is told of requests, beside the metrics."""
+        """Yield the observers of requests, beside the metrics."""
         if self.recorder is not None:
             yield self.recorder
         yield self._shadows
@@ -303,7 +295,6 @@ class Picker:
         if self.recorder is not None:
             self._supervisor.start("decision records", self.recorder.run)
         self._supervisor.start("shadow profiles", self._shadows.run)
-        self._supervisor.start("memory", partial(give_back_memory, self._servers.extproc.budgets.gathered))
 
     async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
         """Drain, refuse what still waits for room, then close open streams and release resources.
@@ -364,7 +355,7 @@ class Picker:
         self._shadows.use(assembly.pipeline.shadows, plugins[0].limits if plugins else None)
 
     def _build_next(self, loaded: LoadedConfig) -> Assembly:
-        """Make the plugins of a new configuration; those that the present one has too are kept, state and all."""
+        """Make the plugins of a new configuration; unchanged plugins keep their state."""
         assembly = self._build(loaded, self.plugins)
         self._running.discovery_of(assembly)
         return assembly
@@ -423,7 +414,7 @@ class Picker:
         """Return how placements chose, by name; called in any thread."""
         return {name: each for plugin in self._running.assembly.plugins for name, each in plugin.explanations.items()}
 
-    def _admin_routes(self) -> Sequence[Route]:
+    def _admin_routes(self) -> Sequence[web.RouteDef]:
         """Return the routes of the admin port, for the event loop that runs now."""
         return admin_routes(
             self._running,

@@ -2,19 +2,30 @@
 """The pool in a cluster as a picker would see it, read once."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from epp.kube.access import KubeApi
-from epp.kube.errors import ApiError
-from epp.kube.listing import ABSENT, list_objects
+from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.plugin_status import InputProblem
+from epp.kube.access import ApiError, KubeApi
+from epp.kube.collection import ABSENT, list_objects
 from epp.kube.object_set import Decode, Item
 from epp.kube.objects.base import Object, Part, convert
 from epp.kube.objects.core import Pod
 from epp.kube.objects.decode import decode_object
-from epp.kube.objects.inference import InferencePool, read_inference_pool
-from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, PODS, REWRITES, Resource, pools
+from epp.kube.objects.inference import POOL_GROUP, InferencePool, read_inference_pool
+from epp.kube.resources import (
+    LEGACY_OBJECTIVES,
+    LEGACY_REWRITES,
+    OBJECTIVES,
+    PODS,
+    POLICIES,
+    REWRITES,
+    Resource,
+    pools,
+    resource_of,
+)
 from epp.pool.discovery import PodTarget, PoolName
 from epp.pool.discovery.pods import endpoints_of
 from epp.routing.policies import PoolIdentity
@@ -44,7 +55,7 @@ class PodCounts(msgspec.Struct, frozen=True):
 
 
 class PoolReport(msgspec.Struct, frozen=True):
-    """What there is of a pool, and what is wrong with it."""
+    """The objects of a pool, and the problems with them."""
 
     name: str = ""
     """Empty for pods without an InferencePool."""
@@ -217,7 +228,7 @@ def _problems(kind: str, items: Iterable[Item[T]]) -> Iterator[str]:
 
 
 async def _service_problems(api: KubeApi, picker: _PickerReference, namespace: str) -> list[str]:
-    """Return what is wrong with the Service that gateways are told to ask; nothing where it may not be read."""
+    """Return the problems of the Service that gateways ask; empty if it may not be read."""
     if picker.kind != "Service" or picker.group or not picker.name:
         return []
     try:
@@ -251,3 +262,53 @@ def _kind(kind: type[T]) -> Decode[T]:
         return found if isinstance(found, kind) else None
 
     return decode
+
+
+_MOST_SENTENCES = 100
+_TOLD_BY_THE_POOL = frozenset(each.kind for each in (PODS, *POLICIES, pools(POOL_GROUP)))
+"""Kinds whose invalid objects the report on the pool has."""
+
+
+async def check_objects(api: KubeApi, readers: Iterable[ObjectReader[Any]], namespace: str) -> tuple[str, ...]:
+    """Return the problems that plugins report of the objects they read: rejected objects, and ignored values.
+
+    Up to 100 sentences for each plugin. Kinds that cannot be listed are left out. Raises ApiUnreachableError.
+    """
+    found: dict[str, None] = {}
+    for reader in readers:
+        await reader.objects_changed([await _objects(api, reader, kind, namespace) for kind in reader.kinds])
+        inputs = reader.inputs
+        said = [sentence for sentence in map(str, (*inputs.problems, *inputs.ignored)) if sentence not in found]
+        said += [remark for remark in inputs.remarks if remark not in found]
+        found |= dict.fromkeys(said[:_MOST_SENTENCES])
+        if (more := len(said) - _MOST_SENTENCES) > 0:
+            found[f"cluster: and {more} more problems that {reader.name} has with objects"] = None
+    return tuple(found)
+
+
+async def _objects(api: KubeApi, reader: ObjectReader[Any], kind: ObjectKind, namespace: str) -> ObjectsOfKind:
+    items = await _items(api, resource_of(kind), reader.decode, kind, namespace)
+    objects = {item.id: item.object for item in items if item.object is not None}
+    problems = tuple(
+        InputProblem("cluster", f"{kind.kind} {item.id}", item.problem)
+        for item in items
+        if item.problem and kind.kind not in _TOLD_BY_THE_POOL
+    )
+    return ObjectsOfKind(kind, objects, frozenset(objects), problems)
+
+
+async def _items(
+    api: KubeApi, resource: Resource, decode: Decode[Any], kind: ObjectKind, namespace: str
+) -> tuple[Item[Any], ...]:
+    """Return the objects, from where a picker reads them."""
+    everywhere = resource.everywhere or not resource.namespaced
+    places = [""] if everywhere else [namespace]
+    if resource.everywhere and not kind.everywhere:
+        places.append(namespace)
+    for place in places:
+        try:
+            return await list_objects(api, resource, decode, namespace=place)
+        except ApiError as error:
+            if error.status != _FORBIDDEN:
+                break
+    return ()

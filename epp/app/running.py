@@ -10,7 +10,6 @@ from typing import Any
 
 import structlog
 
-from epp.app.first_reports import FirstReports
 from epp.app.source_pool import SourcePool
 from epp.app.sweeping import sweep_outliers, sweep_quotas, sweep_reservations
 from epp.config import Assembly
@@ -23,16 +22,15 @@ from epp.framework.quotas import QuotaSource
 from epp.framework.snapshot import INHERITED
 from epp.kube.readers import ClusterReaders
 from epp.pool.collectors import Collector, PageLimits, Tagging
-from epp.pool.collectors.turns import in_turns
+from epp.pool.collectors.steps import run_in_steps
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver, Observers, Runtime
 from epp.routing.director.open_requests import RESERVATION_SECONDS
 from epp.routing.outliers import OutlierSettings
 from epp.runtime.supervisor import Supervisor
-from epp.telemetry.endpoints import EndpointReport, EndpointState
+from epp.telemetry.endpoints import EndpointReport, EndpointState, PriceWatch
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.pool_series import GAUGE_DERIVATIONS
-from epp.telemetry.prices import PriceWatch
 
 _FAILING_SHOWN = 20
 _TAGGING_SECONDS = 1.0
@@ -119,7 +117,7 @@ class RunningConfig:
 
     @property
     def awaited(self) -> str:
-        """What the start waits for, in words; may be read in any thread."""
+        """A description of what the start waits for; any thread may read it."""
         return self._first_reports.awaited
 
     @property
@@ -216,7 +214,7 @@ class RunningConfig:
     async def _refresh_gauges(self) -> None:
         while True:
             snapshot = self.store.snapshot()  # while a large pool changes, there are others meanwhile
-            await in_turns(snapshot.derive_ahead(GAUGE_DERIVATIONS))
+            await run_in_steps(snapshot.derive_ahead(GAUGE_DERIVATIONS))
             self._metrics.refresh_pool(snapshot, self.director.flow)
             self._metrics.refresh_quotas(self.director.quotas, self.tenants)
             await asyncio.sleep(self._gauge_seconds)
@@ -227,12 +225,12 @@ class RunningConfig:
         await asyncio.sleep(_TAGGING_SECONDS)
         while True:
             snapshot = self.store.snapshot()
-            await in_turns(snapshot.derive_ahead(GAUGE_DERIVATIONS))
+            await run_in_steps(snapshot.derive_ahead(GAUGE_DERIVATIONS))
             watch.look(snapshot, self.assembly.plugins)
             await asyncio.sleep(self._gauge_seconds)
 
     async def _connect_readers(self, assembly: Assembly) -> None:
-        """Let plugins read objects of the cluster, besides those that do: what tags endpoints then knows them."""
+        """Let further plugins read objects of the cluster, before endpoints are tagged."""
         if self._readers is not None:
             await self._readers.connect(assembly.readings, self._retag)
             return
@@ -290,3 +288,33 @@ def _trusted_seconds(assembly: Assembly) -> float:
 async def _close(feeds: Iterable[Feed]) -> None:
     for feed in feeds:
         await feed.source.close()
+
+
+_LOOKS = 150
+"""Looks for the first reports, 3 s together: a silent endpoint has failed after a second, and in a pool of thousands
+the polls take their turns."""
+_LOOK_SECONDS = 0.02
+
+
+class FirstReports:
+    """Await `wait` once the polls have begun."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self.awaited = ""
+        """A description of what it waits for; any thread may read it."""
+
+    async def wait(self) -> None:
+        """Wait until each endpoint has been asked for its load once, whatever came of it, but not long."""
+        untried = self._collector.untried
+        for _ in range(_LOOKS):  # not for a time, in which this program may have been busy with its own start
+            if not untried:
+                break
+            self.awaited = f"first reports of endpoints: {untried} to come"
+            await asyncio.sleep(_LOOK_SECONDS)
+            untried = self._collector.untried
+        self.awaited = ""
+        if untried:
+            _log.warning(
+                "start without the first reports of all endpoints: the load of some is unknown", endpoints=untried
+            )

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers of a picker: ext_proc with health, the operator page, and the admin port."""
+"""The servers of a picker: ext_proc with health, the metrics port, and the admin port."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from epp.admin import AdminPort, Route
-from epp.extproc.carrying import SessionMaker
-from epp.extproc.open_streams import StreamObserver
-from epp.extproc.server import ExtProcServer
-from epp.extproc.settings import ServerSettings
+from aiohttp import web
+
+from epp.admin import AdminPort
+from epp.extproc.open_streams import SessionMaker, StreamObserver
+from epp.extproc.server import ExtProcServer, ServerSettings
 from epp.framework.errors import ConfigurationError
 from epp.runtime.addresses import HostPort, refusal, shown_listening
 from epp.telemetry.page import OperatorPage
@@ -29,10 +29,10 @@ class Servers:
         *,
         metrics_address: tuple[str, int] | None,
         admin: AdminPort | None = None,
-        admin_routes: Callable[[], Sequence[Route]] = tuple,
+        admin_routes: Callable[[], Sequence[web.RouteDef]] = tuple,
         streams: StreamObserver | None = None,
     ) -> None:
-        """Prepare; `admin_routes` is called on the event loop of what the routes show and change."""
+        """Prepare; `admin_routes` is called on the event loop that owns the state of the routes."""
         self.extproc = ExtProcServer(sessions, settings, streams)
         self._page = page
         self._metrics_address = metrics_address
@@ -57,7 +57,7 @@ class Servers:
 
     @property
     def metrics_port(self) -> int:
-        """The port of the operator page; 0 where there is none."""
+        """The port of the metrics port; 0 where there is none."""
         return self._page.port
 
     async def open(self) -> None:
@@ -77,7 +77,7 @@ class Servers:
                 raise ConfigurationError(f"the admin port {refusal(address, error)}") from error
 
     def set_ready(self, *, ready: bool) -> None:
-        """Report to gateways whether new requests are served; open streams go on either way."""
+        """Report to gateways whether new requests are served. Open streams are served in both cases."""
         self._ready = ready
         self.extproc.set_ready(ready=ready)
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from epp.admin import ADMIN_LIMITS, AdminSettings
 from epp.app.kubernetes import KubernetesSettings
 from epp.config import LoadedConfig
-from epp.explain.settings import DecisionSettings
-from epp.extproc.client_headers import IgnoredHeaders
-from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES
-from epp.extproc.modes import ResponseUsage
-from epp.extproc.settings import ServerSettings
+from epp.explain.storage import DecisionSettings
+from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES, ResponseUsage
+from epp.extproc.headers import IgnoredHeaders
+from epp.extproc.server import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.pool.collectors import PageLimits
@@ -22,7 +21,7 @@ from epp.routing.director import DirectorObserver
 from epp.routing.director.open_requests import RESERVATION_SECONDS
 from epp.routing.outliers import OutlierSettings
 from epp.routing.policies import PolicyFiles
-from epp.telemetry.http_thread import HttpLimits
+from epp.runtime.http_server import HttpLimits
 from epp.telemetry.page_tls import PageTlsSettings
 
 if TYPE_CHECKING:  # the SDK is imported where requests are traced

@@ -8,15 +8,15 @@ from itertools import islice
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Pool
 from epp.framework.endpoint import Endpoint
-from epp.pool.collectors.turns import STRETCH_SECONDS, pause
+from epp.pool.collectors.steps import STRETCH_SECONDS, pause
 from epp.routing.datastore import Datastore, by_id
 
 _BATCH = 2
 """Endpoints that join at once; tagging one can take half a millisecond."""
 _MANY = 64
-"""Endpoints whose change takes long enough by itself: they join in turns of their own."""
+"""From this number on, changed endpoints join in steps of the event loop."""
 _VERY_MANY = 512
-"""Endpoints that are so many that it takes long to find out which of them have changed: that is done in turns, too."""
+"""From this number on, the search for changed endpoints is done in steps, too."""
 _LEAVING = 16
 """Endpoints that leave at once, where many do."""
 
@@ -37,7 +37,7 @@ class SourcePool(Pool):
         self._waiting: dict[str, Endpoint] = {}
         """Endpoints that are to join, or to take other labels."""
         self._unread: dict[str, Endpoint] = {}
-        """Endpoints that may be others than those that are there, or take other labels, where they are many."""
+        """The endpoints of a large pool, of which some may be new or have new labels."""
         self._leaving: dict[str, None] = {}
         """Ids of endpoints that are to leave, where they are many."""
         self._any_waiting = asyncio.Event()
@@ -91,7 +91,7 @@ class SourcePool(Pool):
             self._any_waiting.set()
 
     async def open(self) -> None:
-        """Put what was withheld into effect, and return once all of it is."""
+        """Put the withheld endpoints into the pool, and return when all are in it."""
         self._is_open = True
         await self._join()
 
@@ -101,7 +101,7 @@ class SourcePool(Pool):
         return self._waiting.values()
 
     def opened(self) -> None:
-        """Be open from now on: what was withheld is in the pool, in place of all that was."""
+        """Let changes through from now on, and replace the pool by the withheld endpoints."""
         self._is_open = True
         self._waiting = {}
 

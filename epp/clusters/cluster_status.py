@@ -1,36 +1,173 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Status of every cluster at one moment, and which of them differ from those before."""
+"""Status of every cluster at one moment: decisions of placements, imported pools, scores and queueing."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 import msgspec
 
-from epp.clusters.decisions import Decided, Evaluate, decided
 from epp.clusters.hub import Hub
-from epp.clusters.imports import imported
-from epp.clusters.queueing import active_clusters
-from epp.framework.clusters import NO_STATUS, USAGE_SCORE, ClusterStatus
+from epp.clusters.placement import Evaluation, Situation, evaluate, group_of
+from epp.clusters.placement_filters import in_cluster_sets
+from epp.framework.clusters import NO_STATUS, POOL_IMPORT, USAGE_SCORE, ClusterStatus, PlacementStatus
 from epp.kube.objects.base import condition_of
+from epp.kube.objects.ocm import AdmissionCheck, PlacementDecision
+from epp.kube.objects.placement import Placement
 
+Evaluate: TypeAlias = Literal["auto", "always", "never"]
+_LEFT_OUT = PlacementStatus()
+_NONE_CHOSEN = PlacementStatus(any_chosen=False)
 _AVAILABLE = "ManagedClusterConditionAvailable"
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """Decisions of one placement."""
+
+    clusters: Mapping[str, PlacementStatus] = {}
+    """Chosen clusters."""
+    evaluation: Evaluation | None = None
+    """Evaluation by the picker; None for decisions of the hub."""
+    scored_at: float = 0.0
+    """Time of the last change of scores in the evaluation, in seconds since the epoch."""
+    until: float | None = None
+    """Time at which the decisions may change without a change of objects; None for never."""
+
+    def status(self, cluster: str) -> PlacementStatus:
+        """Return the decision on a cluster."""
+        return self.clusters.get(cluster) or (_LEFT_OUT if self.clusters else _NONE_CHOSEN)
+
+
+def decided(
+    hub: Hub,
+    scores: Mapping[str, Mapping[str, float]],
+    before: Mapping[str, Decided],
+    now: float,
+    mode: Evaluate = "auto",
+) -> dict[str, Decided]:
+    """Return the decisions of every placement by `namespace/name`; `before` are the previous ones.
+
+    Placements are evaluated in the order of their names; each evaluation uses the newest decisions of the others. If
+    only scores changed, but not the choice, the previous evaluation is kept for `scoreRateLimit`.
+    """
+    found: dict[str, Decided] = {}
+    for name in sorted({*hub.placements, *hub.pages}):
+        pages, placement = hub.pages.get(name, ()), hub.placements.get(name)
+        if placement is None or not _is_ours(placement, pages, hub, mode):
+            found[name] = _of_pages(pages)
+    for name in sorted(hub.placements.keys() - found.keys()):
+        others = {other: one for other, one in {**before, **found}.items() if other != name}
+        earlier = before.get(name, Decided())
+        if earlier.evaluation is None and name in hub.pages:
+            earlier = _of_pages(hub.pages[name])
+        found[name] = _evaluated(hub.placements[name], hub, scores, others=others, before=earlier, now=now)
+    return found
+
+
+def _is_ours(placement: Placement, pages: Iterable[PlacementDecision], hub: Hub, mode: Evaluate) -> bool:
+    if placement.disabled or mode == "never" or not hub.clusters:
+        return False
+    return mode == "always" or not pages
+
+
+def _of_pages(pages: Iterable[PlacementDecision]) -> Decided:
+    return Decided(
+        clusters={
+            each.cluster_name: PlacementStatus(chosen=True, score=each.score, group=page.group)
+            for page in pages
+            for each in page.decisions
+        }
+    )
+
+
+def _evaluated(
+    placement: Placement,
+    hub: Hub,
+    scores: Mapping[str, Mapping[str, float]],
+    *,
+    others: Mapping[str, Decided],
+    before: Decided,
+    now: float,
+) -> Decided:
+    situation = Situation(
+        clusters=in_cluster_sets(
+            placement, hub.clusters.values(), hub.sets, hub.bound_sets(placement.metadata.namespace)
+        ),
+        chosen=before.clusters.keys(),
+        counts=Counter(
+            cluster
+            for name, each in others.items()
+            if name in hub.placements or name in hub.pages
+            for cluster in each.clusters
+        ),
+        scores=scores,
+        now=now,
+    )
+    result = evaluate(placement, situation)
+    groups = group_of(result.groups)
+    clusters = {
+        name: PlacementStatus(chosen=True, score=result.totals[name], group=group) for name, group in groups.items()
+    }
+    last = before.evaluation
+    alike = last is not None and {name: one.group for name, one in before.clusters.items()} == groups
+    if alike and before.clusters != clusters and now < before.scored_at + placement.score_rate_limit:
+        due = before.scored_at + placement.score_rate_limit
+        return msgspec.structs.replace(before, until=min(due, due if result.until is None else result.until))
+    at = before.scored_at if alike and before.clusters == clusters else now
+    return Decided(clusters=clusters, evaluation=result, scored_at=at, until=result.until)
+
+
+def imported(hub: Hub, local: str) -> dict[str, Decided]:
+    """Return the clusters of each InferencePoolImport, by `InferencePoolImport/namespace/name`."""
+    chosen = PlacementStatus(chosen=True)
+    return {
+        f"{POOL_IMPORT}/{name}": Decided(clusters=dict.fromkeys((local, *each.clusters), chosen))
+        for name, each in hub.imports.items()
+    }
+
+
+def active_clusters(hub: Hub, decided: Mapping[str, Decided]) -> dict[str, bool]:
+    """Return whether an active admission check uses the cluster, for the clusters of checks and MultiKueueClusters.
+
+    A check names a MultiKueueConfig or a Placement. A cluster with condition Active=False is not active, independent of
+    checks.
+    """
+    own = {each.cluster: each.active for each in hub.kueue_clusters.values()}
+    checks: defaultdict[str, list[bool]] = defaultdict(list)
+    for check in hub.checks.values():
+        for cluster in _clusters_of(check, hub, decided):
+            checks[cluster].append(check.active is True)
+    found = {cluster: any(states) for cluster, states in checks.items()}
+    found.update({cluster: False for cluster, state in own.items() if state is False})
+    return found
+
+
+def _clusters_of(check: AdmissionCheck, hub: Hub, decided: Mapping[str, Decided]) -> frozenset[str]:
+    if check.parameters_kind == "Placement":  # in the namespace of Kueue, which the check does not contain
+        placements = {*hub.placements, *hub.pages}
+        named = [decided[name] for name in placements if name.rpartition("/")[2] == check.parameters_name]
+        return frozenset(cluster for each in named for cluster in each.clusters)
+    config = hub.kueue_configs.get(check.parameters_name) if check.parameters_kind == "MultiKueueConfig" else None
+    names = () if config is None else config.clusters
+    found = (hub.kueue_clusters.get(name) for name in names)
+    return frozenset(name if each is None else each.cluster for name, each in zip(names, found, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterStatuses:
-    """Statuses of all clusters; `of` returns the status of one."""
+    """Statuses of all clusters."""
 
     known: Mapping[str, ClusterStatus] = field(default_factory=dict)
-    """Clusters that objects name."""
+    """Statuses of clusters in objects."""
     others: ClusterStatus = NO_STATUS
-    """Status of any other cluster: no placement chose it."""
+    """Status of any other cluster, which no placement chose."""
     decided: Mapping[str, Decided] = field(default_factory=dict)
     """Decisions of all placements, by `namespace/name`."""
     missing: frozenset[tuple[str, str]] = frozenset()
-    """Cluster and `resource/score` of scores that placements ask for and that are not there."""
+    """Cluster and `resource/score` of missing scores of placements."""
     until: float | None = None
-    """When time alone changes something, in seconds since the epoch; None for never."""
+    """Time of the next change without a change of objects, in seconds since the epoch; None for never."""
 
     def of(self, cluster: str) -> ClusterStatus:
         """Return the status of a cluster."""
@@ -38,7 +175,7 @@ class ClusterStatuses:
         return msgspec.structs.replace(self.others, cluster=cluster) if found is None else found
 
     def differ_from(self, before: "ClusterStatuses") -> Callable[[str], bool] | None:
-        """Return a test for clusters whose status is another than before; None where all are as before."""
+        """Return a predicate for clusters whose status changed; None without a change."""
         changed = frozenset(name for name in {*self.known, *before.known} if self.of(name) != before.of(name))
         if self.others == before.others:
             return changed.__contains__ if changed else None
@@ -57,8 +194,8 @@ def cluster_statuses(
 ) -> ClusterStatuses:
     """Return the statuses; an unchanged status is the same object as before.
 
-    `usage` are the scores of the local cluster that are computed here; an AddOnPlacementScore of the hub with their
-    name goes before them.
+    `usage` are computed scores of the local cluster. An AddOnPlacementScore of the hub with the same name takes
+    precedence.
     """
     scores: defaultdict[str, dict[str, float]] = defaultdict(dict)
     expired: defaultdict[str, set[str]] = defaultdict(set)

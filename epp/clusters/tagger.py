@@ -4,24 +4,26 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import structlog
+from msgspec import Meta
 
-from epp.clusters.cluster_status import ClusterStatuses, cluster_statuses
+from epp.clusters.cluster_status import ClusterStatuses, Evaluate, cluster_statuses
 from epp.clusters.hub import Hub
-from epp.clusters.parameters import ClusterTaggerParameters
-from epp.clusters.placement.evaluation import Explanation
-from epp.clusters.usage import USAGE_ITEMS, usage_scores
+from epp.clusters.placement import Explanation
+from epp.clusters.usage import USAGE_ITEMS, UsageItem, usage_scores
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
-from epp.framework.clusters import CLUSTER, cluster_of
+from epp.framework.clusters import CLUSTER, CLUSTER_LABELS, cluster_of
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, no_endpoint
 from epp.framework.endpoint import Endpoint
+from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
+from epp.framework.quantities import parse_duration
 from epp.kube.objects.decode import CLUSTER_KINDS, Kinds, decode_object
-from epp.kube.objects.files.last_good import FileObjects
 from epp.kube.objects.followed import Change, FollowedObjects
+from epp.kube.objects.last_good import FileObjects
 
 _KINDS = tuple(ObjectKind(group, kind) for group, kind in sorted(CLUSTER_KINDS))
 _USAGE_KINDS = (
@@ -31,16 +33,15 @@ _USAGE_KINDS = (
     ObjectKind("resource.k8s.io", "ResourceClaim", everywhere=True),
 )
 _USAGE_SECONDS = 5.0
-"""Pause between two computations of usage: the pods of a large cluster change all the time."""
+"""Minimum pause between two computations of usage, since the pods of a large cluster change constantly."""
 _LONGEST_WAIT_SECONDS = 1.0
-"""The time of day may be set back or forward: it is looked at once a second."""
+"""Interval of checks of the wall clock, which may be set back or forward."""
 _SHORTEST_WAIT_SECONDS = 0.1
 _MOST_WARNINGS = 100
 _NO_PODS = (
-    "usageScores needs the pods of the cluster, and none is known: allow list and watch of pods in all namespaces, \
-or add the pods to the files"
+    "usageScores needs the pods of the cluster, but there are no pods: allow list and watch of pods in all namespaces, "
+    "or add the pods to the files"
 )
-
 _SCORES = PluginMetric(
     "cluster_scores", "Scores of clusters: valid, expired, or missing where a placement asks for them.", ("state",)
 )
@@ -49,46 +50,83 @@ _PROBLEMS = PluginMetric("cluster_object_problems", "Values and objects on clust
 _log = structlog.get_logger()
 
 
+class ClusterTaggerParameters(Parameters, frozen=True):
+    """Sources of objects, and computations on them."""
+
+    read_cluster: bool = True
+    """Also read these objects from the Kubernetes cluster of the pool, if it is a hub. Kinds that are not installed, or
+    that the picker may not list and watch, are skipped. An object in a file replaces one with the same name."""
+    paths: tuple[str, ...] = ()
+    """Files, or directories of files (.yaml, .yml, .json), with objects of a hub: AddOnPlacementScore, ManagedCluster,
+    ManagedClusterSet, ManagedClusterSetBinding, Placement, PlacementDecision, AdmissionCheck, MultiKueueCluster,
+    MultiKueueConfig, InferencePoolImport; with `usageScores` also Node, Pod, ResourceSlice and ResourceClaim of the
+    local cluster. A file can have several documents."""
+    watch_files: bool = True
+    """Apply new versions of all files together, as soon as they are written."""
+    missing_file_grace_period: str = "5m"
+    """Time for which the objects of a missing or empty file stay in effect: `0s` removes them at once."""
+    cluster: str = ""
+    """Name of the local cluster, which is that of endpoints without a cluster."""
+    cluster_labels: Annotated[tuple[str, ...], Meta(max_length=16)] = CLUSTER_LABELS
+    """Labels with the cluster of an endpoint that has none otherwise; the first existing label is used."""
+    evaluate: Evaluate = "auto"
+    """Placements that this picker evaluates: those without a PlacementDecision (`auto`), all (`always`) or none
+    (`never`)."""
+    usage_scores: bool = False
+    """Compute the scores `resource-usage-score` of the local cluster from its nodes and pods, unless the hub has them.
+    This requires the right to list and watch pods and resource claims in all namespaces."""
+    usage_items: Mapping[str, UsageItem] = msgspec.field(default_factory=dict)
+    """Items of these scores, in addition to `cpu`, `mem`, `gpu` and `tpu`, or in place of these. Each item has two
+    scores, with the suffixes `NodeAvailable` and `ClusterAvailable`."""
+
+    def __post_init__(self) -> None:
+        """Check the duration; raises ValueError."""
+        try:
+            parse_duration(self.missing_file_grace_period)
+        except ValueError as error:
+            raise ValueError(f"missingFileGracePeriod: {error}") from None
+
+
 class _Usage(NamedTuple):
     scores: Mapping[str, float]
     at: float
-    """When they were computed, by the clock."""
+    """Time of the computation, by the clock."""
     due: bool = False
-    """Whether they are to be computed again."""
+    """Whether a new computation is due."""
 
 
 class _State(NamedTuple):
-    """What is known at one moment."""
+    """Objects, usage and statuses at one moment."""
 
     hub: Hub
     usage: _Usage
     statuses: ClusterStatuses
     without_pods: bool = False
-    """Whether usage is to be computed, and no pods are known."""
+    """Whether usage is requested without known pods."""
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences on objects in effect."""
+        """Messages about objects in effect."""
         return (*self.hub.remarks, _NO_PODS) if self.without_pods else self.hub.remarks
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """All sentences on objects, those not in effect included."""
+        """Messages about all objects, including rejected versions."""
         return (*self.hub.problems, _NO_PODS) if self.without_pods else self.hub.problems
 
 
 class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[ClusterTaggerParameters]):
-    """Tags endpoints with what a hub of Open Cluster Management says of their cluster.
+    """Tags endpoints with the status of their cluster on a hub of Open Cluster Management.
 
-    That is its scores, the placements that chose it, its taints, labels and claims, and whether multi-cluster queueing
-    (MultiKueue) can use it. Placements without decisions are evaluated here, as the hub would.
+    The status has scores, the placements that chose the cluster, taints, labels and claims, and whether multi-cluster
+    queueing (MultiKueue) can use it. Placements without decisions are evaluated like on the hub.
 
-    An impossible value, such as a score of 400, is left out, said once in the log and counted; the rest of its object
-    is used. An invalid version of a file or of an object changes nothing: the previous version stays in effect, and the
-    log, `/healthz` and `llm_d_epp_input_problems` have the reason.
+    An impossible value, such as a score of 400, is ignored, logged once and counted; the rest of its object is used. An
+    invalid version of a file or object has no effect: the previous version stays in effect, and the log, `/healthz` and
+    `llm_d_epp_input_problems` have the reason.
 
-    A change takes effect at once for the endpoints of the clusters that it concerns, and so does the end of the time
-    for which a score, or a toleration, holds.
+    A change takes effect immediately for the endpoints of affected clusters; so does the expiry of a score or of a
+    toleration.
     """
 
     plugin_type = "cluster-data-source"
@@ -110,12 +148,12 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
         self._items = {**USAGE_ITEMS, **self.parameters.usage_items}
         self._state = _State(Hub(), _Usage({}, self.clock.now()), ClusterStatuses())
         self._changing = asyncio.Lock()
-        """Files, cluster and time change the state one after the other."""
-        self._said: frozenset[tuple[str, str, str]] = frozenset()
+        """Serializes changes by files, cluster and time."""
+        self._logged: frozenset[tuple[str, str, str]] = frozenset()
         self._read_first()
 
     def read_files(self, paths: Sequence[str]) -> None:
-        """Read these files after those of the parameters."""
+        """Read files in addition to those of the parameters."""
         if paths:
             self._objects.read_also(paths, "--objects")
             self._read_first()
@@ -130,26 +168,23 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
 
     @property
     def inputs(self) -> InputState:
-        """Files and objects whose newest versions are not in effect, and values that objects are used without.
-
-        Those of the cluster are under its name.
-        """
+        """Rejected versions of files and objects, and ignored values; the file name of the cluster is `cluster`."""
         return replace(self._objects.inputs, ignored=self._state.hub.ignored, remarks=self._state.remarks)
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        """Kinds of the hub, and the kinds for computing usage."""
+        """Kinds of the hub and, if requested, kinds for usage."""
         if not self.parameters.read_cluster:
             return ()
         return (*_KINDS, *_USAGE_KINDS) if self._computes_usage else _KINDS
 
     def can_read(self, kind: ObjectKind) -> bool:
-        """Return whether it is one of these kinds."""
+        """Return whether the tagger supports the kind."""
         return kind[:2] in {each[:2] for each in (*_KINDS, *_USAGE_KINDS)}
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """Scores by state, and the number of problems."""
+        """Number of scores by state, and number of problems."""
         state = self._state
         known = state.statuses.known.values()
         return (
@@ -161,12 +196,12 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Values and objects that are not used: object, field, value and remedy of each."""
+        """Object, field, value and remedy of ignored values and rejected objects."""
         return self._state.problems
 
     @property
     def explanations(self) -> Mapping[str, Explanation]:
-        """How each placement that is evaluated here chose."""
+        """Explanation of each placement that this picker evaluates."""
         decided = self._state.statuses.decided.items()
         return {name: each.evaluation.explanation for name, each in decided if each.evaluation is not None}
 
@@ -179,11 +214,11 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
         return Report(attributes={CLUSTER: status})
 
     def cluster_of(self, endpoint: Endpoint) -> str:
-        """Return the name of its cluster: its own, that of a label, or the local one."""
+        """Return the name of its cluster: its own, that in a label, or the local one."""
         return cluster_of(endpoint, self.parameters.cluster_labels, self.parameters.cluster)
 
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
-        """Apply new versions of the files, and what time changes, until cancelled."""
+        """Apply new versions of the files and expired scores until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_time(changed))
             if self._objects.paths and self.parameters.watch_files:
@@ -195,17 +230,17 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
             change = await asyncio.to_thread(self._objects.read, self.clock.now())
             if change is None:
                 return no_endpoint
-            concerns = self._apply(await asyncio.to_thread(self._after, change.files, usage=True), change)
+            affected = self._apply(await asyncio.to_thread(self._after, change.files, usage=True), change)
         _log.info("cluster objects updated", plugin=self.name, problems=len(self.problems))
-        return concerns
+        return affected
 
     async def pass_time(self) -> AffectedEndpoints:
-        """Take note of the time; return the endpoints whose status changed with it."""
+        """Apply changes due to time; return the endpoints whose status changed."""
         async with self._changing:
             return self._apply(await asyncio.to_thread(self._after, None, usage=self._state.usage.due))
 
     async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
-        """Take objects of the cluster; return the endpoints whose status changed."""
+        """Apply changed objects of the cluster; return the endpoints whose status changed."""
         async with self._changing:
             change = await asyncio.to_thread(self._objects.take, kinds)
             recent = self.clock.now() - self._state.usage.at < _USAGE_SECONDS and bool(self._state.usage.scores)
@@ -223,7 +258,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
             await asyncio.sleep(min(max(wait, _SHORTEST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS))
 
     def _seconds_left(self) -> float:
-        """Return the time until something changes by itself; a long time if nothing does."""
+        """Return the seconds until the next change due to time, at most one second without one."""
         state = self._state
         until = state.statuses.until
         left = _LONGEST_WAIT_SECONDS if until is None else until - self.clock.utc()
@@ -232,9 +267,9 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
         return left
 
     def _after(self, files: Iterable[FileObjects] | None, *, usage: bool) -> tuple[_State, AffectedEndpoints]:
-        """Return the state with these objects (None for the same ones), at this time. Runs in a thread."""
+        """Return the state with new objects, or the same ones for None. Runs in a thread."""
         before = self._state
-        hub = before.hub if files is None else Hub.build(files)
+        hub = before.hub if files is None else Hub(files)
         used = before.usage._replace(due=self._computes_usage)
         if self._computes_usage and usage:
             used = _Usage(self._usage_of(hub), self.clock.now())
@@ -247,9 +282,9 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
             evaluate=self.parameters.evaluate,
         )
         differs = found.differ_from(before.statuses)
-        concerns = no_endpoint if differs is None else lambda endpoint: differs(self.cluster_of(endpoint))
+        affected = no_endpoint if differs is None else lambda endpoint: differs(self.cluster_of(endpoint))
         without_pods = self._computes_usage and bool(hub.nodes) and not hub.pods
-        return _State(hub, used, found, without_pods), concerns
+        return _State(hub, used, found, without_pods), affected
 
     def _usage_of(self, hub: Hub) -> Mapping[str, float]:
         if not hub.pods:
@@ -259,20 +294,20 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
         )
 
     def _apply(self, after: tuple[_State, AffectedEndpoints], change: Change | None = None) -> AffectedEndpoints:
-        self._state, concerns = after
+        self._state, affected = after
         if change is not None:
             self._objects.apply(change)
         self._objects.tell(self._state.problems)
-        self._say()
-        return concerns
+        self._log_scores()
+        return affected
 
-    def _say(self) -> None:
-        """Log each score that expired, or that a placement misses, once for as long as that is so."""
+    def _log_scores(self) -> None:
+        """Log each expired or missing score once while the condition lasts."""
         found = self._state.statuses
         missing = {("missing", *each) for each in found.missing}
         expired = {("expired", cluster, score) for cluster, each in found.known.items() for score in each.expired}
-        new = sorted((missing | expired) - self._said)
-        self._said = frozenset(missing | expired)
+        new = sorted((missing | expired) - self._logged)
+        self._logged = frozenset(missing | expired)
         for what, cluster, score in new[:_MOST_WARNINGS]:
             remedy = "it counts as 0; see that its add-on runs in the cluster"
             _log.warning(f"cluster score {what}", plugin=self.name, cluster=cluster, score=score, effect=remedy)

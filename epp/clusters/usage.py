@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of free resources on nodes and in the cluster, by the formulas of OCM's resource-usage-collect add-on."""
+"""Scores of free resources of nodes and of the cluster, by the formulas of OCM's resource-usage-collect add-on."""
 
 import math
 from collections import Counter, defaultdict
@@ -18,12 +18,12 @@ _NO_NODE = ""
 
 
 class UsageItem(Parameters, frozen=True):
-    """Resources that count together, as two scores: `<name>NodeAvailable` and `<name>ClusterAvailable`."""
+    """Resources that are added up into two scores, `<name>NodeAvailable` and `<name>ClusterAvailable`."""
 
     resources: tuple[str, ...]
     """Names of resources; `*` stands for any characters."""
     drivers: tuple[str, ...] = ()
-    """DRA drivers whose devices count as well."""
+    """DRA drivers whose devices are included."""
     max: str = "20"
     """Free amount that scores 100, a quantity: `20` GPUs, `1Ti` of memory. Nothing free scores -100."""
 
@@ -47,7 +47,7 @@ USAGE_ITEMS: Mapping[str, UsageItem] = {
     ),
     "tpu": UsageItem(resources=("google.com/tpu",), drivers=("tpu.google.com",), max="20"),
 }
-"""Those of the add-on; memory counts in the unit that the add-on meant, its maximum being 1,048,576 MiB."""
+"""Items of the add-on; its maximum of memory, 1,048,576, is in MiB."""
 
 
 def usage_scores(
@@ -57,7 +57,7 @@ def usage_scores(
     claims: Iterable[ResourceClaim] = (),
     items: Mapping[str, UsageItem] = USAGE_ITEMS,
 ) -> dict[str, float]:
-    """Return the scores, -100..100, of nodes that take new pods, by name; empty without such nodes."""
+    """Return the scores, -100..100, by name, for nodes that accept new pods; empty without such nodes."""
     able = {node.name: node for node in nodes if node.schedulable}
     if not able:
         return {}
@@ -65,7 +65,7 @@ def usage_scores(
     for pod in pods:
         if pod.spec.node_name in able and not pod.ended and not pod.metadata.is_terminating:
             for name, amount in pod_requests(pod).items():
-                requested[pod.spec.node_name][name] += amount  # type: ignore[assignment]  # fractions add up as well
+                requested[pod.spec.node_name][name] += amount  # type: ignore[assignment]  # a Counter of fractions
     devices = _Devices(slices, claims)
     scores: dict[str, float] = {}
     for title, item in items.items():
@@ -79,17 +79,17 @@ def usage_scores(
 
 
 def normalised(free: Fraction | int, most: Fraction) -> float:
-    """Return -100 for nothing, 100 for the maximum or more, and a whole number in between."""
+    """Return a whole number from -100 for nothing free to 100 for the maximum or more."""
     if free >= most:
         return MOST_SCORE
     return float(math.trunc(200 * max(free, 0) / most - 100))
 
 
 def pod_requests(pod: Pod) -> dict[str, Fraction]:
-    """Return what the scheduler reserves for a pod.
+    """Return the amounts that the scheduler reserves for a pod.
 
-    The sum over containers and sidecars, or what an init container needs beside the sidecars that start before it, if
-    that is more; the requests of the pod as a whole in place of both; and its overhead.
+    The sum over containers and sidecars, or a larger amount of an init container with the sidecars that start before
+    it. Requests of the whole pod replace both. The overhead is added.
     """
     running, starting, sidecars = Counter[str](), Counter[str](), Counter[str]()
     for container in pod.spec.containers:
@@ -107,17 +107,16 @@ def pod_requests(pod: Pod) -> dict[str, Fraction]:
 
 
 def _amounts(container: Container) -> Counter[str]:
-    """Return requests; a limit is the request where there is none."""
+    """Return requests; the default request is the limit."""
     return Counter({**_known(container.resources.limits), **_known(container.resources.requests)})
 
 
 def _known(amounts: Mapping[str, Fraction]) -> dict[str, Fraction]:
-    """Return the amounts without impossible ones."""
     return {name: amount for name, amount in amounts.items() if amount != UNKNOWN_AMOUNT}
 
 
 def _free(item: UsageItem, node: Node, requested: Mapping[str, int]) -> Fraction:
-    """Return what is free on a node of the resources that it has."""
+    """Return the free amount of the resources of an item on a node."""
     return sum(
         (
             amount - requested.get(name, 0)
@@ -129,7 +128,7 @@ def _free(item: UsageItem, node: Node, requested: Mapping[str, int]) -> Fraction
 
 
 class _Devices:
-    """DRA devices by driver and node: parts of one piece of hardware count once."""
+    """DRA devices by driver and node; parts of the same hardware count once."""
 
     def __init__(self, slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim]) -> None:
         newest: dict[tuple[str, str], int] = {}
@@ -138,7 +137,7 @@ class _Devices:
             pool = each.driver, each.pool
             newest[pool] = max(newest.get(pool, each.generation), each.generation)
         self._units: dict[str, tuple[str, str]] = {}
-        """Driver and node of each piece of hardware."""
+        """Driver and node by piece of hardware."""
         of_device: dict[str, frozenset[str]] = {}
         for each in slices:
             if each.generation != newest[each.driver, each.pool]:
@@ -150,7 +149,7 @@ class _Devices:
         self._used = {unit for claim in claims for result in claim.results for unit in _used(result, of_device)}
 
     def free(self, drivers: Iterable[str], node: str) -> int:
-        """Return the number of unused devices of the drivers on a node; `""` for those of no node in particular."""
+        """Return the number of unused devices of the drivers on a node; `""` stands for devices without a node."""
         places = {(driver, node) for driver in drivers}
         return sum(place in places and unit not in self._used for unit, place in self._units.items())
 

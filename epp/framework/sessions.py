@@ -50,8 +50,8 @@ class SessionIdSource(Parameters, frozen=True):
     """`session-id` (or `SessionID` or `SessionIDDataKey`): the output of a `session-id-producer`. `agent-identity`: the
     output of the `agent-identity` plugin."""
     producer: str = ""
-    """Name of the `session-id-producer` instance; empty for the default one. Without effect on `agent-identity`, of
-    which a request has only one."""
+    """Name of the `session-id-producer` instance; empty for the default one. Without effect on
+    `agent-identity`."""
 
     def __post_init__(self) -> None:
         """Refuse an entry that names no source, or two."""

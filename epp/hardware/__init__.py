@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerators of endpoints: facts from labels, cluster objects and declarations, merged into one tag for each."""
+"""Accelerators of endpoints: facts from labels, cluster objects and declarations, merged into one tag each."""

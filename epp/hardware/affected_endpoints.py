@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints that a change of cluster objects concerns: those of some pods, or on some nodes, or all."""
+"""Endpoints affected by a change of cluster objects: those of some pods, those on some nodes, or all."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -7,50 +7,47 @@ from dataclasses import dataclass
 from epp.framework.cluster import ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, EveryEndpoint, no_endpoint
 from epp.framework.endpoint import Endpoint
-from epp.hardware.dra.pools import PoolName
+from epp.hardware.dra_pools import PoolName
 from epp.hardware.inventory import Inventory, gpu_users
 from epp.kube.objects.base import Object
-from epp.kube.objects.cluster_objects import ClusterObjects
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.dra import ResourceClaim, ResourceSlice
+from epp.kube.objects.followed import ClusterObjects
 from epp.kube.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
 from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
 
 
 @dataclass(frozen=True, slots=True)
 class AffectedPlaces:
-    """Where an object has effect."""
+    """Pods and nodes that an object affects."""
 
     pods: frozenset[str] = frozenset()
     """UIDs."""
     nodes: frozenset[str] = frozenset()
 
     def __contains__(self, endpoint: Endpoint) -> bool:
-        """Return whether the endpoint is there."""
+        """Return whether the endpoint is affected."""
         return (endpoint.uid in self.pods and endpoint.uid != "") or endpoint.node in self.nodes
 
 
-def concerns_of(
+def affected_endpoints(
     changes: Iterable[ObjectsOfKind],
     before: ClusterObjects,
     after: ClusterObjects,
     inventories: tuple[Inventory, Inventory],
 ) -> AffectedEndpoints:
-    """Return the endpoints that objects concern, as they were before the changes or as they are after them."""
+    """Return the endpoints affected by the old or the new version of each changed object."""
     places = [places_of(each, inventories) for each in _versions(changes, before, after)]
     known = [each for each in places if each is not None]
     found = AffectedPlaces(
         frozenset[str]().union(*(each.pods for each in known)), frozenset[str]().union(*(each.nodes for each in known))
     )
-    concerns = found.__contains__ if found != AffectedPlaces() else no_endpoint
-    return concerns if len(known) == len(places) else EveryEndpoint(first=concerns)
+    affected = found.__contains__ if found != AffectedPlaces() else no_endpoint
+    return affected if len(known) == len(places) else EveryEndpoint(first=affected)
 
 
 def places_of(each: Object, inventories: Iterable[Inventory]) -> AffectedPlaces | None:
-    """Return where an object has effect; None for everywhere, as for an AcceleratorClass.
-
-    A quota has none: it says nothing of endpoints.
-    """
+    """Return the places that an object affects; None for all, as for an AcceleratorClass. A quota affects none."""
     if isinstance(each, GpuResourceQuota):
         return AffectedPlaces()
     nodes: list[str] = []
@@ -79,7 +76,7 @@ def places_of(each: Object, inventories: Iterable[Inventory]) -> AffectedPlaces 
 
 
 def _of_claim(claim: ResourceClaim, inventories: Iterable[Inventory]) -> AffectedPlaces:
-    """Return the pods that use or name the claim, or another one of its devices."""
+    """Return the pods that use or name the claim, or another claim for its devices."""
     uids = {user.uid for user in claim.reserved_for}
     for inventory in inventories:
         alike = [each for result in claim.results for each in inventory.claims_by_device.get(result.id, ())]
@@ -88,20 +85,20 @@ def _of_claim(claim: ResourceClaim, inventories: Iterable[Inventory]) -> Affecte
 
 
 def _users_of_pool(pool: PoolName, inventories: Iterable[Inventory]) -> Iterator[str]:
-    """Yield the pods that use devices of a pool: the node of one may not be known."""
+    """Yield the pods that use devices of a pool, since the node of a device may be unknown."""
     for inventory in inventories:
         yield from _users(inventory.claims_by_pool.get(pool, ()), inventory)
 
 
 def _users(claims: Iterable[ResourceClaim], inventory: Inventory) -> Iterator[str]:
-    """Yield the pods that use or name claims."""
+    """Yield the UIDs of pods that use or name the claims."""
     for each in claims:
         yield from (user.uid for user in each.reserved_for)
         yield from (pod.metadata.uid for pod in inventory.pods_by_claim.get(each.id, ()))
 
 
 def _versions(changes: Iterable[ObjectsOfKind], before: ClusterObjects, after: ClusterObjects) -> Iterator[Object]:
-    """Yield each object that changed in its versions before and after."""
+    """Yield the old and the new version of each changed object."""
     for change in changes:
         for name in change.changed:
             versions = (before.find(change.kind, name), after.find(change.kind, name))

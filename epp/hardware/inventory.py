@@ -4,64 +4,112 @@
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.plugin_status import IgnoredValue
-from epp.hardware.classes.faults import device_expression, doubts_of
-from epp.hardware.dra.pools import DevicePool, PoolName, device_pools
-from epp.hardware.index import difference, reindexed
-from epp.hardware.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
-from epp.hardware.mig.vetting import vetted_claims
-from epp.hardware.placement_templates import placement_faults
+from epp.hardware.class_validation import device_expression, issues_of
+from epp.hardware.dra_pools import DevicePool, PoolName, device_pools
+from epp.hardware.mig.slices import SliceClaim, SliceNode, sanitized_claims, slice_claims, slice_nodes
 from epp.hardware.selection.objectives import ignored_values
+from epp.hardware.tensor_fusion import placement_faults
 from epp.hardware.validation import Validation, gpus_of_node, may_have_slices
-from epp.kube.objects.by_kind import ObjectsByKind
+from epp.kube.objects.base import Object
 from epp.kube.objects.core import Node, Pod, PodReference
 from epp.kube.objects.costs import UnitCost, UnitCosts, VariantAutoscaling
 from epp.kube.objects.decode import KNOWN_GROUPS
 from epp.kube.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from epp.kube.objects.files.last_good import FileObjects
-from epp.kube.objects.gpu_pools import GpuPool, SchedulingConfigTemplate
 from epp.kube.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
+from epp.kube.objects.last_good import FileObjects, ObjectsByKind
 from epp.kube.objects.ocm import OCM
 from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
+from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
 
+O = TypeVar("O", bound=Object)  # noqa: E741  an object
+K = TypeVar("K", bound=Hashable)
 HOSTNAME = "kubernetes.io/hostname"
 _NOTHING: frozenset[str] = frozenset()
-
 _T = TypeVar("_T")
 _K = TypeVar("_K", bound=Hashable)
 
 
+@dataclass(frozen=True, slots=True)
+class Difference(Generic[O]):
+    """Removed and added objects; a changed object is in both."""
+
+    gone: tuple[O, ...] = ()
+    new: tuple[O, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything changed."""
+        return bool(self.gone or self.new)
+
+
+def difference(before: Mapping[str, O], now: Mapping[str, O]) -> Difference[O]:
+    """Compare objects by identity, since a changed object is decoded again."""
+    return Difference(
+        tuple(each for name, each in before.items() if now.get(name) is not each),
+        tuple(each for name, each in now.items() if before.get(name) is not each),
+    )
+
+
+def reindexed(
+    index: Mapping[K, tuple[O, ...]], changes: Difference[O], keys: Callable[[O], AbstractSet[K]]
+) -> Mapping[K, tuple[O, ...]]:
+    """Return the index after the changes: objects by each of their keys, sorted by id. Costs depend on the changes."""
+    if not changes:
+        return index
+    gone: defaultdict[K, set[int]] = defaultdict(set)
+    new: defaultdict[K, list[O]] = defaultdict(list)
+    for each in changes.gone:
+        for key in keys(each):
+            gone[key].add(id(each))
+    for each in changes.new:
+        for key in keys(each):
+            new[key].append(each)
+    found = dict(index)
+    for key, ids in gone.items():
+        kept = tuple(each for each in found.pop(key, ()) if id(each) not in ids)
+        if kept:
+            found[key] = kept
+    for key, added in new.items():
+        members = (*found.get(key, ()), *added)
+        found[key] = members if len(members) == 1 else tuple(sorted(members, key=_id))
+    return found
+
+
+def _id(each: Object) -> str:
+    return each.id
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """All objects in effect; immutable, its mappings included."""
+    """All objects in effect; the mappings are immutable, too."""
 
     pods: Mapping[str, Pod] = field(default_factory=dict)
     """By `namespace/name`."""
     pods_by_uid: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
-    """One pod for each, unless a file has it under another name."""
+    """One pod for each UID, unless a file has the same UID under another name."""
     pods_by_ip: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
-    """Without ended pods; several pods have one address on the network of their host."""
+    """Without ended pods; several pods share an address in the network of their host."""
     pods_by_node: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
     """Without ended pods."""
     pods_by_claim: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
-    """By `namespace/name` of the ResourceClaims that they name."""
+    """By `namespace/name` of their ResourceClaims."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
     nodes_by_hostname: Mapping[str, Node] = field(default_factory=dict)
     """By the label `kubernetes.io/hostname`, which may differ from the name of the node."""
     classes: Mapping[str, AcceleratorClass] = field(default_factory=dict)
     expressions: Mapping[str, DeviceExpression] = field(default_factory=dict)
-    """CEL device selectors by class name, without selectors that cannot be evaluated."""
+    """Valid CEL device selectors by class name."""
     flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
     instaslices: Mapping[str, Instaslice] = field(default_factory=dict)
     allocation_claims: Mapping[str, AllocationClaim] = field(default_factory=dict)
     node_accelerators: Mapping[str, NodeAccelerator] = field(default_factory=dict)
     slice_claims_by_pod: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
-    """By PodReference.keys, as all `..._by_pod`."""
+    """By PodReference.keys, like all `..._by_pod`."""
     slice_claims_by_node: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
     slice_nodes: Mapping[str, SliceNode] = field(default_factory=dict)
     resource_claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
@@ -77,7 +125,7 @@ class Inventory:
     gpus: Mapping[str, Gpu] = field(default_factory=dict)
     """GPUs of TensorFusion, by name."""
     gpus_by_pod: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
-    """By the pods that run there or have a partition."""
+    """By the pods that use the GPU."""
     gpus_by_uuid: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
     gpus_by_node: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
     gpu_nodes: Mapping[str, GpuNode] = field(default_factory=dict)
@@ -89,26 +137,25 @@ class Inventory:
     """By name of the accelerator."""
     variants: tuple[VariantAutoscaling, ...] = ()
     pods_with_slices: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
-    """By node: those that request slices, or that have parts of GPUs by their annotations."""
-    doubts: Validation = field(default_factory=Validation)
-    """Values that are impossible beside those of other objects."""
+    """By node: pods that request slices or have annotations for parts of GPUs."""
+    issues: Validation = field(default_factory=Validation)
+    """Values that contradict those of other objects."""
     ignored: tuple[IgnoredValue, ...] = ()
-    """All impossible values; the objects are used without them."""
+    """All impossible values, which are ignored."""
     remarks: tuple[str, ...] = ()
-    """Further sentences on objects in effect."""
+    """Further messages about objects in effect."""
     problems: tuple[str, ...] = ()
-    """All sentences on objects, those not in effect included."""
+    """Messages about all objects, including rejected versions."""
     elsewhere: tuple[str, ...] = ()
-    """Sentences on objects that another plugin reads and reports, if it is configured."""
+    """Messages about objects that another plugin reports if it is configured."""
     skipped: int = 0
-    """Number of files and objects whose newest version is not in effect."""
+    """Number of rejected versions of files and objects."""
 
     @classmethod
     def build(cls, files: Iterable[FileObjects], previous: "Inventory | None" = None) -> "Inventory":
-        """Return the inventory of the files; of two objects with one name, the later one counts.
+        """Return the inventory of the files; a later object replaces one with the same name.
 
-        Indexes are those of `previous`, the inventory before, as far as their objects are the same; device pools that
-        are incomplete now are kept from it.
+        Unchanged indexes, and complete versions of now incomplete device pools, are taken from `previous`.
         """
         files, before = tuple(files), previous or cls()
         found = ObjectsByKind(files)
@@ -126,7 +173,7 @@ class Inventory:
         if difference(before.resource_slices, slices) or claims_by_pool.keys() != before.claims_by_pool.keys():
             pools = device_pools(slices.values(), before.pools, frozenset(claims_by_pool))
         by_pod, by_node = before.slice_claims_by_pod, before.slice_claims_by_node
-        slicers, doubts = before.slice_nodes, before.doubts.claims
+        slicers, issues = before.slice_nodes, before.issues.claims
         same = (
             not difference(before.instaslices, instaslices),
             not difference(before.allocation_claims, allocation_claims),
@@ -136,7 +183,7 @@ class Inventory:
         if not (same[0] and same[2]):
             slicers = slice_nodes(instaslices.values(), node_accelerators.values())
         if not all(same):
-            claims, doubts = vetted_claims(
+            claims, issues = sanitized_claims(
                 slice_claims(instaslices.values(), allocation_claims.values()),
                 slicers,
                 lambda name: gpus_of_node(nodes.get(name), None),
@@ -146,16 +193,16 @@ class Inventory:
         pods_with_slices = reindexed(
             before.pods_with_slices, of_pods, lambda pod: {pod.spec.node_name} if may_have_slices(pod) else _NOTHING
         )
-        all_doubts = before.doubts.after(
+        all_issues = before.issues.after(
             nodes=nodes,
             pods=pods_with_slices,
             slicers=slicers,
             slices=slices,
             gpus=gpus,
-            claims=doubts,
+            claims=issues,
             classes=classes,
         )
-        of_others = (*all_doubts, *placement_faults(templates, gpu_pools.values()))
+        of_others = (*all_issues, *placement_faults(templates, gpu_pools.values()))
         ignored = (
             *found.ignored,
             *(IgnoredValue(found.file_of(*each[:2]), *each) for each in of_others),
@@ -165,7 +212,7 @@ class Inventory:
             *(note for file in files for note in file.notes),
             *_pool_problems(pools.values()),
             *_class_problems(classes.values(), flavors),
-            *all_doubts.remarks,
+            *all_issues.remarks,
             *found.unused(KNOWN_GROUPS - {OCM}),
         )
         problems = [*(str(each) for file in files for each in file.problems), *remarks, *map(str, ignored)]
@@ -211,7 +258,7 @@ class Inventory:
             unit_costs={name: cost for each in found.of(UnitCosts).values() for name, cost in each.costs.items()},
             variants=tuple(found.of(VariantAutoscaling).values()),
             pods_with_slices=pods_with_slices,
-            doubts=all_doubts,
+            issues=all_issues,
             ignored=ignored,
             remarks=remarks,
             problems=tuple(problems),
@@ -226,17 +273,15 @@ class Inventory:
         of_class = any(
             (c.per_hour, c.spot_per_hour, c.per_million_tokens) != (None, None, None) or c.tier for c in costs
         )
-        of_node = any(each.spec.cost_per_hour is not None for each in self.gpu_nodes.values())
-        return (
-            of_class or of_node or bool(self.unit_costs) or any(each.spec.price is not None for each in self.variants)
-        )
+        of_node = any(each.cost_per_hour is not None for each in self.gpu_nodes.values())
+        return of_class or of_node or bool(self.unit_costs) or any(each.price is not None for each in self.variants)
 
     def device_users(self, device: str) -> frozenset[str]:
-        """Return the UIDs of the pods that use a device, `driver/pool/device`."""
+        """Return the UIDs of the pods that use the device `driver/pool/device`."""
         return frozenset(user.uid for claim in self.claims_by_device.get(device, ()) for user in claim.reserved_for)
 
     def all_by_pod(self, index: Mapping[str, tuple[_T, ...]], keys: Iterable[str]) -> tuple[_T, ...]:
-        """Return the entries of an index by pod under any of the keys, without duplicates."""
+        """Return the entries for any of the keys of a pod, without duplicates."""
         found = [item for key in keys for item in index.get(key, ())]
         return tuple({id(item): item for item in found}.values())
 
@@ -254,7 +299,6 @@ def _pools_of(claim: ResourceClaim) -> set[PoolName]:
 
 
 def _grouped(items: Iterable[_T], keys: Callable[[_T], Iterable[_K]]) -> dict[_K, tuple[_T, ...]]:
-    """Return the items by each of their keys."""
     groups: defaultdict[_K, list[_T]] = defaultdict(list)
     for item in items:
         for key in keys(item):
@@ -263,7 +307,7 @@ def _grouped(items: Iterable[_T], keys: Callable[[_T], Iterable[_K]]) -> dict[_K
 
 
 def gpu_users(gpu: Gpu) -> Iterator[PodReference]:
-    """Yield the pods that use the GPU; a pod that runs there and has a partition appears twice."""
+    """Yield the pods that use the GPU; a pod with a partition may appear twice."""
     for app in gpu.status.running_apps:
         yield from app.pods
     for uid, part in gpu.status.allocated_partitions.items():
@@ -273,7 +317,7 @@ def gpu_users(gpu: Gpu) -> Iterator[PodReference]:
 def _pool_problems(pools: Iterable[DevicePool]) -> Iterator[str]:
     for pool in pools:
         if pool.stale:
-            used = "the last complete one is used" if pool.complete else "it is used as it is, none is complete"
+            used = "the last complete one is used" if pool.complete else "it is used, since there is no complete one"
             yield f"device pool {pool.name.driver}/{pool.name.pool}: its newest generation is incomplete; {used}"
 
 
@@ -281,7 +325,7 @@ def _expressions(classes: Iterable[AcceleratorClass]) -> dict[str, DeviceExpress
     """Return the valid CEL device selectors of the classes."""
     found: dict[str, DeviceExpression] = {}
     for each in classes:
-        with contextlib.suppress(ValueError):  # reported by `doubts_of`
+        with contextlib.suppress(ValueError):  # reported by `issues_of`
             if (expression := device_expression(each)) is not None:
                 found[each.id] = expression
     return found
@@ -290,7 +334,7 @@ def _expressions(classes: Iterable[AcceleratorClass]) -> dict[str, DeviceExpress
 def _class_problems(classes: Iterable[AcceleratorClass], flavors: Mapping[str, ResourceFlavor]) -> Iterator[str]:
     for each in classes:
         discovery = each.spec.discovery
-        found = list(doubts_of(each))
+        found = list(issues_of(each))
         flavor = each.spec.integration.kueue_resource_flavor
         no_selector = not discovery.node_selector and discovery.affinity.node_affinity.required is None
         if flavor and flavor not in flavors and no_selector:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports on a cluster: slices that still fit on each GPU, and devices of each class."""
+"""Reports about a cluster: free slices of each GPU, devices of each class, and missing facts."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import floor
@@ -7,18 +7,59 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.hardware.classes.matching import Evidence, matching_classes
-from epp.hardware.classes.pci import pci_of
-from epp.hardware.index import difference
-from epp.hardware.inventory import Inventory
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
+from epp.hardware.class_matching import Evidence, matching_classes, pci_of
+from epp.hardware.inventory import Inventory, difference
 from epp.hardware.labels import facts_from_labels, with_label_aliases
 from epp.hardware.mig import mig_gpu
-from epp.hardware.mig.layouts import Placed, more_that_fit
+from epp.hardware.mig.profile import Placed, more_that_fit
 from epp.hardware.resources import resource_key, resource_requests
 from epp.kube.objects.core import Node, Pod
 
+_DECLARE = "under accelerator in the endpoint list, or in an override"
+_REMEDIES: Mapping[str, str] = {
+    "accelerator": f"no known resource, label, claim or class: write an AcceleratorClass, or class {_DECLARE}",
+    "model": f"no label, machine type or class names it: write an AcceleratorClass, or class {_DECLARE}",
+    "count": f"the pod is not known, or others share its node: write count {_DECLARE}",
+    "memory": f"no label, class or row of the catalogue: write memory {_DECLARE}, or capabilities.memoryGB in an "
+    "AcceleratorClass",
+    "TFLOPS": "no class and no row of the catalogue: write capabilities.performance in an AcceleratorClass, or "
+    "fp16TFlops in the file of gpuCatalogue",
+    "price": f"no class, variant, node or file of prices: give --prices FILE, or write cost.perHour in an "
+    f"AcceleratorClass, or costPerHour {_DECLARE}",
+}
 Fit = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""Number of slices that still fit, if all are of one profile: by node, UUID of the GPU, profile."""
+"""Number of additional slices if all are of one profile, by node, UUID of the GPU and profile."""
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """A fact without a source."""
+
+    fact: str
+    """accelerator, model, count, memory, TFLOPS or price."""
+    remedy: str
+
+
+def missing_of(tag: AcceleratorTag) -> tuple[Missing, ...]:
+    """Return the missing facts about the accelerators; none for an endpoint without accelerators."""
+    return tuple(Missing(fact, _REMEDIES[fact]) for fact in _facts(tag))
+
+
+def _facts(tag: AcceleratorTag) -> Iterator[str]:
+    if tag.kind is AcceleratorKind.CPU:
+        return
+    if tag.kind is AcceleratorKind.UNKNOWN:
+        yield "accelerator"
+    elif not tag.model and not tag.product:
+        yield "model"
+    if not tag.count:
+        yield "count"
+    if tag.memory_bytes is None:
+        yield "memory"
+    if not tag.tflops():
+        yield "TFLOPS"
+    if tag.cost_per_hour() is None:
+        yield "price"
 
 
 class ClassTotal(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,13 +69,13 @@ class ClassTotal(msgspec.Struct, frozen=True, kw_only=True):
     total: int = 0
     """Number of devices, or slices, on these nodes."""
     available: int = 0
-    """Of these, the number that no pod requests."""
+    """Number of devices without a pod that requests them."""
 
 
 def fit_report(inventory: Inventory) -> Fit:
-    """Return the slices that still fit on nodes that InstaSlice manages, without GPUs of unknown models.
+    """Return the additional slices that fit on nodes of InstaSlice, without GPUs of unknown models.
 
-    Staged slices do not occupy any slots.
+    Staged slices do not occupy slots.
     """
     report: dict[str, dict[str, Mapping[str, int]]] = {}
     for name, node in sorted(inventory.slice_nodes.items()):
@@ -53,13 +94,8 @@ def fit_report(inventory: Inventory) -> Fit:
     return report
 
 
-def class_totals(inventory: Inventory) -> Mapping[str, ClassTotal]:
-    """Return the allocatable devices of each class, and the devices that no pod requests."""
-    return ClassTotals().of(inventory)
-
-
 class ClassTotals:
-    """Devices of each class, brought up to date at the cost of the nodes that changed."""
+    """Devices of each class; an update only costs as much as the changed nodes."""
 
     def __init__(self) -> None:
         self._inventory: Inventory | None = None
@@ -81,7 +117,7 @@ class ClassTotals:
 
 
 class _NodeDevices(NamedTuple):
-    """Devices of a node by class: given and requested; and what they were counted by."""
+    """Allocatable and requested devices of a node by class, and the objects for the count."""
 
     node: Node
     pods: tuple[Pod, ...]
@@ -99,7 +135,7 @@ def _devices_by_node(inventory: Inventory, known: Mapping[str, _NodeDevices]) ->
 
 
 def _devices_of(node: Node, pods: tuple[Pod, ...], inventory: Inventory) -> Mapping[str, tuple[int, int]]:
-    """Return the devices by class; for a node without allocatable resources, by the counts in its labels."""
+    """Return the devices by class; a node without allocatable resources is counted by its labels."""
     amounts: dict[str, int] = {}
     for resource, amount in node.status.allocatable.items():
         amounts[resource_key(resource)] = amounts.get(resource_key(resource), 0) + floor(amount)
@@ -137,7 +173,6 @@ def _added(inventory: Inventory, nodes: Mapping[str, _NodeDevices]) -> Mapping[s
 
 
 def _requested(pods: Iterable[Pod], keys: set[str]) -> int:
-    """Return the number of devices of these resources that the pods request."""
     return sum(
         requested.count
         for pod in pods

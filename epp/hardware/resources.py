@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Extended resources of accelerators: their names, and the number that a pod requests."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
@@ -9,15 +10,71 @@ from math import ceil
 import msgspec
 
 from epp.framework.accelerators.tag import AcceleratorKind
+from epp.hardware.catalogue import read_table
 from epp.hardware.mig import parse_mig_profile
-from epp.hardware.mig.vetting import NodeGpus
-from epp.hardware.resource_names import is_no_accelerator, maker_of
+from epp.hardware.mig.slices import NodeGpus
 from epp.kube.objects.core import Container, Pod
 from epp.kube.objects.limits import UNKNOWN_AMOUNT
 
+_ACCELERATORS_OF: Mapping[str, re.Pattern[str]] = {
+    "google.com": re.compile("tpu.*"),
+    "cloud-tpus.google.com": re.compile("v[0-9].*"),
+    "aws.amazon.com": re.compile("neuron.*"),
+    "huawei.com": re.compile("ascend.*|npu.*", re.IGNORECASE),
+    "gpu.intel.com": re.compile("i915|xe|xpu"),
+}
+"""Names of accelerators in domains that also have other resources."""
+_AMOUNTS = re.compile(
+    ".*(gpu-?mem|gpu-?memory|gpu-?cores?|gpu-core|vcuda-(core|memory)|dcu-?(mem|cores)|mem-?percentage|-memory|monitoring)"
+    "|.*cores?-percentage|millicores|tiles|priority|memory.max",
+    re.IGNORECASE,
+)
+"""Names of amounts of a device; another resource counts the devices."""
+_NO_ACCELERATORS = re.compile(
+    r"(.*\.)?(kubernetes\.io|k8s\.io|vpc\.amazonaws\.com|kubevirt\.io|cncf\.io|networking\.gke\.io\.networks"
+    r"|mellanox\.com|tensor-fusion\.ai|openshift\.io|instaslice\.redhat\.com)"
+    r"|rdma|smarter-devices|squat\.ai|(qat|dsa|iaa|dlb|sgx)\.intel\.com"
+)
+"""Domains of network cards, device files, addresses and quotas."""
+_WORD = re.compile("[a-z0-9]+")
 SLICER_DOMAINS = ("mig.das.com/", "instaslice.redhat.com/mig-")
-"""Prefixes of the resources for which InstaSlice creates slices."""
+"""Prefixes of resources of InstaSlice."""
 _SAME_AS = {"nvidia.com/gpu.shared": "nvidia.com/gpu"}
+
+
+class Maker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Vendor and kind of the devices of a resource."""
+
+    vendor: str
+    kind: AcceleratorKind
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    domains: Mapping[str, Maker]
+    """Vendor and kind by domain of the resource."""
+    other_devices: frozenset[str]
+    """Words in the names of resources that are not accelerators."""
+
+
+_TABLE = read_table("resources.yaml", _Table)
+
+
+def maker_of(name: str) -> Maker | None:
+    """Return vendor and kind of the accelerators of a resource; None for other resources."""
+    domain, _, rest = name.partition("/")
+    maker = _TABLE.domains.get(domain.lower())
+    if maker is None or is_no_accelerator(name) or _AMOUNTS.fullmatch(rest):
+        return None
+    pattern = _ACCELERATORS_OF.get(domain.lower())
+    return maker if pattern is None or pattern.fullmatch(rest) else None
+
+
+def is_no_accelerator(name: str) -> bool:
+    """Return whether a resource counts CPUs, memory, network cards, addresses, device files and the like."""
+    domain, slash, rest = name.partition("/")
+    if not slash or _NO_ACCELERATORS.fullmatch(domain.lower()):
+        return True
+    return not _TABLE.other_devices.isdisjoint(_WORD.findall(rest.lower()))
 
 
 class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,22 +84,22 @@ class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     """0 if unknown."""
     profile: str = ""
-    """Canonical name of the MIG profile; empty for a device that is none, or for a profile that no GPU there has."""
+    """Canonical name of the MIG profile; empty for other devices and for an unsupported profile."""
     is_slice: bool = False
     vendor: str = ""
     kind: AcceleratorKind = AcceleratorKind.UNKNOWN
     known: bool = True
-    """Whether a vendor or an object is known for the resource; without, it may be any device."""
+    """Whether the vendor or an object of the resource is known; otherwise it may count any devices."""
 
 
 def resource_key(name: str) -> str:
-    """Return the same key for all spellings: `mig/3g.20gb` for slices, `nvidia.com/gpu` also for shared GPUs."""
+    """Return one key for all spellings: `mig/3g.20gb` for slices, `nvidia.com/gpu` for whole and shared GPUs."""
     profile = profile_of(name)
     return f"mig/{profile}" if profile else _SAME_AS.get(name, name)
 
 
 def profile_of(name: str) -> str:
-    """Return the canonical MIG profile of a resource; empty for a resource of another kind."""
+    """Return the canonical MIG profile of a resource; empty for other resources."""
     if not name.startswith((*SLICER_DOMAINS, "nvidia.com/mig-")):
         return ""
     profile = parse_mig_profile(name)
@@ -50,10 +107,10 @@ def profile_of(name: str) -> str:
 
 
 def resource_requests(pod: Pod, more: Iterable[str] = ()) -> tuple[ResourceRequest, ...]:
-    """Return the accelerators that the pod requests, by name; `more` are further resources that count as accelerators.
+    """Return the accelerators that the pod requests, by name; `more` are additional accelerator resources.
 
-    The number is the sum over containers and sidecars, or the maximum over init containers if that is larger. Extended
-    resources of which nothing is known are returned only if there are no others: they may be accelerators.
+    The number is the sum over containers and sidecars, or a larger number of an init container. Unknown extended
+    resources are only returned if there are no others, since they may be accelerators.
     """
     known, total = frozenset(more), extended_resources(pod)
     counted = [name for name in sorted(total) if name in known or profile_of(name) or not is_no_accelerator(name)]
@@ -62,7 +119,7 @@ def resource_requests(pod: Pod, more: Iterable[str] = ()) -> tuple[ResourceReque
 
 
 def extended_resources(pod: Pod) -> Mapping[str, int]:
-    """Return the number that the pod requests of each extended resource, accelerators or not."""
+    """Return the requested number of each extended resource, including those that are not accelerators."""
     total = Counter[str]()
     unknown = _unknown_amounts(pod)
     for container in (*pod.spec.containers, *filter(_is_sidecar, pod.spec.init_containers)):
@@ -73,7 +130,7 @@ def extended_resources(pod: Pod) -> Mapping[str, int]:
 
 
 def possible(requested: Iterable[ResourceRequest], gpus: NodeGpus) -> tuple[ResourceRequest, ...]:
-    """Return the requests, those for slices without profiles that the GPUs cannot have."""
+    """Return the requests without slice profiles that the GPUs do not support."""
     return tuple(
         msgspec.structs.replace(each, profile="") if each.profile and gpus.fault_of(each.profile) else each
         for each in requested
@@ -81,7 +138,7 @@ def possible(requested: Iterable[ResourceRequest], gpus: NodeGpus) -> tuple[Reso
 
 
 def _unknown_amounts(pod: Pod) -> frozenset[str]:
-    """Return the resources that the pod requests an impossible amount of."""
+    """Return the resources with an impossible requested amount."""
     return frozenset(
         name
         for container in (*pod.spec.containers, *pod.spec.init_containers)

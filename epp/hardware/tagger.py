@@ -17,47 +17,29 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
-from epp.hardware.affected_endpoints import concerns_of
-from epp.hardware.classes.faults import object_faults
+from epp.hardware.affected_endpoints import affected_endpoints
+from epp.hardware.class_validation import object_faults
 from epp.hardware.facts import Merged
-from epp.hardware.files.tables import Tables
 from epp.hardware.inventory import Inventory
-from epp.hardware.mig.possible import profile_fault
-from epp.hardware.quotas import QUOTA_METRICS, quota_samples
+from epp.hardware.mig.partition import profile_fault
 from epp.hardware.reports import ClassTotals
+from epp.hardware.tables import Tables
 from epp.hardware.tag_builder import TagBuilder, TaggerOptions
+from epp.hardware.tensor_fusion import QUOTA_METRICS, quota_samples
 from epp.kube.objects.decode import ALL_KINDS, CLUSTER_KINDS, SCORER_KINDS, decode_object
 from epp.kube.objects.followed import Change, FollowedObjects
 from epp.kube.objects.inference import INFERENCE_KINDS
+from epp.kube.resources import ACCELERATORS, PODS
 from epp.runtime.followed_files import changes
 
-_KINDS = (
-    ObjectKind("", "Pod"),
-    ObjectKind("", "Node"),
-    ObjectKind("ome.io", "AcceleratorClass"),
-    ObjectKind("inference.redhat.com", "Instaslice"),
-    ObjectKind("inference.redhat.com", "NodeAccelerator"),
-    ObjectKind("inference.redhat.com", "AllocationClaim"),
-    ObjectKind("tensor-fusion.ai", "GPU"),
-    ObjectKind("tensor-fusion.ai", "GPUNode"),
-    ObjectKind("tensor-fusion.ai", "GPUPool"),
-    ObjectKind("tensor-fusion.ai", "SchedulingConfigTemplate"),
-    ObjectKind("tensor-fusion.ai", "GPUResourceQuota"),
-    ObjectKind("resource.k8s.io", "ResourceSlice"),
-    ObjectKind("resource.k8s.io", "ResourceClaim"),
-    ObjectKind("resource.k8s.io", "DeviceClass"),
-    ObjectKind("resource.k8s.io", "DeviceTaintRule"),
-    ObjectKind("kueue.x-k8s.io", "ResourceFlavor"),
-    ObjectKind("llmd.ai", "VariantAutoscaling"),
-)
+_KINDS = tuple(ObjectKind(*each.key) for each in (PODS, *ACCELERATORS))
 _MAX_WARNINGS = 100
-"""Warnings on endpoints, or on objects, that are logged for one version of the objects; large pools could flood the
-log."""
+"""Maximum number of logged warnings about endpoints for one version of the objects."""
 _WARN_AGAIN_SECONDS = 600.0
-"""Time after which a warning on an endpoint is repeated, in a cluster whose objects change all the time."""
+"""Time after which a warning about an endpoint is repeated in a cluster with frequent changes."""
 
 _MOST_CLASSES = 256
-"""Classes with metrics of their devices: a cluster may have any number."""
+"""Maximum number of classes with metrics."""
 _DEVICES = PluginMetric(
     "accelerator_class_devices",
     "Devices of the nodes of an AcceleratorClass.",
@@ -74,8 +56,8 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     """Sources of objects, and trust in them."""
 
     read_cluster: bool = True
-    """Read these objects from the Kubernetes cluster of the pool as well, where there is one: those that are installed,
-    and that the picker may list and watch. Of two objects with one name, the one in a file counts."""
+    """Also read these objects from the Kubernetes cluster of the pool, if there is one. Kinds that are not installed,
+    or that the picker may not list and watch, are skipped. An object in a file replaces one with the same name."""
 
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with objects of a cluster: AcceleratorClass, Node, Pod,
@@ -83,7 +65,7 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     ResourceSlice, ResourceClaim, DeviceClass, DeviceTaintRule, ResourceFlavor, VariantAutoscaling and cost ConfigMaps.
     A file can have several documents."""
     watch_files: bool = True
-    """Apply new versions of all files as soon as they are written, all at once."""
+    """Apply new versions of all files together, as soon as they are written."""
     missing_file_grace_period: str = "5m"
     """Time for which the objects of a missing or empty file stay in effect: `0s` removes them at once. The default is
     the time after which Kubernetes evicts the pods of an unreachable node."""
@@ -94,11 +76,11 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     """File with prices in US dollars an hour, on demand and spot, in YAML, JSON or CSV: a list `prices` of
     `{accelerator, class, instanceType, region, per, devices, perHour, spotPerHour}`. See docs/files-and-prices.md."""
     unknown_classes: Literal["lenient", "strict"] = "lenient"
-    """How to treat a configuration in which a plugin names an AcceleratorClass, or a model, that does not exist:
-    `lenient` warns, and the other names count; `strict` refuses it. The classes of a cluster are not known yet when a
-    configuration is loaded, so that `strict` is for classes in files and products of the catalogue."""
+    """Treatment of a configuration with an unknown AcceleratorClass or model in a plugin: `lenient` warns and ignores
+    the name, `strict` rejects the configuration. The classes of a cluster are unknown while a configuration is loaded,
+    so `strict` is for classes in files and products of the catalogue."""
     defaults: AcceleratorDeclaration | None = None
-    """Accelerator of endpoints that have no known hardware."""
+    """Accelerator of endpoints with unknown hardware."""
 
     def __post_init__(self) -> None:
         """Check the duration; raises ValueError."""
@@ -113,7 +95,7 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
 
 
 class _Next(NamedTuple):
-    """Objects and tables, and the inventory of the objects."""
+    """Objects, their inventory, and tables."""
 
     change: Change
     inventory: Inventory
@@ -139,8 +121,8 @@ class AcceleratorTagger(
     An object with an impossible value, such as a MIG profile that the GPU cannot have or a negative price, is used
     without it: the log, `/healthz` and `llm_d_epp_input_values_ignored` have field, value and remedy.
 
-    An object that changes in the cluster takes effect at once, for the endpoints that it concerns. A kind that is not
-    installed, or that the picker may not read, is done without until it is, or may.
+    A changed object of the cluster takes effect immediately for the affected endpoints. A kind that is not installed or
+    forbidden is skipped until it is available.
     """
 
     plugin_type = "accelerator-data-source"
@@ -151,17 +133,17 @@ class AcceleratorTagger(
     def setup(self) -> None:
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self.inventory = Inventory()
-        """Inventory of the objects in effect."""
+        """Objects in effect."""
         self._objects = FollowedObjects(
             self.parameters.paths,
             owner=self.name,
             grace_period=self.parameters.missing_file_grace_period,
             kinds=ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS - SCORER_KINDS,
-            judge=object_faults,
+            validate=object_faults,
         )
         self._totals = ClassTotals()
         self._changing = asyncio.Lock()
-        """Files and cluster change the objects one after the other."""
+        """Serializes changes by files and cluster."""
         self._tables = Tables.first(self.parameters.gpu_catalogue, self.parameters.prices)
         self._builder = self._new_builder()
         self._endpoint_problems: set[str] = set()
@@ -169,7 +151,7 @@ class AcceleratorTagger(
         self._read_first()
 
     def read_files(self, paths: Sequence[str]) -> None:
-        """Read these files after those of the parameters."""
+        """Read files in addition to those of the parameters."""
         if paths:
             self._objects.read_also(paths, "--objects")
             self._read_first()
@@ -182,22 +164,19 @@ class AcceleratorTagger(
 
     @property
     def has_prices(self) -> bool:
-        """Whether its files and parameters have any price."""
+        """Whether files or parameters have a price."""
         own = (self.parameters.defaults, *(override.accelerator for override in self.parameters.overrides))
         declared = any(each is not None and each.cost_per_hour is not None for each in own)
         return declared or self._tables.has_prices or self.inventory.has_prices
 
     @property
     def problems(self) -> Sequence[str]:
-        """Problems of objects and tables, those not in effect included."""
+        """Problems of objects and tables, including rejected versions."""
         return (*self.inventory.problems, *self._tables.problems)
 
     @property
     def inputs(self) -> InputState:
-        """Files and objects whose newest versions are not in effect, and values that objects are used without.
-
-        Those of the cluster are under its name.
-        """
+        """Rejected versions of files and objects, and ignored values; the file name of the cluster is `cluster`."""
         parts = (self._objects.inputs, self._tables.inputs)
         return InputState(
             tuple(problem for part in parts for problem in part.problems),
@@ -208,21 +187,21 @@ class AcceleratorTagger(
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        """All kinds that bear on hardware."""
+        """All kinds that describe hardware."""
         return _KINDS if self.parameters.read_cluster else ()
 
     def can_read(self, kind: ObjectKind) -> bool:
-        """Return whether it is one of these kinds."""
+        """Return whether the tagger supports the kind."""
         return kind._replace(version="") in _KINDS
 
     @property
-    def refuses_unknown(self) -> bool:  # type: ignore[override]  # by its parameter
+    def refuses_unknown(self) -> bool:  # type: ignore[override]  # depends on a parameter
         """Whether unknown classes in a configuration are errors."""
         return self.parameters.unknown_classes == "strict"
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """Devices of each class, and those that no pod requests; limits and use of the quotas, of 100 at most."""
+        """Total and available devices of each class; limits and use of at most 100 quotas."""
         totals = self._totals.of(self.inventory)
         shown = [(name, totals[name]) for name in list(totals)[:_MOST_CLASSES]]
         of_classes = [
@@ -233,7 +212,7 @@ class AcceleratorTagger(
         return [*of_classes, *quota_samples(self.inventory.gpu_quotas.values())]
 
     def tag(self, endpoint: Endpoint) -> Report:
-        """Return the tag; log each problem of endpoints once for each version of the objects."""
+        """Return the tag; log each problem once for each version of the objects."""
         merged = self.merged(endpoint)
         for problem in (*merged.conflicts, *merged.warnings):
             if problem not in self._endpoint_problems and len(self._endpoint_problems) < _MAX_WARNINGS:
@@ -242,19 +221,19 @@ class AcceleratorTagger(
         return self._report(endpoint, merged)
 
     def tag_made_up(self, endpoint: Endpoint) -> Report:
-        """Return the same; problems are not logged."""
+        """Return the tag without logging problems."""
         return self._report(endpoint, self.merged(endpoint))
 
     def _report(self, endpoint: Endpoint, merged: Merged) -> Report:
-        around = self._builder.surroundings(endpoint)
+        context = self._builder.context(endpoint)
         return Report(
             attributes={
                 ACCELERATOR: merged.tag.located(),
-                NODE_LABELS: self._builder.node_labels(around),
-                PLACEMENT: self._builder.placement(around),
+                NODE_LABELS: self._builder.node_labels(context),
+                PLACEMENT: self._builder.placement(context),
             },
-            uid="" if around.pod is None else around.pod.metadata.uid,
-            boot_id=around.boot_id,
+            uid="" if context.pod is None else context.pod.metadata.uid,
+            boot_id=context.boot_id,
         )
 
     def merged(self, endpoint: Endpoint) -> Merged:
@@ -301,17 +280,17 @@ class AcceleratorTagger(
         return True
 
     async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
-        """Take objects of the cluster; return the endpoints on whose hardware they bear."""
+        """Apply changed objects of the cluster; return the affected endpoints."""
         async with self._changing:
             before, inventory = self._objects.cluster, self.inventory
             self._apply(await asyncio.to_thread(self._with_cluster, kinds))
         if self.clock.now() - self._warned_since > _WARN_AGAIN_SECONDS:
             self._endpoint_problems.clear()
             self._warned_since = self.clock.now()
-        return concerns_of(kinds, before, self._objects.cluster, (inventory, self.inventory))
+        return affected_endpoints(kinds, before, self._objects.cluster, (inventory, self.inventory))
 
     def _read(self) -> _Next | None:
-        """Return the objects in the files; None if nothing changed. Runs in a thread, so it changes no state."""
+        """Return the state of the files, None without a change. Runs in a thread."""
         now = self.clock.now()
         change, tables = self._objects.read(now), self._tables.after(now)
         if change is None and tables is self._tables:
@@ -319,7 +298,7 @@ class AcceleratorTagger(
         return self._built(self._objects.present if change is None else change, tables)
 
     def _with_cluster(self, kinds: Sequence[ObjectsOfKind]) -> _Next:
-        """Return the objects after a change in the cluster. Runs in a thread, so it changes no state."""
+        """Return the state after a change in the cluster. Runs in a thread."""
         return self._built(self._objects.take(kinds), self._tables)
 
     def _built(self, change: Change, tables: Tables) -> _Next:

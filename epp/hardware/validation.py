@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that one object cannot have beside others: MIG profiles of other GPUs, names and UUIDs that occur twice."""
+"""Values that contradict other objects: MIG profiles of other GPUs, duplicate names and UUIDs."""
 
 import re
 from collections import defaultdict
@@ -10,42 +10,40 @@ from typing import NamedTuple, cast
 import msgspec
 
 from epp.hardware.labels import facts_from_labels
-from epp.hardware.labels.gpus import gpus_by_labels
-from epp.hardware.mig.possible import profile_fault
-from epp.hardware.mig.slices import SliceNode
-from epp.hardware.mig.vetting import Doubt, NodeGpus, vetted_claim
+from epp.hardware.labels.node import gpus_by_labels
+from epp.hardware.mig.partition import profile_fault
+from epp.hardware.mig.slices import ANNOTATION, Issue, NodeGpus, SliceNode, annotated_claims, sanitized_claim
 from epp.hardware.resources import profile_of
-from epp.hardware.slice_annotation import ANNOTATION, annotated_claims
 from epp.kube.objects.base import quantity_of
 from epp.kube.objects.core import Container, Node, Pod
 from epp.kube.objects.dra import ResourceSlice, SliceDevice
 from epp.kube.objects.tensor_fusion import Gpu
 
 IGNORED = ": ignored"
-"""End of a warning on a label that has no effect."""
+"""Suffix of a warning about a label without effect."""
 _SLICED = re.compile(r"mig[-.]")
 _SHARE = re.compile(r".*/(vram|tflops|compute-percent)-(limit|request)")
-"""Annotations with the share of a GPU that a pod has."""
+"""Annotations with the share of a pod in a GPU."""
 
 
 class Checked(NamedTuple):
-    """The result of a check, and the objects that it was made of."""
+    """Result of a check, and the checked objects."""
 
     of: tuple[object, ...]
-    doubts: tuple[Doubt, ...]
-    """With the name of the object of each."""
+    issues: tuple[Issue, ...]
+    """Issues with the names of their objects."""
 
 
 class Validation(msgspec.Struct, frozen=True):
-    """Impossible values by kind of their objects."""
+    """Impossible values by kind of object."""
 
     kinds: Mapping[str, Mapping[str, Checked]] = {}
-    claims: tuple[Doubt, ...] = ()
-    """Of slices, by the source of each."""
+    claims: tuple[Issue, ...] = ()
+    """Issues of slices by source."""
     remarks: tuple[str, ...] = ()
-    """Sentences on names and UUIDs that several objects have."""
+    """Messages about duplicate names and UUIDs."""
     named: tuple[tuple[str, ...], tuple[ResourceSlice, ...], tuple[SliceNode, ...], tuple[Gpu, ...]] = ((), (), (), ())
-    """The objects of the remarks."""
+    """Objects checked for the remarks."""
 
     def after(
         self,
@@ -55,18 +53,18 @@ class Validation(msgspec.Struct, frozen=True):
         slicers: Mapping[str, SliceNode],
         slices: Mapping[str, ResourceSlice],
         gpus: Mapping[str, Gpu],
-        claims: tuple[Doubt, ...],
+        claims: tuple[Issue, ...],
         classes: Iterable[str],
     ) -> "Validation":
-        """Return those of these objects, pods by node; what did not change is not checked again."""
-        of: Mapping[str, tuple[Mapping[str, tuple[object, ...]], Callable[..., Iterable[Doubt]]]] = {
-            "Node": ({name: (node,) for name, node in nodes.items()}, _doubts_of_node),
+        """Check these objects, with pods by node; unchanged objects are not checked again."""
+        of: Mapping[str, tuple[Mapping[str, tuple[object, ...]], Callable[..., Iterable[Issue]]]] = {
+            "Node": ({name: (node,) for name, node in nodes.items()}, _issues_of_node),
             "Pod": (
                 {name: (*members, nodes.get(name), slicers.get(name)) for name, members in pods.items()},
-                _doubts_of_pods,
+                _issues_of_pods,
             ),
-            "ResourceSlice": ({name: (each,) for name, each in slices.items()}, _doubts_of_slice),
-            "GPU": ({name: (gpu,) for name, gpu in gpus.items()}, _doubts_of_gpu),
+            "ResourceSlice": ({name: (each,) for name, each in slices.items()}, _issues_of_slice),
+            "GPU": ({name: (gpu,) for name, gpu in gpus.items()}, _issues_of_gpu),
         }
         kinds = {kind: _checked(self.kinds.get(kind, {}), *what) for kind, what in of.items()}
         named = (tuple(classes), tuple(slices.values()), tuple(slicers.values()), tuple(gpus.values()))
@@ -74,18 +72,18 @@ class Validation(msgspec.Struct, frozen=True):
         return Validation(kinds, claims, remarks, named)
 
     def __iter__(self) -> Iterator[tuple[str, str, str]]:
-        """Yield kind and name of the object, and field, value and remedy."""
+        """Yield kind, name, and text with field, value and remedy."""
         for kind, objects in self.kinds.items():
             for found in objects.values():
-                for name, doubt in found.doubts:
-                    yield kind, name, doubt
-        for source, doubt in self.claims:
+                for name, issue in found.issues:
+                    yield kind, name, issue
+        for source, issue in self.claims:
             kind, _, name = source.partition("/")
-            yield kind, name, doubt
+            yield kind, name, issue
 
 
 def gpus_of_node(node: Node | None, slicer: SliceNode | None) -> NodeGpus:
-    """Return the GPUs of a node: from InstaSlice, otherwise from its labels."""
+    """Return the GPUs of a node from InstaSlice or its labels."""
     named = () if slicer is None else tuple((gpu.gpu_name, gpu.memory_bytes) for gpu in slicer.gpus if gpu.gpu_name)
     if not named and node is not None:
         named = gpus_by_labels(node.metadata.labels).products
@@ -93,7 +91,7 @@ def gpus_of_node(node: Node | None, slicer: SliceNode | None) -> NodeGpus:
 
 
 def may_have_slices(pod: Pod) -> bool:
-    """Return whether the pod requests slices or parts of GPUs, or has annotations of some."""
+    """Return whether the pod requests slices, or has annotations for slices or parts of GPUs."""
     annotations = pod.metadata.annotations
     return (
         ANNOTATION in annotations
@@ -107,41 +105,40 @@ def may_have_slices(pod: Pod) -> bool:
     )
 
 
-def _doubts_of_node(node: Node) -> Iterator[Doubt]:
-    """Yield the labels that have no effect."""
+def _issues_of_node(node: Node) -> Iterator[Issue]:
     for warning in facts_from_labels(node.metadata.labels).warnings:
         if warning.endswith(IGNORED):
             yield node.name, warning.removesuffix(IGNORED)
 
 
-def _doubts_of_pods(*of: object) -> Iterator[Doubt]:
-    """Yield the impossible slices and shares of the pods of a node; the node and its slicer come last."""
+def _issues_of_pods(*of: object) -> Iterator[Issue]:
+    """Yield impossible slices and shares of the pods of a node; the last arguments are node and slicer."""
     *pods, node, slicer = of
     for pod in cast("list[Pod]", pods):
-        for doubt in _doubts_of_pod(pod, cast("Node | None", node), cast("SliceNode | None", slicer)):
-            yield pod.id, doubt
+        for issue in _issues_of_pod(pod, cast("Node | None", node), cast("SliceNode | None", slicer)):
+            yield pod.id, issue
 
 
-def _doubts_of_pod(pod: Pod, node: Node | None, slicer: SliceNode | None) -> Iterator[str]:
-    """Yield the slices that the GPUs of the node cannot have: in requests, and in the annotation."""
+def _issues_of_pod(pod: Pod, node: Node | None, slicer: SliceNode | None) -> Iterator[str]:
+    """Yield slices in requests and annotations that the GPUs of the node do not support."""
     gpus = gpus_of_node(node, slicer)
     for place, container in _containers(pod):
         for part, amounts in (("limits", container.resources.limits), ("requests", container.resources.requests)):
             for name in amounts:
                 if (profile := profile_of(name)) and (fault := gpus.fault_of(profile)):
                     yield f"{place}.resources.{part}[{name}] {fault}"
-    yield from _doubts_of_shares(pod.metadata.annotations)
+    yield from _issues_of_shares(pod.metadata.annotations)
     try:
         claims = annotated_claims(pod, pod.spec.node_name)
     except ValueError as error:
         yield f"metadata.annotations[{ANNOTATION}]: {error}"
         return
     for claim in claims:
-        for _, doubt in vetted_claim(claim, slicer, gpus)[1]:
-            yield f"metadata.annotations[{ANNOTATION}]: {doubt}"
+        for _, issue in sanitized_claim(claim, slicer, gpus)[1]:
+            yield f"metadata.annotations[{ANNOTATION}]: {issue}"
 
 
-def _doubts_of_shares(annotations: Mapping[str, str]) -> Iterator[str]:
+def _issues_of_shares(annotations: Mapping[str, str]) -> Iterator[str]:
     for key, text in annotations.items():
         if _SHARE.fullmatch(key):
             try:
@@ -152,31 +149,29 @@ def _doubts_of_shares(annotations: Mapping[str, str]) -> Iterator[str]:
                 yield f"metadata.annotations[{key}] is {text!r:.60}: write a quantity above 0, such as 20Gi or 50"
 
 
-def _doubts_of_slice(each: ResourceSlice) -> Iterator[Doubt]:
-    """Yield the MIG devices that their GPU cannot have."""
+def _issues_of_slice(each: ResourceSlice) -> Iterator[Issue]:
     for index, device in enumerate(each.devices):
         if fault := mig_fault(device, each.driver):
             yield each.id, f"spec.devices[{index}].attributes[profile] {fault}"
 
 
 def mig_fault(device: SliceDevice, driver: str) -> str:
-    """Return why the MIG device cannot have its profile; empty if it can, or for another device."""
+    """Return why the profile of a MIG device is impossible; empty if it is possible, or for other devices."""
     kind, profile, product = (device.attributes.get(f"{driver}/{name}") for name in ("type", "profile", "productName"))
     if kind != "mig" or not isinstance(profile, str):
         return ""
     return profile_fault(profile, product if isinstance(product, str) else "")
 
 
-def _doubts_of_gpu(gpu: Gpu) -> Iterator[Doubt]:
-    """Yield the partitions that the GPU cannot have."""
+def _issues_of_gpu(gpu: Gpu) -> Iterator[Issue]:
     for uid, part in gpu.status.allocated_partitions.items():
         if fault := template_fault(gpu, part.template_id):
             yield gpu.id, f"status.allocatedPartitions[{uid}].templateId {fault}"
 
 
 def template_fault(gpu: Gpu, template: str) -> str:
-    """Return why the GPU cannot have a partition of the template, if that is a MIG profile; otherwise empty."""
-    if profile_fault(template):  # the name of a template that is no MIG profile
+    """Return why the GPU does not support the template, if that is a MIG profile; otherwise empty."""
+    if profile_fault(template):  # not a MIG profile
         return ""
     memory = gpu.status.capacity.vram
     product = gpu.status.gpu_model or gpu.status.model
@@ -184,9 +179,9 @@ def template_fault(gpu: Gpu, template: str) -> str:
 
 
 def _checked(
-    before: Mapping[str, Checked], objects: Mapping[str, tuple[object, ...]], check: Callable[..., Iterable[Doubt]]
+    before: Mapping[str, Checked], objects: Mapping[str, tuple[object, ...]], check: Callable[..., Iterable[Issue]]
 ) -> dict[str, Checked]:
-    """Return the results of the check by name; those of `before` where they were made of the same objects."""
+    """Return the results of the check by name; results of `before` are reused for the same objects."""
     found: dict[str, Checked] = {}
     for name, of in objects.items():
         known = before.get(name)
@@ -199,7 +194,6 @@ def _checked(
 def _remarks_on(
     classes: Iterable[str], slices: Iterable[ResourceSlice], slicers: Iterable[SliceNode], gpus: Iterable[Gpu]
 ) -> Iterator[str]:
-    """Yield a sentence for each name or UUID that several objects have."""
     remedy = "give each its own name"
     yield from _twice(
         ((name.lower(), name) for name in classes), f"AcceleratorClasses {{places}} differ in case alone: {remedy}"
@@ -217,7 +211,7 @@ def _remarks_on(
 
 
 def _twice(names: Iterable[tuple[str, str]], sentence: str) -> Iterator[str]:
-    """Yield the sentence, with `{name}` and `{places}`, for each name that several places have."""
+    """Yield the sentence, with `{name}` and `{places}`, for each duplicate name."""
     places: defaultdict[str, list[str]] = defaultdict(list)
     for name, place in names:
         places[name].append(place)

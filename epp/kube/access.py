@@ -11,8 +11,7 @@ import msgspec
 import structlog
 
 from epp.framework.errors import ConfigurationError
-from epp.kube.configuration import SERVICE_ACCOUNT, client_of, credential_errors, read_config
-from epp.kube.errors import ApiUnreachableError, error_of, reason_of
+from epp.kube.configuration import SERVICE_ACCOUNT, client_of, credential_errors, read_config, reason_of
 
 if TYPE_CHECKING:
     import httpx2
@@ -30,15 +29,48 @@ _UNAUTHORIZED = 401
 _log = structlog.get_logger()
 
 
+class ApiUnreachableError(Exception):
+    """No response from the API server: no connection, a TLS failure, a timeout, or unreadable credentials."""
+
+
+class ApiError(Exception):
+    """The API server responded with an error."""
+
+    def __init__(self, status: int, reason: str = "", message: str = "", *, retry_after: float = 0.0) -> None:
+        super().__init__(message or reason or f"HTTP status {status}")
+        self.status = status
+        """The HTTP status, or the code of the Status object in a watch."""
+        self.reason = reason
+        """Reason as in a Status object, such as Forbidden or Expired."""
+        self.retry_after = retry_after
+        """Requested delay in seconds; 0 if the server requests none."""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+def error_of(status: int, body: bytes, retry_after: str = "") -> ApiError:
+    """Return the error for a response or a watch event whose body may be a Status object."""
+    try:
+        found = msgspec.json.decode(body, type=_Status)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = _Status()
+    seconds = float(retry_after) if retry_after.isdecimal() else 0.0
+    return ApiError(found.code or status, found.reason, found.message[:1000], retry_after=seconds)
+
+
 class KubeApi:
-    """An API server. Credentials and certificates are read again when the server cannot be reached or refuses them."""
+    """Client of an API server; it reloads credentials and certificates after a connection failure or a status 401."""
 
     def __init__(
         self, kubeconfig: Path | None = None, *, as_user: str = "", service_account: Path = SERVICE_ACCOUNT
     ) -> None:
-        """Read the configuration; raises ConfigurationError where there is none, or none that can be used.
+        """Read the configuration; raises ConfigurationError if it is missing or unusable.
 
-        With `as_user`, act as that user, as `kubectl --as` does.
+        `as_user` is the user to impersonate, as with `kubectl --as`.
         """
         self._kubeconfig = kubeconfig
         self._service_account = service_account
@@ -49,12 +81,12 @@ class KubeApi:
 
     @property
     def server(self) -> str:
-        """Its URL."""
+        """URL of the API server."""
         return self._config.cluster.server
 
     @property
     def namespace(self) -> str:
-        """The namespace of the kubeconfig's context, or of the service account; empty where neither names one."""
+        """Namespace of the kubeconfig's context or of the service account; empty if neither has one."""
         return self._config.context.namespace or ""
 
     async def request(
@@ -66,7 +98,7 @@ class KubeApi:
         body: object = None,
         content_type: str = "application/json",
     ) -> bytes:
-        """Return the body of the answer; raises ApiError or ApiUnreachableError. A `body` is sent as JSON."""
+        """Return the body of the response; raises ApiError or ApiUnreachableError. `body` is encoded as JSON."""
         content = None if body is None else msgspec.json.encode(body)
         headers = {} if content is None else {"Content-Type": content_type}
         sent = self._answer(method, path, params or {}, read_seconds=_ANSWER_SECONDS, headers=headers, content=content)
@@ -75,9 +107,9 @@ class KubeApi:
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[AsyncIterator[list[bytes]]]:
-        """Open a watch, and yield an iterator of the lines that each read brings; errors as those of `request`.
+        """Open a watch and yield an iterator of the lines in each read; raises as `request` does.
 
-        The iterator ends with the watch, also with one that is silent for too long.
+        The iterator ends with the watch, or after 90 seconds without data.
         """
         async with self._answer("GET", path, params, read_seconds=_SILENCE_SECONDS) as answer:
             yield _lines(answer)
@@ -97,7 +129,7 @@ class KubeApi:
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
     ) -> AsyncGenerator["httpx2.Response"]:
-        """Send a request, and yield the answer if its status is below 400."""
+        """Send a request and yield the response if its status is below 400."""
         import httpx2  # noqa: PLC0415  an optional dependency
 
         timeout = httpx2.Timeout(_CONNECT_SECONDS, read=read_seconds)
@@ -126,7 +158,7 @@ class KubeApi:
                 await connection.client.aclose()
 
     async def _reopen(self) -> None:
-        """Read configuration and certificates again, at most once in ten seconds; open requests are not disturbed."""
+        """Reload configuration and certificates, at most once in ten seconds; open requests keep their connection."""
         now = asyncio.get_running_loop().time()
         if self._opened_at and now - self._opened_at < _REOPEN_SECONDS:
             return
@@ -143,7 +175,7 @@ class KubeApi:
 
 
 class _Connection:
-    """A client, and the number of requests that use it."""
+    """A client and the number of requests in flight on it."""
 
     def __init__(self, client: "httpx2.AsyncClient") -> None:
         self.client = client
@@ -162,11 +194,11 @@ async def _send(client: "httpx2.AsyncClient", request: "httpx2.Request") -> "htt
 
 
 async def _lines(answer: "httpx2.Response") -> AsyncIterator[list[bytes]]:
-    """Yield the complete lines of each read; a longer line than allowed ends the stream with an error."""
+    """Yield the complete lines of each read; raises ApiUnreachableError for a line over the limit."""
     import httpx2  # noqa: PLC0415  an optional dependency
 
     rest = b""
-    with suppress(httpx2.ReadTimeout):  # a server that is still there says so to the next watch
+    with suppress(httpx2.ReadTimeout):  # the next watch shows whether the server is alive
         async for piece in answer.aiter_bytes():
             *lines, rest = (rest + piece).split(b"\n")
             if len(rest) > _LINE_LIMIT_BYTES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a user's rights to the resources of a picker, kind by kind."""
+"""Checks the rights of a user to the resources of a picker, kind by kind."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,16 +9,16 @@ from enum import StrEnum
 import msgspec
 
 from epp.framework.errors import ConfigurationError
-from epp.kube.access import KubeApi
-from epp.kube.errors import ApiError, ApiUnreachableError
-from epp.kube.listing import ABSENT, first_page
+from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
+from epp.kube.collection import ABSENT, first_page
 from epp.kube.needs import Importance, Need
 from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, REWRITES, Resource
+from epp.kube.reviews import AccessReview
 
 _USER = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _AT_ONCE = 8
-"""Requests under way."""
+"""Concurrent requests."""
 _UNAUTHORIZED = 401
 _FORBIDDEN = 403
 _FORMER = {OBJECTIVES: LEGACY_OBJECTIVES, REWRITES: LEGACY_REWRITES}
@@ -31,23 +31,23 @@ class AccessState(StrEnum):
     FORBIDDEN = "forbidden"
     ABSENT = "not installed"
     FAILED = "failed"
-    """The API server answers with an error."""
+    """The API server responds with another error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What a user may do of one need."""
+    """Rights of a user, for one need of the picker."""
 
     need: Need
     state: AccessState
     version: str = ""
-    """The version of the API in which the objects are read; empty where they are not."""
+    """API version in which the objects are read; empty if they cannot be read."""
     missing: Sequence[str] = ()
-    """Verbs that are forbidden, those that the picker does without included."""
+    """Forbidden verbs, including optional ones."""
     untried: Sequence[str] = ()
-    """Verbs of which nothing is known: the API server does not tell, and a try would write."""
+    """Verbs with unknown result: the API server does not support reviews, and a test would write an object."""
     reason: str = ""
-    """The answer of the API server, if it is an error."""
+    """Error message of the API server."""
 
 
 class _UserInfo(msgspec.Struct, frozen=True):
@@ -60,14 +60,6 @@ class _UserStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 class _UserReview(msgspec.Struct, frozen=True):
     status: _UserStatus = _UserStatus()
-
-
-class _AccessStatus(msgspec.Struct, frozen=True):
-    allowed: bool = False
-
-
-class _AccessReview(msgspec.Struct, frozen=True):
-    status: _AccessStatus = _AccessStatus()
 
 
 class _Listed(msgspec.Struct, frozen=True):
@@ -87,9 +79,9 @@ class _List(msgspec.Struct, frozen=True):
 
 
 async def user_of(api: KubeApi) -> str:
-    """Return the name that the API server has for the user; empty where it does not tell.
+    """Return the user name according to the API server; empty if the server is older than 1.28.
 
-    Raises ConfigurationError where there is no access at all: no answer, or the credentials are refused.
+    Raises ConfigurationError if the server does not respond or rejects the credentials.
     """
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
@@ -110,7 +102,7 @@ async def user_of(api: KubeApi) -> str:
             raise ConfigurationError(
                 f"--as: {error}; the user of the kubeconfig needs the verb impersonate for that"
             ) from error
-        return ""  # older than 1.28
+        return ""
     except msgspec.MsgspecError as error:
         raise ConfigurationError(
             f"{api.server} does not answer as an API server of Kubernetes does: {error}; correct the kubeconfig"
@@ -118,7 +110,7 @@ async def user_of(api: KubeApi) -> str:
 
 
 async def check_access(api: KubeApi, needs: Iterable[Need]) -> tuple[Access, ...]:
-    """Return what the user may do of each need; raises ApiUnreachableError."""
+    """Return the rights of the user for each need; raises ApiUnreachableError."""
     check = _Check(api)
     found = await asyncio.gather(*(check.access(need) for need in needs))
     states = {each.need.resource: each.state for each in found}
@@ -132,14 +124,14 @@ async def check_access(api: KubeApi, needs: Iterable[Need]) -> tuple[Access, ...
 
 
 class _Check:
-    """Asks the API server what is allowed, and tries what can be tried."""
+    """Access reviews, and test requests for verbs without side effects."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def access(self, need: Need) -> Access:
-        """Return what is allowed of a need."""
+        """Return the rights for one need."""
         reviews = await asyncio.gather(*(self._review(need, verb) for verb in need.verbs))
         verbs = dict(zip(need.verbs, reviews, strict=True))
         version, reason = "", ""
@@ -166,7 +158,7 @@ class _Check:
         )
 
     async def _review(self, need: Need, verb: str) -> bool | None:
-        """Return whether the API server says that a verb is allowed; None if it does not say."""
+        """Return whether a verb is allowed; None if the API server does not support reviews."""
         attributes = {
             "verb": verb,
             "group": need.resource.group,
@@ -181,12 +173,12 @@ class _Check:
         }
         try:
             answer = await self._request("POST", _REVIEW, body=body)
-            return msgspec.json.decode(answer, type=_AccessReview).status.allowed
+            return msgspec.json.decode(answer, type=AccessReview).status.allowed
         except (ApiError, msgspec.MsgspecError):
             return None
 
     async def _list(self, need: Need) -> tuple[str, ApiError | None]:
-        """Return the version in which one object could be listed, or the error."""
+        """Return the first API version whose list request succeeds, or the error."""
         try:
             async with self._turn:
                 version, _ = await first_page(self._api, need.resource, namespace=need.namespace, params={"limit": "1"})
@@ -195,7 +187,7 @@ class _Check:
         return version, None
 
     async def _may_watch(self, need: Need, version: str) -> bool | None:
-        """Watch for the shortest time that there is, from now on."""
+        """Open a watch for one second; None for an error other than 403."""
         path = need.resource.path(version, need.namespace)
         try:
             listed = await self._request("GET", path, params={"limit": "1"})
@@ -209,7 +201,7 @@ class _Check:
         return True
 
     async def _is_installed(self, resource: Resource) -> bool:
-        """Return whether the API server lists a resource among those that it has; True if it does not say."""
+        """Return whether the API server has the resource; True if discovery fails."""
         for version in resource.versions:
             try:
                 answer = await self._request("GET", resource.path(version).rpartition("/")[0])

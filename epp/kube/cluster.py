@@ -1,18 +1,104 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one process watches in a cluster; watches are shared by those who want the same objects."""
+"""Watches of one process, shared by all readers of the same objects."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import structlog
 
 from epp.framework.clock import Clock
 from epp.kube.access import KubeApi
 from epp.kube.object_set import Decode, T
-from epp.kube.optional import OptionalKinds
 from epp.kube.resources import Resource
-from epp.kube.watched import Watched
+from epp.kube.watched import Watched, WatchState
 from epp.runtime.supervisor import Supervisor
+
+_SETTLING_SECONDS = 10.0
+"""Longest wait for the first response for all kinds."""
+_GATHERING_SECONDS = 1.0
+"""Changes within this time share one log line."""
+
+_log = structlog.get_logger()
+_UNREADABLE = frozenset({WatchState.ABSENT, WatchState.FORBIDDEN})
+
+
+class OptionalKinds:
+    """Logs which optional kinds are absent or forbidden, and when that changes: one line for many kinds."""
+
+    def __init__(self) -> None:
+        self._watches: dict[Watched[Any], WatchState] = {}
+        """State that was logged last."""
+        self._noticed = asyncio.Event()
+
+    def add(self, watched: Watched[Any]) -> None:
+        """Start to log a kind."""
+        self._watches[watched] = WatchState.STARTING
+        self._noticed.set()
+
+    def discard(self, watched: Watched[Any]) -> None:
+        """Stop logging a kind."""
+        self._watches.pop(watched, None)
+
+    def notice(self) -> None:
+        """Report that the state of a kind changed."""
+        self._noticed.set()
+
+    async def follow(self) -> None:
+        """Log changes until cancelled."""
+        while True:
+            await self._noticed.wait()
+            self._noticed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SETTLING_SECONDS):
+                    for watch in tuple(self._watches):
+                        await watch.settled()
+            await asyncio.sleep(_GATHERING_SECONDS)
+            self._log_changes()
+
+    def _log_changes(self) -> None:
+        changed = {watch: logged for watch, logged in self._watches.items() if watch.state is not logged}
+        # An unreachable API server is logged by the watch of the pods.
+        changed = {watch: logged for watch, logged in changed.items() if watch.state is not WatchState.STALE}
+        self._watches.update({watch: watch.state for watch in changed})
+        back = [
+            watch for watch, logged in changed.items() if logged in _UNREADABLE and watch.state is WatchState.CURRENT
+        ]
+        forbidden = [watch for watch in changed if watch.state is WatchState.FORBIDDEN]
+        absent = [
+            watch for watch, logged in changed.items() if watch.state is WatchState.ABSENT and logged not in _UNREADABLE
+        ]
+        narrowed = [watch for watch in changed if watch.state is WatchState.CURRENT and watch.is_narrowed]
+        if back:
+            _log.info("optional objects readable now", resources=sorted(watch.title for watch in back))
+        if forbidden or absent or narrowed:
+            lost = any(changed[watch] is WatchState.CURRENT for watch in forbidden)
+            (_log.warning if lost else _log.info)("optional objects not read", **_fields(forbidden, absent, narrowed))
+
+
+def _fields(
+    forbidden: Iterable[Watched[Any]], absent: Iterable[Watched[Any]], narrowed: Iterable[Watched[Any]]
+) -> dict[str, object]:
+    """Return the fields of the log line: forbidden rights as in RBAC rules, absent kinds, and the remedy."""
+    fields: dict[str, object] = {}
+    if refused := sorted(map(_right, forbidden)):
+        fields["forbidden"] = refused
+    if partly := sorted(watch.title for watch in narrowed):
+        fields["only_in_own_namespace"] = partly
+    if refused or partly:
+        fields["remedy"] = "to use them, allow list and watch, at cluster scope in a ClusterRole; no restart is needed"
+    if missing := sorted(watch.resource.title for watch in absent):
+        fields["not_installed"] = missing
+    return fields
+
+
+def _right(watch: Watched[Any]) -> str:
+    verb = "watch" if watch.lists else "list"
+    group = watch.resource.group or "core"
+    scope = f"in namespace {watch.namespace}" if watch.namespace else "at cluster scope"
+    return f"{verb} {watch.resource.plural or watch.resource.kind} of group {group} {scope}"
 
 
 class _Key(NamedTuple):
@@ -30,7 +116,7 @@ class _Watch:
 
 
 class Cluster:
-    """Starts a watch with its first user and ends it with the last."""
+    """Watches of a cluster: each starts with its first user and ends with its last."""
 
     def __init__(self, api: KubeApi, *, clock: Clock, supervisor: Supervisor) -> None:
         self.api = api
@@ -38,11 +124,11 @@ class Cluster:
         self._supervisor = supervisor
         self._watches: dict[_Key, _Watch] = {}
         self._optional = OptionalKinds()
-        self._saying: asyncio.Task[None] | None = None
+        self._logging: asyncio.Task[None] | None = None
 
     @property
     def watches(self) -> Sequence[Watched[Any]]:
-        """All watches; may be read in any thread."""
+        """All watches; thread-safe."""
         return tuple(watch.watched for watch in tuple(self._watches.values()))
 
     def watch(
@@ -55,10 +141,10 @@ class Cluster:
         selector: Mapping[str, str] | None = None,
         optional: bool = False,
     ) -> Watched[T]:
-        """Return the objects, kept up to date until `release`; may be called in a running event loop only.
+        """Return the objects, kept up to date until `release`; requires a running event loop.
 
-        `fallback` is the namespace to read where all of them are forbidden. Of kinds that are `optional`, one log line
-        says together which cannot be read.
+        `fallback` is the namespace to read if access to all namespaces is forbidden. Unreadable `optional` kinds share
+        one log line.
         """
         key = _Key(resource, namespace, tuple(sorted((selector or {}).items())), decode)
         known = self._watches.get(key)
@@ -75,15 +161,15 @@ class Cluster:
             )
             if optional:
                 self._optional.add(watched)
-                if self._saying is None:
-                    self._saying = self._supervisor.start("watch", self._optional.follow, name="optional objects")
+                if self._logging is None:
+                    self._logging = self._supervisor.start("watch", self._optional.follow, name="optional objects")
             task = self._supervisor.start("watch", watched.run, name=f"watch {watched.title} {dict(key.selector)}")
             known = self._watches[key] = _Watch(watched, task)
         known.users += 1
         return known.watched
 
     def release(self, watched: Watched[Any]) -> None:
-        """End one use of a watch; after `close` there is none."""
+        """End one use of a watch; no effect after `close`."""
         key = next((key for key, watch in self._watches.items() if watch.watched is watched), None)
         if key is None:
             return
@@ -95,10 +181,10 @@ class Cluster:
             watch.task.cancel()
 
     async def close(self) -> None:
-        """End all watches and close all connections."""
+        """Cancel all watches and close all connections."""
         tasks = [watch.task for watch in self._watches.values()]
-        if self._saying is not None:
-            tasks.append(self._saying)
+        if self._logging is not None:
+            tasks.append(self._logging)
         self._watches.clear()
         for task in tasks:
             task.cancel()

@@ -1,59 +1,193 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Address and credentials of an API server, from a kubeconfig file or the service account of a pod; a client of it.
-
-lightkube knows the formats, and authenticates; `kubeconfig.py` and this are the only modules that know it.
-"""
+"""Address and credentials of an API server, from a kubeconfig file or the service account of a pod."""
 
 import os
 import socket
-from collections.abc import Iterable, Mapping
+import ssl
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import msgspec
+import yaml
+
 from epp.framework.errors import ConfigurationError
 from epp.framework.messages import install_command
-from epp.kube.errors import reason_of, refuse_access
-from epp.kube.kubeconfig import read_kubeconfig
+from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
 if TYPE_CHECKING:
     import httpx2
     from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 
+_MOST_DEPTH = 50
+_UNSUPPORTED = {
+    "cluster": {
+        "proxy-url": "set the environment variable HTTPS_PROXY instead",
+        "tls-server-name": "write a server whose name is in its certificate",
+    },
+    "user": {"auth-provider": "kubectl has replaced it by exec"},
+}
+_FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+_DATA = ("certificate-authority-data", "client-certificate-data", "client-key-data")
+_EXEC_VERSIONS = ("client.authentication.k8s.io/v1beta1", "client.authentication.k8s.io/v1alpha1")
+_REASON_LENGTH = 500
+_CLIENT_ERRORS = {
+    "ConnectTimeout": "no connection in time",
+    "LocalProtocolError": "the token has characters that no token has",
+    "PoolTimeout": "too many requests are under way",
+    "ReadTimeout": "no answer in time",
+    "WriteTimeout": "the request could not be sent in time",
+}
+"""Messages for exceptions of the HTTP client whose own text is misleading or contains secrets."""
+_BROKEN = "the connection broke"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _DEFAULT_FILE = Path(".kube/config")
 _SERVICE_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 _MOST_CONNECTIONS = 200
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""Seconds until a silent connection is probed, between two probes, and how many may stay unanswered.
+"""Idle seconds before the first probe, seconds between probes, and unanswered probes before the connection is closed.
 
-A watch may be silent for a minute: without probes, a server that is cut off looks like one without news.
+A watch may be silent for a minute. Without probes, a lost connection looks like a watch without events.
 """
+
+
+def read_kubeconfig(path: Path) -> "KubeConfig":
+    """Return the current context of the file, without all other entries; raises ConfigurationError."""
+    from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415  an optional dependency
+
+    path = path.expanduser()
+    document = _document(path)
+    name = document.get("current-context")
+    if not isinstance(name, str) or not name:
+        refuse_access(path, "it has no current-context: `kubectl config use-context` sets it")
+    context = _named(document, "contexts", name, f"current-context {name!r}", path)
+    cluster_name, user_name = context.get("cluster"), context.get("user")
+    cluster = _named(document, "clusters", cluster_name, f"context {name!r} with cluster {cluster_name!r}", path)
+    user = _named(document, "users", user_name, f"context {name!r} with user {user_name!r}", path) if user_name else {}
+    _check(cluster, user, path)
+    cluster, user = _with_absolute_paths(cluster, path), _with_absolute_paths(user, path)
+    try:
+        return KubeConfig.from_dict(
+            {
+                "current-context": name,
+                "contexts": [{"name": name, "context": context}],
+                "clusters": [{"name": cluster_name, "cluster": cluster}],
+                "users": [{"name": user_name, "user": user}],
+            },
+            fname=path,
+        )
+    except msgspec.ValidationError as error:
+        refuse_access(path, f"context {name!r}: {error}; correct it")
+
+
+def _document(path: Path) -> Mapping[str, object]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        refuse_unsafe(text, _MOST_DEPTH)
+        document = yaml.load(text, Loader=PlainLoader)  # noqa: S506  a safe loader
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or reason_of(error)
+        refuse_access(path, f"{reason}; set --kubeconfig or KUBECONFIG to a kubeconfig file, or run in a pod")
+    except (yaml.YAMLError, ValueError) as error:
+        refuse_access(path, f"is not YAML: {reason_of(error)}; correct it")
+    if not isinstance(document, dict):
+        refuse_access(path, "is not a kubeconfig: `kubectl config view --flatten --minify` writes one")
+    return document
+
+
+def _named(document: Mapping[str, object], kind: str, name: object, wanted_by: str, path: Path) -> dict[str, object]:
+    entries = document.get(kind)
+    found = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
+    content = next((each.get(kind.removesuffix("s")) for each in found if each.get("name") == name), None)
+    if not isinstance(content, dict):
+        refuse_access(path, f"it has {wanted_by}, which is not in {kind}: add it, or choose another context")
+    return content
+
+
+def _check(cluster: Mapping[str, object], user: Mapping[str, object], path: Path) -> None:
+    """Raise ConfigurationError for invalid and unsupported values."""
+    for kind, content in (("cluster", cluster), ("user", user)):
+        for key, remedy in _UNSUPPORTED[kind].items():
+            if content.get(key):
+                refuse_access(path, f"{key} is not supported: {remedy}")
+    server = cluster.get("server")
+    if not isinstance(server, str) or not _is_url(server):
+        refuse_access(
+            path, f"server is {server!r:.200}: write the URL of the API server, such as https://10.0.0.1:6443"
+        )
+    for key in _DATA:
+        data = (cluster if key in cluster else user).get(key)
+        if isinstance(data, str) and data and not _is_pem(data):
+            refuse_access(path, f"{key} is not PEM in base64: `kubectl config view --raw` shows it as kubectl has it")
+    if _has(user, "client-certificate") and not _has(user, "client-key"):
+        refuse_access(path, "the user has a client-certificate and no client-key: add it")
+    command = user.get("exec")
+    if isinstance(command, dict) and command.get("apiVersion") not in _EXEC_VERSIONS:
+        version = command.get("apiVersion")
+        refuse_access(
+            path, f"exec.apiVersion is {version!r:.100}: write {_EXEC_VERSIONS[0]}, or use a token or tokenFile"
+        )
+
+
+def _with_absolute_paths(content: Mapping[str, object], path: Path) -> dict[str, object]:
+    """Return an entry with absolute paths; raises ConfigurationError for unreadable files.
+
+    Relative paths start at the directory of the kubeconfig.
+    """
+    files = {key: path.absolute().parent / each for key in _FILES if isinstance(each := content.get(key), str) and each}
+    for key, file in files.items():
+        try:
+            file.open("rb").close()
+        except OSError as error:
+            refuse_access(path, f"{key}: {reason_of(error)}; correct the path")
+    return {**content, **{key: str(file) for key, file in files.items()}}
+
+
+def _has(user: Mapping[str, object], key: str) -> bool:
+    return bool(user.get(key) or user.get(f"{key}-data"))
+
+
+def _is_pem(text: str) -> bool:
+    try:
+        return b"-----BEGIN " in b64decode(text)
+    except ValueError:
+        return False
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises for one that is no number
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname)
 
 
 def read_config(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT) -> "SingleConfig":
     """Return the configuration in effect; raises ConfigurationError.
 
-    In this order: the file that is given, that of KUBECONFIG, the service account of this pod, `~/.kube/config`.
+    Sources in order: `kubeconfig`, the variable KUBECONFIG, the service account of this pod, `~/.kube/config`.
     """
     try:
         from lightkube.config.models import User  # noqa: PLC0415  an optional dependency
     except ImportError as error:
         raise ConfigurationError(
-            f"the package {error.name!r} is not installed, which talks to Kubernetes: {install_command('kubernetes')}"
+            f"the package {error.name!r} for access to Kubernetes is not installed: {install_command('kubernetes')}"
         ) from error
     path = kubeconfig or _named_config()
     if path is None and (service_account / "token").exists():
         found = _of_service_account(service_account).get()
     else:
         found = read_kubeconfig(path or _default_config(service_account)).get()
-    assert found is not None  # noqa: S101  both name a context
+    assert found is not None  # noqa: S101  both sources have a context
     return found if found.user is not None else found._replace(user=User())
 
 
 def client_of(config: "SingleConfig", headers: Mapping[str, str] | None = None) -> "httpx2.AsyncClient":
-    """Return a client without connections yet; raises ConfigurationError for unusable certificates or credentials."""
+    """Return a client; raises ConfigurationError for unusable certificates or credentials. Does not connect yet."""
     import httpx2  # noqa: PLC0415  an optional dependency
     from lightkube.config.client_adapter import ConnectionParams  # noqa: PLC0415  the same
     from lightkube.core.exceptions import ConfigError  # noqa: PLC0415  the same
@@ -72,7 +206,7 @@ def client_of(config: "SingleConfig", headers: Mapping[str, str] | None = None) 
 
 
 def credential_errors() -> tuple[type[Exception], ...]:
-    """Return what a client raises whose token file cannot be read, or whose command does not print a token."""
+    """Return the exceptions of a client for an unreadable token file or a failed token command."""
     from lightkube.core.exceptions import ConfigError  # noqa: PLC0415  an optional dependency
 
     return (ConfigError, OSError, ValueError, KeyError, TypeError)
@@ -118,7 +252,7 @@ def _of_service_account(directory: Path) -> "KubeConfig":
 
 
 def _proxy(server: str) -> str | None:
-    """Return the proxy that the environment names for a server; a pod reaches its own API server without one."""
+    """Return the proxy for a server according to the environment; None for no proxy."""
     parts = urlsplit(server)
     proxies = getproxies()
     if parts.hostname is None or proxy_bypass(parts.hostname):
@@ -132,3 +266,42 @@ def _socket_options() -> Iterable[tuple[int, int, int]]:
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
         *((socket.IPPROTO_TCP, option, value) for option, value in known.items()),
     ]
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the reason for an error, on one line and without secrets."""
+    chain = list(_chain(error))
+    for each in chain:
+        if isinstance(each, ssl.SSLCertVerificationError):
+            said = each.verify_message.rstrip(".")
+            return f"its certificate is not accepted: {said}; correct the certificate authority or the address"
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, ssl.SSLError):
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    kind = type(error).__name__
+    if kind in _CLIENT_ERRORS:
+        return _CLIENT_ERRORS[kind]
+    texts = [text for each in chain if (text := " ".join(str(each).split()))]
+    if kind == "ConnectError":  # its own text lacks the reason
+        texts = [_words(each) for each in chain if isinstance(each, OSError) and each.strerror][-1:] or texts
+    return texts[0][:_REASON_LENGTH] if texts else (_BROKEN if len(chain) > 1 else kind)
+
+
+def refuse_access(place: object, problem: str) -> NoReturn:
+    """Raise ConfigurationError for a file, directory or server; `problem` ends with a remedy."""
+    raise ConfigurationError(f"no access to Kubernetes: {place}: {problem}")
+
+
+def _words(error: OSError) -> str:
+    """Return the text of an OS error; errors of name resolution have negative numbers and bring their own text."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or ""
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes; for a group, those of its first error."""
+    following: BaseException | None = error
+    while following is not None:
+        yield following
+        if isinstance(following, BaseExceptionGroup):
+            following = following.exceptions[0]
+        else:
+            following = following.__cause__ or following.__context__

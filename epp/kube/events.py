@@ -1,33 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events on the pool for operators: which is due when, without I/O."""
+"""Events on the InferencePool, for `kubectl describe` and `kubectl get events`: their schedule and their writer."""
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
+import structlog
+
+from epp.framework.clock import Clock
 from epp.framework.messages import printable
+from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
+from epp.kube.resources import EVENTS
 
 _MESSAGE_BYTES = 1024
 _LINE_BYTES = 400
 _MORE = "; and {} more"
 _ROOM_BYTES = 24
 _REPEAT_SECONDS = 1200.0
-"""Time after which a problem that lasts is told again; API servers keep events for an hour by default."""
+"""Time after which the event of a persistent problem is repeated; API servers keep events for an hour by default."""
 _BURST = 3
 _REFILL_SECONDS = 300.0
+COMPONENT = "inference-epp"
+_LOOK_SECONDS = 1.0
+_RETRY_SECONDS = 30.0
+_LONGEST_RETRY_SECONDS = 600.0
+"""Maximum while events are forbidden. The delay doubles each time: a starting server forbids briefly, too."""
+_ANSWER_SECONDS = 10.0
+_NAME_CHARACTERS = 200
+_FORBIDDEN = frozenset({401, 403})
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A kind of problem, and the two events that tell of it."""
+    """A kind of problem with its two events."""
 
     warning: str
-    """Reason of the event while there is a problem."""
+    """Reason of the event for a problem."""
     normal: str
-    """Reason of the event after it."""
+    """Reason of the event for its end."""
     relief: str
-    """Message of the event after it."""
+    """Message of the event for its end."""
     grace_seconds: float = 0.0
-    """How long a problem must have lasted."""
+    """Minimum duration of a problem before its event."""
 
 
 CONFIGURATION = Topic("ConfigurationRefused", "ConfigurationAccepted", "the configuration file is in effect again")
@@ -47,18 +65,18 @@ class Event:
 
     @property
     def reason(self) -> str:
-        """The word by which operators filter events."""
+        """Reason, by which operators filter events."""
         return self.topic.warning if self.is_warning else self.topic.normal
 
 
-class _Tale:
-    """The problem of one topic, and what was told of it."""
+class _TopicState:
+    """The problem of one topic, and its last written event."""
 
     def __init__(self) -> None:
         self.problem = ""
         self.since = 0.0
-        self.told = ""
-        self.told_at = 0.0
+        self.recorded = ""
+        self.recorded_at = 0.0
         self.tokens = float(_BURST)
         self.counted_at = 0.0
 
@@ -72,55 +90,182 @@ class _Tale:
     def is_due(self, grace_seconds: float, now: float) -> bool:
         if self.tokens < 1:
             return False
-        if self.problem == self.told:
-            return bool(self.problem) and now - self.told_at >= _REPEAT_SECONDS
-        return not self.problem or bool(self.told) or now - self.since >= grace_seconds
+        if self.problem == self.recorded:
+            return bool(self.problem) and now - self.recorded_at >= _REPEAT_SECONDS
+        return not self.problem or bool(self.recorded) or now - self.since >= grace_seconds
 
-    def tell(self, message: str, now: float) -> None:
-        self.told, self.told_at = message, now
+    def record(self, message: str, now: float) -> None:
+        self.recorded, self.recorded_at = message, now
         self.tokens -= 1
 
 
 class EventSchedule:
-    """The events that are due: a problem is told when it begins, changes or lasts, and when it is over.
+    """Schedules events for the start, change, repetition and end of each problem.
 
-    Only the present state counts, so that nothing queues up while no event can be written. Each topic has a burst of
-    three events and then one in five minutes; what changes more often is told as it is by then.
+    Only the current state matters, so there is no queue while the API server is unreachable. Each topic allows a burst
+    of three events and then one event in five minutes; the event has the state at that time.
     """
 
     def __init__(self) -> None:
-        self._tales = {topic: _Tale() for topic in TOPICS}
+        self._topics = {topic: _TopicState() for topic in TOPICS}
 
     def observe(self, problems: Mapping[Topic, str], now: float) -> None:
-        """Take the present problem of each topic; none, or an empty text, where there is no problem."""
-        for topic, tale in self._tales.items():
-            tale.observe(problems.get(topic, ""), now)
+        """Update the problem of each topic; a missing or empty text means no problem."""
+        for topic, state in self._topics.items():
+            state.observe(problems.get(topic, ""), now)
 
     def due(self, now: float) -> Event | None:
-        """Return an event to write now; the same one until it is `written`, or its topic changes."""
-        for topic, tale in self._tales.items():
-            if tale.is_due(topic.grace_seconds, now):
-                return Event(topic, tale.problem or topic.relief, bool(tale.problem))
+        """Return the event to write now; the same event until `written` is called or its topic changes."""
+        for topic, state in self._topics.items():
+            if state.is_due(topic.grace_seconds, now):
+                return Event(topic, state.problem or topic.relief, bool(state.problem))
         return None
 
     def written(self, event: Event, now: float) -> None:
-        """Record that an event was written."""
-        self._tales[event.topic].tell(event.message if event.is_warning else "", now)
+        """Record a written event."""
+        self._topics[event.topic].record(event.message if event.is_warning else "", now)
 
 
 def message_of(problems: Iterable[str]) -> str:
-    """Return the first problems on one line of at most 1 KiB, and the number of the others; empty for none."""
+    """Return one line of at most 1 KiB: the first problems and the number of further ones."""
     everything = list(problems)
-    text, told = "", 0
+    text, count = "", 0
     for problem in everything:
         line = _cut(printable(" ".join(problem.split()), _LINE_BYTES))
         longer = f"{text}; {line}" if text else line
         if len(longer.encode()) > _MESSAGE_BYTES - _ROOM_BYTES:
             break
-        text, told = longer, told + 1
-    return text if told == len(everything) else text + _MORE.format(len(everything) - told)
+        text, count = longer, count + 1
+    return text if count == len(everything) else text + _MORE.format(len(everything) - count)
 
 
 def _cut(line: str) -> str:
     content = line.encode()
     return line if len(content) <= _LINE_BYTES else content[: _LINE_BYTES - 3].decode(errors="ignore") + "..."
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The object of the events."""
+
+    api_version: str
+    kind: str
+    name: str
+    namespace: str
+    uid: str = ""
+    """Empty while the object does not exist."""
+
+
+@dataclass(slots=True)
+class _Count:
+    """Written events of one reason, for the current subject."""
+
+    number: int
+    first_at: str
+
+
+class EventWriter:
+    """Checks for problems once a second, and writes one event at a time while `may_write` returns true.
+
+    Events are optional: after a failure, a later attempt writes the state at that time. The name of an event depends on
+    its subject and reason only, so that all replicas update the same event.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        instance: str,
+        *,
+        clock: Clock,
+        subject: Callable[[], Subject],
+        problems: Callable[[], Mapping[Topic, str]],
+        may_write: Callable[[], bool],
+    ) -> None:
+        """`instance` is the name of this replica."""
+        self._api = api
+        self._instance = instance
+        self._clock = clock
+        self._subject = subject
+        self._problems = problems
+        self._may_write = may_write
+        self._schedule = EventSchedule()
+        self._counts: dict[str, _Count] = {}
+        self._counted_uid = ""
+        self._refusal_logged = False
+        self._retry_seconds = _RETRY_SECONDS
+
+    async def run(self) -> None:
+        """Write events until cancelled."""
+        pause_until = 0.0
+        while True:
+            now = self._clock.now()
+            self._schedule.observe(self._problems(), now)
+            event = self._schedule.due(now) if now >= pause_until and self._may_write() else None
+            if event is not None:
+                pause_until = now + await self._write(event)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _write(self, event: Event) -> float:
+        """Write an event; return the delay before the next one."""
+        subject = self._subject()
+        content = self._content(event, subject)
+        path = f"{EVENTS.path('v1', subject.namespace)}/{_name(event, subject)}"
+        # Server-side apply creates or replaces the event in one request; reading it would need one more right.
+        params = {"fieldManager": COMPONENT, "force": "true"}
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await self._api.request(
+                    "PATCH", path, params=params, body=content, content_type="application/apply-patch+yaml"
+                )
+        except (ApiError, ApiUnreachableError, TimeoutError) as error:
+            return self._failed(error, subject)
+        self._schedule.written(event, self._clock.now())
+        self._counts[event.reason].number += 1
+        self._retry_seconds = _RETRY_SECONDS
+        return 0.0
+
+    def _failed(self, error: Exception, subject: Subject) -> float:
+        if not isinstance(error, ApiError):
+            return _RETRY_SECONDS
+        forbidden = error.status in _FORBIDDEN
+        if not self._refusal_logged:
+            remedy = f"allow create and patch of events in {subject.namespace}, or ignore this"
+            _log.info("events cannot be written", reason=str(error), **({"remedy": remedy} if forbidden else {}))
+            self._refusal_logged = True
+        if not forbidden:
+            return _RETRY_SECONDS
+        wait, self._retry_seconds = self._retry_seconds, min(2 * self._retry_seconds, _LONGEST_RETRY_SECONDS)
+        return wait
+
+    def _content(self, event: Event, subject: Subject) -> dict[str, object]:
+        now = datetime.fromtimestamp(self._clock.utc(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if subject.uid != self._counted_uid:
+            self._counts, self._counted_uid = {}, subject.uid
+        count = self._counts.setdefault(event.reason, _Count(0, now))
+        regarding = {
+            "apiVersion": subject.api_version,
+            "kind": subject.kind,
+            "name": subject.name,
+            "namespace": subject.namespace,
+            **({"uid": subject.uid} if subject.uid else {}),
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": _name(event, subject), "namespace": subject.namespace},
+            "involvedObject": regarding,
+            "type": "Warning" if event.is_warning else "Normal",
+            "reason": event.reason,
+            "message": event.message,
+            "count": count.number + 1,
+            "firstTimestamp": count.first_at,
+            "lastTimestamp": now,
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._instance,
+        }
+
+
+def _name(event: Event, subject: Subject) -> str:
+    identity = hashlib.sha256(f"{subject.uid}\n{event.reason}".encode()).hexdigest()[:16]
+    return f"{subject.name[:_NAME_CHARACTERS].rstrip('.-')}.{identity}"

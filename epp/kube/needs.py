@@ -28,14 +28,14 @@ _SERVICE_ACCOUNT = "system:serviceaccount"
 
 
 class Importance(StrEnum):
-    """What a picker lacks without a right."""
+    """Consequence of a missing right."""
 
     REQUIRED = "required"
-    """It does not become ready, or does not see changes."""
+    """The picker does not become ready, or does not see changes."""
     RECOMMENDED = "recommended"
-    """It serves, without a part of what it was told or tells."""
+    """The picker serves, but ignores some objects or writes no events."""
     OPTIONAL = "optional"
-    """It serves, and knows less of the hardware."""
+    """The picker serves with less knowledge about hardware, clusters or metrics access."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +44,15 @@ class Need:
 
     resource: Resource
     purpose: str
-    """What the objects are for."""
+    """Purpose of the objects, for messages."""
     namespace: str = ""
     """Empty for all namespaces, and for kinds of cluster scope."""
     verbs: Sequence[str] = _READ
     dispensable: Sequence[str] = ("get",)
-    """Those of the verbs that roles grant by custom, and that the picker does without."""
+    """Verbs that roles conventionally grant and that the picker does not need."""
     importance: Importance = Importance.REQUIRED
     name: str = ""
-    """The one object that is meant; empty for all."""
+    """Name of a single object; empty for all objects."""
 
     @property
     def is_read(self) -> bool:
@@ -61,30 +61,30 @@ class Need:
 
     @property
     def is_of_hardware(self) -> bool:
-        """Whether the objects bear on the hardware of endpoints only."""
+        """Whether the objects only affect the hardware of endpoints."""
         return self.resource in (*ACCELERATORS, *OME_SERVICES)
 
     @property
     def is_of_metrics(self) -> bool:
-        """Whether it bears on who may read metrics only."""
+        """Whether the objects only authorize readers of metrics."""
         return self.resource in REVIEWS
 
     @property
     def is_of_hub(self) -> bool:
-        """Whether the objects bear on clusters of endpoints only."""
+        """Whether the objects only affect clusters of endpoints."""
         return self.resource in (*CLUSTERS, *SCORERS)
 
     @property
     def rule(self) -> tuple[str, tuple[str, ...], str]:
-        """What needs must have in common to be granted by one rule: group, verbs and name."""
+        """Group, verbs and name: needs with the same values share one RBAC rule."""
         return self.resource.group, tuple(self.verbs), self.name
 
 
 def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None = None) -> tuple[Need, ...]:
     """Return all needs.
 
-    `pool_group` is None for pods without an InferencePool, `lease` without leader election, and empty for a lease of
-    unknown name.
+    `pool_group` is None without an InferencePool. `lease` is None without leader election, and empty for an unknown
+    name.
     """
 
     def here(resource: Resource, purpose: str, importance: Importance = Importance.REQUIRED) -> Need:
@@ -98,7 +98,7 @@ def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None
     if pool_group is not None:
         needs.append(here(pools(pool_group), "pods and ports of the pool"))
     if lease is not None:
-        needs.append(written(LEASES, "leader election", "create"))  # no rule can limit that to a name
+        needs.append(written(LEASES, "leader election", "create"))  # RBAC cannot restrict create by name
         needs.append(written(LEASES, "leader election", "get", "update", name=lease))
     needs += [
         here(OBJECTIVES, "priorities", Importance.RECOMMENDED),
@@ -113,15 +113,12 @@ def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None
 
 
 def needs_of_hub(namespace: str = "") -> tuple[Need, ...]:
-    """Return what a picker reads of a hub of Open Cluster Management, beside its own needs.
-
-    Without a namespace, in all of them.
-    """
+    """Return the additional needs for a hub of Open Cluster Management, in one namespace or in all of them."""
     return tuple(_optional(each, "clusters", namespace) for each in (*CLUSTERS, *SCORERS))
 
 
 def needs_of_metrics() -> tuple[Need, ...]:
-    """Return what a picker needs to ask the cluster who may read metrics."""
+    """Return the needs for reviews of readers of metrics."""
     return tuple(
         Need(
             resource=each,
@@ -140,7 +137,7 @@ def _optional(resource: Resource, purpose: str, namespace: str) -> Need:
 
 
 def role(name: str, needs: Iterable[Need], *, namespace: str = "") -> dict[str, object]:
-    """Return a Role of that namespace, or a ClusterRole without one, that grants all of these."""
+    """Return a Role for the namespace that grants all needs; a ClusterRole if the namespace is empty."""
     resources: dict[tuple[str, tuple[str, ...], str], list[str]] = {}
     for need in needs:
         resources.setdefault(need.rule, []).append(need.resource.plural)
@@ -158,7 +155,7 @@ def role(name: str, needs: Iterable[Need], *, namespace: str = "") -> dict[str, 
 
 
 def binding(role: Mapping[str, object], name: str, user: str, *, namespace: str = "") -> dict[str, object]:
-    """Return what binds the role of that name to a user, by the name that the API server has for it."""
+    """Return a binding of the role to a user; `user` is the user name according to the API server."""
     kind = str(role["kind"])
     return {
         "apiVersion": f"{RBAC}/v1",

@@ -10,7 +10,7 @@ import structlog
 
 from epp.framework.messages import described
 from epp.framework.plugin_status import InputProblem
-from epp.kube.errors import ApiError, error_of
+from epp.kube.access import ApiError, error_of
 from epp.kube.resources import Resource
 
 T = TypeVar("T")
@@ -26,12 +26,12 @@ class Decode(Protocol[T_co]):
     """Decodes one version of an object."""
 
     def __call__(self, document: Mapping[str, object], /) -> T_co | None:
-        """Return the object, None for one of no use; raises ValueError with field, value and remedy."""
+        """Return the object, None for an irrelevant one; raises ValueError with field, value and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta(Generic[T]):
-    """Objects that are new or changed, and the ids of those that are gone."""
+    """New and changed objects, and the ids of removed ones."""
 
     changed: Mapping[str, T] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
@@ -48,9 +48,9 @@ class Item(Generic[T]):
     id: str
     """`namespace/name`, or the name for kinds of cluster scope."""
     object: T | None = None
-    """None for a version that is invalid or of no use."""
+    """None for an invalid or irrelevant version."""
     problem: str = ""
-    """Why it is invalid."""
+    """Reason why it is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +88,18 @@ _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_list = msgspec.json.Decoder(_List).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_document = msgspec.json.Decoder(dict[str, object]).decode
+
 _log = structlog.get_logger()
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class ObjectSet(Generic[T]):
-    """A version of an object that cannot be decoded changes nothing: the one before stays in effect."""
+    """Objects in their last valid version: a version that cannot be decoded has no effect."""
 
     def __init__(self, resource: Resource, decode: Decode[T]) -> None:
         self.objects: dict[str, T] = {}
         self.version = ""
-        """The resourceVersion from which a watch continues; empty before the first list."""
+        """resourceVersion at which a watch continues; empty before the first list."""
         self.rejected = 0
         """Versions of objects that could not be decoded."""
         self._resource = resource
@@ -116,12 +117,12 @@ class ObjectSet(Generic[T]):
         )
 
     def subscribe(self, listener: Callable[[Delta[T]], None]) -> Callable[[], None]:
-        """Call `listener` after each list, and each change of objects or problems; return a function that ends that."""
+        """Call `listener` after each list and each change of objects or problems; return a function to unsubscribe."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def read_page(self, content: bytes, api_version: str) -> Page[T]:
-        """Decode a page of a list; may run in a thread. Raises ApiError for one that is unreadable."""
+        """Decode a page of a list; thread-safe. Raises ApiError for an unreadable page."""
         try:
             page = _decode_list(content)
         except _UNREADABLE as error:
@@ -131,7 +132,7 @@ class ObjectSet(Generic[T]):
         return Page(items, page.metadata.version, page.metadata.more)
 
     def replace(self, items: Iterable[Item[T]], version: str) -> None:
-        """Make these all the objects there are."""
+        """Replace all objects."""
         changed: dict[str, T] = {}
         present: set[str] = set()
         before_problems, self._problems = self._problems, {}
@@ -147,16 +148,16 @@ class ObjectSet(Generic[T]):
         self._publish(changed, [name for name in self.objects if name not in present], always=True)
 
     def clear(self) -> None:
-        """Remove all objects: the kind is not installed."""
+        """Remove all objects."""
         self._problems_changed = bool(self._problems)
         self._problems, self.version = {}, ""
         self._publish({}, list(self.objects), always=True)
 
     def apply(self, lines: Iterable[bytes]) -> None:
-        """Apply events that arrived together as one change; raises the ApiError among them, after those before it.
+        """Apply events as one change; raises ApiError for an error event, after the events before it are applied.
 
-        An unreadable event counts as an expired version: only a new list can tell what it said. After an error, there
-        is no version to continue from either.
+        An unreadable event is treated like an expired version, so that a new list follows. `version` is empty after an
+        error.
         """
         changed: dict[str, T] = {}
         removed: dict[str, None] = {}
@@ -199,7 +200,7 @@ class ObjectSet(Generic[T]):
             return Item(name, self._decode(document))
         except ValueError as error:
             problem = str(error) or type(error).__name__
-        except Exception as error:  # noqa: BLE001  an object that breaks its decoder must not end the watch
+        except Exception as error:  # noqa: BLE001  a bug in a decoder must not end the watch
             problem = described(error, type(self))
         return Item(name, problem=problem[:_REASON_LENGTH])
 

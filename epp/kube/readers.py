@@ -1,22 +1,144 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugins that read objects of a cluster, connected to watches of the kinds that they read."""
+"""Plugins that read objects of a cluster: their watches, and the calls that report changes."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from epp.framework.cluster import ObjectKind, ObjectReader, Reading
+from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind, Reading
+from epp.framework.datalayer import AffectedEndpoints
+from epp.framework.plugin_status import InputProblem
 from epp.kube.cluster import Cluster
-from epp.kube.object_set import Decode
-from epp.kube.reading import SETTLING_SECONDS, ObjectStream, ReadingTask, Retag
+from epp.kube.object_set import Decode, Delta
 from epp.kube.resources import Resource, resource_of
 from epp.runtime.supervisor import Supervisor
 
+SETTLING_SECONDS = 5.0
+"""Longest wait for the first objects of all kinds; later ones are reported as a change."""
+_GATHERING_SECONDS = 0.1
+_PAUSE = 4.0
+"""Pause after a call as a multiple of its duration, so that a plugin uses at most a fifth of the time."""
+_LONGEST_PAUSE_SECONDS = 0.5
+"""Maximum of this pause, which delays changes."""
+
+Retag: TypeAlias = Callable[[ObjectReader[Any], AffectedEndpoints], None]
+"""Tags the affected endpoints again if the plugin is a tagger."""
+
+
+class ObjectStream(Protocol):
+    """Objects of a kind, kept up to date, as in `Watched`."""
+
+    @property
+    def objects(self) -> Mapping[str, Any]:
+        """By `namespace/name`, or by name for kinds of cluster scope."""
+
+    @property
+    def problems(self) -> tuple[InputProblem, ...]:
+        """Objects whose newest version is not in effect."""
+
+    def subscribe(self, listener: Callable[[Delta[Any]], None], /) -> Callable[[], None]:
+        """Call `listener` after each change; return a function to unsubscribe."""
+
+    async def settled(self) -> None:
+        """Wait until the objects are listed or known to be unreadable."""
+
+
+class _Open(NamedTuple):
+    stream: ObjectStream
+    close: Callable[[], None]
+    unsubscribe: Callable[[], None]
+
+
+class ReadingTask:
+    """The streams of one plugin, and the task that reports their objects to it."""
+
+    def __init__(
+        self,
+        reader: ObjectReader[Any],
+        open_stream: Callable[[ObjectKind], tuple[ObjectStream, Callable[[], None]]],
+        retag: Retag,
+    ) -> None:
+        """`open_stream` returns the objects of a kind and a function that releases them."""
+        self._reader = reader
+        self._open_stream = open_stream
+        self._retag = retag
+        self._streams: dict[ObjectKind, _Open] = {}
+        self._changed: dict[ObjectKind, set[str]] = {}
+        """Changed ids by kind that are not reported yet."""
+        self._wake = asyncio.Event()
+        self._reported = asyncio.Event()
+
+    @property
+    def kinds(self) -> tuple[ObjectKind, ...]:
+        """Kinds that are read."""
+        return tuple(self._streams)
+
+    def read(self, kinds: Iterable[ObjectKind]) -> None:
+        """Read exactly these kinds; objects of other kinds are reported as removed."""
+        wanted = dict.fromkeys(kinds)
+        for kind in self._streams.keys() - wanted.keys():
+            opened = self._streams.pop(kind)
+            self._note(kind, opened.stream.objects)
+            opened.unsubscribe()
+            opened.close()
+        for kind in wanted:
+            if kind not in self._streams:
+                self._open(kind)
+
+    async def first_report(self) -> None:
+        """Wait until the plugin has processed the first objects."""
+        await self._reported.wait()
+
+    async def run(self) -> None:
+        """Report all objects, then changes, until cancelled; errors of the plugin propagate."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLING_SECONDS):
+                for opened in tuple(self._streams.values()):
+                    await opened.stream.settled()
+        while True:
+            await self._wake.wait()
+            started = time.perf_counter()
+            await self._report()
+            elapsed = time.perf_counter() - started
+            await asyncio.sleep(max(_GATHERING_SECONDS, min(elapsed * _PAUSE, _LONGEST_PAUSE_SECONDS)))
+
+    def _open(self, kind: ObjectKind) -> None:
+        stream, close = self._open_stream(kind)
+
+        def noted(delta: Delta[Any]) -> None:
+            self._note(kind, (*delta.changed, *delta.removed))
+
+        self._streams[kind] = _Open(stream, close, stream.subscribe(noted))
+        self._note(kind, stream.objects)
+
+    def _note(self, kind: ObjectKind, ids: Iterable[str]) -> None:
+        self._changed.setdefault(kind, set()).update(ids)
+        self._wake.set()
+
+    async def _report(self) -> None:
+        changed, self._changed = self._changed, {}
+        self._wake.clear()
+        try:
+            affected = await self._reader.objects_changed([self._objects(*each) for each in changed.items()])
+            self._retag(self._reader, affected)
+        except BaseException:
+            for kind, ids in changed.items():  # reported again after a restart of this task
+                self._note(kind, ids)
+            raise
+        self._reported.set()
+
+    def _objects(self, kind: ObjectKind, changed: Iterable[str]) -> ObjectsOfKind:
+        opened = self._streams.get(kind)
+        if opened is None:
+            return ObjectsOfKind(kind, {}, frozenset(changed))
+        return ObjectsOfKind(kind, dict(opened.stream.objects), frozenset(changed), opened.stream.problems)
+
 
 class SharedObjects(NamedTuple):
-    """Objects that are kept up to date for something else; plugins that decode them alike read these."""
+    """Objects of an existing watch, shared with plugins that use the same decoder."""
 
     resource: Resource
     decode: Decode[Any]
@@ -24,12 +146,12 @@ class SharedObjects(NamedTuple):
 
 
 class ClusterReaders:
-    """One task for each plugin that reads objects, and the watches that they need, each of them optional."""
+    """Runs one task for each plugin that reads objects; its watches are optional."""
 
     def __init__(
         self, cluster: Cluster, namespace: str, *, supervisor: Supervisor, shared: Iterable[SharedObjects] = ()
     ) -> None:
-        """Prepare; `namespace` is that of the pool."""
+        """`namespace` is that of the pool."""
         self._cluster = cluster
         self._namespace = namespace
         self._supervisor = supervisor
@@ -37,10 +159,7 @@ class ClusterReaders:
         self._running: dict[ObjectReader[Any], tuple[ReadingTask, asyncio.Task[None]]] = {}
 
     async def connect(self, readings: Iterable[Reading], retag: Retag) -> None:
-        """Read for these plugins, besides those that are connected; return once each has its first objects.
-
-        Does not wait for long: all kinds are optional.
-        """
+        """Start reading for more plugins; return when each has its first objects, or after ten seconds."""
         new: list[ReadingTask] = []
         for reading in readings:
             if (known := self._running.get(reading.reader)) is not None:
@@ -56,10 +175,10 @@ class ClusterReaders:
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * SETTLING_SECONDS):
                 for work in new:
-                    await work.told()
+                    await work.first_report()
 
     def keep(self, readings: Iterable[Reading]) -> None:
-        """Read what these say, and nothing else."""
+        """Read exactly the kinds of these plugins; stop the tasks of other plugins."""
         kinds = {reading.reader: reading.kinds for reading in readings}
         for reader, (work, task) in tuple(self._running.items()):
             if reader in kinds:

@@ -1,24 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of the Kubernetes API that are used."""
+"""Kinds of the Kubernetes API that a picker uses: versions, plural and scope of each."""
 
 from typing import NamedTuple
 
 from epp.framework.cluster import ObjectKind
+from epp.kube.objects.dynamic_scoring import DYNAMIC_SCORING
+from epp.kube.objects.inference import GROUP, LEGACY_GROUP, POOL_GROUP
+from epp.kube.objects.ocm import OCM
 
 
 class Resource(NamedTuple):
-    """A kind of object, and where the API server has it."""
+    """A kind of object, and its place on the API server."""
 
     group: str
     """Empty for the core group."""
     versions: tuple[str, ...]
-    """Those that can be read; the first one that the server has is used."""
+    """Supported versions; the first one on the server is used."""
     plural: str
-    """Empty where the API server is to be asked."""
+    """Empty for a kind whose plural is discovered."""
     kind: str
     namespaced: bool = True
     everywhere: bool = False
-    """Whether it is read in all namespaces, or in that of the pool where all of them are forbidden."""
+    """Whether it is read in all namespaces; in that of the pool if access to all of them is forbidden."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Group and kind."""
+        return self.group, self.kind
 
     @property
     def title(self) -> str:
@@ -27,7 +35,7 @@ class Resource(NamedTuple):
         return f"{name}.{self.group}" if self.group else name
 
     def path(self, version: str, namespace: str = "") -> str:
-        """Return the path of the collection: in one namespace, or in all of the cluster."""
+        """Return the path of the collection, in one namespace or in all of them."""
         root = f"/apis/{self.group}/{version}" if self.group else f"/api/{version}"
         space = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return f"{root}{space}/{self.plural}"
@@ -37,12 +45,9 @@ class Resource(NamedTuple):
         return f"{self.group}/{version}" if self.group else version
 
 
-LLM_D = "llm-d.ai"
-LEGACY = "inference.networking.x-k8s.io"
-POOL_GROUP = "inference.networking.k8s.io"
-
 PODS = Resource("", ("v1",), "pods", "Pod")
 NODES = Resource("", ("v1",), "nodes", "Node", namespaced=False)
+CONFIG_MAPS = Resource("", ("v1",), "configmaps", "ConfigMap")
 
 
 def pools(group: str) -> Resource:
@@ -50,10 +55,10 @@ def pools(group: str) -> Resource:
     return Resource(group, ("v1",), "inferencepools", "InferencePool")
 
 
-OBJECTIVES = Resource(LLM_D, ("v1alpha2",), "inferenceobjectives", "InferenceObjective")
-LEGACY_OBJECTIVES = OBJECTIVES._replace(group=LEGACY)
-REWRITES = Resource(LLM_D, ("v1alpha2",), "inferencemodelrewrites", "InferenceModelRewrite")
-LEGACY_REWRITES = REWRITES._replace(group=LEGACY)
+OBJECTIVES = Resource(GROUP, ("v1alpha2",), "inferenceobjectives", "InferenceObjective")
+LEGACY_OBJECTIVES = OBJECTIVES._replace(group=LEGACY_GROUP)
+REWRITES = Resource(GROUP, ("v1alpha2",), "inferencemodelrewrites", "InferenceModelRewrite")
+LEGACY_REWRITES = REWRITES._replace(group=LEGACY_GROUP)
 
 POLICIES = (OBJECTIVES, LEGACY_OBJECTIVES, REWRITES, LEGACY_REWRITES)
 
@@ -90,37 +95,36 @@ ACCELERATORS = (
     Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "resourceflavors", "ResourceFlavor", namespaced=False),
     Resource("llmd.ai", ("v1alpha1",), "variantautoscalings", "VariantAutoscaling"),
 )
-"""Objects that bear on the hardware of endpoints; all of them are optional."""
+"""Objects that describe the hardware of endpoints; all are optional."""
 
-_OCM = "cluster.open-cluster-management.io"
-_DYNAMIC_SCORING = "dynamic-scoring.open-cluster-management.io"
 _SETS = ("v1beta2", "v1beta1")
 _KUEUE = ("v1beta2", "v1beta1", "v1alpha1")
 CLUSTERS = (
-    Resource(_OCM, ("v1alpha1",), "addonplacementscores", "AddOnPlacementScore", everywhere=True),
-    Resource(_OCM, ("v1",), "managedclusters", "ManagedCluster", namespaced=False),
-    Resource(_OCM, _SETS, "managedclustersets", "ManagedClusterSet", namespaced=False),
-    Resource(_OCM, _SETS, "managedclustersetbindings", "ManagedClusterSetBinding", everywhere=True),
-    Resource(_OCM, ("v1beta1", "v1alpha1"), "placements", "Placement", everywhere=True),
-    Resource(_OCM, ("v1beta1", "v1alpha1"), "placementdecisions", "PlacementDecision", everywhere=True),
+    Resource(OCM, ("v1alpha1",), "addonplacementscores", "AddOnPlacementScore", everywhere=True),
+    Resource(OCM, ("v1",), "managedclusters", "ManagedCluster", namespaced=False),
+    Resource(OCM, _SETS, "managedclustersets", "ManagedClusterSet", namespaced=False),
+    Resource(OCM, _SETS, "managedclustersetbindings", "ManagedClusterSetBinding", everywhere=True),
+    Resource(OCM, ("v1beta1", "v1alpha1"), "placements", "Placement", everywhere=True),
+    Resource(OCM, ("v1beta1", "v1alpha1"), "placementdecisions", "PlacementDecision", everywhere=True),
     Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "admissionchecks", "AdmissionCheck", namespaced=False),
     Resource("kueue.x-k8s.io", _KUEUE, "multikueueclusters", "MultiKueueCluster", namespaced=False),
     Resource("kueue.x-k8s.io", _KUEUE, "multikueueconfigs", "MultiKueueConfig", namespaced=False),
-    Resource(LEGACY, ("v1alpha1",), "inferencepoolimports", "InferencePoolImport"),
+    Resource(LEGACY_GROUP, ("v1alpha1",), "inferencepoolimports", "InferencePoolImport"),
 )
-"""Objects of a hub of Open Cluster Management on its clusters, and imported pools; all of them are optional."""
+"""Clusters and placements of Open Cluster Management, and imported pools; all are optional."""
 SCORERS = (
-    Resource(_DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscorers", "DynamicScorer", everywhere=True),
-    Resource(_DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscoringconfigs", "DynamicScoringConfig", everywhere=True),
+    Resource(DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscorers", "DynamicScorer", everywhere=True),
+    Resource(DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscoringconfigs", "DynamicScoringConfig", everywhere=True),
 )
-"""Outside scorers; both are optional."""
+"""External scorers; both are optional."""
 
 _ALL = (PODS, *POLICIES, pools(POOL_GROUP), *ACCELERATORS, *OME_SERVICES, *CLUSTERS, *SCORERS)
-_KNOWN = {(each.group, each.kind): each for each in _ALL}
+BY_KIND = {each.key: each for each in _ALL}
+"""Resource of each kind, by group and kind."""
 
 
 def resource_of(kind: ObjectKind) -> Resource:
-    """Return the resource of a kind that a plugin reads: as it is known here, or else to be asked of the API server."""
-    known = _KNOWN.get((kind.group, kind.kind), Resource(kind.group, (), "", kind.kind))
+    """Return the resource of a kind that a plugin reads; an unknown kind is discovered on the API server."""
+    known = BY_KIND.get((kind.group, kind.kind), Resource(kind.group, (), "", kind.kind))
     known = known._replace(everywhere=known.everywhere or kind.everywhere)
     return known._replace(versions=(kind.version,)) if kind.version else known

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the cluster knows the sender of a token, and lets him get a path: TokenReview and SubjectAccessReview."""
+"""Authentication and authorization of HTTP clients by TokenReview and SubjectAccessReview."""
 
 import asyncio
 import hashlib
@@ -10,15 +10,14 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from epp.framework.clock import Clock
-from epp.kube.access import KubeApi
-from epp.kube.errors import ApiError, ApiUnreachableError
+from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
 from epp.kube.resources import REVIEWS
 
 ALLOWED_SECONDS, REFUSED_SECONDS = 60.0, 10.0
-"""Time for which an answer counts."""
+"""Time for which a verdict is cached."""
 KEPT_SECONDS = 600.0
-"""Time for which a token that was allowed is while the API server does not answer."""
-_MOST_REMEMBERED = 1024
+"""Time for which an allowed token stays allowed while the API server does not respond."""
+_MOST_CACHED = 1024
 _MOST_AT_ONCE = 8
 _TOKENS, _ACCESS = (each.path("v1") for each in REVIEWS)
 _FORBIDDEN = 403
@@ -28,17 +27,17 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Verdict(StrEnum):
-    """What the cluster says of a token and a path."""
+    """Verdict for a token and a path."""
 
     ALLOWED = "allowed"
     UNKNOWN = "unknown"
-    """Nobody has this token."""
+    """The token is invalid."""
     FORBIDDEN = "forbidden"
-    """Somebody has it, and may not get the path."""
+    """The token is valid, but its user may not get the path."""
 
 
 class NoVerdictError(Exception):
-    """The cluster cannot be asked now."""
+    """The cluster cannot decide at the moment."""
 
 
 class _User(msgspec.Struct, frozen=True):
@@ -61,64 +60,66 @@ class _AccessStatus(msgspec.Struct, frozen=True):
     allowed: bool = False
 
 
-class _AccessReview(msgspec.Struct, frozen=True):
+class AccessReview(msgspec.Struct, frozen=True):
+    """Response to a SubjectAccessReview or a SelfSubjectAccessReview."""
+
     status: _AccessStatus = _AccessStatus()
 
 
-class _Remembered(NamedTuple):
+class _Cached(NamedTuple):
     verdict: Verdict
     at: float
 
 
 class TokenReviews:
-    """Asks the cluster, once a minute for each token and path; for one event loop."""
+    """Reviews of tokens, cached for a minute for each token and path. Not thread-safe."""
 
     def __init__(self, api: KubeApi, clock: Clock) -> None:
         self._api = api
         self._clock = clock
-        self._known: OrderedDict[bytes, _Remembered] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[Verdict]] = {}
+        self._cache: OrderedDict[bytes, _Cached] = OrderedDict()
+        self._pending: dict[bytes, asyncio.Task[Verdict]] = {}
 
     async def verdict(self, token: str, path: str) -> Verdict:
-        """Return what the cluster says now, or said a moment ago; raises NoVerdictError.
+        """Return the verdict, perhaps from the cache; raises NoVerdictError.
 
-        A token that was allowed is allowed for ten minutes more while the cluster does not answer.
+        An allowed token stays allowed for ten minutes while the cluster does not respond.
         """
         if not token:
             return Verdict.UNKNOWN
         key = hashlib.sha256(f"{path}\0{token}".encode()).digest()
-        known = self._known.get(key)
+        known = self._cache.get(key)
         age = 0.0 if known is None else self._clock.now() - known.at
         if known is not None and age < (ALLOWED_SECONDS if known.verdict is Verdict.ALLOWED else REFUSED_SECONDS):
             return known.verdict
         try:
-            return await self._asked(key, token, path)
+            return await self._shared_review(key, token, path)
         except NoVerdictError:
             if known is not None and known.verdict is Verdict.ALLOWED and age < KEPT_SECONDS:
                 return known.verdict
             raise
 
-    async def _asked(self, key: bytes, token: str, path: str) -> Verdict:
-        """Ask, once for all that wait for the same."""
-        task = self._asking.get(key)
+    async def _shared_review(self, key: bytes, token: str, path: str) -> Verdict:
+        """Send a review; concurrent calls for the same token and path share it."""
+        task = self._pending.get(key)
         if task is None:
-            if len(self._asking) >= _MOST_AT_ONCE:
+            if len(self._pending) >= _MOST_AT_ONCE:
                 raise NoVerdictError("too many tokens are being looked up: ask again in a moment")
-            task = self._asking[key] = asyncio.create_task(self._ask(token, path))
+            task = self._pending[key] = asyncio.create_task(self._review(token, path))
             task.add_done_callback(lambda done: self._ended(key, done))
-        verdict = await asyncio.shield(task)  # others may wait for it if this one is given up
-        self._known[key] = _Remembered(verdict, self._clock.now())
-        self._known.move_to_end(key)
-        if len(self._known) > _MOST_REMEMBERED:
-            self._known.popitem(last=False)
+        verdict = await asyncio.shield(task)  # other callers may wait for it after a cancellation
+        self._cache[key] = _Cached(verdict, self._clock.now())
+        self._cache.move_to_end(key)
+        if len(self._cache) > _MOST_CACHED:
+            self._cache.popitem(last=False)
         return verdict
 
     def _ended(self, key: bytes, task: asyncio.Task[Verdict]) -> None:
-        del self._asking[key]
+        del self._pending[key]
         if not task.cancelled():
-            task.exception()  # which is told to those that wait, if any do
+            task.exception()  # marks it as retrieved, in case all callers are gone
 
-    async def _ask(self, token: str, path: str) -> Verdict:
+    async def _review(self, token: str, path: str) -> Verdict:
         review = await self._post(_TOKENS, "TokenReview", "authentication.k8s.io/v1", {"token": token}, _TokenReview)
         if not review.status.authenticated:
             return Verdict.UNKNOWN
@@ -130,7 +131,7 @@ class TokenReviews:
             "extra": user.extra,
             "nonResourceAttributes": {"path": path, "verb": "get"},
         }
-        access = await self._post(_ACCESS, "SubjectAccessReview", "authorization.k8s.io/v1", spec, _AccessReview)
+        access = await self._post(_ACCESS, "SubjectAccessReview", "authorization.k8s.io/v1", spec, AccessReview)
         return Verdict.ALLOWED if access.status.allowed else Verdict.FORBIDDEN
 
     async def _post(self, path: str, kind: str, version: str, spec: object, answer: type[R]) -> R:

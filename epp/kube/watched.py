@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of one resource, kept up to date: a list, then a watch that is resumed for as long as the server allows."""
+"""Objects of one resource, kept up to date by a list and a watch that is resumed while the server allows it."""
 
 import asyncio
 import random
@@ -11,27 +11,26 @@ import structlog
 
 from epp.framework.clock import Clock
 from epp.framework.plugin_status import InputProblem
-from epp.kube.access import KubeApi
-from epp.kube.errors import ApiError, ApiUnreachableError
+from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
+from epp.kube.collection import ApiCollection
 from epp.kube.object_set import EXPIRED, Decode, Delta, Item, ObjectSet, T
-from epp.kube.place import Place
 from epp.kube.resources import Resource
 
 _PAGE = 500
 _FIRST_DELAY_SECONDS = 0.2
 _LONGEST_DELAY_SECONDS = 10.0
 _LONGEST_DELAY_OF_MISSING_SECONDS = 60.0
-"""The same for a kind that is absent or forbidden."""
+"""Maximum for an absent or forbidden kind."""
 _ABSENT_SECONDS = 30.0
-"""How long a kind that was there has to be missing: a server that starts, or a proxy before it, may say so too."""
+"""Time after which a missing kind counts as removed: a starting server, or its proxy, may respond 404 as well."""
 _SETTLING_SECONDS = 30.0
-"""How long those who wait do so while the server answers with errors, of which some last."""
+"""Longest wait for the first list while the server responds with errors."""
 _STABLE_SECONDS = 5.0
-"""How long a watch must have lasted for the next failure to count as the first."""
+"""Duration after which a watch resets the delay of retries."""
 _WATCH_SECONDS = (240, 480)
-"""How long the server keeps a watch open: drawn again for each, so that those of replicas end apart."""
+"""Range of the random duration of a watch, so that the watches of replicas end at different times."""
 _NARROWED_WATCH_SECONDS = (45, 90)
-"""The same where all namespaces were forbidden; they are tried again whenever it ends."""
+"""Range while access to all namespaces is forbidden; they are tried again after each watch."""
 _UNAUTHORIZED = 401
 _FORBIDDEN = frozenset({_UNAUTHORIZED, 403})
 _ABSENT = frozenset({404, 405})
@@ -41,7 +40,7 @@ _log = structlog.get_logger()
 
 
 class WatchState(StrEnum):
-    """How far the objects can be trusted."""
+    """State of the objects of a watch."""
 
     STARTING = "not listed yet"
     CURRENT = "up to date"
@@ -51,10 +50,10 @@ class WatchState(StrEnum):
 
 
 class Watched(Generic[T]):
-    """The objects of one resource, in one namespace or all, with a label or field selector or without.
+    """The objects of one resource, in one namespace or in all of them, with an optional selector.
 
-    They stay in effect while the server cannot be reached or refuses access; they are gone once the kind has not been
-    installed for a while. Without an `observer` each loss of access is logged here.
+    Objects stay in effect while the server is unreachable or forbids access. They are removed 30 seconds after their
+    kind was uninstalled. Without an `observer`, each loss of access is logged here.
     """
 
     def __init__(
@@ -70,28 +69,28 @@ class Watched(Generic[T]):
         observer: Callable[[], None] | None = None,
         generator: random.Random | None = None,
     ) -> None:
-        """Prepare; `selector` has a `labelSelector` or a `fieldSelector`, and no namespace means all of them.
+        """`selector` has a `labelSelector` or a `fieldSelector`; an empty namespace means all of them.
 
-        `fallback` is the namespace to read where all are forbidden; `observer` is called when the state changes.
+        `fallback` is the namespace to read if access to all is forbidden. `observer` is called when the state changes.
         """
         self.state = WatchState.STARTING
         self.reason = ""
-        """Why they are not up to date; empty while they are."""
+        """Reason why the objects are not up to date; empty if they are."""
         self.lists = 0
-        """How often all objects were listed."""
+        """Number of completed lists."""
         self._api = api
         self._clock = clock
         self._selector = dict(selector or {})
         self._generator = generator or random.Random()  # noqa: S311  spreads requests, guards nothing
-        self._place = Place(resource, namespace, fallback)
+        self._collection = ApiCollection(resource, namespace, fallback)
         self._observer = observer
         self._set = ObjectSet(resource, decode)
         self._settled = asyncio.Event()
         self._listed = asyncio.Event()
         self._was_wide = False
-        """Whether all that was asked for could be read once: it stays in effect, whatever is forbidden later."""
+        """Whether all namespaces were readable once; the objects then stay in effect if access is forbidden later."""
         self._narrow_version = ""
-        """The resourceVersion from which the fallback continues, while all namespaces are tried again."""
+        """resourceVersion at which the fallback continues after another try of all namespaces."""
         self._lost_at: float | None = None
         self._connected_at: float | None = None
         self._missing_at: float | None = None
@@ -100,23 +99,23 @@ class Watched(Generic[T]):
 
     @property
     def resource(self) -> Resource:
-        """What is watched."""
-        return self._place.resource
+        """The resource."""
+        return self._collection.resource
 
     @property
     def namespace(self) -> str:
-        """The namespace; empty for all of them, and for kinds of cluster scope."""
-        return self._place.namespace
+        """Empty for all namespaces, and for kinds of cluster scope."""
+        return self._collection.namespace
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether only one namespace is read, as all of them are forbidden."""
-        return self._place.is_narrowed
+        """Whether only the fallback namespace is read."""
+        return self._collection.is_narrowed
 
     @property
     def title(self) -> str:
-        """What is watched, for messages."""
-        return self._place.title
+        """Resource and namespace, for messages."""
+        return self._collection.title
 
     @property
     def objects(self) -> Mapping[str, T]:
@@ -125,7 +124,7 @@ class Watched(Generic[T]):
 
     @property
     def stale_seconds(self) -> float:
-        """Time since the objects could last be read; 0 while they are up to date."""
+        """Seconds since the objects were last readable; 0 while they are up to date."""
         return 0.0 if self._lost_at is None else max(0.0, self._clock.now() - self._lost_at)
 
     @property
@@ -139,15 +138,15 @@ class Watched(Generic[T]):
         return self._set.rejected
 
     def subscribe(self, listener: Callable[[Delta[T]], None]) -> Callable[[], None]:
-        """Call `listener` after each change; return a function that ends that."""
+        """Call `listener` after each change; return a function to unsubscribe."""
         return self._set.subscribe(listener)
 
     async def settled(self) -> None:
-        """Wait until the objects were listed, the kind was found to be absent or forbidden, or errors have lasted."""
+        """Wait until the objects are listed, the kind is absent or forbidden, or errors persist for 30 seconds."""
         await self._settled.wait()
 
     async def first_list(self) -> None:
-        """Wait until the objects were listed."""
+        """Wait until the objects are listed."""
         await self._listed.wait()
 
     async def run(self) -> None:
@@ -167,13 +166,13 @@ class Watched(Generic[T]):
             await asyncio.sleep(wait * self._generator.uniform(0.5, 1.0))
 
     async def _list(self) -> None:
-        """Replace all objects by those that the server has, page by page."""
-        await self._place.find(self._api)
+        """Replace all objects by a complete list, read in pages."""
+        await self._collection.find(self._api)
         items: list[Item[T]] = []
         params = {"limit": str(_PAGE), **self._selector}
         while True:
-            content = await self._api.request("GET", self._place.path, params=params)
-            page = await asyncio.to_thread(self._set.read_page, content, self._place.api_version)
+            content = await self._api.request("GET", self._collection.path, params=params)
+            page = await asyncio.to_thread(self._set.read_page, content, self._collection.api_version)
             items += page.items
             if not page.more:
                 break
@@ -181,7 +180,7 @@ class Watched(Generic[T]):
         self._set.replace(items, page.version)
         self.lists += 1
         self._was_wide |= not self.is_narrowed
-        self._place.found()
+        self._collection.found()
         self._listed.set()
         self._current()
 
@@ -195,13 +194,13 @@ class Watched(Generic[T]):
             "timeoutSeconds": str(self._generator.randint(*seconds)),
             **self._selector,
         }
-        async with self._api.stream(self._place.path, params) as reads:
+        async with self._api.stream(self._collection.path, params) as reads:
             self._current()
             async for lines in reads:
                 self._set.apply(lines)
         if self.is_narrowed:
             self._narrow_version, self._set.version = self._set.version, ""
-            self._place.widen()
+            self._collection.widen()
 
     def _current(self) -> None:
         if self.state not in {WatchState.STARTING, WatchState.CURRENT} and self._observer is None:
@@ -229,20 +228,20 @@ class Watched(Generic[T]):
             self._observer()
 
     def _refused(self, error: ApiError) -> float:
-        """Take note of an error that the server answered with; return the time to wait."""
+        """Handle an error response; return the delay before the next attempt."""
         if error.status == EXPIRED:
             self._set.version = ""
             return self._next_delay(_LONGEST_DELAY_SECONDS)
         if error.status in _ABSENT:
             self._set.version = ""
-            if self._place.next_version():
+            if self._collection.next_version():
                 return 0.0
             self._narrow_version = ""
             return self._missing(error)
         self._missing_at = None
         if error.status in _FORBIDDEN:
             unauthorized = error.status == _UNAUTHORIZED
-            if not unauthorized and not self._was_wide and self._place.narrow():
+            if not unauthorized and not self._was_wide and self._collection.narrow():
                 self._set.version, self._narrow_version = self._narrow_version, ""
                 return 0.0
             refused = "the API server refuses the credentials: " if unauthorized else ""
@@ -250,7 +249,7 @@ class Watched(Generic[T]):
             self._settled.set()
             return self._next_delay(_LONGEST_DELAY_OF_MISSING_SECONDS if not refused else _LONGEST_DELAY_SECONDS)
         if error.status not in _OVERLOADED:
-            self._set.version = ""  # it may be what the server does not take
+            self._set.version = ""  # the server may reject this version
         self._failing_at, failing = self._since(self._failing_at)
         if failing >= _SETTLING_SECONDS:
             self._settled.set()
@@ -258,7 +257,7 @@ class Watched(Generic[T]):
         return max(self._next_delay(_LONGEST_DELAY_SECONDS), min(error.retry_after, _LONGEST_DELAY_SECONDS))
 
     def _missing(self, error: ApiError) -> float:
-        """Take note that the kind is not installed, and remove its objects if that lasts; return the time to wait."""
+        """Handle an absent kind, and remove its objects after 30 seconds; return the delay before the next attempt."""
         self._missing_at, missing = self._since(self._missing_at)
         if self.objects and missing < _ABSENT_SECONDS:
             self._interrupted(WatchState.STALE, str(error))
@@ -270,13 +269,13 @@ class Watched(Generic[T]):
         return self._next_delay(_LONGEST_DELAY_OF_MISSING_SECONDS)
 
     def _since(self, moment: float | None) -> tuple[float, float]:
-        """Return the moment, or now without one, and the time since."""
+        """Return `moment`, now by default, and the seconds since then."""
         now = self._clock.now()
         began = now if moment is None else moment
         return began, now - began
 
     def _next_delay(self, longest: float) -> float:
-        """Return the time to wait, which doubles from one failure to the next."""
+        """Return the delay, which doubles with each failure."""
         if self._was_stable():
             self._delay = _FIRST_DELAY_SECONDS
         self._connected_at = None

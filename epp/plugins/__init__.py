@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugins that ship with the picker and are not scorers; each depends on `epp.framework` alone."""
+"""Built-in plugins other than scorers; each imports only `epp.framework`."""

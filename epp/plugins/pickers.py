@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pickers: choose among the scored candidates."""
+"""Pickers: choose endpoints from the scored candidates."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ import xxhash
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from epp.framework import LAST_PICKED, Candidates, Draw, Endpoint, Floats, Mask, Parameters, Picker, Positions, Request
+from epp.framework import LAST_PICKED, Candidates, Draw, Endpoint, Floats, Parameters, Picker, Positions, Request
 from epp.framework.arrays import highest
 from epp.framework.limits import CountOrDefault, Natural
 
@@ -21,26 +21,26 @@ class PickerParameters(Parameters, frozen=True):
 
 
 class RandomPickerParameters(PickerParameters, frozen=True):
-    """Candidates that are drawn among."""
+    """Number of candidates to draw from."""
 
     top_n: Natural = 0
-    """Draw among so many candidates with the highest totals, of equal ones at random; 0 for all candidates."""
+    """Draw from this many candidates with the highest totals, ties broken at random; 0 for all candidates."""
 
     def __post_init__(self) -> None:
-        """Refuse more endpoints than there are to draw among."""
+        """Refuse more endpoints than candidates to draw from."""
         if 0 < self.top_n < self.max_num_of_endpoints:
             raise ValueError(
-                f"topN is {self.top_n} and maxNumOfEndpoints {self.max_num_of_endpoints}: fallbacks are drawn among "
+                f"topN is {self.top_n} and maxNumOfEndpoints {self.max_num_of_endpoints}: fallbacks are drawn from "
                 "the same candidates, so write a topN of at least maxNumOfEndpoints"
             )
 
 
 class WeightedRandomPickerParameters(RandomPickerParameters, frozen=True):
-    """Candidates that are drawn among, and how much their totals count."""
+    """Number of candidates to draw from, and the influence of their totals."""
 
     temperature: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
-    """Chances are in proportion to `total ^ (1 / temperature)`: below 1 the highest totals win more often, above 1
-    chances become more equal."""
+    """The chance of a candidate is proportional to `total ^ (1 / temperature)`: values below 1 favour the highest
+    totals, values above 1 make chances more equal."""
 
 
 class MaxScorePicker(Picker[PickerParameters]):
@@ -53,7 +53,7 @@ class MaxScorePicker(Picker[PickerParameters]):
     plugin_type = "max-score-picker"
     may_read = (LAST_PICKED,)
 
-    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:  # noqa: ARG002
+    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
         if len(totals) == 1:
             return np.zeros(1, dtype=np.intp)
         wanted = min(self.parameters.max_num_of_endpoints, len(totals))
@@ -69,18 +69,12 @@ class MaxScorePicker(Picker[PickerParameters]):
 
 
 class RandomPicker(Picker[RandomPickerParameters]):
-    """Picks `maxNumOfEndpoints` of the `topN` candidates uniformly, without replacement.
-
-    Without `topN`, of all candidates, regardless of their totals.
-    """
+    """Picks `maxNumOfEndpoints` of the `topN` best candidates at random, or of all candidates without `topN`."""
 
     plugin_type = "random-picker"
 
-    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:  # noqa: ARG002
-        order = draw().permutation(len(candidates))
-        if self.parameters.top_n:
-            order = order[_are_top(totals[order], self.parameters.top_n)]
-        return order[: self.parameters.max_num_of_endpoints]
+    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
+        return _first(draw().permutation(len(candidates)), totals, self.parameters)
 
 
 class WeightedRandomPicker(Picker[WeightedRandomPickerParameters]):
@@ -88,27 +82,24 @@ class WeightedRandomPicker(Picker[WeightedRandomPickerParameters]):
 
     The weight `w` is `total ^ (1 / temperature)`. Method A-ES of Efraimidis and Spirakis (2006). The keys are compared
     as `log(w) - log(-log U)`, a monotone function of them that neither under- nor overflows. Totals of 0 or less come
-    last, in random order; if all are, the choice is uniform. With `topN`, only the highest totals are drawn among.
+    last, in random order; if there are no others, the choice is uniform. With `topN`, only the highest totals count.
     """
 
     plugin_type = "weighted-random-picker"
 
-    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:  # noqa: ARG002
+    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
         noise = draw().gumbel(size=len(totals))  # -log(-log U)
         positive = totals > 0
         keys = np.full(len(totals), -np.inf)
         keys[positive] = np.log(totals[positive]) / self.parameters.temperature + noise[positive]
-        order: Positions = np.lexsort((-noise, -keys))
-        if self.parameters.top_n:
-            order = order[_are_top(totals[order], self.parameters.top_n)]
-        return order[: self.parameters.max_num_of_endpoints]
+        return _first(np.lexsort((-noise, -keys)), totals, self.parameters)
 
 
-def _are_top(totals: Floats, count: int) -> Mask:
-    """Mark the `count` highest totals, of equal ones the first."""
-    top = np.zeros(len(totals), dtype=np.bool_)
-    top[np.argsort(-totals, kind="stable")[:count]] = True
-    return top
+def _first(order: Positions, totals: Floats, parameters: RandomPickerParameters) -> Positions:
+    """Return the first positions in this order among the `topN` highest totals; among equal totals, the first count."""
+    if parameters.top_n:
+        order = order[np.sort(np.argsort(-totals[order], kind="stable")[: parameters.top_n])]
+    return order[: parameters.max_num_of_endpoints]
 
 
 def _id_hash(endpoint: Endpoint | None) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profile handlers that run one profile for each request, and the aggregator for those that aggregate nothing."""
+"""Profile handlers that run one profile for each request, and the default aggregator."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from epp.framework.plugin import P
 class _FirstResult(Aggregator[P]):
     """Base: the first result becomes the destination."""
 
-    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:  # noqa: ARG002
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:
         result = next((result for result in results.values() if result is not None), None)
         return None if result is None else self._destination(result)
 
@@ -25,21 +25,21 @@ class _FirstResult(Aggregator[P]):
 
 
 class FirstResultAggregator(_FirstResult):
-    """The destination is what the first profile picked that ran and has a result: its target, and its fallbacks.
+    """Uses the target and the fallbacks of the first profile with a result.
 
-    Used by default where the profile picker is no aggregator itself and none is declared. A profile that runs later is
-    the destination only if all before it failed.
+    This is the default if the profile picker is not an aggregator and the configuration declares none. The result of a
+    later profile counts only if all earlier profiles failed.
     """
 
     plugin_type = "first-result-aggregator"
 
 
 class _OneProfile(ProfilePicker[P], _FirstResult[P]):
-    """Base: of the profiles, one runs."""
+    """Base: one profile runs for each request."""
 
 
 class _OnlyProfile(_OneProfile[P]):
-    """Base: the configuration has no other profile."""
+    """Base: the configuration has exactly one profile."""
 
     def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:
         if len(profiles) != 1:
@@ -47,10 +47,7 @@ class _OnlyProfile(_OneProfile[P]):
         return ()
 
     def pick_profiles(
-        self,
-        request: Request,  # noqa: ARG002
-        profiles: Sequence[str],
-        results: Mapping[str, ProfileResult | None],
+        self, request: Request, profiles: Sequence[str], results: Mapping[str, ProfileResult | None]
     ) -> Sequence[str]:
         return () if results else profiles
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions: the id of the session that a request belongs to, and the filter that keeps its endpoint."""
+"""Sessions: session ids, agent identities, and the filter that keeps the endpoint of a session."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ class SessionIdParameters(Parameters, frozen=True):
 
 
 class SessionIdProducer(Producer[SessionIdParameters]):
-    """Publishes the value of a header or of a cookie as the request's session id; nothing, where that is empty."""
+    """Publishes the value of a header or cookie, unless it is empty, as the request's session id."""
 
     plugin_type = "session-id-producer"
 
@@ -48,7 +48,7 @@ class SessionIdProducer(Producer[SessionIdParameters]):
         self._header = (self.parameters.header_name or headers.SESSION_ID).lower()
         self.writes = (self._key,)
 
-    def produce(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002
+    def produce(self, request: Request, candidates: Candidates) -> None:
         wanted = self.parameters.cookie_name
         session = cookie(request.headers, wanted) if wanted else request.headers.get(self._header)
         if session:
@@ -56,7 +56,7 @@ class SessionIdProducer(Producer[SessionIdParameters]):
 
 
 def cookie(fields: Headers, name: str) -> str:
-    """Return the value of the first cookie of that name that has one, without quotes; empty for none.
+    """Return the first non-empty value of a cookie, without quotes; empty if there is none.
 
     Cookies may come in several fields; malformed ones are skipped.
     """
@@ -80,7 +80,7 @@ class AgentIdentity(RequestHeaders[AgentIdentityParameters]):
     """Publishes the first of these headers that is not empty, as the request's agent identity.
 
     In this order: `additionalSessionHeaders`, `x-claude-code-session-id`, `x-session-affinity`, `session-id`,
-    `session_id`. It is the request's fairness id too, where no header names one.
+    `session_id`. It is also the fairness id of a request without a fairness header.
     """
 
     plugin_type = "agent-identity"
@@ -98,18 +98,18 @@ class AgentIdentity(RequestHeaders[AgentIdentityParameters]):
 
 
 class SessionAffinityFilterParameters(SessionAffinityParameters, frozen=True):
-    """Parameters of session affinity, and that of every filter: a struct cannot derive from two."""
+    """Recognition of sessions."""
 
     fallback_on_empty: bool = False
     """Without effect: this filter always keeps an endpoint."""
 
 
 class SessionAffinityFilter(SessionAffinity[SessionAffinityFilterParameters], Filter[Any]):
-    """Keeps only the endpoint that served the request's session last; all, where it is not among the candidates.
+    """Keeps the endpoint that served the request's session last, or all endpoints if it is not a candidate.
 
-    With tokens, the response header is the base64 of `namespace/name` of the endpoint that served: a fallback's, if it
-    was one. With session ids, a session belongs to the endpoint chosen last; the response gets no header. A malformed
-    token counts as none.
+    With tokens, the response header is the base64 of `namespace/name` of the endpoint that served the request, which
+    may be a fallback. With session ids, a session belongs to the endpoint chosen last, and the response gets no header.
+    A malformed token is ignored.
     """
 
     plugin_type = "session-affinity-filter"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles that are tried out beside those that decide."""
+"""Shadow profiles: they run on live requests but decide nothing."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,20 +16,19 @@ _MOST_SECONDS = 0.05
 
 
 class ShadowProfilesParameters(Parameters, frozen=True):
-    """Which profiles, how often, and what they may take."""
+    """The shadow profiles, their sample rate and their limits."""
 
     profiles: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=16)]
     """Names of profiles under `schedulingProfiles`; no profile handler sees them."""
     sample_rate: Share = 0.1
-    """Share of the routed requests for which they run."""
+    """Share of the routed requests for which they run, 0..1."""
     max_queue: Annotated[int, Meta(ge=1, le=1024)] = 64
-    """Requests that may wait for their shadows, each with the endpoints as they were; further ones have none."""
+    """Most requests that wait for their shadow profiles; beyond it, shadow profiles are skipped."""
     timeout: str = "5ms"
-    """How long a profile may compute for one request, at most `50ms`: one that takes longer is stopped, and disabled
-    where that goes on."""
+    """Time limit of one run, at most `50ms`. A run over the limit is stopped; repeated excess disables the profile."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be a limit, and a profile that is named twice."""
+        """Refuse an invalid time limit, and a profile that is named twice."""
         twice = [name for name, count in Counter(self.profiles).items() if count > 1]
         if twice:
             raise ValueError(f"profiles names {twice[0]!r} twice: name it once")
@@ -46,10 +45,10 @@ class ShadowProfilesParameters(Parameters, frozen=True):
 class ShadowProfiles(Shadowing[ShadowProfilesParameters]):
     """Runs profiles that decide nothing, to compare their picks with the real ones.
 
-    For a sample of the requests, once their answer has left, each of these profiles picks among the same endpoints with
-    the same data. Metrics and decision records say how often it agrees, by how much its pick scores higher by its own
-    scorers, and which accelerators and dollars an hour it would have taken. Nothing is reserved or remembered for it.
-    One that fails, takes too long or takes memory has no effect on requests.
+    After the response to a sampled request, each of these profiles picks from the same endpoints with the same data.
+    Metrics and decision records show how often it agrees, by how much its pick scores higher by its own scorers, and
+    which accelerators and dollars an hour it would have used. Its picks reserve nothing and leave no trace in plugins.
+    A shadow profile that fails or is slow does not affect requests.
     """
 
     plugin_type = "shadow-profiles"

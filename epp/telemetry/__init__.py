@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics, the operator page and logs of a picker."""
+"""Metrics, the metrics port and logs of a picker."""

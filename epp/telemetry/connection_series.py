@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections of the metrics port and the admin port, as metrics."""
 
-from enum import StrEnum
-
 from prometheus_client.registry import CollectorRegistry
 
 from epp.extproc.open_streams import StreamObserver
-from epp.telemetry.buckets import STREAM_SECONDS
-from epp.telemetry.families import Counters, Families, Gauges
+from epp.runtime.http_connections import ConnectionCounts, Cut
+from epp.telemetry.families import STREAM_SECONDS, Counters, Families, Gauges
 
 
 class StreamSeries(StreamObserver):
@@ -33,32 +31,6 @@ class StreamSeries(StreamObserver):
         self._open.dec()
         self._seconds.observe(seconds)
         self._ended.labels(code).inc()
-
-
-class Cut(StrEnum):
-    """Why the server closed a connection that its client would have kept, or refused what came on it."""
-
-    MADE_ROOM = "made_room"
-    NO_DESCRIPTOR = "no_descriptor"
-    REQUEST_TIMEOUT = "request_timeout"
-    RESPONSE_TIMEOUT = "response_timeout"
-    BAD_REQUEST = "bad_request"
-    UNAUTHORIZED = "unauthorized"
-    BUSY = "busy"
-    TLS = "tls"
-
-
-class ConnectionCounts:
-    """Counts for one port; these count nothing."""
-
-    def opened(self) -> None:
-        """Count a connection."""
-
-    def closed(self) -> None:
-        """Count its end."""
-
-    def cut(self, cause: Cut) -> None:
-        """Count one that was closed or refused."""
 
 
 class ConnectionSeries:

@@ -7,12 +7,23 @@ import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import numpy as np
 import structlog
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
 from epp.framework.datalayer import Contact, Unresolved
 from epp.framework.endpoint import Endpoint
+from epp.framework.plugin import Plugin
+from epp.framework.records import Derivation
+from epp.framework.snapshot import ACCELERATOR, Snapshot
 from epp.pool.collectors import Condition, Conditions
 from epp.routing.outliers import OutlierDetector
 
@@ -66,7 +77,7 @@ def endpoint_states(
     unresolved: Iterable[Unresolved],
     ejected: Mapping[str, Condition] = MappingProxyType({}),
 ) -> list[EndpointState]:
-    """Return the states of the endpoints of a pool, then of those that are left out of it.
+    """Return the states of the endpoints of a pool, then of the endpoints that its source leaves out.
 
     `ejected` has conditions by id that count for endpoints that would be used otherwise.
     """
@@ -156,7 +167,7 @@ class EndpointReport:
         self._told = contacts
         self._told_unresolved = {name for name, contact in contacts.items() if contact is Contact.UNRESOLVED}
         if self._terminal is not None:
-            from epp.telemetry.endpoint_table import as_text  # noqa: PLC0415  loads rich
+            from epp.telemetry.endpoints import as_text  # noqa: PLC0415  loads rich
 
             self._terminal.write(as_text(states, _terminal_width()))
             return True
@@ -208,3 +219,122 @@ def _terminal_width() -> int:
         return os.get_terminal_size(_STDERR).columns
     except OSError:
         return 80
+
+
+def as_text(states: Sequence[EndpointState], width: int) -> str:
+    """Return a table for a terminal of that width: of a large pool, the endpoints that need attention."""
+    shown = states if len(states) <= MAX_ROWS else [state for state in states if state.needs_attention][:MAX_ROWS]
+    used = sum(state.used for state in states)
+    table = Table(
+        title=f"endpoints: {used} of {len(states)} used", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    table.add_column("endpoint", overflow="fold", max_width=max(width * 2 // 5, 12))
+    table.add_column("used", no_wrap=True)
+    table.add_column("why, and what to do", overflow="fold")
+    for state in shown:
+        name = state.name if state.name == state.address else f"{state.name}\n{state.address}"
+        style = "" if not state.needs_attention else "yellow" if state.used else "red"
+        why = f"{state.why}\n-> {state.remedy}" if state.remedy else state.why
+        cells = (name, "yes" if state.used else "no", why)
+        table.add_row(*map(Text, cells), style=style)
+    left_out = [state for state in states if state not in shown]
+    if left_out:
+        more = sum(state.needs_attention for state in left_out)
+        table.caption = f"and {len(left_out)} more, of which {more} need attention"
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False, emoji=False, markup=False)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
+
+
+REMEDY = (
+    "name a file of prices in the parameter prices of accelerator-data-source, or write costPerHour for the endpoint, "
+    "or cost into its AcceleratorClass"
+)
+_NAMES_SHOWN = 10
+
+
+class Known(Enum):
+    """Of which endpoints a price is known."""
+
+    ALL = auto()
+    SOME = auto()
+    NONE = auto()
+
+
+class Prices(NamedTuple):
+    """The endpoints without any price; those on CPUs need none."""
+
+    known: Known
+    missing: tuple[str, ...] = ()
+    """Their ids."""
+
+    @property
+    def names(self) -> str:
+        """The ids as text, of many the first."""
+        more = f" and {len(self.missing) - _NAMES_SHOWN} more" if len(self.missing) > _NAMES_SHOWN else ""
+        return f"{', '.join(self.missing[:_NAMES_SHOWN])}{more}"
+
+
+def prices_of(snapshot: Snapshot) -> Prices:
+    """Return which endpoints have no price."""
+    tags = snapshot.records(ACCELERATOR)
+    lacking = tags.derive_mask(_lacks_price)
+    slots = snapshot.slots[lacking[snapshot.slots]].tolist()
+    missing = tuple(endpoint.id for slot in slots if (endpoint := snapshot.endpoints.values[slot]) is not None)
+    if not missing:
+        return Prices(Known.ALL)
+    has_any = tags.derive_mask(_has_price)[snapshot.slots].any()
+    return Prices(Known.SOME if has_any else Known.NONE, missing)
+
+
+def count_unpriced(snapshot: Snapshot) -> int:
+    """Return how many endpoints have no price."""
+    return int(np.count_nonzero(snapshot.records(ACCELERATOR).derive_mask(_lacks_price)[snapshot.slots]))
+
+
+class PriceWatch:
+    """Logs which plugins lack prices and for which endpoints, once until that changes."""
+
+    def __init__(self) -> None:
+        self._users: tuple[str, ...] = ()
+        self._state = Known.ALL
+        self._told: frozenset[str] = frozenset()
+        """Endpoints without a price that were named."""
+
+    def look(self, snapshot: Snapshot, plugins: Iterable[Plugin[Any]]) -> None:
+        """Log the changes for these plugins."""
+        effects = {plugin.name: plugin.without_prices for plugin in plugins if plugin.without_prices}
+        if tuple(effects) != self._users:
+            self._users, self._state, self._told = tuple(effects), Known.ALL, frozenset()
+        if not effects or not len(snapshot.slots):
+            return
+        before = self._state
+        self._state, missing = prices_of(snapshot)
+        named, self._told = self._told, frozenset(missing)
+        if self._state is Known.NONE and before is not Known.NONE:
+            for name, effect in effects.items():
+                _log.warning("no endpoint has a price", plugin=name, effect=effect, remedy=REMEDY)
+        elif self._state is Known.SOME and (before is not Known.SOME or not named.issuperset(missing)):
+            _log.warning(
+                "endpoints without a price",
+                total=len(missing),
+                endpoints=list(missing[:_NAMES_SHOWN]),
+                plugins=list(effects),
+                remedy=REMEDY,
+            )
+        elif self._state is Known.ALL and before is not Known.ALL:
+            _log.info("all endpoints have a price")
+
+
+def _has_price(tag: AcceleratorTag) -> bool:
+    cost = tag.cost
+    return tag.cost_per_hour() is not None or cost.per_million_tokens is not None or bool(cost.tier)
+
+
+def _lacks_price(tag: AcceleratorTag) -> bool:
+    return tag.kind is not AcceleratorKind.CPU and not _has_price(tag)
+
+
+PRICE_DERIVATIONS: tuple[Derivation, ...] = ((np.bool_, _lacks_price), (np.bool_, _has_price))
+"""Values computed from the tag of each endpoint."""

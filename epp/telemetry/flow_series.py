@@ -1,21 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of flow control: time in queues, how requests left them, what waits, and how full pool and queues are."""
 
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
-from epp.admission.flow_control import AT_ONCE, QUEUEING_OUTCOME, FlowControl, Limits, Outcome, Waiting
+from epp.admission.flow_control import AT_ONCE, QUEUEING_OUTCOME, FlowControl, Limits, Outcome
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.flow_control import SaturationDetector, saturation_of
+from epp.framework.plugin import Plugin
 from epp.framework.plugin_status import Legacy
-from epp.framework.request import DataKey, Request
+from epp.framework.request import IN_FLIGHT_COST, DataKey, Request
 from epp.framework.snapshot import METRICS_AT, Snapshot
-from epp.telemetry.buckets import QUEUE_SECONDS, SCHEDULING_SECONDS
-from epp.telemetry.families import Families, Gauges
-from epp.telemetry.request_series import OTHER, RequestSeries, Series
+from epp.routing.datastore import Datastore
+from epp.telemetry.families import (
+    CONFIRMATION_SECONDS,
+    PREFIX,
+    QUEUE_SECONDS,
+    SCHEDULING_SECONDS,
+    Families,
+    Gauges,
+    Samples,
+)
+from epp.telemetry.request_series import OTHER, RequestSeries, Series, shortened
 
 _PREFIX = "flow_control_"
 _OLDER = "inference_extension_flow_control_"
@@ -104,13 +119,12 @@ class FlowSeries:
             for name, what in (("requests", "Requests"), ("bytes", "Bytes of bodies"))
         )
 
-    def queued(self, waiting: Waiting) -> None:
+    def queued(self, request: Request) -> None:
         """Count a request that begins to wait."""
-        request = waiting.queued.request
         series = self._series(request)
         request.put(_QUEUED, series)
         series.with_more(self._size, self._pool).inc()
-        series.with_more(self._bytes, self._pool).value += waiting.size_bytes
+        series.with_more(self._bytes, self._pool).value += request.size_bytes
 
     def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
         """Count a request that waits no more, or is turned away; one that goes at once is counted as it is routed."""
@@ -151,7 +165,7 @@ class FlowSeries:
             self._count(request, self._series(request), Outcome.DISPATCHED, 0.0, release=True)
 
     def show(self, snapshot: Snapshot, flow: FlowControl | None, now: float) -> None:
-        """Set the gauges to what waits now; None where flow control is off."""
+        """Set the gauges to the waiting requests; None if flow control is off."""
         for gauge in (self._saturation, self._stale, *self._of_band, *self._of_all):
             gauge.clear()
         if flow is None:
@@ -205,4 +219,138 @@ def _shares(requests: int, size_bytes: int, limits: Limits) -> tuple[float | Non
     return (
         requests / limits.requests if limits.requests else None,
         size_bytes / limits.size_bytes if limits.size_bytes else None,
+    )
+
+
+_POOL = ("inference_pool",)
+_MOST_PRIORITIES = 64
+"""Priorities that have series of their own: objects name them."""
+
+
+class RevocationSeries:
+    """Counts decisions and their results."""
+
+    def __init__(self, pool_name: str, families: Families) -> None:
+        self._pool = pool_name
+        self._issued = families.counters(
+            f"{_PREFIX}revocations_issued_total",
+            "Requests under way that were told to end, by the priority of the one that they make room for.",
+            ("priority", *_POOL),
+        )
+        self._ended = families.counters(
+            f"{_PREFIX}revocations_total",
+            "Requests told to end, by outcome: confirmed as they have ended, timed_out if they did not in time.",
+            ("outcome", *_POOL),
+        )
+        self._target = families.gauges(
+            f"{_PREFIX}reclaim_target",
+            "How much fuller than allowed the endpoint was at the last decision, in units of pool_saturation.",
+            _POOL,
+        ).labels(pool_name)
+        self._pending = families.gauges(
+            f"{_PREFIX}pending_reclaim",
+            "What requests that were told to end, and have not yet, take of an endpoint, in the same units.",
+            _POOL,
+        ).labels(pool_name)
+        self._seconds = families.histograms(
+            f"{_PREFIX}revocation_confirmation_seconds",
+            "Time from telling a request to end to its end.",
+            CONFIRMATION_SECONDS,
+            _POOL,
+        ).labels(pool_name)
+        self._priorities: set[int] = set()
+        self._credit = 0.0
+
+    def decided(
+        self,
+        target: int,  # noqa: ARG002  requests; the metric shows their sums
+        issued: int,
+        pending: int,
+        *,
+        priority: int,
+        deficit: float,
+        credit: float,
+    ) -> None:
+        """Count a decision."""
+        if len(self._priorities) < _MOST_PRIORITIES:
+            self._priorities.add(priority)
+        label = str(priority) if priority in self._priorities else OTHER
+        self._issued.labels(label, self._pool).inc(issued)
+        self._credit = credit
+        self._target.set(deficit)
+        self._pending.set(pending * credit)
+
+    def confirmed(self, seconds: float, pending: int) -> None:
+        """Count the end of a request that was told to."""
+        self._ended.labels("confirmed", self._pool).inc()
+        self._seconds.observe(seconds)
+        self._pending.set(pending * self._credit)
+
+    def expired(self, count: int) -> None:
+        """Count requests that did not end in time."""
+        self._ended.labels("timed_out", self._pool).inc(count)
+        self._pending.set(0)
+
+
+_LABELS = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
+_MOST_INFLIGHT_FLOWS = 256
+"""Fairness ids with series of their own, those with the most requests: clients can name any number."""
+
+_Counts: TypeAlias = dict[tuple[str, str, str, str], tuple[int, int]]
+"""Requests and tokens by endpoint, namespace, fairness id and priority."""
+
+
+class InflightSeries(Collector):
+    """Shown for each configured producer of the load in flight; all of them have one ledger."""
+
+    def __init__(self, store: Datastore, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
+        self._store = store
+        self._plugins = plugins
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics without samples."""
+        return _families()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield requests and tokens by endpoint, fairness id and priority."""
+        producers = [plugin.name for plugin in self._plugins() if IN_FLIGHT_COST in plugin.writes]
+        counts = self._counts() if producers else {}
+        for position, family in enumerate(_families()):
+            family.samples = Samples(partial(_samples, family.name, producers, counts, position))
+            yield family
+
+    def _counts(self) -> _Counts:
+        by_flow = self._store.ledger.by_flow
+        endpoints = self._store.latest.endpoints.values
+        sizes: Counter[str] = Counter()
+        for place, work in by_flow.items():
+            sizes[place.flow.fairness_id] += work.requests
+        shown = {fairness_id for fairness_id, _ in sizes.most_common(_MOST_INFLIGHT_FLOWS)}
+        counts: _Counts = {}
+        for place, work in by_flow.items():
+            endpoint = endpoints[place.slot] if place.slot < len(endpoints) else None
+            if endpoint is None:
+                continue
+            fairness_id = shortened(place.flow.fairness_id) if place.flow.fairness_id in shown else OTHER
+            labels = endpoint.name, endpoint.namespace, fairness_id, str(place.flow.priority)
+            requests, tokens = counts.get(labels, (0, 0))
+            counts[labels] = requests + work.requests, tokens + work.tokens
+        return counts
+
+
+def _samples(name: str, producers: Sequence[str], counts: _Counts, position: int) -> Iterator[Sample]:
+    for producer in producers:
+        for (endpoint, namespace, fairness_id, priority), values in counts.items():
+            labels = endpoint, namespace, producer, fairness_id, priority
+            yield Sample(name, dict(zip(_LABELS, labels, strict=True)), values[position])
+
+
+def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+    return (
+        GaugeMetricFamily(f"{PREFIX}inflight_requests", "Requests in flight at an endpoint.", labels=_LABELS),
+        GaugeMetricFamily(
+            f"{PREFIX}inflight_tokens",
+            "Uncached prompt tokens in flight at an endpoint, and the output expected if that is to count.",
+            labels=_LABELS,
+        ),
     )

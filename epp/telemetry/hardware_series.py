@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of a pool's hardware: reachable endpoints, their cost, the busy part of it, and picks by accelerator."""
+"""Metrics of a pool's hardware: endpoints, cost, utilisation, picks, and accelerator names that do not exist."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from epp.framework import ACCELERATOR_SELECTION, Request
 from epp.framework.accelerators.tag import AcceleratorTag
+from epp.framework.datalayer import KnowsAccelerators, unknown_accelerators
+from epp.framework.plugin import Plugin
 from epp.framework.records import Derivation
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, Snapshot
+from epp.telemetry.endpoints import PRICE_DERIVATIONS, count_unpriced
 from epp.telemetry.families import Counters, Families
-from epp.telemetry.prices import PRICE_DERIVATIONS, count_unpriced
 from epp.telemetry.request_series import MAX_COMBINATIONS, OTHER
 
 _LABELS = ("name", "accelerator")
@@ -41,7 +47,7 @@ class HardwareSeries:
         ).labels(pool_name)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Set all gauges to what the snapshot has."""
+        """Set all gauges from the snapshot."""
         self._unpriced.set(count_unpriced(snapshot))
         for gauge in (self._ready, self._cost, self._busy_cost):
             gauge.clear()
@@ -71,7 +77,7 @@ HARDWARE_DERIVATIONS: Sequence[Derivation] = (
     (np.object_, hardware_name),
     (np.float64, AcceleratorTag.cost_per_hour),
 )
-"""What is derived of the tag of each endpoint."""
+"""Values computed from the tag of each endpoint."""
 
 
 class SelectionSeries:
@@ -94,3 +100,32 @@ class SelectionSeries:
                     labels = OTHER, *labels[1:]
                 self._known.add(labels)
             self._counter.labels(*labels).inc()
+
+
+class UnknownAccelerators(Collector):
+    """Shows the number of unknown names of each plugin that names any accelerators."""
+
+    def __init__(self, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
+        self._plugins = plugins
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metric without samples."""
+        return (_family(),)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric with a sample for each plugin."""
+        plugins = tuple(self._plugins())
+        sources = [plugin for plugin in plugins if isinstance(plugin, KnowsAccelerators)]
+        family = _family()
+        for plugin in plugins:
+            if sources and plugin.accelerator_names:
+                family.add_metric((plugin.plugin_type, plugin.name), len(unknown_accelerators(plugin, sources)))
+        yield family
+
+
+def _family() -> GaugeMetricFamily:
+    return GaugeMetricFamily(
+        "llm_d_epp_accelerator_unknown_names",
+        "AcceleratorClasses, or models, that a plugin names in its parameters and that do not exist.",
+        labels=("plugin_type", "plugin_name"),
+    )

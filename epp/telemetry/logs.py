@@ -1,17 +1,222 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines on standard error: text on a terminal, one JSON object per line otherwise."""
+"""Log lines on standard error: text on a terminal, JSON otherwise, written by a thread of their own."""
 
+import atexit
+import io
+import json
 import logging
+import os
 import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from threading import Condition, Event, Thread
+from types import CodeType, FrameType, MappingProxyType
 from typing import Literal, TextIO, TypeAlias, cast
 
+import msgspec
 import structlog
 from structlog.typing import EventDict
 
-from epp.telemetry.log_lines import JsonLines, TimeStamp, time_stamp
-from epp.telemetry.log_writer import LogWriter
-from epp.telemetry.request_line import request_as_text
+from epp.framework.headers import REQUEST_ID
+from epp.telemetry.request_log import request_as_text
+
+TimeStamp: TypeAlias = Callable[[], str | int | float]
+"""Returns the time of now as lines have it."""
+
+_KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        "exception": "stacktrace",
+        "model": "modelName",
+        "objective": "objectiveKey",
+        "request_id": REQUEST_ID,
+        "target_model": "targetModelName",
+    }
+)
+"""Keys of llm-d-router for fields that have other names in this program."""
+_SKIPPED_FRAMES = 2
+
+
+class Rfc3339:
+    """The time in UTC with microseconds; the text of the second is kept for the next line."""
+
+    def __init__(self) -> None:
+        self._last = 0, ""
+
+    def __call__(self) -> str:
+        """Return the time of now; called in any thread."""
+        second, micros = divmod(time.time_ns() // 1000, 1_000_000)
+        known, text = self._last
+        if second != known:
+            text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._last = second, text
+        return f"{text}.{micros:06}Z"
+
+
+def _iso8601() -> str:
+    return datetime.now(UTC).astimezone().strftime("%Y-%m-%dT%H:%M:%S.%f%z")
+
+
+def _rfc3339_seconds() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def time_stamp(encoding: str | None) -> TimeStamp:
+    """Return the time stamps of an encoding of zap; None for the default, RFC 3339 with microseconds."""
+    stamps: Mapping[str, TimeStamp] = {
+        "epoch": time.time,
+        "millis": lambda: time.time() * 1e3,
+        "nano": time.time_ns,
+        "iso8601": _iso8601,
+        "rfc3339": _rfc3339_seconds,
+    }
+    return stamps.get(encoding or "", Rfc3339())
+
+
+class JsonLines:
+    """Makes a line of an event: one function instead of a chain, since every request has a line."""
+
+    def __init__(self, stamp: TimeStamp) -> None:
+        self._stamp = stamp
+        self._callers: dict[tuple[int, int], tuple[CodeType, str, str]] = {}
+        """By code, which each entry keeps alive, and line: as many as the program has calls that log."""
+
+    def __call__(self, logger: object, method: str, event: EventDict) -> str:
+        """Return the line; structlog calls this for every event, in any thread."""
+        name, caller = self._caller()
+        if "exc_info" in event:
+            event = structlog.processors.format_exc_info(logger, method, event)
+        line = {
+            "level": "error" if method == "exception" else "warn" if method == "warning" else method,
+            "ts": self._stamp(),
+            "logger": name,
+            "caller": caller,
+            "msg": event.pop("event"),
+        }
+        for key, value in event.items():
+            line[_KEYS.get(key, key)] = value
+        try:
+            return msgspec.json.encode(line, enc_hook=str).decode()
+        except (TypeError, ValueError):  # such as half a surrogate pair: values may be from clients
+            return json.dumps({key: ascii(value) for key, value in line.items()})
+
+    def _caller(self) -> tuple[str, str]:
+        """Return the module and the place of the call that logs: the first frame outside of structlog."""
+        frame: FrameType | None = sys._getframe(_SKIPPED_FRAMES)  # noqa: SLF001  inspect.stack costs a hundred times as much
+        while frame is not None and frame.f_globals.get("__name__", "").startswith("structlog"):
+            frame = frame.f_back
+        if frame is None:
+            return "", ""
+        code, number = frame.f_code, frame.f_lineno
+        try:
+            _, name, caller = self._callers[id(code), number]
+        except KeyError:
+            name = frame.f_globals.get("__name__", "")
+            caller = f"{'/'.join(code.co_filename.rsplit('/', 2)[-2:])}:{number}"
+            self._callers[id(code), number] = code, name, caller
+        return name, caller
+
+
+_MAX_QUEUED = 10_000
+"""Lines; further ones are dropped."""
+_GATHER_SECONDS = 0.02
+"""Time in which further lines are gathered, to be written at once: a thread that woke for each would cost more."""
+_FLUSH_SECONDS = 1.0
+"""Longest wait for queued lines at the end of the process."""
+
+
+class LogWriter(io.TextIOBase):
+    """A text stream whose `write` never raises and never blocks; lines that cannot be written are counted as lost."""
+
+    def __init__(self, stream: TextIO, *, max_queued: int = _MAX_QUEUED) -> None:
+        self._stream = stream
+        self._max_queued = max_queued
+        self._queue: deque[str] = deque()
+        self._changed = Condition()
+        self._hurry = Event()
+        self._thread: Thread | None = None
+        self._idle = True
+        """Whether the thread waits for a line, or has not started."""
+        self._writing = False
+        self._lost = 0
+        self._divert: Callable[[str], object] | None = None
+
+    @property
+    def lost(self) -> int:
+        """Lines that could not be written."""
+        return self._lost
+
+    def write(self, text: str) -> int:
+        """Queue a text; drop it if the queue is full. Takes no lock, unless the thread has to be woken."""
+        if len(self._queue) >= self._max_queued:
+            with self._changed:
+                self._lost += 1
+            return len(text)
+        self._queue.append(text)
+        if self._idle:
+            self._wake()
+        return len(text)
+
+    def divert(self, to: Callable[[str], object] | None) -> None:
+        """Give lines to a function, in another thread, in place of the stream; None for the stream again."""
+        self._divert = to
+
+    def flush(self) -> None:
+        """Do nothing: lines are flushed when they are written."""
+
+    def settle(self, seconds: float = _FLUSH_SECONDS) -> bool:
+        """Wait until all lines are written or lost, at most this long; return whether they are."""
+        self._hurry.set()
+        try:
+            with self._changed:
+                return self._changed.wait_for(lambda: not self._queue and not self._writing, seconds)
+        finally:
+            self._hurry.clear()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._idle = False
+            if self._thread is None:
+                self._thread = Thread(target=self._drain, name="log", daemon=True)
+                self._thread.start()
+                atexit.register(self.settle)
+            self._changed.notify_all()
+
+    def _drain(self) -> None:
+        while True:
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
+                self._idle = True  # before the queue is looked at: a line that comes after that wakes this thread
+                self._changed.wait_for(lambda: self._queue)
+                self._idle = False
+            self._hurry.wait(_GATHER_SECONDS)
+            with self._changed:
+                self._writing = True
+                count = len(self._queue)
+                lines = "".join([self._queue.popleft() for _ in range(count)])
+            try:
+                self._write(lines)
+            except (OSError, ValueError):  # no reader, no space, closed
+                with self._changed:
+                    self._lost += count
+
+    def _write(self, lines: str) -> None:
+        """Bypass the stream's buffer, which would keep lines that cannot be written, and fail again with them."""
+        if self._divert is not None:
+            self._divert(lines)
+            return
+        try:
+            descriptor = self._stream.fileno()
+        except (OSError, ValueError):  # a stream in memory
+            self._stream.write(lines)
+            return
+        data = memoryview(lines.encode("utf-8", "backslashreplace"))
+        while data:
+            data = data[os.write(descriptor, data) :]
+
 
 ERRORS_ALONE = -1
 """The verbosity at which not even warnings are logged."""

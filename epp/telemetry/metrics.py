@@ -16,18 +16,14 @@ from epp.framework.snapshot import Snapshot
 from epp.pool.collectors import CollectorObserver
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 from epp.routing.outliers import Failure, Verdict
-from epp.telemetry.config_series import ConfigSeries
+from epp.telemetry.endpoint_series import OutlierSeries, PollSeries
 from epp.telemetry.families import PREFIX, Families
-from epp.telemetry.flow_series import FlowSeries
-from epp.telemetry.loop_lag import LoopLag
-from epp.telemetry.outlier_series import OutlierSeries
-from epp.telemetry.poll_series import PollSeries
-from epp.telemetry.pool_series import PoolSeries, served_models
-from epp.telemetry.quota_series import QuotaSeries
+from epp.telemetry.flow_series import FlowSeries, RevocationSeries
+from epp.telemetry.pool_series import PoolSeries, QuotaSeries, served_models
+from epp.telemetry.process_series import ConfigSeries
 from epp.telemetry.request_metrics import RequestMetrics
 from epp.telemetry.request_series import MAX_COMBINATIONS
-from epp.telemetry.revocation_series import RevocationSeries
-from epp.telemetry.scheduling_metrics import SchedulingMetrics
+from epp.telemetry.scheduling_metrics import LoopLag, SchedulingMetrics
 
 
 class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObserver):
@@ -86,7 +82,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self.alert = self._quotas.alert  # type: ignore[method-assign]
 
     def endpoint_suspected(self, verdict: Verdict) -> None:
-        """Count what the port of an endpoint said after a failed connection."""
+        """Count the state of an endpoint's port after a failed connection."""
         self._outliers.suspected(verdict)
 
     def endpoint_ejected(self, cause: Failure) -> None:

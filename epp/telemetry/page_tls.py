@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS of the metrics page: its certificate, and those that clients must have."""
+"""TLS of the metrics port: its certificate, and the authorities of client certificates."""
 
 import asyncio
 import ssl
@@ -8,8 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from epp.extproc.http2.tls import server_context
-from epp.extproc.tls import CertificateFiles
+from epp.extproc.tls import CertificateFiles, server_context
 from epp.framework.errors import ConfigurationError
 from epp.framework.files import read_regular
 
@@ -30,7 +29,7 @@ class PageTlsSettings:
 
 
 class PageTls:
-    """Call it for the context of each new connection: files that have changed count from the next one on."""
+    """Returns the context of each new connection. Changed files take effect with the next connection."""
 
     def __init__(self, settings: PageTlsSettings) -> None:
         """Read the files; raises ConfigurationError."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log lines of requests: one each when it ends, or every step. No line holds text of a prompt."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import structlog
 
-from epp.admission.flow_control import QUEUEING_OUTCOME, Outcome, Waiting
+from epp.admission.flow_control import QUEUEING_OUTCOME, Outcome
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock, SystemClock
 from epp.framework.errors import ClientGoneError, InternalError, RequestError
@@ -16,7 +16,6 @@ from epp.framework.result import ProfileResult
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Cause, Decision, DirectorObserver, Refusal, Rewrite, Routing, top_values
 from epp.routing.director.observers import TRACE
-from epp.telemetry.request_line import REQUEST_EVENT
 
 _LINES_FROM = 2
 _STEPS_FROM = 4
@@ -150,17 +149,17 @@ class StepLog(DirectorObserver):
         """Log that an admitter lets the request wait."""
         _step(request, "held", plugin=plugin)
 
-    def queued(self, waiting: Waiting) -> None:
+    def queued(self, request: Request) -> None:
         """Log that the request waits for room at an endpoint."""
-        request = waiting.queued.request
-        _step(request, "queued", flow=printable(waiting.flow), priority=waiting.priority, bytes=waiting.size_bytes)
+        flow = printable(request.fairness_id)
+        _step(request, "queued", flow=flow, priority=request.priority, bytes=request.size_bytes)
 
     def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
         """Log what became of it in flow control."""
         _step(request, "flow control", outcome=outcome.value, queue_seconds=round(seconds, 6))
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
-        """Log each filter, scorer and picker, and what the aggregator made of them."""
+        """Log each filter, scorer and picker, and the result of the aggregator."""
         for name, leg in result.profiles.items():
             if leg is None:
                 error = result.errors.get(name)
@@ -189,7 +188,7 @@ class StepLog(DirectorObserver):
         _step(routing.request, "first piece", endpoint=routing.served.name, bytes=routing.response_bytes)
 
     def completed(self, routing: Routing, cause: Cause) -> None:
-        """Log the last piece of the response, or what came instead."""
+        """Log the last piece of the response, or the error in its place."""
         _step(routing.request, "last piece", outcome=cause.value, bytes=routing.response_bytes)
 
     def _profile(self, request: Request, leg: ProfileResult) -> None:
@@ -240,3 +239,48 @@ def _why(error: RequestError) -> str:
     """Say why, with what only the operator may know."""
     text = str(error) if isinstance(error, InternalError) else error.message
     return printable(error.detail or text, _MOST_WHY)
+
+
+REQUEST_EVENT = "request"
+_MOST_TEXT = 198
+"""Two lines, without the time and the level."""
+_MOST_MODEL = 20
+_MOST_ID = 36
+_MOST_NAME = 20
+
+
+def request_as_text(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Replace the fields of a request by one text; structlog calls it for every event."""
+    if event["event"] != REQUEST_EVENT:
+        return event
+    rest = {name: event[name] for name in ("timestamp", "level") if name in event}
+    return {**rest, "event": _text(event)}
+
+
+def _text(event: MutableMapping[str, Any]) -> str:
+    outcome = event["outcome"]
+    words = [str(event["status"] or "-")]
+    if outcome == "refused":
+        words.append(f"refused, {event['reason']}")
+    elif outcome == "client-disconnect":  # a model server may have been lost instead, or the gateway shows no response
+        words.append("client left" if event["status"] or not event["endpoint"] else "closed without a response")
+    elif outcome == "error":
+        words.append("failed")
+    words += [printable(event["endpoint"] or "", _MOST_NAME), _model(event)]
+    words.append(f"{event['duration_seconds']:.3f}s")
+    if event["queue_seconds"] is not None:
+        words.append(f"queued {event['queue_seconds']:.3f}s")
+    if event["ttft_seconds"] is not None:
+        words.append(f"ttft {event['ttft_seconds']:.3f}s")
+    if event["prompt_tokens"] is not None:
+        words.append(f"{event['prompt_tokens']}+{event['completion_tokens']} tokens")
+    said = " ".join(word for word in words if word)
+    request_id = printable(event["request_id"], _MOST_ID)
+    room = _MOST_TEXT - len(said) - len(request_id) - len(" |  | ")
+    return f"{said} | {printable(event['why'], room)} | {request_id}"
+
+
+def _model(event: MutableMapping[str, Any]) -> str:
+    """Return the model that the client asked for, and the one that the endpoint was asked for, if it is another."""
+    asked = printable(event["model"], _MOST_MODEL)
+    return asked if event["target_model"] is None else f"{asked}->{printable(event['target_model'], _MOST_MODEL)}"

@@ -6,7 +6,7 @@ from epp.framework.clock import Clock
 from epp.framework.plugin_status import Legacy
 from epp.framework.request import DEFAULT_FLOW, DataKey, Usage
 from epp.routing.director import Cause, Refusal, Rewrite, Routing
-from epp.telemetry.buckets import (
+from epp.telemetry.families import (
     DURATION_SECONDS,
     ITL_SECONDS,
     NTPOT_SECONDS,
@@ -18,8 +18,9 @@ from epp.telemetry.buckets import (
     TOKENS,
     TPOT_SECONDS,
     TTFT_SECONDS,
+    Families,
+    Histograms,
 )
-from epp.telemetry.families import Families, Histograms
 from epp.telemetry.request_series import MAX_COMBINATIONS, RequestSeries, RewriteSeries, Series
 
 _LABELS = ("model_name", "target_model_name", "fairness_id", "priority")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scorers that ship with the picker: one file each, built on `epp.framework` alone."""
+"""Built-in scorers; each imports only `epp.framework`."""

@@ -20,10 +20,9 @@ from epp.framework import (
 )
 from epp.framework.accelerators.selection import ANY, Selection
 from epp.framework.quantities import GIB
-from epp_scorers.best_fit import BestFitParameters, BestFitScorer
-from epp_scorers.cheapest import CheapestParameters, CheapestScorer
-from epp_scorers.first_available import FirstAvailableParameters, FirstAvailableScorer
-from epp_scorers.most_capable import MostCapableParameters, MostCapableScorer
+from epp_scorers.capability import BestFitParameters, BestFitScorer, MostCapableParameters, MostCapableScorer
+from epp_scorers.cost import CheapestParameters, CheapestScorer
+from epp_scorers.preference_order import FirstAvailableParameters, FirstAvailableScorer
 
 _REMEMBERED = 256
 """Scorers kept, one for each selection; clients may send any number of selections."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefers endpoints by a score that a hub, or an outside scorer, gives their clusters."""
+"""Prefer endpoints by the score of their cluster from a hub or an external scorer."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -40,7 +40,7 @@ _log = structlog.get_logger()
 
 
 class ClusterScoreParameters(FilterParameters, frozen=True):
-    """The score, its weight, and what counts where it is missing."""
+    """The score, its weight, and the treatment of missing scores."""
 
     source: Literal["addon", "placement", "dynamic"] = "addon"
     """`addon`: the item `scoreName` of the AddOnPlacementScore `resourceName`. `placement`: the score in the decisions
@@ -52,10 +52,10 @@ class ClusterScoreParameters(FilterParameters, frozen=True):
     placement: str = ""
     """`namespace/name` of a Placement."""
     weight: Annotated[float, Meta(ge=-MOST_WEIGHT, le=MOST_WEIGHT)] = 1.0
-    """Weight in profiles that give none. Below 0, endpoints with the lower score are preferred, by its amount."""
+    """Weight in profiles that do not set one. A negative weight prefers endpoints with lower scores."""
     missing: Literal["neutral", "worst", "fail"] = "neutral"
     """How to treat endpoints without a score, or with an expired one: `neutral` gives them 0.5, `worst` 0, `fail` drops
-    them. If that leaves none, the request is refused with 503."""
+    them. If no endpoint is left, the request is refused with 503."""
 
     def __post_init__(self) -> None:
         """Refuse a score without a name; raises ValueError."""
@@ -74,12 +74,11 @@ class ClusterScoreParameters(FilterParameters, frozen=True):
 class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
     """`(value + 100) / 200`, limited to [0, 1]: the score of the endpoint's cluster on the scale of a hub.
 
-    The scores of a placement, sums without limits, count from the lowest (0) to the highest (1) among the candidates;
-    if these are equal, 1. A dynamic score is that of the endpoint's pod, device, node, app or cluster: the first of
-    these that has one.
+    The scores of a placement are unbounded sums: the lowest among the candidates gives 0, the highest 1; equal scores
+    give 1. A dynamic score is the first available score of the endpoint's pod, device, node, app or cluster.
 
-    With a negative `weight` the result is 1 minus that, so that totals stay between 0 and the sum of the weights. The
-    weight of a profile replaces the amount of `weight`, not its sign.
+    A negative `weight` gives 1 minus the result, so that totals stay between 0 and the sum of the weights. The weight
+    in a profile replaces the amount of `weight`, not its sign.
     """
 
     plugin_type = "cluster-score"
@@ -168,7 +167,7 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
         self._counts["expired"] += count
         self._counts["missing"] += int(np.count_nonzero(missing)) - count
         records = candidates.snapshot.attributes.get(self.reads[0].name)
-        if records is not self._warned_of:  # once for each change, not for each request
+        if records is not self._warned_of:  # once for each change
             self._warned_of = records
             self._warn(candidates, missing)
 
@@ -179,7 +178,7 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
         return status_mask(candidates, _is_expired, self._key)
 
     def _warn(self, candidates: Candidates, missing: Mask) -> None:
-        """Log the clusters that have become without a score."""
+        """Log the clusters that newly lack a score."""
         clusters = self._clusters.of(candidates.snapshot)
         numbers = set(clusters.numbers[candidates.slots[missing]].tolist())
         names = frozenset(clusters.names[number] or "(local)" for number in numbers)
@@ -196,7 +195,7 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
 
 
 def _over_range(values: Floats) -> Floats:
-    """Return where each value is between the lowest and the highest, 0..1; 1 if they are equal, NaN stays."""
+    """Scale values from their range to 0..1; equal values give 1, and NaN stays."""
     known = values[np.isfinite(values)]
     low, high = (known.min(), known.max()) if len(known) else (0.0, 0.0)
     if low == high:

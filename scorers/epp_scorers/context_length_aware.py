@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefers, and optionally keeps only, endpoints labelled for prompts of the request's length."""
+"""Prefer, or keep only, endpoints labelled for prompts of the request's length."""
 
 import re
 from math import inf, nan
@@ -24,7 +24,7 @@ from epp.framework import (
 UNLABELLED_SCORE = 0.5
 _RANGE = re.compile(r"\s*([0-9]{1,15})\s*-\s*([0-9]{1,15})\s*")
 _NOTHING = (inf, -inf)
-"""The range of a label that cannot be read: no length is within it, and every one is infinitely far from it."""
+"""Range of a malformed label: it includes no length, and its distance to every length is infinite."""
 
 
 class ContextLengthAwareParameters(FilterParameters, frozen=True):
@@ -51,7 +51,7 @@ class ContextLengthAware(Filter[ContextLengthAwareParameters], Scorer[ContextLen
     drops = DropCause.CONSTRAINT
     drop_means = "is for prompts of another length"
     category = Category.AFFINITY
-    zero_means = "has a label that is no range of lengths"
+    zero_means = "has a label that is not a range of lengths"
     may_read = (PROMPT_TOKENS,)
 
     def setup(self) -> None:

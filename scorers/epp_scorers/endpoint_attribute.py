@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefers endpoints by any number known about them."""
+"""Prefer endpoints by a metric or any other number known about them."""
 
 from math import inf
 from typing import Literal
@@ -7,17 +7,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from epp.framework import (
-    LOAD_INPUTS,
-    Candidates,
-    Category,
-    Floats,
-    Name,
-    Parameters,
-    Request,
-    Scorer,
-    comparable_load,
-)
+from epp.framework import LOAD_INPUTS, Candidates, Category, Floats, Name, Parameters, Request, Scorer, comparable_load
 from epp.framework.snapshot import column_named
 
 
@@ -93,7 +83,7 @@ class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
         self._column = column_named(attribute, self.parameters.producer)
         self.reads = (self._column,)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         values = comparable_load(candidates, self._column)
         known = np.isfinite(values)
         if not known.any():

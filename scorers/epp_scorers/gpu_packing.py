@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fills up GPUs, spreads load over GPUs, or fills up nodes and spreads load over the GPUs of each, or by template."""
+"""Pack GPUs and nodes, or spread load over them, as TensorFusion's placements do."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -8,13 +8,19 @@ import numpy as np
 
 from epp.framework import (
     ACCELERATOR,
+    IN_FLIGHT,
+    RUNNING,
+    WAITING,
+    AcceleratorTag,
     Candidates,
     Category,
     Count,
     Floats,
+    Parameters,
     Request,
     Scorer,
     Share,
+    tag_numbers,
 )
 from epp.framework.accelerators.arrays import (
     PLACEMENT,
@@ -26,7 +32,8 @@ from epp.framework.accelerators.arrays import (
     estimated_share,
     used_share,
 )
-from epp.framework.accelerators.places import node_numbers
+from epp.framework.accelerators.places import device_use, node_numbers
+from epp.framework.accelerators.tag import Sharing
 
 _WITHIN_BAND = 0.99
 """Largest part of a band that an endpoint's own value can fill, so that a higher band always scores higher."""
@@ -47,8 +54,8 @@ class CompactFirstScorer(Scorer[GpuUsageParameters]):
     """`0.7 * vram + 0.3 * tflops` in use, divided by the sum of the weights: the fullest endpoint scores highest.
 
     The usage of each comes from the GPU allocator if it reports it, else from the engine: for memory the share of the
-    KV cache in use; for TFLOPS running requests over `maxNumSeqs`, or GPU utilization if these are unknown. What
-    neither reports is estimated from requests in flight. 0 for GPUs without capacity.
+    KV cache in use; for TFLOPS running requests over `maxNumSeqs`, or GPU utilization if these are unknown. Values
+    without a source are estimated from requests in flight. 0 for GPUs without capacity.
     """
 
     plugin_type = "compact-first-scorer"
@@ -57,7 +64,7 @@ class CompactFirstScorer(Scorer[GpuUsageParameters]):
     reads = (ACCELERATOR,)
     may_read = USAGE_INPUTS
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         used, empty = estimated_share(candidates, self.parameters)
         return np.where(empty, 0.0, used)
 
@@ -74,7 +81,7 @@ class LowLoadFirstScorer(Scorer[GpuUsageParameters]):
     reads = (ACCELERATOR,)
     may_read = USAGE_INPUTS
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         used, empty = estimated_share(candidates, self.parameters)
         return np.where(empty, 0.0, 1.0 - used)
 
@@ -82,8 +89,8 @@ class LowLoadFirstScorer(Scorer[GpuUsageParameters]):
 class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
     """Fullest node first, and on it the emptiest endpoint.
 
-    The value of a node is the mean of `compact-first-scorer` over all endpoints of the pool on it; an endpoint of an
-    unknown node is a node of its own. The value of an endpoint is that of `low-load-first-scorer`. With
+    The value of a node is the mean of `compact-first-scorer` over all endpoints of the pool on it; an endpoint on an
+    unknown node counts as a separate node. The value of an endpoint is that of `low-load-first-scorer`. With
     `lexicographic`, `(band + 0.99 * endpoint) / (bands - 0.01)`, where `band` is the node's value in `bands` equal
     steps, counted from 0; with `weighted`, `nodeWeight * node + (1 - nodeWeight) * endpoint`. GPUs without capacity get
     0 and do not count for their node.
@@ -95,7 +102,7 @@ class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
     reads = (ACCELERATOR,)
     may_read = USAGE_INPUTS
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         used, empty = estimated_share(candidates, self.parameters)
         node, endpoint = self._node_used(candidates), 1.0 - used
         if self.parameters.combine == "weighted":
@@ -121,10 +128,10 @@ class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
 
 
 class PlacementTemplateParameters(NodeCompactParameters, frozen=True):
-    """Template, and what counts without one."""
+    """Template, and the mode without one."""
 
     template: str = ""
-    """Name of a SchedulingConfigTemplate of TensorFusion; by default that of each endpoint's GPUPool."""
+    """Name of a SchedulingConfigTemplate of TensorFusion; by default the template of each endpoint's GPUPool."""
     default_mode: Literal["CompactFirst", "LowLoadFirst", "NodeCompactGPULowLoad"] = "NodeCompactGPULowLoad"
     """Mode for endpoints without a template."""
 
@@ -132,8 +139,8 @@ class PlacementTemplateParameters(NodeCompactParameters, frozen=True):
 class PlacementTemplateScorer(Scorer[PlacementTemplateParameters]):
     """Score by the placement mode of a SchedulingConfigTemplate.
 
-    That of `compact-first-scorer` for the mode CompactFirst, of `low-load-first-scorer` for LowLoadFirst, and of
-    `node-compact-gpu-low-load-scorer` for NodeCompactGPULowLoad, each endpoint by its own template's mode.
+    Each endpoint gets the score of `compact-first-scorer` if the mode of its template is CompactFirst, of
+    `low-load-first-scorer` for LowLoadFirst, and of `node-compact-gpu-low-load-scorer` for NodeCompactGPULowLoad.
     """
 
     plugin_type = "placement-template-scorer"
@@ -167,3 +174,53 @@ class PlacementTemplateScorer(Scorer[PlacementTemplateParameters]):
     def _is_mode(self, placement: EndpointPlacement, mode: str) -> bool:
         template = placement.template(self.parameters.template)
         return mode == (self.parameters.default_mode if template is None else template.mode)
+
+
+class GpuNeighbourParameters(Parameters, frozen=True):
+    """Effect of neighbours, by the way the device is shared: 0 for none, 1 for the strongest."""
+
+    mig_weight: Share = 0.25
+    """For hardware partitions, such as MIG slices and AMD partitions, and cores: they share power, host and PCIe."""
+    mps_weight: Share = 0.75
+    """For processes that compute at the same time."""
+    time_slicing_weight: Share = 1.0
+    """For time slicing, virtual GPUs, and devices shared in an unknown way."""
+
+    def weight_of(self, sharing: Sharing) -> float:
+        """Return the weight for a device that is shared in this way."""
+        match sharing:
+            case Sharing.MIG | Sharing.AMD | Sharing.CORES:
+                return self.mig_weight
+            case Sharing.MPS:
+                return self.mps_weight
+            case _:
+                return self.time_slicing_weight
+
+
+class GpuNeighbourScorer(Scorer[GpuNeighbourParameters]):
+    """`1 - weight * load / max`, where `load` is that of the other endpoints on the same physical device.
+
+    The load of an endpoint is its waiting and running requests, or, if it has not reported, the requests in flight from
+    this picker. `max` is the largest `load` among the candidates; `weight` depends on the way the device is shared. For
+    an endpoint on several devices, the busiest one counts. 1 for endpoints without neighbours, or with unknown devices.
+    """
+
+    plugin_type = "gpu-neighbour-scorer"
+    category = Category.DISTRIBUTION
+    zero_means = "shares a device with the busiest neighbours"
+    reads = (ACCELERATOR,)
+    may_read = (WAITING, RUNNING, IN_FLIGHT)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        snapshot = candidates.snapshot
+        use = device_use(snapshot)
+        engine = snapshot.column(WAITING) + snapshot.column(RUNNING)
+        busy = np.where(np.isnan(engine), snapshot.column(IN_FLIGHT), engine)[use.slots]
+        neighbours = np.bincount(use.devices, weights=busy)[use.devices] - busy
+        loads = np.zeros(snapshot.capacity)
+        np.maximum.at(loads, use.slots, neighbours)
+        load = loads[candidates.slots]
+        return 1.0 - tag_numbers(candidates, self._weight) * load / (load.max(initial=0.0) or 1.0)
+
+    def _weight(self, tag: AcceleratorTag) -> float:
+        return self.parameters.weight_of(tag.partition.kind)

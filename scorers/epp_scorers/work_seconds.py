@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefers the endpoint with the shortest expected time to this request's first tokens."""
+"""Prefer the endpoint with the shortest expected time to this request's first tokens."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ from epp.framework.rates import Reported, uncached_tokens
 from epp.framework.scoring import lowest_over
 
 _LEAST_SECONDS, _FULLEST, _ZERO, _ONE = (read_only(np.array(number)) for number in (1e-3, 0.99, 0.0, 1.0))
-"""Arrays of no dimension: NumPy works with them at half the cost of floats."""
+"""Arrays of dimension 0, which NumPy processes at half the cost of floats."""
 _ALONE = read_only(np.ones(1))
 """Score of the only candidate."""
 
@@ -60,13 +60,12 @@ class WorkSecondsParameters(Parameters, frozen=True):
     """Cost of a half-full KV cache in seconds: the lambda of a barrier that keeps requests from full caches; 0 for no
     barrier."""
     requests_behind: NonNegative = 0.0
-    """Least number of requests assumed to wait behind this one: the seconds that its prompt takes count once for
-    itself, and once for each of them. With 0, the time of this request alone, it leaves a cache for any shorter
-    queue."""
+    """Least number of requests assumed to wait behind this one: the time of its prompt counts once more for each of
+    them. With 0, only the time of this request counts, which favours short queues over cached prefixes."""
     wake_up_from_memory_seconds: NonNegative = 1.0
-    """Time that an idle endpoint takes to wake up whose model is frozen to memory (see `wake-up-scorer`)."""
+    """Time to wake up an idle endpoint whose model is frozen to memory (see `wake-up-scorer`)."""
     wake_up_from_disk_seconds: NonNegative = 20.0
-    """The same for a model that is frozen to disk."""
+    """Time to wake up an idle endpoint whose model is frozen to disk."""
     attention_quadratic_tokens: Natural = 0
     """Prompt length in tokens at which attention takes as long as everything else; 0 to count all tokens alike."""
     prefix_match_info_producer_name: str = ""
@@ -74,18 +73,22 @@ class WorkSecondsParameters(Parameters, frozen=True):
 
 
 class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
-    """`least / seconds`: `seconds = queue + wait + prefill + decode + barrier + wake-up`, `least` those of the best.
+    """`least / seconds`, where `seconds = queue + wait + prefill + decode + barrier + wake-up`.
 
-    With the endpoint's own rates: `queue = waiting * mean output tokens * ITL / running`, since an engine with a queue
-    has no place in its batch until a request ends, nor one that runs as many as it is known to run at once;
-    `wait = uncached tokens in flight there / rate`;
-    `prefill = (1 + b) * uncached tokens of this prompt / rate`, where `b = requestsBehind * max(1, uncached tokens in
-    flight there / prompt tokens)`: as many prompts follow as are there; or, with `attentionQuadraticTokens` q and c of
-    p tokens cached, `(1 + b) * (uncached + uncached * (c + p) / q) / rate`;
-    `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the endpoint or
-    in flight to it, this one included; `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share of the KV
-    cache in use, at most 0.99. A batch or a cache that the endpoint does not report is estimated from requests in
-    flight. Twice the time is half the score; times below a millisecond are equal. Without rates, 1 for all.
+    `least` is the lowest time among the candidates. The terms use the endpoint's own rates:
+
+    - `queue = waiting * mean output tokens * ITL / running` if the engine has a queue or a full batch, because a place
+      in the batch becomes free only when a request ends;
+    - `wait = uncached tokens in flight there / rate`;
+    - `prefill = (1 + b) * uncached tokens of this prompt / rate`, where `b = requestsBehind * max(1, uncached tokens in
+      flight there / prompt tokens)` is the number of prompts expected to follow; or, with `attentionQuadraticTokens` q
+      and c of p tokens cached, `(1 + b) * (uncached + uncached * (c + p) / q) / rate`;
+    - `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the endpoint
+      or in flight to it, including this one;
+    - `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share of the KV cache in use, at most 0.99.
+
+    A batch or KV cache usage that the endpoint does not report is estimated from requests in flight. Times below a
+    millisecond are equal. Without rates, all get 1.
     """
 
     plugin_type = "work-seconds-scorer"
@@ -125,7 +128,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         return seconds if waking_up is None else seconds + waking_up
 
     def _own_tokens(self, request: Request, candidates: Candidates, ahead: Floats) -> Floats:
-        """Return the tokens of this prompt, and of those assumed behind it; `ahead` are those in flight."""
+        """Return the tokens of this prompt and of the prompts assumed to follow; `ahead` are the tokens in flight."""
         prompt_tokens, given = request.prompt_tokens, self.parameters
         uncached = uncached_tokens(request, candidates, request.get(self._match_key))
         own = uncached
@@ -133,7 +136,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
             own = uncached + uncached * (2 * prompt_tokens - uncached) / given.attention_quadratic_tokens
         if not given.requests_behind or not len(own):
             return own
-        if highest(ahead) <= prompt_tokens:  # no prompts are in flight anywhere, or one
+        if highest(ahead) <= prompt_tokens:  # at most one prompt is in flight anywhere
             own *= self._all_own
             return own
         prompts = ahead / np.array(float(max(prompt_tokens, 1)))

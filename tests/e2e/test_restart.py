@@ -20,7 +20,7 @@ from serving import PLAIN, destination_of, exchange, first_message, metrics_on, 
 from transports import server_settings
 from world import ANY_PORT, MODEL, until
 
-from epp.app import Picker, PickerSettings, first_reports
+from epp.app import Picker, PickerSettings, running
 from epp.config import load_text
 from epp.framework import Endpoint
 from epp.lab.gateway import ClusterType, EnvoyProcess, FailureMode
@@ -54,7 +54,7 @@ async def health(channel: grpc.aio.Channel, name: str = "readiness") -> int:
 
 
 async def test_tf_15_picker_is_not_ready_and_refuses_until_its_endpoints_have_reported(monkeypatch):
-    monkeypatch.setattr(first_reports, "_LOOKS", 100_000)  # however slow this machine is
+    monkeypatch.setattr(running, "_LOOKS", 100_000)  # however slow this machine is
     picker = Picker(
         PickerSettings(
             server=server_settings("127.0.0.1:0"),

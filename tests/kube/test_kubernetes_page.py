@@ -21,7 +21,7 @@ from documents import blocks, commands, file_of
 from waiting import until
 
 from epp.kube.needs import Importance, needs_of_picker
-from epp.telemetry.watches import WatchMetrics
+from epp.telemetry.process_series import WatchMetrics
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "kubernetes.md"

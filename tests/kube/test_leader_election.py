@@ -202,7 +202,7 @@ async def test_leader_that_alone_is_cut_off_serves_until_it_learns_of_another(st
             await leader_of(second)
             assert await first.ready()  # for want of an answer alone it does not step down
             relay.deliver() if silent else await relay.join()
-            await first.command.says('"msg":"this replica leads no more"')
+            await first.command.says('"msg":"this replica no longer leads"')
             assert await leader_of(first, second) is second
             await answer(call)  # its streams went on
         assert history == ["epp-1", "epp-2"]

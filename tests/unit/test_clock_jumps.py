@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import epp
-from epp.admission.quotas.days import DAY_SECONDS, Calendar, DayUse
+from epp.admission.quotas.usage import DAY_SECONDS, Calendar, DayUse
 from epp.framework import ManualClock
 
 NOON = 20_000 * DAY_SECONDS + DAY_SECONDS / 2
@@ -18,13 +18,13 @@ HOUR = 3600.0
 
 ASKS_FOR_THE_TIME_OF_DAY = {
     "pool/collectors/exposition.py": {"time.time"},  # time stamps of a page are times of day
-    "admin/plugin_states.py": {"datetime.now"},  # of a page
+    "admin/configuration.py": {"datetime.now"},  # of a page
     "lab/demo/clusters.py": {"datetime.now"},  # a date in an object of the demo
     "extproc/certificates.py": {"dt.datetime.now"},  # of a certificate that is made
     "framework/clock.py": {"time.time"},
     "framework/plugin_status.py": {"time.time"},  # `_created` of a histogram
     "telemetry/families.py": {"time.time"},  # `_created` of a counter
-    "telemetry/log_lines.py": {"time.time", "time.time_ns", "datetime.now"},  # of a log line
+    "telemetry/logs.py": {"time.time", "time.time_ns", "datetime.now"},  # of a log line
     "lab/sim/completions.py": {"time.time"},  # `created` of an answer
     "lab/sim/driver.py": {"time.time"},
     "lab/sim/server.py": {"time.time"},
@@ -34,11 +34,11 @@ USES_UTC = {
     "clusters/tagger.py",  # taints, which begin and end at times of day
     "pool/collectors/dynamic_scores/scorer.py",  # the range of a query
     "explain/recorder.py",  # of a record
-    "kube/event_writer.py",
-    "kube/lease.py",  # for people: who leads is decided by `now`
+    "kube/events.py",
+    "kube/leader_election.py",  # for people: who leads is decided by `now`
     "app/admin_routes.py",  # of requests that are only tried
     "app/picker.py",  # of scores on a page
-    "plugins/clusters/taints.py",
+    "plugins/clusters.py",
     "admission/quotas/days.py",
 }
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the admin port: the pool, decisions and dry runs, in a browser. Its files are sent as they are here."""
+"""The page of the admin port: the pool, decisions and simulated requests in a browser."""
 
-from functools import partial
-from http import HTTPStatus
 from importlib import resources
+from typing import Final
 
-from epp.admin.routes import Route
-from epp.telemetry.http_request import HttpRequest
-from epp.telemetry.http_thread import Answer
+from aiohttp import web
+
+from epp.runtime.http_server import response
 
 _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -25,21 +24,20 @@ _HEADERS = {
 }
 
 
-def page_routes() -> tuple[Route, ...]:
-    """Return the routes of the page, which holds no state: it asks for that, with the token, as programs do."""
+PUBLIC_PATHS: Final = frozenset(_FILES)
+"""Paths that need no token: the page asks for the token itself, and sends it with each request for data."""
+
+
+def page_routes() -> tuple[web.RouteDef, ...]:
+    """Return the routes of the page's files."""
     files = resources.files(__name__)
-    return tuple(
-        Route(
-            "GET",
-            path,
-            partial(
-                _send, Answer(HTTPStatus.OK, files.joinpath(name).read_bytes(), {**_HEADERS, "Content-Type": kind})
-            ),
-            needs_token=False,
-        )
-        for path, (name, kind) in _FILES.items()
-    )
 
+    def route(path: str, name: str, kind: str) -> web.RouteDef:
+        content = files.joinpath(name).read_bytes()
 
-async def _send(answer: Answer, _request: HttpRequest, _rest: str) -> Answer:
-    return answer
+        async def send(_request: web.Request) -> web.Response:
+            return response(content, {**_HEADERS, "Content-Type": kind})
+
+        return web.get(path, send)
+
+    return tuple(route(path, *file) for path, file in _FILES.items())

@@ -1,40 +1,121 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts that users declare: in the endpoint list, in overrides, or by the name of a class on the pod."""
+"""Facts that users declare: in the endpoint list, in overrides, or by an AcceleratorClass."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from fractions import Fraction
+from math import inf
 
 import msgspec
 
-from epp.framework.accelerators.tag import AcceleratorDeclaration, Partition, Sharing
+from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, AttributeValue, Partition, Sharing
 from epp.framework.endpoint import Endpoint
 from epp.framework.quantities import parse_memory
 from epp.hardware.catalogue import Catalogue
+from epp.hardware.class_matching import is_of_slices
+from epp.hardware.class_validation import TIERS, compute_capability
 from epp.hardware.facts import Facts, Rank
-from epp.hardware.facts.classes import class_facts
 from epp.hardware.mig import UNKNOWN_SLICE, mig_gpu, parse_mig_profile, partition_of
-from epp.hardware.mig.possible import profile_fault
-from epp.kube.objects.limits import BARE_GB_BELOW
+from epp.hardware.mig.partition import profile_fault
+from epp.hardware.resources import maker_of
+from epp.kube.objects.limits import BARE_GB_BELOW, memory_bytes
 from epp.kube.objects.ome import AcceleratorClass
 
+_KINDS = {
+    "google": AcceleratorKind.TPU,
+    "intel": AcceleratorKind.XPU,
+    "aws": AcceleratorKind.NPU,
+    "qualcomm": AcceleratorKind.NPU,
+    "huawei": AcceleratorKind.NPU,
+}
+"""Kind of devices by vendor; the default is GPU."""
 ENDPOINT_LIST = "endpoint list"
 _OVERRIDE = "override "
 CLASS_NAMES_ON_PODS = ("ome.io/accelerator-class", "ome.ai/accelerator-class", "inference.optimization/acceleratorName")
-"""Annotations, or labels, with the AcceleratorClass of a pod."""
+"""Annotations or labels with the AcceleratorClass of a pod."""
+
+
+def class_facts(each: AcceleratorClass, catalogue: Catalogue, rank: Rank = Rank.CLASS, product: str = "") -> Facts:
+    """Return the facts with figures of a whole device; `product` is that of the endpoint, if known.
+
+    Figures of a class of slices are divided by the share of a slice in its device.
+    """
+    spec = each.spec
+    part = _partition_of_class(each, product)
+    compute, memory = (1.0, 1.0) if part is None else (part.compute_fraction, part.memory_fraction)
+    figures = spec.capabilities.performance
+    sparse = 2.0 if figures.sparse else 1.0
+
+    def whole(figure: Fraction | float | None, share: float) -> float | None:
+        return float(figure) / share if figure is not None and 0 < figure < inf else None
+
+    def price(figure: Fraction | None) -> float | None:
+        return float(figure) / memory if figure is not None and figure >= 0 else None
+
+    tokens = spec.cost.per_million_tokens
+    return Facts(
+        source=f"AcceleratorClass/{each.name}",
+        rank=rank,
+        kind=_kind(each, catalogue),
+        vendor=spec.vendor.lower() or None,
+        family=spec.family.lower() or None,
+        model=spec.model.lower() or None,
+        memory_bytes=memory_bytes(spec.capabilities.memory),
+        compute_capability=compute_capability(spec.capabilities),
+        features=frozenset(feature.lower() for feature in spec.capabilities.features),
+        fp32=whole(figures.fp32_tflops, compute),
+        fp16=whole(figures.fp16_tflops, compute * sparse),
+        fp8=whole(figures.fp8_tflops, compute * sparse),
+        int8=whole(figures.int8_tops, compute * sparse),
+        int4=whole(figures.int4_tops, compute * sparse),
+        bandwidth_gbps=whole(spec.capabilities.memory_bandwidth_gbps, memory),
+        partition=part,
+        per_hour=price(spec.cost.per_hour),
+        spot_per_hour=price(spec.cost.spot_per_hour),
+        per_million_tokens=None if tokens is None else float(tokens),
+        cost_tier=spec.cost.tier.lower() if spec.cost.tier.lower() in TIERS else None,
+        attributes=_attributes(each),
+    )
+
+
+def _partition_of_class(each: AcceleratorClass, product: str) -> Partition | None:
+    """Return the partition of a class of slices; None for whole devices."""
+    if not is_of_slices(each):
+        return None
+    profile = parse_mig_profile(each.spec.resources[0].name)
+    return None if profile is None else partition_of(profile, mig_gpu(product or each.spec.model))
+
+
+def _kind(each: AcceleratorClass, catalogue: Catalogue) -> AcceleratorKind:
+    product = catalogue.find(each.spec.model) if each.spec.model else None
+    if product is not None:
+        return product.kind
+    makers = (maker_of(resource.name) for resource in each.spec.resources)
+    maker = next((maker for maker in makers if maker is not None), None)
+    return _KINDS.get(each.spec.vendor.lower(), AcceleratorKind.GPU) if maker is None else maker.kind
+
+
+def _attributes(each: AcceleratorClass) -> dict[str, AttributeValue]:
+    found = {
+        "ome.io/kueueResourceFlavor": each.spec.integration.kueue_resource_flavor,
+        "ome.io/volcanoGPUType": each.spec.integration.volcano_gpu_type,
+        "ome.io/levelZeroVersion": each.spec.capabilities.level_zero_version,
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def override_source(number: int) -> str:
-    """Return the source of the facts of an override, counted from 1."""
+    """Return the source of the facts of an override; the first number is 1."""
     return f"{_OVERRIDE}{number}"
 
 
 def is_declaration(fact: Facts) -> bool:
-    """Return whether the facts are what the operator wrote of an endpoint, without those of the class it names."""
+    """Return whether the facts are a declaration by the operator, not those of the class in a declaration."""
     return fact.rank is Rank.OPERATOR and (fact.source == ENDPOINT_LIST or fact.source.startswith(_OVERRIDE))
 
 
 class AcceleratorOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Accelerator of the endpoints that match; at least one of endpoint, labels and node is required."""
+    """Accelerator of matching endpoints; at least one of endpoint, labels and node is required."""
 
     accelerator: AcceleratorDeclaration
     """Accelerator of these endpoints."""
@@ -43,7 +124,7 @@ class AcceleratorOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Labels of the endpoint; all must match."""
     node: str = ""
-    """Pattern for the name of its node."""
+    """Pattern for the name of the node."""
 
     def __post_init__(self) -> None:
         """Check that there is a condition; raises ValueError."""
@@ -51,7 +132,7 @@ class AcceleratorOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
             raise ValueError("an override has no condition: write endpoint ('*' for all), labels or node")
 
     def fits(self, endpoint: Endpoint, node: str) -> bool:
-        """Return whether the override applies to this endpoint."""
+        """Return whether the override applies to an endpoint."""
         name = endpoint.id if "/" in self.endpoint else endpoint.name
         return (
             (not self.endpoint or fnmatchcase(name, self.endpoint))
@@ -65,7 +146,7 @@ class Declared(msgspec.Struct, frozen=True):
 
     facts: tuple[Facts, ...] = ()
     classes: tuple[str, ...] = ()
-    """The AcceleratorClass in it."""
+    """AcceleratorClass of the declaration."""
     warnings: tuple[str, ...] = ()
 
 
@@ -76,7 +157,7 @@ def declared_facts(
     catalogue: Catalogue,
     rank: Rank = Rank.OPERATOR,
 ) -> Declared:
-    """Return the facts: those of the declaration first, then those of the class or product that it names."""
+    """Return the facts of the declaration, then those of its class or product."""
     warnings: list[str] = []
     name = declaration.accelerator_class
     product = catalogue.find(name) if name and name not in classes else None
@@ -110,7 +191,7 @@ def declared_facts(
         facts.append(msgspec.structs.replace(product.facts(partition=partition), rank=rank))
     if sliced_wrongly:
         facts = [facts[0], *(fact.without_figures for fact in facts[1:])]
-    if len(facts) > 1:  # a class or product without a count is at least one device
+    if len(facts) > 1:  # a class or product without a count means one device
         facts.append(Facts(source=source, rank=Rank.SELF, count=1))
     return Declared(tuple(facts), (name,) if name in classes else (), tuple(warnings))
 

@@ -14,20 +14,18 @@ from epp.framework.accelerators.tag import (
     Routability,
     Sharing,
 )
-from epp.hardware.catalogue import Catalogue, Product
-from epp.hardware.catalogue.lookup import same_size
-from epp.hardware.dra.devices import Allocated, health_of
-from epp.hardware.dra.pools import taints_of
-from epp.hardware.dra.shares import Share, consumed_share, device_memory, share_of
+from epp.hardware.catalogue import Catalogue, Product, same_size
+from epp.hardware.dra_devices import Allocated, Share, consumed_share, device_memory, health_of, share_of
+from epp.hardware.dra_pools import taints_of
+from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.merge import DrainOrIgnore
-from epp.hardware.facts.surroundings import Surroundings
 from epp.hardware.inventory import Inventory
 from epp.hardware.labels.reading import PCI_DEVICES
 from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, partition_of
 
 STALE = "epp/stale"
-"""Attribute: true if the description of the devices is from an older generation of their pool."""
+"""Attribute: true if the devices are described by an older generation of their pool."""
 _VENDORS: Mapping[str, tuple[str, AcceleratorKind]] = {
     "gpu.nvidia.com": ("nvidia", AcceleratorKind.GPU),
     "gpu.amd.com": ("amd", AcceleratorKind.GPU),
@@ -46,7 +44,7 @@ _ALL = Share(1.0, 1.0)
 
 
 def dra_facts(
-    around: Surroundings,
+    context: EndpointContext,
     inventory: Inventory,
     devices: Sequence[Allocated],
     catalogue: Catalogue,
@@ -56,8 +54,8 @@ def dra_facts(
     """Yield facts of rank ALLOCATION; none for an endpoint without allocated devices."""
     if not devices:
         return
-    health = {} if around.pod is None else health_of(around.pod)
-    described = tuple(_device(each, inventory, health, around) for each in devices)
+    health = {} if context.pod is None else health_of(context.pod)
+    described = tuple(_device(each, inventory, health, context) for each in devices)
     first = devices[0]
     vendor, kind = _VENDORS.get(first.driver, (None, None))
     text = first.text("productName") or first.text("model")
@@ -96,7 +94,7 @@ def dra_facts(
     )
 
 
-def _device(each: Allocated, inventory: Inventory, health: Mapping[str, str], around: Surroundings) -> Device:
+def _device(each: Allocated, inventory: Inventory, health: Mapping[str, str], context: EndpointContext) -> Device:
     index, numa = each.attribute("index"), each.attribute("numa")
     root = each.attributes.get("resource.kubernetes.io/pcieRoot")
     taints = (taint.effect for taint in taints_of(each.result, each.device, inventory.taint_rules))
@@ -107,7 +105,7 @@ def _device(each: Allocated, inventory: Inventory, health: Mapping[str, str], ar
         index=index if isinstance(index, int) else None,
         numa=numa if isinstance(numa, int) else None,
         pcie_root=root if isinstance(root, str) else "",
-        clique=around.node_labels.get(CLIQUE, ""),
+        clique=context.node_labels.get(CLIQUE, ""),
         fraction=1.0 / _sharers(each, inventory),
         health=health.get(each.result.id, ""),
         taints=tuple(sorted({effect for effect in taints if effect in {"NoSchedule", "NoExecute"}})),
@@ -115,18 +113,18 @@ def _device(each: Allocated, inventory: Inventory, health: Mapping[str, str], ar
 
 
 def product_of(each: Allocated, catalogue: Catalogue) -> Product | None:
-    """Return the product, by its name or by the PCI device id."""
+    """Return the product by its name or PCI device id."""
     text = each.text("productName") or each.text("model")
     found = catalogue.find(text, device_memory(each)) if text else None
     if found is not None:
         return found
     device_id = (each.text("deviceID") or each.text("pciId")).lower().removeprefix("0x")
-    model = PCI_DEVICES.get((_PCI_VENDORS.get(each.driver, ""), device_id))
+    model = PCI_DEVICES.get(_PCI_VENDORS.get(each.driver, ""), {}).get(device_id)
     return catalogue.find(model, device_memory(each)) if model else None
 
 
 def _memory(each: Allocated, product: Product | None, share: Share | None) -> int | None:
-    """Return the memory of the device, or of the part; a part may be said to have all of its device."""
+    """Return the memory of the device or partition; a partition may report that of its whole device."""
     memory, whole = each.memory, None if product is None else product.memory_bytes
     if memory is None or share is None or whole is None or not same_size(whole, memory):
         return memory
@@ -134,7 +132,7 @@ def _memory(each: Allocated, product: Product | None, share: Share | None) -> in
 
 
 def _partition(each: Allocated, inventory: Inventory, share: Share | None) -> Partition:
-    """Return the partition of the device; by default the whole of it."""
+    """Return the partition; the whole device by default."""
     placed = _PLACED.fullmatch(each.result.device)
     profile = each.profile
     sharers = _sharers(each, inventory)
@@ -171,7 +169,7 @@ def _partition(each: Allocated, inventory: Inventory, share: Share | None) -> Pa
 
 
 def _sharers(each: Allocated, inventory: Inventory) -> int:
-    """Return the number of pods that share the device by turns; 1 if each has a capacity of its own."""
+    """Return the number of pods that share the device; 1 if each consumes its own capacity."""
     if each.result.consumed_capacity:
         return 1
     return max(len(inventory.device_users(each.result.id)), 1)
@@ -192,7 +190,7 @@ def _capability(value: AttributeValue | None) -> tuple[int, ...] | None:
 
 
 def _common_attributes(devices: Sequence[Allocated]) -> dict[str, AttributeValue]:
-    """Return the attributes that all devices have in common, and STALE if it applies."""
+    """Return the common attributes of all devices, and STALE if it applies."""
     first, *others = (each.attributes for each in devices)
     found = {name: value for name, value in first.items() if all(each.get(name) == value for each in others)}
     if len({each.driver for each in devices}) == 1:

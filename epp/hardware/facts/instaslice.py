@@ -12,39 +12,37 @@ from epp.framework.accelerators.tag import (
     Partition,
     Routability,
 )
+from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.merge import DrainOrIgnore, PassOrDrain
-from epp.hardware.facts.surroundings import Surroundings
 from epp.hardware.inventory import Inventory
 from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, parse_mig_profile, partition_of
-from epp.hardware.mig.slices import SliceClaim, SliceNode
-from epp.hardware.mig.vetting import vetted_claim
+from epp.hardware.mig.slices import SliceClaim, SliceNode, annotated_claims, sanitized_claim
 from epp.hardware.resources import SLICER_DOMAINS, ResourceRequest
-from epp.hardware.slice_annotation import annotated_claims
 from epp.hardware.validation import gpus_of_node
 
 SLICE = "epp/slice"
-"""Attribute: `unknown` if a pod requests a slice and has no claim."""
+"""Attribute: `unknown` if a pod requests a slice without a claim."""
 _SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Routability.UNKNOWN)
 
 
 def instaslice_facts(
-    around: Surroundings,
+    context: EndpointContext,
     inventory: Inventory,
     requested: Sequence[ResourceRequest],
     *,
     on_missing_claim: PassOrDrain = "Pass",
     on_node_not_ready: DrainOrIgnore = "Drain",
 ) -> Iterator[Facts]:
-    """Yield facts of rank SLICE_CLAIM; none for an endpoint without slices and requests for them."""
-    claims = _claims(around, inventory) or _annotated(around, inventory)
-    node_name = around.node_name or next((claim.node for claim in claims if not claim.tentative), "")
+    """Yield facts of rank SLICE_CLAIM; none without slices and requests for slices."""
+    claims = _claims(context, inventory) or _annotated(context, inventory)
+    node_name = context.node_name or next((claim.node for claim in claims if not claim.tentative), "")
     node = inventory.slice_nodes.get(node_name)
     wants = [each for each in requested if each.profile and (node is not None or each.name.startswith(SLICER_DOMAINS))]
     if not claims and not wants:
         return
     if claims:
-        yield _of_claims(claims, node, pod_ready=around.pod is None or around.pod.ready)
+        yield _of_claims(claims, node, pod_ready=context.pod is None or context.pod.ready)
         if not any(claim.sound or claim.tentative for claim in claims):
             yield Facts(source="InstaSlice", rank=Rank.SELF, partition=UNKNOWN_SLICE)
     else:
@@ -59,31 +57,31 @@ def instaslice_facts(
         yield _of_node(node, inventory.slice_claims_by_node.get(node.name, ()), on_node_not_ready)
 
 
-def _claims(around: Surroundings, inventory: Inventory) -> tuple[SliceClaim, ...]:
-    """Return the claims of the pod on its node; staged ones only if there are no others."""
+def _claims(context: EndpointContext, inventory: Inventory) -> tuple[SliceClaim, ...]:
+    """Return the claims of the pod on its node; staged claims only if there are no others."""
     found = [
         claim
-        for claim in inventory.all_by_pod(inventory.slice_claims_by_pod, around.pod_keys)
-        if not around.node_name or claim.node in {"", around.node_name}
+        for claim in inventory.all_by_pod(inventory.slice_claims_by_pod, context.pod_keys)
+        if not context.node_name or claim.node in {"", context.node_name}
     ]
     return tuple(claim for claim in found if not claim.tentative) or tuple(found)
 
 
-def _annotated(around: Surroundings, inventory: Inventory) -> tuple[SliceClaim, ...]:
+def _annotated(context: EndpointContext, inventory: Inventory) -> tuple[SliceClaim, ...]:
     """Return the claims in the annotation of the device plugin; none if it is invalid."""
-    if around.pod is None:
+    if context.pod is None:
         return ()
     try:
-        claims = annotated_claims(around.pod, around.node_name)
-    except ValueError:  # reported with the other doubts of the pod
+        claims = annotated_claims(context.pod, context.node_name)
+    except ValueError:  # reported with other issues of the pod
         return ()
-    slicer = inventory.slice_nodes.get(around.node_name)
-    gpus = gpus_of_node(around.node, slicer)
-    return tuple(vetted_claim(claim, slicer, gpus)[0] for claim in claims)
+    slicer = inventory.slice_nodes.get(context.node_name)
+    gpus = gpus_of_node(context.node, slicer)
+    return tuple(sanitized_claim(claim, slicer, gpus)[0] for claim in claims)
 
 
 def _of_claims(claims: Sequence[SliceClaim], node: SliceNode | None, *, pod_ready: bool) -> Facts:
-    """Return the facts of the claims; one without a profile only counts where none has one, but its state does."""
+    """Return the facts of the claims. Claims without a profile only contribute their state, unless all lack one."""
     worst = min(claims, key=lambda claim: _SEVERITY.index(claim.routability(pod_ready=pod_ready)))
     state = worst.routability(pod_ready=pod_ready)
     reason = None if state is Routability.ROUTABLE else f"{worst.source} is {worst.state}"
@@ -130,7 +128,7 @@ def _device(claim: SliceClaim) -> Device:
 
 
 def _of_node(node: SliceNode, claims: Sequence[SliceClaim], on_not_ready: DrainOrIgnore) -> Facts:
-    """Return the facts of the node, which apply to every slice on it."""
+    """Return the facts of the node, which apply to all its slices."""
     total = sum(_slots_of(node, gpu.gpu_uuid) for gpu in node.gpus)
     taken = sum(claim.size or 0 for claim in claims if claim.occupies)
     attributes: dict[str, AttributeValue] = {}

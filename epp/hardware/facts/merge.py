@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts on the hardware of an endpoint from one source, and the merge of several sources into a tag."""
+"""Facts about the hardware of an endpoint by source, and the merge of several sources into a tag."""
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
@@ -19,18 +19,18 @@ from epp.framework.accelerators.tag import (
 )
 
 PassOrDrain: TypeAlias = Literal["Pass", "Drain"]
-"""Whether an endpoint keeps getting requests, or drains."""
+"""Whether an endpoint continues to receive requests or drains."""
 DrainOrIgnore: TypeAlias = Literal["Drain", "Ignore"]
-"""Whether an endpoint drains, or its state is ignored."""
+"""Whether an endpoint drains or its state is ignored."""
 
 
 class Rank(IntEnum):
-    """Precedence of sources for each field; the lowest comes first."""
+    """Precedence of sources for each field; the lowest takes precedence."""
 
     OPERATOR = 1
-    """Configuration of the pool, or the endpoint list."""
+    """Configuration or endpoint list."""
     POD = 2
-    """Class named by annotations or labels of a trusted pod."""
+    """Class in annotations or labels of a trusted pod."""
     ALLOCATION = 3
     """DRA claims."""
     SLICE_CLAIM = 4
@@ -40,17 +40,17 @@ class Rank(IntEnum):
     CLASS = 6
     """AcceleratorClass."""
     LABELS = 7
-    """Labels of the node, set by vendors."""
+    """Node labels of vendors."""
     RESOURCES = 8
-    """Resource requests of the pod, and resources of the node."""
+    """Resource requests of the pod and resources of the node."""
     CATALOGUE = 9
     """Tables of products and instance types."""
     SELF = 10
-    """Last resort: one device of a class or product that is named without a count."""
+    """Default: one device of a class or product without a count."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields of a tag from one source; None if the source does not have the field."""
+    """Fields of a tag from one source; None for a missing field."""
 
     source: str
     """For provenance and warnings: `labels`, `AcceleratorClass/nvidia-h100-80gb`, `ResourceClaim/llm/vllm-a`."""
@@ -63,7 +63,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...] | None = None
     count: int | None = None
     memory_bytes: int | None = None
-    """Of one device or slice of the endpoint."""
+    """Memory of one device or slice."""
     compute_capability: tuple[int, ...] | None = None
     features: frozenset[str] = frozenset()
     """Added to those of the other sources."""
@@ -88,11 +88,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     attributes: Mapping[str, AttributeValue] = msgspec.field(default_factory=dict)
     """Added to those of the other sources, name by name."""
     sources: Mapping[str, str] = {}
-    """Source of single fields that have another one."""
+    """Source of individual fields that differs from `source`."""
 
     @property
     def without_figures(self) -> "Facts":
-        """The same without memory, prices and speed, which are those of a whole device."""
+        """Facts without memory, prices and speed, which are those of a whole device."""
         return msgspec.structs.replace(self, **dict.fromkeys(_FIGURES))
 
 
@@ -119,20 +119,20 @@ _SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Ro
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """A tag, and the problems of its sources."""
+    """A tag and the problems of its sources."""
 
     tag: AcceleratorTag
     conflicts: tuple[str, ...] = ()
     """Contradictions between sources of claims."""
     warnings: tuple[str, ...] = ()
-    """Invalid values, each with its interpretation."""
+    """Invalid values with their interpretation."""
 
 
 def merge(facts: Iterable[Facts], classes: tuple[str, ...] = ()) -> Merged:
-    """Return the tag: each field from the source of the lowest rank that has it, in the order given within a rank.
+    """Return the tag: each field comes from the source with the lowest rank, in the given order within a rank.
 
-    Features, resources and attributes are those of all sources; the state is the worst of all sources. A source that
-    claims other devices than the first one does is ignored, since its figures are those of other devices.
+    Features, resources and attributes are united; the state is the worst of all sources. A source of claims for other
+    devices than the first one is ignored, since its figures are those of other devices.
     """
     everything = sorted(facts, key=lambda fact: fact.rank)
     contradicting, conflicts = _contradicting(everything)
@@ -164,7 +164,7 @@ def merge(facts: Iterable[Facts], classes: tuple[str, ...] = ()) -> Merged:
     for fact in reversed(ranked):
         attributes.update(fact.attributes)
     tag = AcceleratorTag(
-        **fields,  # type: ignore[arg-type]  # named and typed alike in both structs
+        **fields,  # type: ignore[arg-type]  # same names and types in both structs
         classes=classes,
         features=frozenset().union(*(fact.features for fact in ranked)),
         resources=frozenset().union(*(fact.resources for fact in ranked)),
@@ -179,7 +179,7 @@ def merge(facts: Iterable[Facts], classes: tuple[str, ...] = ()) -> Merged:
 
 
 def _contradicting(ranked: list[Facts]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the sources that claim other devices than the first source of claims, and a sentence for each."""
+    """Return the sources that claim other devices than the first source of claims, with a message for each."""
     claims = [fact for fact in ranked if fact.devices and Rank.ALLOCATION <= fact.rank <= Rank.ALLOCATOR]
     others = [fact.source for fact in claims[1:] if _ids(fact) != _ids(claims[0])]
     sentences = [f"{claims[0].source} and {other} claim different devices: the first one counts" for other in others]

@@ -1,42 +1,137 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts from the resource requests of a pod, and from its place."""
+"""Facts from a pod: its resource requests, parts of devices, its place, and whether its model is frozen."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import NamedTuple
 
 from epp.framework.accelerators.sites import CLIQUE, COMPUTE_DOMAIN
 from epp.framework.accelerators.tag import (
     BOOT_ID,
+    FROZEN,
+    FROZEN_TO,
     POD_UID,
     AcceleratorKind,
     AttributeValue,
     Partition,
     Sharing,
 )
-from epp.hardware.catalogue import CATALOGUE, Catalogue, Product
+from epp.hardware.catalogue import CATALOGUE, Catalogue, Product, partition_of_mode
+from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
-from epp.hardware.facts.parts import requested_part
-from epp.hardware.facts.surroundings import Surroundings
 from epp.hardware.inventory import Inventory
 from epp.hardware.labels import NodeFacts
 from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.resources import ResourceRequest, extended_resources, resource_requests
-from epp.kube.objects.core import Pod
+from epp.kube.objects.core import Node, Pod
+
+_NEURON_CORE = "aws.amazon.com/neuroncore"
+_NEURON_DEVICES = ("aws.amazon.com/neuron", "aws.amazon.com/neurondevice")
+_TILES = "gpu.intel.com/tiles"
+_AI_CORES = re.compile(r"huawei\.com/ascend[0-9a-z]+-(?P<cores>[1-9][0-9]?)c(\..*)?", re.IGNORECASE)
+_SERVER_TYPE = re.compile(r"ascend[0-9a-z]+-(?P<cores>[1-9][0-9]?)", re.IGNORECASE)
+_AMD = "amd.com/"
+OWN_DOMAIN = "llm-d.ai"
 
 
-def endpoint_facts(around: Surroundings, inventory: Inventory, local_cluster: str) -> Facts:
-    """Return the place of the endpoint, and the ids that change when its node or pod is replaced."""
+def requested_part(
+    requested: Iterable[ResourceRequest],
+    amounts: Mapping[str, int],
+    product: Product | None,
+    node: Node | None,
+    devices: int | None = None,
+) -> Partition | None:
+    """Return the part of a device for each requested resource; None for whole devices and unknown parts.
+
+    `amounts` are all requested extended resources of the pod; `product` and `devices` are those of the node.
+    """
+    parts = product.parts if product is not None else None
+    for each in requested:
+        if each.name == _NEURON_CORE:
+            return _cores(1, _neuron_cores(node) or parts, "neuroncore")
+        if (match := _AI_CORES.fullmatch(each.name)) is not None:
+            return _cores(int(match["cores"]), _ai_cores(node) or parts, f"{match['cores']}c")
+        mode = each.name.removeprefix(_AMD) if each.name.startswith(_AMD) else ""
+        if (part := partition_of_mode(mode, product)) is not None:
+            return part
+        if each.vendor == "intel" and parts and (tiles := amounts.get(_TILES)) and tiles < each.count * parts:
+            return _cores(tiles, each.count * parts, f"{tiles}t")
+        if each.vendor == "intel" and (sharers := _sharers(each.name, node, devices)) > 1:
+            share = 1 / sharers
+            return Partition(kind=Sharing.TIME_SLICING, compute_fraction=share, memory_fraction=share, sharers=sharers)
+    return None
+
+
+def _sharers(resource: str, node: Node | None, devices: int | None) -> int:
+    """Return the number of times that the device plugin offers each device, since Intel has no label for sharing."""
+    offered = 0 if node is None else int(node.status.allocatable.get(resource, 0))
+    return offered // devices if devices and offered % devices == 0 else 1
+
+
+def _cores(number: int, of: int | None, profile: str) -> Partition | None:
+    """Return the share; None if the number of cores of a device is unknown."""
+    if not of:
+        return None
+    share = min(number / of, 1.0)
+    return Partition(kind=Sharing.CORES, profile=profile, compute_fraction=share, memory_fraction=share)
+
+
+def _neuron_cores(node: Node | None) -> int | None:
+    """Return the cores of a device as counted by the device plugin; a logical core may consist of two physical ones."""
+    allocatable: Mapping[str, Fraction] = {} if node is None else node.status.allocatable
+    devices = next((allocatable[name] for name in _NEURON_DEVICES if allocatable.get(name)), None)
+    cores = allocatable.get(_NEURON_CORE)
+    return int(cores / devices) or None if cores and devices else None
+
+
+def _ai_cores(node: Node | None) -> int | None:
+    """Return the AI cores of a device, from a label such as `servertype: Ascend910B-20`."""
+    match = _SERVER_TYPE.fullmatch("" if node is None else node.metadata.labels.get("servertype", ""))
+    return int(match["cores"]) if match else None
+
+
+class Frozen(NamedTuple):
+    """Location of a frozen model, and warnings about invalid values."""
+
+    facts: tuple[Facts, ...]
+    warnings: tuple[str, ...]
+
+
+def frozen_facts(context: EndpointContext, tensor_fusion_domain: str) -> Frozen:
+    """Return the location of a frozen model in labels of the endpoint and annotations of its pod."""
+    facts, warnings = [], []
+    for key, value in _found(context, tensor_fusion_domain):
+        if value in FROZEN_TO:
+            facts.append(Facts(source=key, rank=Rank.ALLOCATOR, attributes={FROZEN: value}))
+        else:
+            warnings.append(f"{key} is {value[:60]!r}: write {' or '.join(FROZEN_TO)}, or remove it; it is ignored")
+    return Frozen(tuple(facts[:1]), tuple(warnings))
+
+
+def _found(context: EndpointContext, tensor_fusion_domain: str) -> Iterator[tuple[str, str]]:
+    pod = context.pod
+    sources = [context.endpoint.labels, *([] if pod is None else [pod.metadata.annotations, pod.metadata.labels])]
+    for domain in (OWN_DOMAIN, tensor_fusion_domain):
+        key = f"{domain}/frozen"
+        values = dict.fromkeys(source[key] for source in sources if key in source)
+        yield from ((key, value) for value in values)
+
+
+def endpoint_facts(context: EndpointContext, inventory: Inventory, local_cluster: str) -> Facts:
+    """Return node and cluster of the endpoint, and ids that change when its node or pod is replaced."""
     attributes: dict[str, AttributeValue] = {}
-    slicer = inventory.slice_nodes.get(around.node_name)
-    if boot := around.boot_id or ("" if slicer is None else slicer.boot_id):
+    slicer = inventory.slice_nodes.get(context.node_name)
+    if boot := context.boot_id or ("" if slicer is None else slicer.boot_id):
         attributes[BOOT_ID] = boot
-    if around.pod is not None and around.pod.metadata.uid:
-        attributes[POD_UID] = around.pod.metadata.uid
-    attributes |= {label: name for label in (CLIQUE, COMPUTE_DOMAIN) if (name := around.node_labels.get(label, ""))}
+    if context.pod is not None and context.pod.metadata.uid:
+        attributes[POD_UID] = context.pod.metadata.uid
+    attributes |= {label: name for label in (CLIQUE, COMPUTE_DOMAIN) if (name := context.node_labels.get(label, ""))}
     return Facts(
-        source="endpoint" if around.pod is None else f"Pod/{around.pod.id}",
+        source="endpoint" if context.pod is None else f"Pod/{context.pod.id}",
         rank=Rank.OPERATOR,
-        node=around.node_name or None,
-        cluster=around.endpoint.cluster or local_cluster or None,
+        node=context.node_name or None,
+        cluster=context.endpoint.cluster or local_cluster or None,
         attributes=attributes,
     )
 
@@ -47,7 +142,7 @@ def cpu_facts(pod: Pod) -> Facts:
 
 
 def pod_facts(
-    around: Surroundings,
+    context: EndpointContext,
     requested: Sequence[ResourceRequest],
     node: NodeFacts,
     inventory: Inventory,
@@ -55,24 +150,24 @@ def pod_facts(
 ) -> Iterator[Facts]:
     """Yield the number of devices of the endpoint, and the slices or parts of devices that its pod requests.
 
-    These have the rank of claims, after them in order. Without a known pod, the endpoint has all devices of
-    the node if no known pod requests any; but only one slice, since a process cannot use more than one MIG slice.
+    Slices and parts have the rank of claims and follow them. An endpoint without a known pod has all devices of the
+    node if no known pod requests any, but at most one MIG slice, since a process cannot use several.
     """
-    if around.pod is None:
+    if context.pod is None:
         part = next((fact.partition for fact in node.facts if fact.partition is not None), None)
         count = 1 if part is not None and part.kind is Sharing.MIG else node.slice_chips or node.count
-        if count is not None and _node_is_free(around, inventory):
+        if count is not None and _node_is_free(context, inventory):
             yield Facts(source="labels", rank=Rank.RESOURCES, count=count)
         return
     if not requested:
         return
-    source = f"Pod/{around.pod.id}"
+    source = f"Pod/{context.pod.id}"
     if slices := [each for each in requested if each.profile]:
         yield _sliced(source, slices, node)
     elif any(each.is_slice for each in requested):
         yield Facts(source=source, rank=Rank.SELF, partition=UNKNOWN_SLICE)
     product = _product(node, catalogue)
-    part = requested_part(requested, extended_resources(around.pod), product, around.node, node.count)
+    part = requested_part(requested, extended_resources(context.pod), product, context.node, node.count)
     if part is not None:
         yield _part(source, part, product)
     yield Facts(
@@ -102,7 +197,7 @@ def _sliced(source: str, slices: Sequence[ResourceRequest], node: NodeFacts) -> 
 
 
 def _part(source: str, part: Partition, product: Product | None) -> Facts:
-    """Return the facts on a part of a device; labels may have the memory of other parts."""
+    """Return the facts about a part of a device; labels may have the memory of other parts."""
     whole = None if product is None else product.memory_bytes
     return Facts(
         source=source,
@@ -113,12 +208,11 @@ def _part(source: str, part: Partition, product: Product | None) -> Facts:
 
 
 def _product(node: NodeFacts, catalogue: Catalogue) -> Product | None:
-    """Return the product of the node's devices."""
     names = [fact.product for fact in reversed(node.facts) if fact.product]
     return next((found for name in names if (found := catalogue.find(name)) is not None), None)
 
 
-def _node_is_free(around: Surroundings, inventory: Inventory) -> bool:
+def _node_is_free(context: EndpointContext, inventory: Inventory) -> bool:
     """Return whether no known pod requests accelerators of the node."""
-    pods = inventory.pods_by_node.get(around.node_name, ())
+    pods = inventory.pods_by_node.get(context.node_name, ())
     return not any(each.known for pod in pods for each in resource_requests(pod))

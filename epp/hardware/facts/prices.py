@@ -1,37 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prices in objects of other systems: nodes of TensorFusion, variants and unit costs of the variant autoscaler."""
+"""Prices of an endpoint: from the price list of the user, and from objects of other systems."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Literal, TypeAlias
+from math import floor
+from typing import Literal, NamedTuple, TypeAlias
 
-from epp.framework.accelerators.tag import AcceleratorTag
-from epp.hardware.catalogue import Catalogue
+from epp.framework.accelerators.tag import AcceleratorTag, Sharing
+from epp.hardware.catalogue import Catalogue, InstanceType, Product, find_instance_type
+from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
-from epp.hardware.facts.surroundings import Surroundings
+from epp.hardware.facts.declared import is_declaration
 from epp.hardware.inventory import Inventory
+from epp.hardware.labels import INSTANCE_TYPE_LABELS, NodeFacts
+from epp.hardware.prices import PriceList, PriceQuery
+from epp.hardware.resources import profile_of
 from epp.kube.objects.core import Pod
 from epp.kube.objects.costs import DEFAULT_VARIANT_COST, VariantAutoscaling
 from epp.kube.objects.tensor_fusion import GpuNode
 
+_WHOLE_DEVICES = (
+    "nvidia.com/gpu",
+    "amd.com/gpu",
+    "gpu.intel.com/i915",
+    "gpu.intel.com/xe",
+    "habana.ai/gaudi",
+    "google.com/tpu",
+    "aws.amazon.com/neuron",
+    "aws.amazon.com/neurondevice",
+)
+"""Resources that count whole accelerators, not slices, cores or replicas."""
+_REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
 CostUnit: TypeAlias = Literal["cents", "dollars"]
 """Unit of the prices of the variant autoscaler, per hour."""
-
 _ACCELERATOR_NAME = "inference.optimization/acceleratorName"
 
 
+class ListedPrices(NamedTuple):
+    """Prices in the list, or a remark why there are none."""
+
+    facts: tuple[Facts, ...] = ()
+    remark: str = ""
+
+
+def listed_prices(
+    prices: PriceList,
+    tag: AcceleratorTag,
+    product: Product | None,
+    classes: tuple[str, ...],
+    context: EndpointContext,
+    *,
+    devices: int | None,
+) -> ListedPrices:
+    """Return the prices of an endpoint; `devices` is the number of whole accelerators of its machine."""
+    if not prices:
+        return ListedPrices()
+    quote = prices.quote(
+        PriceQuery(
+            product=product,
+            names=tuple(name for name in (tag.product, tag.model) if name),
+            classes=classes,
+            instance_type=_label(context.node_labels, INSTANCE_TYPE_LABELS),
+            region=_label(context.node_labels, _REGION_LABELS),
+            devices=devices,
+        )
+    )
+    facts = []
+    if quote.per_hour is not None:
+        facts.append(Facts(source=quote.per_hour.source, rank=Rank.OPERATOR, per_hour=quote.per_hour.per_hour))
+    if (spot := quote.spot_per_hour) is not None:
+        facts.append(Facts(source=spot.source, rank=Rank.OPERATOR, spot_per_hour=spot.per_hour))
+    return ListedPrices(tuple(facts), quote.remark)
+
+
+def with_listed_prices(known: Iterable[Facts], listed: Sequence[Facts]) -> list[Facts]:
+    """Insert listed prices after declarations of the operator and before all other sources."""
+    known = list(known)
+    if not listed:
+        return known
+    declared = [fact for fact in known if is_declaration(fact)]
+    return [*declared, *listed, *(fact for fact in known if not is_declaration(fact))]
+
+
+def devices_of_machine(
+    context: EndpointContext, node: NodeFacts, instance_types: Mapping[str, InstanceType]
+) -> int | None:
+    """Return the number of whole accelerators of the machine, independent of slices and sharing; None if unknown.
+
+    It comes from the machine type, the labels, or the resources of the node.
+    """
+    machine = find_instance_type(_label(context.node_labels, INSTANCE_TYPE_LABELS), instance_types)
+    if machine is not None:
+        return machine.count
+    divided = any(fact.partition is not None and fact.partition.kind is Sharing.MIG for fact in node.facts)
+    if divided:  # the count is the number of slices
+        return None
+    if node.count is not None:
+        return node.count or None
+    allocatable = {} if context.node is None else context.node.status.allocatable
+    shared = any(fact.partition is not None for fact in node.facts)
+    if shared or any(profile_of(name) and amount > 0 for name, amount in allocatable.items()):
+        return None
+    return max((floor(allocatable[name]) for name in _WHOLE_DEVICES if name in allocatable), default=0) or None
+
+
+def _label(labels: Mapping[str, str], names: Iterable[str]) -> str:
+    return next((labels[name].strip() for name in names if labels.get(name, "").strip()), "")
+
+
 def cost_facts(
-    tag: AcceleratorTag, around: Surroundings, inventory: Inventory, catalogue: Catalogue, unit: CostUnit = "cents"
+    tag: AcceleratorTag, context: EndpointContext, inventory: Inventory, catalogue: Catalogue, unit: CostUnit = "cents"
 ) -> Iterator[Facts]:
-    """Yield prices of rank CATALOGUE, to precede those of tables; `tag` is the tag without them."""
+    """Yield prices of rank CATALOGUE, which precede those of tables; `tag` is the tag without them."""
     unit_dollars = Fraction(1, 100) if unit == "cents" else Fraction(1)
-    node = inventory.gpu_nodes.get(around.node_name)
+    node = inventory.gpu_nodes.get(context.node_name)
     devices = _devices_of(node, inventory)
-    if node is not None and node.spec.cost_per_hour is not None and devices:
-        yield _price(f"GPUNode/{node.name}", node.spec.cost_per_hour / devices)
-    variant = variant_of(around.pod, inventory)
+    if node is not None and node.cost_per_hour is not None and devices:
+        yield _price(f"GPUNode/{node.name}", node.cost_per_hour / devices)
+    variant = variant_of(context.pod, inventory)
     share = max(tag.count, 1) * tag.partition.memory_fraction
-    cost = None if variant is None else variant.spec.price
+    cost = None if variant is None else variant.price
     if variant is not None and cost is not None and share > 0:
         yield _price(f"VariantAutoscaling/{variant.id} in {unit}", cost * unit_dollars / Fraction(share))
     name = "" if variant is None else variant.metadata.labels.get(_ACCELERATOR_NAME, "")
@@ -42,13 +130,13 @@ def cost_facts(
             yield _price(f"accelerator-unit-costs/{key} in {unit}", unit_cost.cost * unit_dollars)
 
 
-def cost_warnings(around: Surroundings, inventory: Inventory) -> Iterator[str]:
-    """Yield a warning for a variant with the price that a cluster fills in."""
-    variant = variant_of(around.pod, inventory)
-    if variant is not None and variant.spec.variant_cost == DEFAULT_VARIANT_COST:
+def cost_warnings(context: EndpointContext, inventory: Inventory) -> Iterator[str]:
+    """Yield a warning for a variant with the default price."""
+    variant = variant_of(context.pod, inventory)
+    if variant is not None and variant.cost == DEFAULT_VARIANT_COST:
         yield (
-            f"VariantAutoscaling/{variant.id}: variantCost is {DEFAULT_VARIANT_COST}, which a cluster fills in where "
-            "none is given, so it counts as unknown: write another value, or the price of the accelerator in "
+            f"VariantAutoscaling/{variant.id}: variantCost is {DEFAULT_VARIANT_COST}, which is the default of the "
+            "cluster, so it counts as unknown: write another value, or the price of the accelerator in "
             "accelerator-unit-costs"
         )
 
@@ -65,18 +153,18 @@ def variant_of(pod: Pod | None, inventory: Inventory) -> VariantAutoscaling | No
         for owner in pod.metadata.owner_references
     }
     for variant in inventory.variants:
-        target = variant.spec.scale_target_ref
+        target = variant.target
         if variant.metadata.namespace == pod.metadata.namespace and (target.kind, target.name) in owners:
             return variant
     return None
 
 
 def _devices_of(node: GpuNode | None, inventory: Inventory) -> int:
-    """Return the number of GPUs of the node, by its total memory, since not all of them may be known."""
+    """Return the number of GPUs of the node from its total memory, since some GPUs may be unknown."""
     gpus = inventory.gpus_by_node.get("" if node is None else node.name, ())
     if node is None or not gpus:
         return 0
-    total, each = node.status.total_vram, gpus[0].status.capacity.vram
+    total, each = node.total_vram, gpus[0].status.capacity.vram
     return max(len(gpus), round(total / each) if total and each else 0)
 
 

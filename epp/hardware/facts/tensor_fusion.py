@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts from TensorFusion: the GPUs of an endpoint, its share of them, and their state."""
+"""Facts from TensorFusion: the GPUs of an endpoint, its share of them, their use and their state."""
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -11,7 +12,12 @@ from epp.framework.accelerators.tag import (
     ISOLATION_MODE,
     PARTITION_TEMPLATE,
     PHASE,
+    TFLOPS_FREE,
+    TFLOPS_USED,
     USED_BY,
+    VIRTUAL,
+    VRAM_FREE,
+    VRAM_USED,
     AcceleratorKind,
     AttributeValue,
     Device,
@@ -21,34 +27,104 @@ from epp.framework.accelerators.tag import (
     Sharing,
 )
 from epp.hardware.catalogue import Catalogue, Product
+from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.merge import PassOrDrain
-from epp.hardware.facts.surroundings import Surroundings
-from epp.hardware.facts.tensor_fusion_amounts import physical_capacity, usage_attributes
 from epp.hardware.inventory import Inventory, gpu_users
 from epp.hardware.mig import UNKNOWN_SLICE, is_unknown_slice, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.validation import template_fault
 from epp.kube.objects.base import quantity_of
-from epp.kube.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu
+from epp.kube.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu, GpuNode
 
+_ROUNDING = Fraction(101, 100)
+"""Tolerance for the sum of nominal capacities relative to the total of their node."""
+
+Resource = Literal["tflops", "vram"]
 DOMAIN = "tensor-fusion.ai"
 """Domain of the attributes, and the default domain of annotations."""
 _LEAVING = frozenset({"Destroying", "Migrating"})
 _OURS = frozenset({"", "tensor-fusion"})
 
 
-def tensor_fusion_gpus(around: Surroundings, inventory: Inventory, annotation_domain: str = DOMAIN) -> tuple[Gpu, ...]:
-    """Return the GPUs of the endpoint: in the annotation of its pod, running it, or with a partition for it."""
-    annotations = {} if around.pod is None else around.pod.metadata.annotations
+class Amounts(NamedTuple):
+    """One resource of one GPU."""
+
+    physical: Fraction
+    virtual: Fraction
+    """Amount for sale; equal to `physical` unless the node is oversubscribed."""
+    allocated: Fraction | None
+    """None if unknown."""
+
+
+def amounts_of(gpu: Gpu, resource: Resource, inventory: Inventory) -> Amounts | None:
+    """Return the amounts of a GPU; None if it does not report its capacity.
+
+    If a node is oversubscribed and the sum over its GPUs exceeds its total, the GPUs report virtual capacity.
+    """
+    capacity, available = getattr(gpu.status.capacity, resource), getattr(gpu.status.available, resource)
+    if capacity is None:
+        return None
+    total, virtual = _of_node(inventory.gpu_nodes.get(gpu.node), resource)
+    ratio = virtual / total if total and virtual and virtual > total else Fraction(1)
+    on_node = [getattr(each.status.capacity, resource) for each in inventory.gpus_by_node.get(gpu.node, ())]
+    reports_virtual = total is not None and ratio > 1 and sum(filter(None, on_node)) > total * _ROUNDING
+    physical = capacity / ratio if reports_virtual else capacity
+    return Amounts(physical, physical * ratio, None if available is None else max(capacity - available, Fraction(0)))
+
+
+def physical_capacity(gpu: Gpu, resource: Resource, inventory: Inventory) -> Fraction | None:
+    """Return the physical capacity of a GPU; None if unknown."""
+    amounts = amounts_of(gpu, resource, inventory)
+    return None if amounts is None else amounts.physical
+
+
+def usage_attributes(gpus: Sequence[Gpu], inventory: Inventory) -> dict[str, AttributeValue]:
+    """Return used share and free amount of all GPUs; a resource with an unknown amount is omitted.
+
+    A share of -1 stands for no capacity. Virtual amounts are only present if they differ.
+    """
+    found: dict[str, AttributeValue] = {}
+    resources: tuple[tuple[Resource, str, str], ...] = (
+        ("vram", VRAM_USED, VRAM_FREE),
+        ("tflops", TFLOPS_USED, TFLOPS_FREE),
+    )
+    for resource, used, free in resources:
+        each = [amounts for gpu in gpus if (amounts := amounts_of(gpu, resource, inventory)) is not None]
+        allocated = [amounts.allocated for amounts in each if amounts.allocated is not None]
+        if len(allocated) < len(gpus):
+            continue
+        taken = sum(allocated, Fraction(0))
+        physical = sum((amounts.physical for amounts in each), Fraction(0))
+        virtual = sum((amounts.virtual for amounts in each), Fraction(0))
+        for suffix, capacity in {"": physical, **({VIRTUAL: virtual} if virtual > physical else {})}.items():
+            found[used + suffix] = float(taken / capacity) if capacity > 0 else -1.0
+            found[free + suffix] = float(max(capacity - taken, Fraction(0)))
+    return found
+
+
+def _of_node(node: GpuNode | None, resource: Resource) -> tuple[Fraction | None, Fraction | None]:
+    """Return total and virtual amount of a node."""
+    if node is None:
+        return None, None
+    if resource == "vram":
+        return node.total_vram, node.virtual_vram
+    return node.total_tflops, node.virtual_tflops
+
+
+def tensor_fusion_gpus(
+    context: EndpointContext, inventory: Inventory, annotation_domain: str = DOMAIN
+) -> tuple[Gpu, ...]:
+    """Return the GPUs of the endpoint: those in its annotation, and those that run its pod or have its partition."""
+    annotations = {} if context.pod is None else context.pod.metadata.annotations
     wanted = [name.strip() for name in annotations.get(f"{annotation_domain}/gpu-ids", "").split(",")]
     named = [inventory.gpus[name] for name in wanted if name in inventory.gpus]
     named += [inventory.gpus_by_uuid[name][0] for name in wanted if name in inventory.gpus_by_uuid]
-    used = inventory.all_by_pod(inventory.gpus_by_pod, around.pod_keys)
+    used = inventory.all_by_pod(inventory.gpus_by_pod, context.pod_keys)
     return tuple({gpu.id: gpu for gpu in (*named, *used)}.values())
 
 
 def tensor_fusion_facts(
-    around: Surroundings,
+    context: EndpointContext,
     gpus: Sequence[Gpu],
     inventory: Inventory,
     catalogue: Catalogue,
@@ -56,14 +132,14 @@ def tensor_fusion_facts(
     annotation_domain: str = DOMAIN,
     on_pending: PassOrDrain = "Drain",
 ) -> Iterator[Facts]:
-    """Yield facts of rank ALLOCATOR; none for an endpoint without such GPUs."""
+    """Yield facts of rank ALLOCATOR; none without GPUs of TensorFusion."""
     if not gpus:
         return
     first = gpus[0].status
     memory = [int(size) for gpu in gpus if (size := physical_capacity(gpu, "vram", inventory))]
     text = first.gpu_model or first.model
     product = catalogue.find(text, memory[0] if memory else None) if text else None
-    shares = [_partition(gpu, inventory, product, around, annotation_domain) for gpu in gpus]
+    shares = [_partition(gpu, inventory, product, context, annotation_domain) for gpu in gpus]
     parts = [part for part in shares if part is not None]
     part = joined(parts) if len(parts) == len(gpus) else None
     unknown = part is not None and is_unknown_slice(part)
@@ -77,7 +153,7 @@ def tensor_fusion_facts(
         family=None if product is None else product.family or None,
         model=None if product is None else product.model,
         product=text or None,
-        devices=tuple(_device(gpu, around.node_labels.get(CLIQUE, "")) for gpu in gpus),
+        devices=tuple(_device(gpu, context.node_labels.get(CLIQUE, "")) for gpu in gpus),
         count=len(gpus),
         memory_bytes=int(min(memory) * (1.0 if part is None else part.memory_fraction))
         if len(memory) == len(gpus) and not unknown
@@ -87,7 +163,7 @@ def tensor_fusion_facts(
         state=state,
         reason=reason,
         node=gpus[0].node or None,
-        attributes=_attributes(gpus, around, annotation_domain) | usage_attributes(gpus, inventory),
+        attributes=_attributes(gpus, context, annotation_domain) | usage_attributes(gpus, inventory),
     )
 
 
@@ -104,7 +180,6 @@ def _device(gpu: Gpu, clique: str) -> Device:
 
 
 def _links(gpu: Gpu) -> Iterator[DeviceLink]:
-    """Yield the connections of a GPU."""
     for each in gpu.status.topology.peers:
         yield DeviceLink(peer=each.peer, tier=each.tier, bandwidth_mbps=float(each.bandwidth or 0))
     for link in gpu.status.nv_link.peers:
@@ -112,7 +187,6 @@ def _links(gpu: Gpu) -> Iterator[DeviceLink]:
 
 
 def _state(gpus: Sequence[Gpu], on_pending: PassOrDrain) -> tuple[Routability, str | None]:
-    """Return the worst state of the GPUs."""
     worst: tuple[Routability, str | None] = (Routability.ROUTABLE, None)
     for gpu in gpus:
         phase, user = gpu.status.phase, gpu.status.used_by
@@ -127,10 +201,10 @@ def _state(gpus: Sequence[Gpu], on_pending: PassOrDrain) -> tuple[Routability, s
 
 
 def _partition(
-    gpu: Gpu, inventory: Inventory, product: Product | None, around: Surroundings, annotation_domain: str
+    gpu: Gpu, inventory: Inventory, product: Product | None, context: EndpointContext, annotation_domain: str
 ) -> Partition | None:
-    """Return the share of the GPU that the endpoint has; None for the whole GPU, or if unknown."""
-    template = _template(gpu, around)
+    """Return the share of the endpoint in the GPU; None for the whole GPU or an unknown share."""
+    template = _template(gpu, context)
     if template is not None:
         return _from_template(gpu, product, template)
     if gpu.status.isolation_mode == "shared":
@@ -139,7 +213,7 @@ def _partition(
         return Partition(
             kind=Sharing.TIME_SLICING, compute_fraction=share, memory_fraction=share, sharers=max(len(pods), 1)
         )
-    amount = _share(gpu, around) or _annotated_share(around, annotation_domain)
+    amount = _share(gpu, context) or _annotated_share(context, annotation_domain)
     compute = _fraction(amount.tflops, physical_capacity(gpu, "tflops", inventory))
     memory = _fraction(amount.vram, physical_capacity(gpu, "vram", inventory))
     if compute is None and amount.compute is not None:
@@ -154,12 +228,12 @@ def _partition(
     )
 
 
-def _template(gpu: Gpu, around: Surroundings) -> AllocatedPartition | None:
-    uid = "" if around.pod is None else around.pod.metadata.uid
+def _template(gpu: Gpu, context: EndpointContext) -> AllocatedPartition | None:
+    uid = "" if context.pod is None else context.pod.metadata.uid
     for key, part in gpu.status.allocated_partitions.items():
         if uid and uid == (part.pod_uid or key):
             return part
-        if not uid and f"{part.namespace}/{part.pod_name}" == around.pod_id:
+        if not uid and f"{part.namespace}/{part.pod_name}" == context.pod_id:
             return part
     return None
 
@@ -179,11 +253,11 @@ def _from_template(gpu: Gpu, product: Product | None, template: AllocatedPartiti
     return partition_of(profile, layout, start=start, parent_id=parent)
 
 
-def _share(gpu: Gpu, around: Surroundings) -> Amount | None:
-    """Return the limits of the pod on this GPU, else its requests; None if it does not run there."""
+def _share(gpu: Gpu, context: EndpointContext) -> Amount | None:
+    """Return the limits, or else requests, of the pod on this GPU; None if it does not run there."""
     for app in gpu.status.running_apps:
         for pod in app.pods:
-            if pod.keys & set(around.pod_keys):
+            if pod.keys & set(context.pod_keys):
                 return _amount(pod)
     return None
 
@@ -197,9 +271,9 @@ def _amount(pod: AppPod) -> Amount:
     )
 
 
-def _annotated_share(around: Surroundings, domain: str) -> Amount:
-    """Return the amounts in the annotations of the pod, without invalid ones."""
-    annotations = {} if around.pod is None else around.pod.metadata.annotations
+def _annotated_share(context: EndpointContext, domain: str) -> Amount:
+    """Return the valid amounts in the annotations of the pod."""
+    annotations = {} if context.pod is None else context.pod.metadata.annotations
 
     def amount(resource: str) -> Fraction | None:
         for bound in ("limit", "request"):
@@ -219,11 +293,10 @@ def _fraction(part: Fraction | None, whole: Fraction | None) -> float | None:
     return None if not part or not whole else min(float(part / whole), 1.0)
 
 
-def _attributes(gpus: Sequence[Gpu], around: Surroundings, domain: str) -> dict[str, AttributeValue]:
-    """Return the attributes that filters and scorers read."""
+def _attributes(gpus: Sequence[Gpu], context: EndpointContext, domain: str) -> dict[str, AttributeValue]:
     first = gpus[0]
-    annotations = {} if around.pod is None else around.pod.metadata.annotations
-    templates = {part.template_id for gpu in gpus if (part := _template(gpu, around)) is not None}
+    annotations = {} if context.pod is None else context.pod.metadata.annotations
+    templates = {part.template_id for gpu in gpus if (part := _template(gpu, context)) is not None}
     texts = {
         PHASE: ",".join(sorted({gpu.status.phase for gpu in gpus})),
         USED_BY: first.status.used_by,

@@ -1,37 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels of clouds and autoscalers: product, vendor, number and memory, each in a label of its own."""
+"""Labels of clouds and autoscalers: Karpenter, EKS, AKS, CoreWeave, Alibaba Cloud and GKE."""
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from epp.framework.accelerators.tag import AcceleratorKind
+from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
 from epp.framework.quantities import exact_quantity
 from epp.hardware.catalogue import CATALOGUE, Catalogue
 from epp.hardware.facts import Facts, Rank
-from epp.hardware.labels.reading import LabelReader, Reading
+from epp.hardware.labels.reading import MOST_DEVICES, LabelReader, Reading
+from epp.hardware.mig import UNKNOWN_SLICE, mig_gpu, parse_mig_profile, partition_of
+from epp.hardware.mig.partition import profile_fault
+from epp.hardware.mig.profile import more_that_fit
 
 _MIB, _GIB = 2**20, 2**30
 _LEAST_BYTES, _MOST_BYTES = 2**28, 2**50
-"""Memory of a device that is less or more than this is a mistake."""
+"""Range of valid memory sizes of a device."""
+_AZURE = "karpenter.azure.com/sku-gpu"
+_VENDORS = {
+    "nvidia": ("nvidia", AcceleratorKind.GPU),
+    "amd": ("amd", AcceleratorKind.GPU),
+    "habana": ("intel", AcceleratorKind.NPU),
+    "aws": ("aws", AcceleratorKind.NPU),
+    "qualcomm": ("qualcomm", AcceleratorKind.NPU),
+}
+_PREFIX = "cloud.google.com/gke-"
+_SHARINGS = {"time-sharing": Sharing.TIME_SLICING, "mps": Sharing.MPS}
+_TOPOLOGY = re.compile(r"[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){1,2}")
+_FLAT, _FLAT_HOST_CHIPS, _HOST_CHIPS = 2, 8, 4
 
 
 class _Labels(NamedTuple):
-    """Keys of the labels of one cloud; the number and the memory are those of a machine and of one device."""
+    """Label keys of one cloud; `number` is for a machine, `memory` for one device."""
 
     product: str = ""
     vendor: str = ""
     number: str = ""
     memory: str = ""
     unit: int = _MIB
-    """Bytes of a memory of 1; a memory in GiB is rounded, so that of the product takes precedence."""
+    """Unit of memory in bytes; a size in GiB is rounded, so that of the product takes precedence."""
     family: str = ""
-    """Family of machine types, for products that have generations of one name."""
+    """Family of machine types, for products whose generations share a name."""
     always: str = ""
-    """Vendor of all devices."""
+    """Vendor of all devices of the cloud labels."""
 
 
 def _of_aws(prefix: str) -> tuple[_Labels, _Labels]:
-    """Return the labels of Karpenter and of EKS Auto Mode, which differ in their domain."""
+    """Return the labels of Karpenter or EKS Auto Mode, which only differ in their domain."""
     gpu, other = f"{prefix}/instance-gpu", f"{prefix}/instance-accelerator"
     return (
         _Labels(f"{gpu}-name", f"{gpu}-manufacturer", f"{gpu}-count", f"{gpu}-memory"),
@@ -39,7 +56,6 @@ def _of_aws(prefix: str) -> tuple[_Labels, _Labels]:
     )
 
 
-_AZURE = "karpenter.azure.com/sku-gpu"
 _CLOUDS = (
     *_of_aws("karpenter.k8s.aws"),
     *_of_aws("eks.amazonaws.com"),
@@ -60,17 +76,10 @@ _CLOUDS = (
     _Labels("kubernetes.azure.com/accelerator"),
     _Labels("accelerator"),
 )
-_VENDORS = {
-    "nvidia": ("nvidia", AcceleratorKind.GPU),
-    "amd": ("amd", AcceleratorKind.GPU),
-    "habana": ("intel", AcceleratorKind.NPU),
-    "aws": ("aws", AcceleratorKind.NPU),
-    "qualcomm": ("qualcomm", AcceleratorKind.NPU),
-}
 
 
 def read_clouds(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Iterator[Reading]:
-    """Yield the facts of each cloud whose labels the node has."""
+    """Yield the facts for each cloud with labels on the node."""
     for keys in _CLOUDS:
         reader = LabelReader(labels)
         if (found := _read(keys, reader, catalogue)) is not None:
@@ -108,7 +117,7 @@ def _read(keys: _Labels, reader: LabelReader, catalogue: Catalogue) -> Reading |
 
 
 def _memory(keys: _Labels, reader: LabelReader) -> int | None:
-    """Return the bytes of a device; the label has a number of units, or a quantity with a unit such as `16280MiB`."""
+    """Return the bytes of a device from a number of units, or a quantity such as `16280MiB`."""
     text = reader.text(keys.memory) if keys.memory else ""
     if not text:
         return None
@@ -120,3 +129,81 @@ def _memory(keys: _Labels, reader: LabelReader) -> int | None:
         return size
     reader.warnings.append(f"label {keys.memory}: {text!r} is not the memory of an accelerator: ignored")
     return None
+
+
+def read_gke_gpu(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Reading | None:
+    """Return the facts about the GPUs of the node; None without such labels.
+
+    The memory of a slice comes from its profile, that of a whole GPU from the catalogue.
+    """
+    reader = LabelReader(labels)
+    product = reader.text(f"{_PREFIX}accelerator")
+    if not product:
+        return None
+    count = reader.number(f"{_PREFIX}accelerator-count")
+    size = reader.text(f"{_PREFIX}gpu-partition-size")
+    fault = profile_fault(size, product, catalogue=catalogue) if size else ""
+    profile = parse_mig_profile(size) if size and not fault else None
+    if fault:
+        reader.warnings.append(f"label {_PREFIX}gpu-partition-size: the profile {fault}: ignored")
+    sharers = max(reader.number(f"{_PREFIX}max-shared-clients-per-gpu") or 1, 1)
+    sharing = _SHARINGS.get(reader.text(f"{_PREFIX}gpu-sharing-strategy").lower())
+    if sharing is None and sharers > 1:
+        sharing = Sharing.TIME_SLICING
+    mig: dict[str, int] = {}
+    partition = memory = None
+    if profile:
+        gpu = mig_gpu(product, catalogue=catalogue)
+        partition = partition_of(profile, gpu, sharers=sharers)
+        memory = profile.memory_bytes // sharers
+        slices = more_that_fit(gpu).get(profile.instance_name) if gpu else None
+        count = count * slices if count and slices else None
+        mig = {profile.name: count} if count else {}
+    elif fault:
+        partition = UNKNOWN_SLICE
+    elif sharing:
+        partition = Partition(kind=sharing, sharers=sharers, compute_fraction=1 / sharers, memory_fraction=1 / sharers)
+    facts = Facts(
+        source="labels",
+        rank=Rank.LABELS,
+        kind=AcceleratorKind.GPU,
+        vendor="nvidia",
+        product=product,
+        memory_bytes=memory,
+        features=frozenset({"cuda"}),
+        partition=partition,
+    )
+    return Reading(facts=facts, lookup=product, count=count, mig=mig, warnings=tuple(reader.warnings))
+
+
+def read_gke_tpu(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading | None:
+    """Return the facts about the TPU slice of the node; None without such labels.
+
+    The product of the topology is the number of chips in the slice. Without an accelerator count for this host, a slice
+    of up to 8 chips (4 with three dimensions) is assumed to be on one host, and a larger slice on hosts with 4 chips.
+    """
+    reader = LabelReader(labels)
+    product = reader.text(f"{_PREFIX}tpu-accelerator")
+    if not product:
+        return None
+    topology = reader.text(f"{_PREFIX}tpu-topology").lower()
+    chips = None
+    count = reader.number(f"{_PREFIX}accelerator-count")
+    dimensions = [int(side) for side in topology.split("x")] if _TOPOLOGY.fullmatch(topology) else []
+    if math.prod(dimensions) > MOST_DEVICES:
+        reader.warnings.append(f"label {_PREFIX}tpu-topology: {topology!r} is more than {MOST_DEVICES} chips: ignored")
+    elif dimensions:
+        chips = math.prod(dimensions)
+        one_host = _FLAT_HOST_CHIPS if len(dimensions) == _FLAT else _HOST_CHIPS
+        count = count or (chips if chips <= one_host else _HOST_CHIPS)
+    elif topology:
+        reader.warnings.append(f"label {_PREFIX}tpu-topology: {topology!r} is not of the form 2x4 or 2x2x4: ignored")
+    facts = Facts(
+        source="labels",
+        rank=Rank.LABELS,
+        kind=AcceleratorKind.TPU,
+        vendor="google",
+        product=product,
+        features=frozenset({"xla"}),
+    )
+    return Reading(facts=facts, lookup=product, count=count, slice_chips=chips, warnings=tuple(reader.warnings))

@@ -6,41 +6,54 @@ from collections.abc import Mapping
 import msgspec
 
 from epp.framework.accelerators.tag import Partition
-from epp.hardware.catalogue import CATALOGUE, Catalogue
-from epp.hardware.catalogue.instance_types import InstanceType, find_instance_type
+from epp.hardware.catalogue import CATALOGUE, Catalogue, InstanceType, find_instance_type
 from epp.hardware.facts import Facts
-from epp.hardware.labels.amd import read_amd
-from epp.hardware.labels.clouds import read_clouds
-from epp.hardware.labels.gke import read_gke_gpu, read_gke_tpu
-from epp.hardware.labels.intel import read_intel
-from epp.hardware.labels.npus import read_ascend, read_gaudi
+from epp.hardware.labels.clouds import read_clouds, read_gke_gpu, read_gke_tpu
 from epp.hardware.labels.nvidia import read_nvidia
+from epp.hardware.labels.other_vendors import read_amd, read_ascend, read_gaudi, read_intel
 from epp.hardware.labels.reading import (
     INSTANCE_TYPE_LABELS,
     Reading,
     common_facts,
     read_pci,
 )
+from epp.hardware.mig.slices import NodeGpus
 
+_PRODUCT, _MEMORY, _GKE = "nvidia.com/gpu.product", "nvidia.com/gpu.memory", "cloud.google.com/gke-accelerator"
+_MIB = 2**20
 _READERS = (read_nvidia, read_gke_gpu, read_gke_tpu, read_amd, read_intel, read_gaudi, read_ascend)
 
 
+def gpus_by_labels(labels: Mapping[str, str]) -> NodeGpus:
+    """Return the GPU in the labels, by product or machine type; none if unknown."""
+    product = labels.get(_PRODUCT, "").strip()
+    memory = labels.get(_MEMORY, "").strip()
+    if product:
+        of_slice = "-mig-" in product.lower()  # and the memory label is that of a slice
+        known = not of_slice and memory.isascii() and memory.isdecimal() and len(memory) < len(str(2**63))
+        return NodeGpus(((product, int(memory) * _MIB if known else None),))
+    if named := labels.get(_GKE, "").strip():
+        return NodeGpus(((named, None),))
+    machine = find_instance_type(next((labels[key] for key in INSTANCE_TYPE_LABELS if labels.get(key)), ""))
+    return NodeGpus() if machine is None else NodeGpus(((machine.product, None),))
+
+
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts on the accelerators of one node."""
+    """Facts about the accelerators of one node."""
 
     facts: tuple[Facts, ...] = ()
-    """For each endpoint on the node: of rank LABELS, then of rank CATALOGUE; without `count` and `devices`.
+    """Facts of rank LABELS, then of rank CATALOGUE, without `count` and `devices`.
 
     With MIG strategy mixed they describe a whole GPU; memory and partition of a slice come from the request of the pod.
     """
     count: int | None = None
-    """Devices of the node: slices with MIG strategy single, GPUs (not replicas) if they are shared."""
+    """Devices of the node: slices with MIG strategy single; GPUs, not replicas, if they are shared."""
     slice_chips: int | None = None
-    """Chips of the whole TPU slice that the node is a part of."""
+    """Chips of the whole TPU slice of the node."""
     mig: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Number of slices by canonical name of the MIG profile."""
     warnings: tuple[str, ...] = ()
-    """Sentences on labels that are not readable or that no vendor sets."""
+    """Messages about invalid and non-standard labels."""
 
 
 def facts_from_labels(
@@ -51,9 +64,8 @@ def facts_from_labels(
 ) -> NodeFacts:
     """Return the facts for each endpoint on the node, and the counts of the node.
 
-    Facts of labels and facts of the catalogue on the product that they name are separate, each with its provenance.
-    The machine type counts only if no label names a product in the catalogue; `instance_types` take precedence over the
-    built-in table.
+    Facts from labels and from the catalogue are separate for provenance. The machine type is used if no label has a
+    product of the catalogue; `instance_types` take precedence over the built-in table.
     """
     readings = [reading for read in _READERS if (reading := read(labels, catalogue)) is not None]
     readings.extend(read_clouds(labels, catalogue))
@@ -83,9 +95,9 @@ def _look_up(
     instance_types: Mapping[str, InstanceType] | None,
     catalogue: Catalogue,
 ) -> tuple[list[Facts], int | None]:
-    """Return the facts of the catalogue on the product, and the count of the machine type.
+    """Return the catalogue facts of the product, and the count of the machine type.
 
-    Of several products that a label may mean, such as H100, the machine type tells which one it is.
+    If a label matches several products, such as H100, the machine type identifies the product.
     """
     name = next((labels[key] for key in INSTANCE_TYPE_LABELS if labels.get(key)), "")
     machine = find_instance_type(name, instance_types)
@@ -103,5 +115,5 @@ def _look_up(
     facts = product.facts(f"instance-type/{name}", partition or machine.partition)
     if partition is None:
         return [msgspec.structs.replace(facts, partition=machine.partition)], machine.count
-    # the count of a machine type is that of GPUs, not of slices
+    # a machine type counts GPUs, not slices
     return [facts], None

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
 from epp.framework.quantities import exact_quantity
-from epp.hardware.catalogue import CATALOGUE, Catalogue
-from epp.hardware.catalogue.products import family_of, features_of
+from epp.hardware.catalogue import CATALOGUE, Catalogue, family_of, features_of
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.labels.reading import LabelReader, Reading
 from epp.hardware.mig import UNKNOWN_SLICE, MigProfile, mig_gpu, parse_mig_profile, partition_of
-from epp.hardware.mig.possible import profile_fault
+from epp.hardware.mig.partition import profile_fault
 
 MIB = 2**20
 _MOST_MEMORY = 2**46
@@ -22,9 +21,9 @@ _SHARINGS = {"mps": Sharing.MPS, "time-slicing": Sharing.TIME_SLICING}
 def read_nvidia(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Reading | None:
     """Return the facts; None without labels of a GPU.
 
-    `nvidia.com/gpu.memory` is in MiB. With MIG strategy single, product, memory and count are those of the slices; with
-    mixed they are those of whole GPUs, and each profile has its own labels. The memory of a slice comes from its
-    profile; that of a shared GPU is divided by the number of sharers.
+    `nvidia.com/gpu.memory` is in MiB. With MIG strategy single, product, memory and count describe slices; with mixed
+    they describe whole GPUs, and each profile has its own labels. The memory of a slice comes from its profile; that of
+    a shared GPU is divided by the number of sharers.
     """
     reader = LabelReader(labels)
     product = reader.text("nvidia.com/gpu.product")
@@ -63,7 +62,7 @@ def read_nvidia(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> 
 
 
 def _memory(reader: LabelReader) -> int | None:
-    """Return bytes; the label is in MiB, or a quantity with a unit."""
+    """Return bytes; the label is a number of MiB, or a quantity with a unit."""
     key = "nvidia.com/gpu.memory"
     text = reader.text(key)
     if not text or text.isdigit():
@@ -82,7 +81,7 @@ def _memory(reader: LabelReader) -> int | None:
 
 
 def _share(profile: MigProfile | None, memory: int | None, partition: Partition | None) -> int | None:
-    """Return the memory of one endpoint: of its slice, or of its share of the GPU."""
+    """Return the memory of one endpoint: that of its slice, or its share of the GPU."""
     memory = profile.memory_bytes if profile else memory
     return memory // partition.sharers if memory and partition else memory
 
@@ -135,7 +134,7 @@ def _partition(
 
 
 def _sharing(reader: LabelReader, product: str) -> tuple[Sharing | None, int]:
-    """Return how a GPU is shared and the number of sharers; the default strategy is time slicing."""
+    """Return sharing strategy and number of sharers; the default strategy is time slicing."""
     sharers = max(reader.number("nvidia.com/gpu.replicas") or 1, 1)
     named = _SHARINGS.get(reader.text("nvidia.com/gpu.sharing-strategy").lower())
     if named is None and (sharers > 1 or product.upper().endswith("-SHARED")):
@@ -144,7 +143,7 @@ def _sharing(reader: LabelReader, product: str) -> tuple[Sharing | None, int]:
 
 
 def _family(reader: LabelReader, product: str, capability: tuple[int, ...] | None, catalogue: Catalogue) -> str | None:
-    """Return the family by compute capability, else by catalogue: older labels have ampere for ada-lovelace."""
+    """Return the family by compute capability or catalogue, since older labels have ampere for ada-lovelace."""
     if capability:
         return family_of(capability) or None
     if catalogue.find(product):
@@ -163,7 +162,7 @@ def _features(reader: LabelReader, capability: tuple[int, ...] | None, *, sliced
 
 
 def _mixed_profiles(reader: LabelReader, product: str, memory: int | None, catalogue: Catalogue) -> dict[str, int]:
-    """Return the number of slices by profile, without zeros and without profiles that the GPU cannot have."""
+    """Return the number of slices by profile, without zeros and impossible profiles."""
     counts: dict[str, int] = {}
     for key in reader.labels:
         match = _MIXED.fullmatch(key)

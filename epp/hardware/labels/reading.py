@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Common parts of the label readers, and labels that no single vendor owns: spot, topology, PCI."""
+"""Common parts of the label readers, and labels of no specific vendor: spot, topology, PCI."""
 
 import re
 from collections.abc import Mapping
@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import msgspec
 
 from epp.framework.accelerators.tag import AcceleratorKind, AttributeValue
+from epp.hardware.catalogue import read_table
 from epp.hardware.facts import Facts, Rank
 
 MOST_DEVICES = 65_536
-"""Devices, or endpoints that share one, on a node."""
+"""Maximum number of devices of a node, and of endpoints that share one."""
 INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 
 _SPOT: Mapping[str, Mapping[str, bool]] = {
@@ -24,7 +25,7 @@ _PCI = re.compile(
     r"feature\.node\.kubernetes\.io/pci-(?P<device_class>[0-9a-f]{4})_(?P<vendor>[0-9a-f]{4})"
     r"(_(?P<device>[0-9a-f]{4}))?(_[0-9a-f]{4})*\.present"
 )
-# device class and vendor; without display controllers of AMD and Intel, which mostly serve the console
+# device class and vendor, without display controllers of AMD and Intel, which usually are for the console
 _PCI_VENDORS: Mapping[tuple[str, str], tuple[str, AcceleratorKind]] = {
     ("0300", "10de"): ("nvidia", AcceleratorKind.GPU),
     ("0302", "10de"): ("nvidia", AcceleratorKind.GPU),
@@ -35,29 +36,8 @@ _PCI_VENDORS: Mapping[tuple[str, str], tuple[str, AcceleratorKind]] = {
     ("1200", "17cb"): ("qualcomm", AcceleratorKind.NPU),
     ("1200", "19e5"): ("huawei", AcceleratorKind.NPU),
 }
-PCI_DEVICES: Mapping[tuple[str, str], str] = {
-    ("1002", "7408"): "mi250x",
-    ("1002", "740c"): "mi250",
-    ("1002", "740f"): "mi210",
-    ("1002", "738c"): "mi100",
-    ("1002", "74a0"): "mi300a",
-    ("1002", "74a1"): "mi300x",
-    ("1002", "74a2"): "mi308x",
-    ("1002", "74a5"): "mi325x",
-    ("1002", "75a0"): "mi350x",
-    ("1002", "75a3"): "mi355x",
-    ("8086", "0bd5"): "max-1550",
-    ("8086", "0bda"): "max-1100",
-    ("8086", "56c0"): "flex-170",
-    ("8086", "56c1"): "flex-140",
-    ("8086", "e211"): "arc-pro-b60",
-    ("8086", "e212"): "arc-pro-b50",
-    ("1da3", "1000"): "gaudi1",
-    ("1da3", "1010"): "gaudi1",
-    ("1da3", "1020"): "gaudi2",
-    ("1da3", "1060"): "gaudi3",
-}
-"""Models by PCI vendor and device."""
+PCI_DEVICES = read_table("pci_devices.yaml", dict[str, dict[str, str]])
+"""Models by PCI vendor and device id."""
 _ATTRIBUTES = (
     "nvidia.com/",
     "amd.com/",
@@ -81,11 +61,11 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """Facts from the labels of one vendor or cloud."""
 
     facts: Facts
-    """Of rank LABELS."""
+    """Facts of rank LABELS."""
     lookup: str = ""
     """Name to look up in the catalogue; empty for none."""
     device_memory_bytes: int | None = None
-    """Memory of a whole device, to distinguish the sizes of a model."""
+    """Memory of a whole device, which identifies the size of a model."""
     count: int | None = None
     slice_chips: int | None = None
     mig: Mapping[str, int] = msgspec.field(default_factory=dict)
@@ -93,7 +73,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LabelReader:
-    """Labels of one node, read as texts, numbers and booleans; collects warnings on invalid numbers."""
+    """Reads labels of one node as text, number or boolean; collects warnings about invalid numbers."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self.labels = labels
@@ -124,7 +104,7 @@ class LabelReader:
 def spot_from_labels(labels: Mapping[str, str]) -> bool | None:
     """Return whether the node is a spot instance; None without such labels.
 
-    Labels of Karpenter, GKE, EKS and AKS, in any case. If they contradict each other, the node counts as spot.
+    Supports labels of Karpenter, GKE, EKS and AKS, ignoring case. Contradictory labels count as spot.
     """
     spots = [
         spot
@@ -135,7 +115,7 @@ def spot_from_labels(labels: Mapping[str, str]) -> bool | None:
 
 
 def common_facts(labels: Mapping[str, str]) -> Facts | None:
-    """Return spot, and the labels of accelerators and topology as attributes; None without such labels."""
+    """Return spot, and labels of accelerators and topology as attributes; None without such labels."""
     spot = spot_from_labels(labels)
     attributes = {
         key: typed(value)
@@ -148,30 +128,30 @@ def common_facts(labels: Mapping[str, str]) -> Facts | None:
 
 
 def typed(value: str) -> AttributeValue:
-    """Return the value as a whole number or a boolean if it is one, else as text."""
+    """Return the value as a whole number or boolean if possible, else as text."""
     if _INTEGER.fullmatch(value):
         return int(value)
     return TRUTHS.get(value, value)
 
 
 def read_pci(labels: Mapping[str, str]) -> Reading | None:
-    """Return the vendor, and the model if its device id is there, from PCI labels of node feature discovery."""
+    """Return the vendor, and the model for a known device id, from PCI labels of node feature discovery."""
     for key in sorted(labels):
         match = _PCI.fullmatch(key)
         if match and labels[key].lower() == "true":
             found = _PCI_VENDORS.get((match["device_class"], match["vendor"]))
             if found:
                 vendor, kind = found
-                model = PCI_DEVICES.get((match["vendor"], match["device"] or ""), "")
+                model = PCI_DEVICES.get(match["vendor"], {}).get(match["device"] or "", "")
                 return Reading(facts=Facts(source="labels", rank=Rank.LABELS, vendor=vendor, kind=kind), lookup=model)
     return None
 
 
 def with_label_aliases(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels with aliases that selectors use although no vendor sets them.
+    """Return the labels with additional aliases that selectors use although no vendor sets them.
 
-    `nvidia.com/gpu.compute` (`9.0`) from `.major` and `.minor`, `amd.com/gpu.product` from `.product-name`; labels of
-    `ome.io/` also as `ome.ai/`, and vice versa. Existing labels take precedence.
+    Aliases are `nvidia.com/gpu.compute` (`9.0`) for `.major` and `.minor`, `amd.com/gpu.product` for `.product-name`,
+    and `ome.ai/` for labels of `ome.io/` and vice versa. Existing labels take precedence.
     """
     named: dict[str, str] = {}
     major, minor = (labels.get(f"nvidia.com/gpu.compute.{part}") for part in ("major", "minor"))

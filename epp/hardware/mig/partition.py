@@ -1,24 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Share that a slice has of its GPU."""
+"""Share of a MIG slice in its GPU, and profiles and placements that a GPU does not support."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from epp.framework.accelerators.tag import Partition, Sharing
 from epp.framework.quantities import GIB
-from epp.hardware.catalogue import CATALOGUE, Catalogue
-from epp.hardware.mig.layouts import MIG_GPUS, MigGpu
-from epp.hardware.mig.profile import MigProfile
+from epp.hardware.catalogue import CATALOGUE, Catalogue, Product
+from epp.hardware.mig.profile import MIG_GPUS, MigGpu, MigProfile, SliceLayout, parse_mig_profile
 
 _SLOTS = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
-"""Usual memory slots of 8, by number of compute slices."""
+"""Usual number of memory slots, of 8, by number of compute slices."""
 
 UNKNOWN_SLICE = Partition(kind=Sharing.MIG)
-"""A slice of unknown size: only its GPU is known. The GPU's memory, price and speed do not apply to it."""
+"""A slice of unknown size: memory, price and speed of its GPU do not apply to it."""
+_MOST_SLOTS = 8
+_ROUNDING = 0.07
+"""Tolerance for the memory in a name: drivers round it to `1g.23gb` or `1g.24gb`."""
 
 
 def is_unknown_slice(part: Partition) -> bool:
-    """Return whether it is a slice without a profile or slots."""
+    """Return whether the partition is a slice of unknown size."""
     return part.kind is Sharing.MIG and not part.profile and not part.memory_slots and part.memory_fraction == 1
 
 
@@ -38,8 +41,8 @@ def partition_of(
 ) -> Partition:
     """Return the share of a slice: compute slices of 7 (A30: 4), memory slots of 8 (A30: 4), both over `sharers`.
 
-    For an unknown GPU, the largest one with this profile is assumed, else the usual division. The memory of a compute
-    instance is that of its GPU instance.
+    An unknown GPU is assumed to be the largest one with this profile, or to have the usual division. The memory of a
+    compute instance is that of its GPU instance.
     """
     slots, compute_total, memory_total = _share(profile, gpu or _likely_gpu(profile))
     compute = profile.compute_instance_slices or profile.compute_slices
@@ -58,9 +61,9 @@ def partition_of(
 
 
 def joined(parts: Sequence[Partition]) -> Partition:
-    """Return equal partitions as one, different ones as their average without a profile.
+    """Return equal partitions as one, and different ones as their average without a profile.
 
-    Thus count x share is right in both cases.
+    In both cases, count times share is the total.
     """
     first = parts[0]
     alike = {(part.kind, part.profile) for part in parts}
@@ -81,7 +84,7 @@ def joined(parts: Sequence[Partition]) -> Partition:
 
 
 def _share(profile: MigProfile, gpu: MigGpu | None) -> tuple[int, int, int]:
-    """Return the memory slots of the profile, and compute slices and memory slots of the GPU."""
+    """Return memory slots of the profile, and compute slices and memory slots of the GPU."""
     if gpu is None:
         return _SLOTS.get(profile.compute_slices, profile.compute_slices), 7, 8
     layout = gpu.layout_of(profile.compute_slices, profile.memory_gb)
@@ -92,6 +95,68 @@ def _share(profile: MigProfile, gpu: MigGpu | None) -> tuple[int, int, int]:
 
 
 def _likely_gpu(profile: MigProfile) -> MigGpu | None:
-    """Return the largest GPU with a profile of this name: its smallest possible share."""
+    """Return the largest GPU with this profile, for which its share is the smallest."""
     having = [gpu for gpu in MIG_GPUS.values() if gpu.layout_of(profile.compute_slices, profile.memory_gb)]
     return max(having, key=lambda gpu: gpu.memory_gb, default=None)
+
+
+@lru_cache(maxsize=1024)  # a fleet has few products, and many pods
+def profile_fault(
+    text: str, product: str = "", memory_bytes: int | None = None, catalogue: Catalogue = CATALOGUE
+) -> str:
+    """Return why the product does not support the profile, with a remedy; empty if it does, or may.
+
+    The text begins like `is '3g.40gb', ...`. `memory_bytes` is the memory of the whole GPU, if known.
+    """
+    profile = parse_mig_profile(text)
+    if profile is None:
+        return f"is {text!r:.60}: write a MIG profile such as 3g.20gb"
+    if (profile.compute_instance_slices or 0) > profile.compute_slices:
+        return f"is {text!r:.60}, more compute slices than the slice has: write {profile.instance_name}"
+    if not product:
+        return ""
+    meant = catalogue.meant(product, memory_bytes)
+    gpus = tuple(_divisions(meant))
+    if not meant or any(layout_like(gpu, profile) for gpu in gpus):
+        return ""
+    if gpus:
+        names = ", ".join(dict.fromkeys(name for gpu in gpus for name in gpu.layouts))
+        return f"is {text!r:.60}, which {product!r:.60} cannot have: write one of {names}"
+    return "" if any(map(_may_be_divided, meant)) else f"is {text!r:.60}, but {product!r:.60} has no MIG: leave it out"
+
+
+def placement_fault(start: int, size: int, profile: MigProfile | None, gpu: MigGpu | None) -> str:
+    """Return why a slice of the profile cannot have these memory slots, with a remedy; empty if it can."""
+    slots = _MOST_SLOTS if gpu is None else gpu.memory_slots
+    shown = f"is {{size: {size}, start: {start}}}"
+    if start < 0 or size < 1 or start + size > slots:
+        return f"{shown}, beyond the {slots} memory slots of the GPU: write slots that it has"
+    layout = None if gpu is None or profile is None else layout_like(gpu, profile)
+    if layout is None or (size == layout.size and start in layout.starts):
+        return ""
+    starts = ", ".join(map(str, layout.starts))
+    return f"{shown}, where no {layout.profile} can be: write size {layout.size} and start {starts}"
+
+
+def layout_like(gpu: MigGpu, profile: MigProfile) -> SliceLayout | None:
+    """Return the layout of the profile; the memory in its name may be rounded differently."""
+    for layout in gpu.layouts.values():
+        is_near = abs(profile.memory_gb - layout.memory_gb) <= _ROUNDING * layout.memory_gb
+        if profile.compute_slices == layout.compute_slices and is_near:
+            return layout
+    return None
+
+
+def _divisions(products: tuple[Product, ...]) -> Iterator[MigGpu]:
+    for each in products:
+        name = f"{each.model}-{(each.memory_bytes or 0) // GIB}gb"
+        if name in MIG_GPUS:
+            yield MIG_GPUS[name]
+
+
+def _may_be_divided(product: Product) -> bool:
+    """Return whether the product may support MIG: some of NVIDIA do since compute capability 8.0."""
+    if product.vendor != "nvidia":
+        return product.vendor == ""
+    capability = product.compute_capability
+    return capability is None or capability == (8, 0) or capability >= (9, 0)

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG slices allocated to pods by InstaSlice, and the nodes that it manages: both generations in one form."""
+"""MIG slices allocated to pods by InstaSlice, without impossible profiles and placements."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from epp.framework.accelerators.tag import Routability
 from epp.framework.quantities import canonical_mig_name
+from epp.hardware.mig.partition import mig_gpu, placement_fault, profile_fault
 from epp.hardware.mig.profile import parse_mig_profile
-from epp.kube.objects.base import Condition, condition_of
-from epp.kube.objects.core import PodReference
+from epp.kube.objects.base import Condition, condition_of, convert
+from epp.kube.objects.core import Pod, PodReference
 from epp.kube.objects.instaslice import (
     AllocationClaim,
+    ClaimSpec,
     Instaslice,
     NodeAccelerator,
     NodeGpu,
@@ -21,16 +24,20 @@ from epp.kube.objects.instaslice import (
 
 _GONE = frozenset({"deleting", "deleted"})
 _BEFORE_USE = frozenset({"created", "processing"})
+_LEAVING = frozenset({"orphaned", "deleting", "deleted"})
+Issue = tuple[str, str]
+"""Source or name of an object, and field, value and remedy of a removed value."""
+ANNOTATION = "mig.das.com/allocation"
 
 
 class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """A slice allocated to a pod, or about to be."""
+    """A slice that is, or will be, allocated to a pod."""
 
     source: str
     """`AllocationClaim/das-operator/...`, `Instaslice/instaslice-system/gpu-node-1`."""
     pod: PodReference
     profile: str
-    """As the object spells it."""
+    """Profile in the spelling of the object."""
     gpu_uuid: str = ""
     node: str = ""
     start: int | None = None
@@ -39,16 +46,16 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
     profile_field: str = "profile"
     placement_field: str = "migPlacement"
     state: str
-    """Of generation 2, `inUse`; of generation 1, the states of controller and daemonset: `ungated+created`."""
+    """`inUse` in generation 2; states of controller and daemonset, `ungated+created`, in generation 1."""
 
     @property
     def sound(self) -> bool:
-        """Whether its profile is one that its GPU can have."""
+        """Whether its profile is valid."""
         return parse_mig_profile(self.profile) is not None
 
     @property
     def tentative(self) -> bool:
-        """Whether it is only staged: no slice exists yet, and the scheduler may choose another node."""
+        """Whether it is staged: the slice does not exist yet, and the scheduler may choose another node."""
         return self.state == "staged"
 
     @property
@@ -57,7 +64,7 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
         return not self.tentative and not (self.state == "deleted" or self.state.endswith("+deleted"))
 
     def routability(self, *, pod_ready: bool) -> Routability:
-        """Return whether the endpoint with this slice can take requests."""
+        """Return whether an endpoint with this slice can serve requests."""
         if "+" in self.state:
             controller, _, daemonset = self.state.partition("+")
             if (controller, daemonset) == ("ungated", "created"):
@@ -69,7 +76,7 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SliceNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node whose GPUs InstaSlice divides on demand."""
+    """A node whose GPUs are divided on demand by InstaSlice."""
 
     source: str
     name: str
@@ -78,7 +85,7 @@ class SliceNode(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     boot_id: str = ""
     profiles: frozenset[str] = frozenset()
-    """MIG profiles, in their canonical spelling, for which the node has placements by its own account."""
+    """Canonical MIG profiles for which the node reports placements."""
 
     def gpu(self, uuid: str) -> NodeGpu | None:
         """Return the GPU with this UUID."""
@@ -88,12 +95,12 @@ class SliceNode(msgspec.Struct, frozen=True, kw_only=True):
 def slice_claims(
     instaslices: Iterable[Instaslice], allocation_claims: Iterable[AllocationClaim]
 ) -> tuple[SliceClaim, ...]:
-    """Return all slices as they are written, those of generation 2 first."""
+    """Return all slices without validation; those of generation 2 come first."""
     return (*_second_generation(allocation_claims), *_first_generation(instaslices))
 
 
 def without_duplicates(claims: Iterable[SliceClaim]) -> tuple[SliceClaim, ...]:
-    """Return each slice once, though both generations may have it; one with a sound profile precedes one without."""
+    """Return each slice once, even if both generations have it; one with a valid profile takes precedence."""
     found: dict[object, SliceClaim] = {}
     for claim in sorted(claims, key=lambda claim: not claim.sound):
         place = (claim.pod, claim.node, claim.gpu_uuid, claim.start)
@@ -160,4 +167,128 @@ def _node(source: str, name: str, resources: NodeResources, conditions: tuple[Co
         reason="" if ready is None else ready.reason,
         boot_id=resources.boot_id,
         profiles=frozenset(canonical_mig_name(text) or text for text in resources.profiles),
+    )
+
+
+class NodeGpus(msgspec.Struct, frozen=True):
+    """Names and memory of the known GPUs of a node."""
+
+    products: tuple[tuple[str, int | None], ...] = ()
+    profiles: frozenset[str] = frozenset()
+    """MIG profiles that the node reports."""
+
+    def fault_of(self, profile: str) -> str:
+        """Return why the GPUs do not support the profile; empty if one does, or may."""
+        parsed = parse_mig_profile(profile)
+        if parsed is not None and parsed.name in self.profiles:
+            return ""
+        faults = [profile_fault(profile, *product) for product in self.products] or [profile_fault(profile)]
+        return faults[0] if all(faults) else ""
+
+
+def sanitized_claims(
+    claims: Iterable[SliceClaim], nodes: Mapping[str, SliceNode], gpus_of: Callable[[str], NodeGpus]
+) -> tuple[tuple[SliceClaim, ...], tuple[Issue, ...]]:
+    """Return each slice once, without impossible profiles and placements, and the removed values.
+
+    `gpus_of` returns the GPUs of a node by its labels, for GPUs without a name. If two slices overlap, the one that is
+    not in use loses its placement.
+    """
+    issues: list[Issue] = []
+    found = without_duplicates([_sanitized(claim, nodes.get(claim.node), gpus_of, issues) for claim in claims])
+    by_gpu: defaultdict[tuple[str, str], list[SliceClaim]] = defaultdict(list)
+    for claim in found:
+        if claim.gpu_uuid and claim.start is not None and claim.occupies and not _is_leaving(claim):
+            by_gpu[claim.node, claim.gpu_uuid].append(claim)
+    moved = {id(claim) for members in by_gpu.values() for claim in _overlapping(members, issues)}
+    return tuple(_unplaced(claim) if id(claim) in moved else claim for claim in found), tuple(issues)
+
+
+def sanitized_claim(
+    claim: SliceClaim, node: SliceNode | None, others: NodeGpus
+) -> tuple[SliceClaim, tuple[Issue, ...]]:
+    """Return the slice without an impossible profile or placement, and the removed values."""
+    issues: list[Issue] = []
+    return _sanitized(claim, node, lambda _: others, issues), tuple(issues)
+
+
+def _sanitized(
+    claim: SliceClaim, node: SliceNode | None, gpus_of: Callable[[str], NodeGpus], issues: list[Issue]
+) -> SliceClaim:
+    gpu = None if node is None else node.gpu(claim.gpu_uuid)
+    named = gpu is not None and bool(gpu.gpu_name)
+    gpus = NodeGpus(((gpu.gpu_name, gpu.memory_bytes),)) if gpu is not None and named else gpus_of(claim.node)
+    if node is not None:
+        gpus = msgspec.structs.replace(gpus, profiles=node.profiles)
+    if claim.profile and (fault := gpus.fault_of(claim.profile)):
+        issues.append((claim.source, f"{claim.profile_field} {fault}"))
+        claim = msgspec.structs.replace(claim, profile="")
+    if claim.start is None or claim.size is None:
+        return claim
+    layout = mig_gpu(*gpus.products[0]) if len(gpus.products) == 1 else None
+    if fault := placement_fault(claim.start, claim.size, parse_mig_profile(claim.profile), layout):
+        issues.append((claim.source, f"{claim.placement_field} {fault}"))
+        return _unplaced(claim)
+    return claim
+
+
+def _overlapping(claims: Sequence[SliceClaim], issues: list[Issue]) -> list[SliceClaim]:
+    """Return the slices of one GPU that overlap others. Slices in use take precedence, then the first by name."""
+    taken: dict[int, SliceClaim] = {}
+    found: list[SliceClaim] = []
+    for claim in sorted(claims, key=_by_trust):
+        slots = range(claim.start or 0, (claim.start or 0) + (claim.size or 0))
+        other = next((taken[slot] for slot in slots if slot in taken), None)
+        if other is None:
+            taken.update(dict.fromkeys(slots, claim))
+        elif not _same_slice(claim, other):
+            shown = f"{{size: {claim.size}, start: {claim.start}}}"
+            remedy = f"where {other.source} is: write free memory slots, or delete one of the two"
+            issues.append((claim.source, f"{claim.placement_field} is {shown}, {remedy}"))
+            found.append(claim)
+    return found
+
+
+def _by_trust(claim: SliceClaim) -> tuple[bool, bool, str, str]:
+    in_use = claim.routability(pod_ready=False) is Routability.ROUTABLE
+    return not claim.sound, not in_use, claim.source, claim.pod.uid
+
+
+def _same_slice(one: SliceClaim, other: SliceClaim) -> bool:
+    """Return whether both describe the same slice of a pod."""
+    return (one.start, one.size) == (other.start, other.size) and not one.pod.keys.isdisjoint(other.pod.keys)
+
+
+def _is_leaving(claim: SliceClaim) -> bool:
+    return not _LEAVING.isdisjoint(claim.state.split("+"))
+
+
+def _unplaced(claim: SliceClaim) -> SliceClaim:
+    return msgspec.structs.replace(claim, start=None, size=None)
+
+
+def annotated_claims(pod: Pod, node: str) -> tuple[SliceClaim, ...]:
+    """Return the slices in the annotation of a pod on `node`. Raises ValueError if it is unreadable."""
+    text = pod.metadata.annotations.get(ANNOTATION, "")
+    if not text:
+        return ()
+    try:
+        entries = msgspec.json.decode(text, type=list[dict[str, object]])
+    except msgspec.DecodeError:
+        raise ValueError("it is no list of claims: write JSON as the device plugin does") from None
+    specs = [convert(entry.get("spec", entry), ClaimSpec, f"[{index}]") for index, entry in enumerate(entries)]
+    return tuple(
+        SliceClaim(
+            source=f"annotation {ANNOTATION}",
+            pod=spec.pod_ref,
+            profile=spec.profile,
+            gpu_uuid=spec.gpu_uuid,
+            node=spec.nodename or node,
+            start=None if spec.mig_placement is None else spec.mig_placement.start,
+            size=None if spec.mig_placement is None else spec.mig_placement.size,
+            profile_field=f"[{index}].profile",
+            placement_field=f"[{index}].migPlacement",
+            state="inUse",
+        )
+        for index, spec in enumerate(specs)
     )

@@ -1,18 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds and preferences for accelerators by model, objective and pool, from the objects of a cluster or of files."""
+"""Bounds for accelerators in objects, and the base of the plugins that follow these objects."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
+import structlog
+from typing_extensions import TypeVar
 
+from epp.framework import Parameters
 from epp.framework.accelerators.selection import ANY, Selection, combined
-from epp.framework.plugin_status import IgnoredValue
+from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
+from epp.framework.plugin_status import IgnoredValue, InputState
 from epp.kube.objects.base import Object
-from epp.kube.objects.decode import Kinds
-from epp.kube.objects.files.last_good import FileObjects
+from epp.kube.objects.decode import Kinds, decode_object
+from epp.kube.objects.followed import Change, FollowedObjects
 from epp.kube.objects.inference import POLICY_KINDS, POOL_GROUP, InferenceObjective, InferencePool
+from epp.kube.objects.last_good import FileObjects
 from epp.kube.objects.ome import AcceleratorClass
 from epp.kube.objects.ome_selection import THRESHOLD, read_annotations
 from epp.kube.objects.ome_services import (
@@ -29,45 +38,44 @@ from epp.kube.objects.ome_services import (
 POOL = (POOL_GROUP, "InferencePool")
 OBJECTIVES: Kinds = frozenset(kind for kind in POLICY_KINDS if kind[1] == "InferenceObjective")
 KINDS: Kinds = SERVICE_KINDS | OBJECTIVES | {POOL, (OME, "AcceleratorClass")}
-"""Group and kind of all objects that bound the accelerators of requests, and of the classes that they name."""
+"""Objects that bound the accelerators of requests, and accelerator classes."""
 _MOST_IGNORED = 100
+_GRACE_PERIOD = "5m"
+"""Time for which the objects of a missing file are kept; the default of accelerator objects."""
+
+_log = structlog.get_logger()
 
 
 class ServiceSelections(msgspec.Struct, frozen=True):
-    """Bounds of one InferenceService, its runtime's among them."""
+    """Bounds of one InferenceService and its runtime."""
 
     general: Selection = ANY
     prefill: Selection = ANY
-    """Of its engine, where it has a decoder besides."""
+    """Bounds of the engine of a service with a decoder."""
     decode: Selection = ANY
 
 
 class Objectives(msgspec.Struct, frozen=True):
-    """All bounds of objects at one moment."""
+    """Bounds of all objects."""
 
     services: Mapping[str, ServiceSelections] = MappingProxyType({})
     """By `namespace/name`."""
     by_model: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    """Services by names under which requests may ask for their model: that of the base model, or their own."""
+    """Services by model name in requests: the name of the base model or of the service."""
     by_label: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    """Services by their name, as pods have it in a label."""
+    """Services by name, which is the value of a pod label."""
     by_objective: Mapping[str, Selection] = MappingProxyType({})
     pool: Selection = ANY
-    """Caps of the pool; the stricter ones of several pools."""
+    """Caps of the pool; the strictest caps of several pools."""
     ignored: tuple[IgnoredValue, ...] = ()
-    """Values that are not in effect, of objects that are; at most 100."""
+    """Ignored values of objects in effect; at most 100."""
     classes: tuple[str, ...] = ()
-    """Accelerator classes that services and runtimes name."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no object says anything about any request."""
-        return not (self.services or self.by_objective) and self.pool == ANY
+    """Accelerator classes in services and runtimes."""
 
     def services_of(self, models: Iterable[str], labels: frozenset[str]) -> tuple[str, ...]:
-        """Return the services that a request is for, by its model, or else the only one whose pods are endpoints.
+        """Return the services of a request by its model, or the only service with pods among the endpoints.
 
-        Of several services with one model, those count whose pods are among the endpoints, if there are any.
+        If several services have the model, those with pods among the endpoints take precedence.
         """
         found = next((ids for model in models if (ids := self.by_model.get(model))), ())
         own = tuple(each for label in labels for each in self.by_label.get(label, ()))
@@ -77,7 +85,7 @@ class Objectives(msgspec.Struct, frozen=True):
 
 
 def objectives_of(files: Iterable[FileObjects], pool_name: str = "") -> Objectives:
-    """Return what the objects say; where `pool_name` is given, other pools are left out."""
+    """Return the bounds of the objects; a `pool_name` excludes other pools."""
     files = tuple(files)
     objects = [each.object for file in files for each in file.held if not each.object.metadata.is_terminating]
     services = {each.id: each for each in objects if isinstance(each, InferenceService)}
@@ -110,7 +118,7 @@ def objectives_of(files: Iterable[FileObjects], pool_name: str = "") -> Objectiv
 
 
 def ignored_values(files: Iterable[FileObjects]) -> tuple[IgnoredValue, ...]:
-    """Return values in objects of these kinds that have no effect, at most 100."""
+    """Return values without effect in objects of these kinds, at most 100."""
     held = [(file.file, each) for file in files for each in file.held]
     objects = [each.object for _, each in held]
     classes = frozenset(each.name.lower() for each in objects if isinstance(each, AcceleratorClass))
@@ -132,7 +140,7 @@ def _selections(service: InferenceService, runtimes: Mapping[tuple[type, str], R
 
 
 def _runtime_of(service: InferenceService, runtimes: Mapping[tuple[type, str], Runtime]) -> Runtime | None:
-    """Return the runtime that the service names: one of the cluster before one of its namespace, as OME looks."""
+    """Return the runtime of the service; as in OME, one of the cluster precedes one of the namespace."""
     if not service.runtime:
         return None
     space = service.metadata.namespace
@@ -144,7 +152,7 @@ def _runtime_of(service: InferenceService, runtimes: Mapping[tuple[type, str], R
 
 
 def _faults(found: Object, classes: frozenset[str], runtimes: Mapping[tuple[type, str], Runtime]) -> Iterator[str]:
-    """Yield values of an object that have no effect; names of classes count as unknown where any class is known."""
+    """Yield values of an object without effect; classes are checked if any class is known."""
     yield from selection_faults(found)
     if isinstance(found, Runtime):
         yield from found.configuration_faults
@@ -152,3 +160,110 @@ def _faults(found: Object, classes: frozenset[str], runtimes: Mapping[tuple[type
         yield from class_faults(found, classes)
     if isinstance(found, InferenceService) and found.runtime and _runtime_of(found, runtimes) is None and runtimes:
         yield f"spec.runtime.name is {found.runtime!r}, which is no runtime: correct the name, or create it"
+
+
+class ObjectParameters(Parameters, frozen=True):
+    """Sources of objects."""
+
+    paths: tuple[str, ...] = ()
+    """Files, or directories of files (.yaml, .yml, .json), with objects that bound accelerators: InferenceService,
+    ServingRuntime and ClusterServingRuntime of ome.io, InferenceObjective and InferencePool. New versions apply
+    immediately. If there are AcceleratorClass objects, names of classes are checked against them."""
+    read_cluster: bool = True
+    """Also read these objects from the Kubernetes cluster of the pool, if there is one. An object in a file replaces
+    one with the same name."""
+    pool_name: str = ""
+    """InferencePool in the files whose threshold is used; empty for the strictest threshold of all pools."""
+
+
+OP = TypeVar("OP", bound=ObjectParameters, default=ObjectParameters)
+
+
+class _Next(NamedTuple):
+    change: Change
+    objectives: Objectives
+
+
+class ObjectFollower(ObjectReader[OP], Follower[OP]):
+    """Keeps `objectives` up to date; an object with an invalid value does not replace a valid one."""
+
+    decode = staticmethod(decode_object)
+
+    def setup(self) -> None:
+        """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
+        self.objectives = Objectives()
+        self._objects = FollowedObjects(
+            self.parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=KINDS, validate=selection_faults
+        )
+        self._changing = asyncio.Lock()
+        """Serializes changes by files and cluster."""
+        self._read_first()
+
+    def read_files(self, paths: Sequence[str]) -> None:
+        """Read files in addition to those of the parameters."""
+        if paths:
+            self._objects.read_also(paths, "--objects")
+            self._read_first()
+
+    def _read_first(self) -> None:
+        if (following := self._read()) is not None:
+            self._apply(following)
+
+    @property
+    def inputs(self) -> InputState:
+        """Rejected versions of files and objects, and ignored values."""
+        return replace(self._objects.inputs, ignored=self.objectives.ignored)
+
+    @property
+    def kinds(self) -> Sequence[ObjectKind]:
+        """All kinds that bound accelerators."""
+        return tuple(ObjectKind(*kind) for kind in sorted(KINDS)) if self.parameters.read_cluster else ()
+
+    def can_read(self, kind: ObjectKind) -> bool:
+        """Return whether the plugin supports the kind."""
+        return (kind.group, kind.kind) in KINDS
+
+    async def follow_files(self) -> None:
+        """Apply new versions of the files until cancelled."""
+        if not self._objects.paths:
+            return
+        async for _ in self._objects.changes():
+            await self.look()
+
+    async def look(self) -> bool:
+        """Read the files; return whether any of them, or its objects in effect, changed."""
+        async with self._changing:
+            following = await asyncio.to_thread(self._read)
+            if following is not None:
+                self._apply(following)
+        return following is not None
+
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
+        """Apply changed objects of the cluster; they affect requests, not tags."""
+        async with self._changing:
+            self._apply(await asyncio.to_thread(self._with_cluster, kinds))
+        return no_endpoint
+
+    def _read(self) -> _Next | None:
+        """Return the next state, None without a change. Runs in a thread."""
+        change = self._objects.read(self.clock.now())
+        return None if change is None else self._built(change)
+
+    def _with_cluster(self, kinds: Sequence[ObjectsOfKind]) -> _Next:
+        return self._built(self._objects.take(kinds))
+
+    def _built(self, change: Change) -> _Next:
+        return _Next(change, objectives_of(change.files, self.parameters.pool_name))
+
+    def _apply(self, following: _Next) -> None:
+        change, self.objectives = following
+        self._objects.apply(change)
+        inputs = self.inputs
+        self._objects.tell(map(str, (*inputs.problems, *inputs.ignored)))
+        _log.info(
+            "objects that bound accelerators updated",
+            plugin=self.name,
+            services=len(self.objectives.services),
+            objectives=len(self.objectives.by_objective),
+            problems=len(inputs.problems) + len(inputs.ignored),
+        )

@@ -1,16 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Determines the accelerators that may serve a request, from layers of configuration and request headers."""
+"""Determines the accelerators that may serve a request, from configuration, objects and request headers."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from math import inf
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import msgspec
 import structlog
 
-from epp.framework import ACCELERATOR_SELECTION, Admitter, Candidates, DataKey, Endpoint, Name, Producer, Request
+from epp.framework import (
+    ACCELERATOR_SELECTION,
+    Admitter,
+    Candidates,
+    ConfigurationError,
+    DataKey,
+    Endpoint,
+    Headers,
+    Name,
+    Producer,
+    Request,
+)
 from epp.framework.accelerators.requirements import SelectionParameters
 from epp.framework.accelerators.selection import (
     ANY,
@@ -23,34 +34,134 @@ from epp.framework.accelerators.selection import (
 )
 from epp.framework.errors import BadRequestError
 from epp.framework.headers import ACCELERATOR_PREFIX, OBJECTIVE
-from epp.framework.messages import printable
-from epp.hardware.selection.headers import header_of, read_wishes
-from epp.hardware.selection.object_follower import ObjectFollower, ObjectParameters
-from epp.hardware.selection.objectives import Objectives
+from epp.framework.messages import hint_at, printable, quoted
+from epp.framework.parameters import read_parameters
+from epp.hardware.selection.objectives import ObjectFollower, Objectives, ObjectParameters
 from epp.kube.objects.ome_services import SERVICE_LABEL
 
-_log = structlog.get_logger()
+_MOST_CHARACTERS = 300
+"""Maximum length of an error, which may quote the value of a header."""
+_HEADER_OF_FIELD: Mapping[str, str] = {
+    "classes": "class",
+    "families": "family",
+    "vendors": "vendor",
+    "kinds": "kind",
+    "models": "model",
+    "resources": "resource",
+    "mig_profiles": "mig-profile",
+}
 
+_log = structlog.get_logger()
 _MOST_PROBLEMS = 5
-"""Of one request, told to its client."""
-_TOLD_SECONDS = 10.0
-"""Time between two log lines on headers that are ignored: clients can make many."""
+"""Maximum number of errors in a response."""
+_LOG_SECONDS = 10.0
+"""Minimum time between two log lines about ignored headers, which clients can send in any number."""
 _MOST_LAYERS = 1024
-"""Combinations of layers that are remembered."""
+"""Maximum number of cached combinations of layers."""
+
+
+def _list(text: str) -> object:
+    return [part.strip() for part in text.split(",")]
+
+
+def _text(text: str) -> object:
+    return text.strip()
+
+
+def _number(text: str) -> object:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigurationError(f"{text!r} is not a number") from None
+
+
+def _whole_number(text: str) -> object:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigurationError(f"{text!r} is not a whole number") from None
+
+
+def _flag(text: str) -> object:
+    if text.strip().lower() not in {"true", "false"}:
+        raise ConfigurationError(f"{text!r} is neither true nor false")
+    return text.strip().lower() == "true"
+
+
+_FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    "class": ("acceleratorClasses", _list),
+    "exclude-class": ("excludedClasses", _list),
+    "vendor": ("vendors", _list),
+    "family": ("architectureFamilies", _list),
+    "model": ("models", _list),
+    "kind": ("kinds", _list),
+    "resource": ("resources", _list),
+    "features": ("requiredFeatures", _list),
+    "min-memory": ("minMemory", _text),
+    "max-memory": ("maxMemory", _text),
+    "min-total-memory": ("minTotalMemory", _text),
+    "min-compute-capability": ("minArchitectureVersion", _text),
+    "max-cost-per-hour": ("maxCostPerHour", _number),
+    "max-cost-per-million-tokens": ("maxCostPerMillionTokens", _number),
+    "mig-profile": ("migProfiles", _list),
+    "exclude-mig-profile": ("excludedMigProfiles", _list),
+    "min-compute-slices": ("minComputeSlices", _whole_number),
+    "whole-device": ("wholeDeviceOnly", _flag),
+    "policy": ("policy", _text),
+    "precisions": ("preferredPrecisions", _list),
+    "preference": ("preferenceOrder", _list),
+}
+"""Header name without the prefix -> the parameter, and the parser of the value."""
+
+
+def header_of(field: str) -> str:
+    """Return the header for an allow list of Selection."""
+    return ACCELERATOR_PREFIX + _HEADER_OF_FIELD[field]
+
+
+def read_headers(headers: Headers) -> tuple[Selection, tuple[str, ...]]:
+    """Return bounds and preferences in the headers, and errors; repeated headers form one list."""
+    requested, problems = ANY, []
+    for name in headers:
+        if not name.startswith(ACCELERATOR_PREFIX):
+            continue
+        known = _FIELDS.get(name.removeprefix(ACCELERATOR_PREFIX))
+        if known is None:
+            problems.append(
+                f"header {quoted(name)} is not known; {hint_at(name, [ACCELERATOR_PREFIX + one for one in _FIELDS])}"
+            )
+            continue
+        field, read = known
+        value = ",".join(text for other, text in headers.fields() if other == name)
+        try:
+            requested = combined(requested, _selection(field, read(value)))
+        except ConfigurationError as error:
+            problems.append(printable(f"header {name!r}: {_without_parameter(str(error), field)}", _MOST_CHARACTERS))
+    return requested, tuple(problems)
+
+
+def _without_parameter(problem: str, field: str) -> str:
+    """Remove the name of the parameter from an error, since the client has sent a header."""
+    rest = problem.removeprefix(field)
+    return problem if rest == problem else rest.removeprefix(": ") if rest.startswith(": ") else f"it{rest}"
+
+
+def _selection(field: str, value: object) -> Selection:
+    return cast("SelectionParameters", read_parameters(SelectionParameters, {field: value})).selection()
 
 
 class SelectionLayer(SelectionParameters, frozen=True):
     """One layer of bounds and preferences: the parameters of `accelerator-filter` without `onUnknown` and `cel`."""
 
     def __post_init__(self) -> None:
-        """Refuse the parameter of filters."""
+        """Reject a parameter that is only valid for filters."""
         super().__post_init__()
         if self.fallback_on_empty:
             raise ValueError("fallbackOnEmpty is for filters: set it on accelerator-filter")
 
 
 class AcceleratorSelectionParameters(ObjectParameters, frozen=True):
-    """Layers of bounds and preferences, lowest first; those of objects are between `models` and `components`."""
+    """Layers of bounds and preferences, lowest first; layers of objects are between `models` and `components`."""
 
     defaults: SelectionLayer = SelectionLayer()
     """Bounds and preferences of all requests, as in `accelerator-filter`."""
@@ -60,25 +171,25 @@ class AcceleratorSelectionParameters(ObjectParameters, frozen=True):
     components: dict[str, SelectionLayer] = msgspec.field(default_factory=dict)
     """Bounds and preferences by scheduling profile, such as `prefill` and `decode`."""
     engine_profile: Name = "prefill"
-    """Profile that the engine of an InferenceService bounds if the service has a decoder; otherwise all profiles."""
+    """Profile for bounds of the engine of an InferenceService with a decoder; otherwise they apply to all profiles."""
     decoder_profile: Name = "decode"
-    """Profile that the decoder of an InferenceService bounds."""
+    """Profile to which bounds of the decoder of an InferenceService apply."""
     allow_request_overrides: bool = False
     """Accept headers `x-epp-accelerator-*`, within the bounds of the layers."""
     request_overrides: Literal["strict", "lenient"] = "strict"
-    """How to treat malformed headers and those beyond the bounds: `strict` refuses the request with status 400,
+    """Treatment of malformed headers and of headers beyond the bounds: `strict` rejects the request with status 400,
     `lenient` ignores the header."""
 
 
 class _Layers(msgspec.Struct, frozen=True):
-    """Selections of requests for one model, or for all others."""
+    """Selections of requests with the same key."""
 
     default: Selection
     by_profile: dict[str, Selection]
 
 
 class _Key(NamedTuple):
-    """What the layers of a request depend on; clients cannot make up values of it."""
+    """Key of the layers of a request; clients cannot create new values."""
 
     pattern: str
     services: tuple[str, ...]
@@ -92,25 +203,25 @@ class AcceleratorSelectionProducer(
 ):
     """Publishes bounds and preferences for accelerators, one selection for each profile.
 
-    The layers are `defaults`, `models`, objects, `components` with the overrides of an InferenceService's engine and
-    decoder, and the request's headers, lowest first. A list or name in a higher layer replaces that of the lower one;
-    exclusions are united; of minimums and caps the stricter one counts. Headers can only tighten: lists are intersected
-    with those of the layers.
+    The layers are, lowest first, `defaults`, `models`, objects, `components` with the overrides for engine and decoder
+    of an InferenceService, and the request headers. A list or name in a higher layer replaces that of a lower one;
+    exclusions are united; the stricter of two minimums or caps applies. Headers can only tighten bounds: their lists
+    are intersected with those of the layers.
 
     The layers of objects are the annotation `ome.io/cost-threshold` of the InferencePool (US dollars an hour for an
     endpoint), the `acceleratorRequirements` of the ServingRuntime or ClusterServingRuntime, the `acceleratorSelector`
     of the InferenceService and its annotations, and the annotations of the InferenceObjective that the request names:
-    `ome.io/accelerator-class`, `ome.io/cost-threshold` and `ome.io/selection-strategy`. A request is for the
-    InferenceService whose base model or name it asks for, or else for the only one whose pods (by the label
-    `ome.io/inferenceservice`) are endpoints. `accelerator-filter` drops the endpoints beyond the bounds. The
-    `acceleratorConfig` of a runtime tells OME how to start servers: classes and parallelism in it are checked, and it
-    bounds no request.
+    `ome.io/accelerator-class`, `ome.io/cost-threshold` and `ome.io/selection-strategy`. A request belongs to the
+    InferenceService with its model as base model or name, or to the only service with pods (by the label
+    `ome.io/inferenceservice`) among the endpoints. `accelerator-filter` removes endpoints beyond the bounds. The
+    `acceleratorConfig` of a runtime is for starting servers: its classes and parallelism are checked, but it does not
+    bound requests.
 
     The headers are `x-epp-accelerator-` and `class`, `exclude-class`, `vendor`, `family`, `model`, `kind`, `resource`,
     `features`, `min-memory`, `max-memory`, `min-total-memory`, `min-compute-capability`, `max-cost-per-hour`,
     `max-cost-per-million-tokens`, `mig-profile`, `exclude-mig-profile`, `min-compute-slices`, `whole-device`,
     `policy`, `precisions` or `preference`, with comma-separated lists. The picker removes
-    them from the request. All instances have one output: configure one producer of this type.
+    them from the request. All instances write the same output, so configure one producer of this type.
     """
 
     plugin_type = "accelerator-selection-producer"
@@ -124,14 +235,14 @@ class AcceleratorSelectionProducer(
         self._configured = {"": defaults} | {
             model: combined(defaults, layer.selection()) for model, layer in self.parameters.models.items()
         }
-        self._next_told_at = -inf
+        self._next_logged_at = -inf
         self._patterns = [(re.compile(translate(model)), model) for model in self.parameters.models]
         self._used: tuple[Objectives, dict[_Key, _Layers]] = (self.objectives, {})
-        """Layers that requests used, and the objects that they are from."""
+        """Cached layers, and the objects that they were built from."""
 
     @property
     def accelerator_names(self) -> Sequence[str]:
-        """Classes and models in the configuration and in objects."""
+        """Accelerator classes and models in configuration and objects."""
         components = [layer.selection() for layer in self.parameters.components.values()]
         named = (
             name
@@ -142,7 +253,7 @@ class AcceleratorSelectionProducer(
 
     @property
     def without_prices(self) -> str:
-        """What it does without prices; empty where it needs none."""
+        """Consequence of missing prices; empty if prices are not needed."""
         components = [layer.selection() for layer in self.parameters.components.values()]
         selections = [*self._configured.values(), *components]
         if any(selection.caps_cost for selection in selections):
@@ -157,28 +268,28 @@ class AcceleratorSelectionProducer(
         if not (asked and self.parameters.allow_request_overrides):
             request.put(ACCELERATOR_SELECTION, Selections(layers.default, layers.by_profile))
             return
-        wish, problems = read_wishes(request.headers)
-        default = tightened(layers.default, wish)
-        profiles = {profile: tightened(selection, wish) for profile, selection in layers.by_profile.items()}
+        requested, problems = read_headers(request.headers)
+        default = tightened(layers.default, requested)
+        profiles = {profile: tightened(selection, requested) for profile, selection in layers.by_profile.items()}
         problems += _refusals({"": default, **profiles})
         if problems:
             request.put(self._problems_key, problems)
-            self._tell_ignored(request, problems)
+            self._log_ignored(request, problems)
         by_profile = {profile: found.selection for profile, found in profiles.items()}
         request.put(ACCELERATOR_SELECTION, Selections(default.selection, by_profile, problems))
 
     def admit(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002  as admitters are called
-        """Refuse a request with headers that cannot be granted, if that is how these are treated."""
+        """Reject a request with invalid headers if `requestOverrides` is strict."""
         problems = request.get(self._problems_key)
         if problems and self.parameters.request_overrides == "strict":
             raise BadRequestError("; ".join(problems[:_MOST_PROBLEMS]))
 
-    def _tell_ignored(self, request: Request, problems: Sequence[str]) -> None:
-        """Log headers that are ignored, one request in ten seconds."""
+    def _log_ignored(self, request: Request, problems: Sequence[str]) -> None:
+        """Log ignored headers, of one request in ten seconds."""
         now = self.clock.now()
-        if self.parameters.request_overrides == "strict" or request.dry_run or now < self._next_told_at:
+        if self.parameters.request_overrides == "strict" or request.dry_run or now < self._next_logged_at:
             return
-        self._next_told_at = now + _TOLD_SECONDS
+        self._next_logged_at = now + _LOG_SECONDS
         _log.warning(
             "headers of a request are ignored: requestOverrides is lenient",
             plugin=self.name,
@@ -228,12 +339,12 @@ class AcceleratorSelectionProducer(
 
 
 def _service_labels(endpoints: tuple[Endpoint | None, ...]) -> frozenset[str]:
-    """Return the services whose pods are endpoints; that some are of no service counts as an empty name."""
+    """Return the services with pods among the endpoints; an empty name stands for endpoints without a service."""
     return frozenset(each.labels.get(SERVICE_LABEL, "") for each in endpoints if each is not None)
 
 
 def _refusals(profiles: dict[str, Tightened]) -> tuple[str, ...]:
-    """Return an error for each value that the bounds of a profile do not allow."""
+    """Return an error for each value beyond the bounds of a profile."""
     sentences = {_sentence(profile, refusal): None for profile, found in profiles.items() for refusal in found.refused}
     return tuple(sentences)
 

@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of cluster objects: metadata, conditions, quantities, and conversion from plain data."""
+"""Base of cluster objects: metadata, conditions, quantities, and conversion from plain data.
 
-from collections.abc import Mapping
+A field with a dotted name, such as `spec.nodeName`, is read from that place in the document.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Any, Self, TypeVar
+from functools import lru_cache
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
 from epp.framework.quantities import exact_quantity
-from epp.kube.objects.field_errors import explain
+from epp.kube.objects.field_errors import explain, shown
 
 T = TypeVar("T")
+P = TypeVar("P", bound="Part")
 
 _QUANTITY_CHARACTERS = 64
 _QUANTITY_REMEDY = "write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be"
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base of all parts of an object; fields that are not declared are ignored."""
+    """Base of all parts of an object; undeclared fields are ignored."""
 
 
 class OwnerReference(Part, frozen=True, kw_only=True):
@@ -29,9 +34,9 @@ class OwnerReference(Part, frozen=True, kw_only=True):
 
 
 class Metadata(Part, frozen=True, kw_only=True):
-    """Name, labels and what the API server adds.
+    """Name, labels and fields of the API server.
 
-    Fields of the type Any have any value: a wrong one is no reason to do without the object.
+    Fields of type Any accept any value: an invalid one does not invalidate the object.
     """
 
     name: str
@@ -45,7 +50,7 @@ class Metadata(Part, frozen=True, kw_only=True):
 
     @property
     def created(self) -> datetime | None:
-        """Time of creation; None if it is unknown, as for an object that was written by hand."""
+        """Time of creation; None if unknown, as in a hand-written object."""
         if not isinstance(self.creation_timestamp, str):
             return None
         try:
@@ -75,24 +80,24 @@ class Object(Part, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the object."""
         return self.metadata.name
 
     @property
     def id(self) -> str:
-        """`namespace/name`; the name alone without a namespace."""
+        """`namespace/name`, or the name without a namespace."""
         space = self.metadata.namespace
         return f"{space}/{self.metadata.name}" if space else self.metadata.name
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Field, value and remedy of each impossible value that decoding left out; a field of kinds that have some."""
+        """Field, value and remedy of each impossible value that decoding removed."""
         return ()
 
     def contradiction(self) -> tuple[str, Self] | None:
-        """Return a value that cannot be true beside the others, as field, value and remedy, and the object without it.
+        """Return the field, value and remedy of a value that contradicts others, and the object without this value.
 
-        None where all values go together.
+        None if no values contradict each other.
         """
         return None
 
@@ -102,19 +107,19 @@ class ClusterObject(Object, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """Name of the object."""
         return self.metadata.name
 
 
 def condition_of(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
-    """Return the condition of that type."""
+    """Return the condition of a type."""
     return next((condition for condition in conditions if condition.type == kind), None)
 
 
 def convert(data: object, cls: type[T], place: str = "") -> T:
-    """Return the struct; null means absent, as in the cluster's API.
+    """Return the struct; null means absent, as in the Kubernetes API.
 
-    Raises ValueError that names the field, as a path that begins with `place`, its value, and what to write instead.
+    Raises ValueError with the field, as a path that begins with `place`, its value and the remedy.
     """
     plain = without_nulls(data)
     try:
@@ -123,12 +128,41 @@ def convert(data: object, cls: type[T], place: str = "") -> T:
         raise ValueError(explain(error, plain, lambda part: _converted(part, cls), place)) from error
 
 
+def with_fields(cls: type[P], raw: "Part", **fields: object) -> P:
+    """Return an object of this class with the given fields, and the other fields of `raw`."""
+    return cls(**{**{name: getattr(raw, name) for name in raw.__struct_fields__}, **fields})
+
+
 def _converted(data: object, cls: type[T]) -> T:
-    return msgspec.convert(data, cls, dec_hook=_quantity)
+    dotted = _dotted_fields(cast("Hashable", cls)) if isinstance(data, Mapping) else ()
+    found = {**data, **dict(_values_at(data, dotted))} if dotted and isinstance(data, Mapping) else data
+    return msgspec.convert(found, cls, dec_hook=_quantity)
+
+
+@lru_cache(maxsize=256)  # one entry for each type of struct
+def _dotted_fields(cls: Hashable) -> tuple[str, ...]:
+    if not (isinstance(cls, type) and issubclass(cls, msgspec.Struct)):
+        return ()
+    return tuple(field.encode_name for field in msgspec.structs.fields(cls) if "." in field.encode_name)
+
+
+def _values_at(data: Mapping[str, object], names: Iterable[str]) -> Iterator[tuple[str, object]]:
+    """Yield each dotted name that is in the data, with its value; raises ValueError if a parent is no mapping."""
+    for name in names:
+        value: object = data
+        place = ""
+        for step in name.split("."):
+            if not isinstance(value, Mapping):
+                raise ValueError(f"{place} is {shown(value)}: write a mapping")  # noqa: TRY004  of a document
+            if step not in value:
+                break
+            value, place = value[step], f"{place}.{step}".removeprefix(".")
+        else:
+            yield name, value
 
 
 def without_nulls(value: Any) -> Any:
-    """Return the data without the entries whose value is null."""
+    """Return the data without null entries."""
     if isinstance(value, Mapping):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, (list, tuple)):

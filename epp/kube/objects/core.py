@@ -21,14 +21,14 @@ class MatchExpression(Part, frozen=True, kw_only=True):
 
 
 class NodeSelectorTerm(Part, frozen=True, kw_only=True):
-    """Tests that must all hold; an empty term holds nowhere."""
+    """Tests that must all hold; an empty term matches no node."""
 
     match_expressions: tuple[MatchExpression, ...] = ()
     match_fields: tuple[MatchExpression, ...] = ()
 
 
 class NodeSelector(Part, frozen=True, kw_only=True):
-    """Terms of which one must hold."""
+    """Alternative terms."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
@@ -42,7 +42,7 @@ class Taint(Part, frozen=True, kw_only=True):
 
 
 class NodeInfo(Part, frozen=True, kw_only=True):
-    """System information, as reported by the kubelet."""
+    """System information of the kubelet."""
 
     boot_id: str = msgspec.field(default="", name="bootID")
 
@@ -69,7 +69,7 @@ class Node(ClusterObject, frozen=True, kw_only=True):
 
     @property
     def schedulable(self) -> bool:
-        """Whether it takes new pods: it is not cordoned, and ready as far as is known."""
+        """Whether the node accepts new pods: it is not cordoned, and ready or in unknown state."""
         ready = condition_of(self.status.conditions, "Ready")
         return not self.spec.unschedulable and (ready is None or ready.status == "True")
 
@@ -84,13 +84,13 @@ class ContainerResources(Part, frozen=True, kw_only=True):
 class Container(Part, frozen=True, kw_only=True):
     """A container of a pod.
 
-    Fields of the type Any have any value: a wrong one is no reason to do without the pod.
+    Fields of type Any accept any value: an invalid one does not invalidate the pod.
     """
 
     name: str
     resources: ContainerResources = ContainerResources()
     restart_policy: str = ""
-    """`Always` for an init container that keeps running: a sidecar."""
+    """`Always` for a sidecar: an init container that keeps running."""
     ports: Any = ()
     command: Any = ()
     args: Any = ()
@@ -110,7 +110,7 @@ class PodSpec(Part, frozen=True, kw_only=True):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     resources: ContainerResources = ContainerResources()
-    """Of the pod as a whole, in place of the sum of its containers."""
+    """Resources of the whole pod, in place of the sum of its containers."""
     overhead: Requests = msgspec.field(default_factory=dict)
     resource_claims: tuple[PodClaim, ...] = ()
 
@@ -138,13 +138,13 @@ class ResourceHealth(Part, frozen=True, kw_only=True):
     """Health of one device that a container has."""
 
     resource_id: str = msgspec.field(default="", name="resourceID")
-    """`driver/pool/device`, or the device plugin's own id."""
+    """`driver/pool/device`, or an id of the device plugin."""
     health: str = ""
     """Healthy, Unhealthy or Unknown."""
 
 
 class ResourceStatus(Part, frozen=True, kw_only=True):
-    """Devices of a container, for one of its resources."""
+    """Devices of a container for one resource."""
 
     resources: tuple[ResourceHealth, ...] = ()
 
@@ -174,7 +174,7 @@ class Pod(Object, frozen=True, kw_only=True):
     status: PodStatus = PodStatus()
 
     def contradiction(self) -> tuple[str, Self] | None:
-        """Return a container with the name of a later one, which counts in its place."""
+        """Return a container whose name occurs again; the last container with a name is used."""
         for field, containers in (("containers", self.spec.containers), ("init_containers", self.spec.init_containers)):
             last = {each.name: index for index, each in enumerate(containers)}
             if len(last) == len(containers):
@@ -200,7 +200,7 @@ class Pod(Object, frozen=True, kw_only=True):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """Its ResourceClaims, as `namespace/name`: those in its status or spec, and that for extended resources."""
+        """ResourceClaims, as `namespace/name`, from status and spec, including the claim for extended resources."""
         names = [
             *(status.resource_claim_name for status in self.status.resource_claim_statuses),
             *(claim.resource_claim_name for claim in self.spec.resource_claims),
@@ -210,7 +210,7 @@ class Pod(Object, frozen=True, kw_only=True):
 
     @property
     def addresses(self) -> frozenset[str]:
-        """Its IP addresses."""
+        """IP addresses."""
         return frozenset(ip for ip in (self.status.pod_ip, *(each.ip for each in self.status.pod_ips)) if ip)
 
 

@@ -11,18 +11,18 @@ from epp.kube.objects.limits import LargePrice, RequiredPrice
 
 UNIT_COSTS_NAME = "accelerator-unit-costs"
 DEFAULT_VARIANT_COST = Fraction(10)
-"""Of the kind VariantAutoscaling; no price, since nothing is known of the hardware by it."""
+"""Default of the kind VariantAutoscaling. It says nothing about the hardware, so it is not a price."""
 
 
 class UnitCost(Part, frozen=True, kw_only=True):
-    """Price of one accelerator, in the unit of the tagger's parameter `costUnit`."""
+    """Price of one accelerator, in the unit `costUnit` of the tagger."""
 
     device: str = ""
     cost: RequiredPrice
 
 
 class UnitCosts(Object, frozen=True, kw_only=True):
-    """Prices by name of the accelerator, such as `A100`."""
+    """Prices by accelerator name, such as `A100`."""
 
     costs: Mapping[str, UnitCost] = msgspec.field(name="data")
 
@@ -34,23 +34,17 @@ class ScaleTarget(Part, frozen=True, kw_only=True):
     name: str = ""
 
 
-class VariantSpec(Part, frozen=True, kw_only=True):
-    """A variant of a model's servers."""
+class VariantAutoscaling(Object, frozen=True, kw_only=True):
+    """A variant of a model's servers and its price."""
 
-    scale_target_ref: ScaleTarget = ScaleTarget()
-    variant_cost: LargePrice = None
+    target: ScaleTarget = msgspec.field(default=ScaleTarget(), name="spec.scaleTargetRef")
+    cost: LargePrice = msgspec.field(default=None, name="spec.variantCost")
     """Price of one replica with all its accelerators."""
 
     @property
     def price(self) -> Fraction | None:
-        """The price; None where nobody wrote one: a cluster fills in the default of the kind."""
-        return None if self.variant_cost == DEFAULT_VARIANT_COST else self.variant_cost
-
-
-class VariantAutoscaling(Object, frozen=True, kw_only=True):
-    """A variant and its price."""
-
-    spec: VariantSpec = VariantSpec()
+        """The price; None for the default of the kind, which a cluster fills in if none is given."""
+        return None if self.cost == DEFAULT_VARIANT_COST else self.cost
 
 
 class _ConfigMap(Part, frozen=True, kw_only=True):
@@ -59,7 +53,7 @@ class _ConfigMap(Part, frozen=True, kw_only=True):
 
 
 def read_unit_costs(document: object) -> UnitCosts | None:
-    """Return the prices; None for a ConfigMap of another name. Raises ValueError."""
+    """Return the prices; None for a ConfigMap with another name. Raises ValueError."""
     found = convert(document, _ConfigMap)
     if found.metadata.name != UNIT_COSTS_NAME:
         return None

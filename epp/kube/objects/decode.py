@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoding of cluster objects from plain data, each by itself: an invalid one does not affect the others."""
+"""Decoding of cluster objects from plain data; an invalid object does not affect the others."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,40 +10,42 @@ import msgspec
 from epp.kube.objects.base import Object, convert
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.costs import VariantAutoscaling, read_unit_costs
-from epp.kube.objects.dra import (
-    read_device_class,
-    read_device_taint_rule,
-    read_resource_claim,
-    read_resource_slice,
-)
+from epp.kube.objects.dra import DeviceClass, ResourceClaim, read_device_taint_rule, read_resource_slice
 from epp.kube.objects.dynamic_scoring import DYNAMIC_SCORING, read_dynamic_scorer, read_dynamic_scoring_config
-from epp.kube.objects.gpu_pools import GpuPool, SchedulingConfigTemplate
 from epp.kube.objects.inference import (
     GROUP,
     LEGACY_GROUP,
     POOL_GROUP,
+    InferencePoolImport,
     read_inference_model_rewrite,
     read_inference_objective,
     read_inference_pool,
 )
 from epp.kube.objects.instaslice import Instaslice, read_allocation_claim, read_node_accelerator
-from epp.kube.objects.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from epp.kube.objects.ocm import (
     OCM,
-    read_cluster_set,
-    read_cluster_set_binding,
+    AdmissionCheck,
+    ManagedClusterSet,
+    ManagedClusterSetBinding,
+    MultiKueueCluster,
+    MultiKueueConfig,
     read_managed_cluster,
     read_placement_decision,
     read_score,
 )
 from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.kube.objects.ome_services import read_cluster_serving_runtime, read_inference_service, read_serving_runtime
-from epp.kube.objects.placement_decoding import read_placement
-from epp.kube.objects.pool_import import read_pool_import
-from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
+from epp.kube.objects.ome_services import (
+    OME,
+    read_cluster_serving_runtime,
+    read_inference_service,
+    read_serving_runtime,
+)
+from epp.kube.objects.placement import read_placement
+from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
+from epp.kube.resources import BY_KIND, CLUSTERS, CONFIG_MAPS, SCORERS
 
 Kinds: TypeAlias = frozenset[tuple[str, str]]
-"""Group and kind of each."""
+"""Groups and kinds."""
 
 _Reader = Callable[[object], Object | None]
 
@@ -52,108 +54,68 @@ def _plain(cls: type[Object]) -> _Reader:
     return lambda document: convert(document, cls)
 
 
-class _Kind(msgspec.Struct, frozen=True):
-    """Supported versions of a kind, and its decoder."""
-
-    versions: frozenset[str]
-    read: _Reader
-    default_namespace: bool = False
-    """Whether an object without a namespace is in `default`; otherwise it is of cluster scope."""
-
-    def read_version(self, document: Mapping[str, object], level: str) -> Object | None:
-        """Return the object; None for one of no use here, such as a ConfigMap of another name. Raises ValueError."""
-        if level not in self.versions:
-            api = str(document["apiVersion"])
-            choices = " or ".join(api.removesuffix(level) + each for each in sorted(self.versions))
-            raise ValueError(f"apiVersion is {api!r}: write {choices}")
-        found = self.read(document)
-        if found is None or found.metadata.namespace or not self.default_namespace:
-            return found
-        return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, namespace="default"))
-
-
-_V1 = frozenset({"v1"})
-_V1ALPHA1 = frozenset({"v1alpha1"})
-_V1BETA1 = frozenset({"v1beta1"})
-_KUEUE = frozenset({"v1beta1", "v1beta2"})
-_SETS = frozenset({"v1beta1", "v1beta2"})
-_V1ALPHA2 = frozenset({"v1alpha2"})
-_DRA = frozenset({"v1", "v1beta2", "v1beta1"})
-_KINDS: Mapping[tuple[str, str], _Kind] = {
-    ("", "Node"): _Kind(_V1, _plain(Node)),
-    ("", "Pod"): _Kind(_V1, _plain(Pod), default_namespace=True),
-    ("", "ConfigMap"): _Kind(_V1, read_unit_costs, default_namespace=True),
-    ("ome.io", "AcceleratorClass"): _Kind(frozenset({"v1beta1"}), _plain(AcceleratorClass)),
-    ("ome.io", "InferenceService"): _Kind(frozenset({"v1beta1"}), read_inference_service, default_namespace=True),
-    ("ome.io", "ServingRuntime"): _Kind(frozenset({"v1beta1"}), read_serving_runtime, default_namespace=True),
-    ("ome.io", "ClusterServingRuntime"): _Kind(frozenset({"v1beta1"}), read_cluster_serving_runtime),
-    ("inference.redhat.com", "Instaslice"): _Kind(_V1ALPHA1, _plain(Instaslice)),
-    ("inference.redhat.com", "NodeAccelerator"): _Kind(_V1ALPHA1, read_node_accelerator),
-    ("inference.redhat.com", "AllocationClaim"): _Kind(_V1ALPHA1, read_allocation_claim),
-    ("tensor-fusion.ai", "GPU"): _Kind(_V1, _plain(Gpu)),
-    ("tensor-fusion.ai", "GPUNode"): _Kind(_V1, _plain(GpuNode)),
-    ("tensor-fusion.ai", "GPUPool"): _Kind(_V1, _plain(GpuPool)),
-    ("tensor-fusion.ai", "GPUResourceQuota"): _Kind(_V1, _plain(GpuResourceQuota), default_namespace=True),
-    ("tensor-fusion.ai", "SchedulingConfigTemplate"): _Kind(_V1, _plain(SchedulingConfigTemplate)),
-    ("resource.k8s.io", "ResourceSlice"): _Kind(_DRA, read_resource_slice),
-    ("resource.k8s.io", "ResourceClaim"): _Kind(_DRA, read_resource_claim, default_namespace=True),
-    ("resource.k8s.io", "DeviceClass"): _Kind(_DRA, read_device_class),
-    ("resource.k8s.io", "DeviceTaintRule"): _Kind(_DRA | {"v1alpha3"}, read_device_taint_rule),
-    ("kueue.x-k8s.io", "ResourceFlavor"): _Kind(_KUEUE, _plain(ResourceFlavor)),
-    ("kueue.x-k8s.io", "AdmissionCheck"): _Kind(_KUEUE, _plain(AdmissionCheck)),
-    ("kueue.x-k8s.io", "MultiKueueCluster"): _Kind(_KUEUE | _V1ALPHA1, _plain(MultiKueueCluster)),
-    ("kueue.x-k8s.io", "MultiKueueConfig"): _Kind(_KUEUE | _V1ALPHA1, _plain(MultiKueueConfig)),
-    (OCM, "AddOnPlacementScore"): _Kind(_V1ALPHA1, read_score),
-    (OCM, "ManagedCluster"): _Kind(_V1, read_managed_cluster),
-    (OCM, "ManagedClusterSet"): _Kind(_SETS, read_cluster_set),
-    (OCM, "ManagedClusterSetBinding"): _Kind(_SETS, read_cluster_set_binding, default_namespace=True),
-    (OCM, "Placement"): _Kind(_V1BETA1 | _V1ALPHA1, read_placement, default_namespace=True),
-    (OCM, "PlacementDecision"): _Kind(_V1BETA1 | _V1ALPHA1, read_placement_decision, default_namespace=True),
-    (DYNAMIC_SCORING, "DynamicScorer"): _Kind(_V1ALPHA1 | _V1, read_dynamic_scorer, default_namespace=True),
-    (DYNAMIC_SCORING, "DynamicScoringConfig"): _Kind(
-        _V1ALPHA1 | _V1, read_dynamic_scoring_config, default_namespace=True
-    ),
-    (LEGACY_GROUP, "InferencePoolImport"): _Kind(_V1ALPHA1, read_pool_import, default_namespace=True),
-    ("llmd.ai", "VariantAutoscaling"): _Kind(_V1ALPHA1, _plain(VariantAutoscaling), default_namespace=True),
-    (POOL_GROUP, "InferencePool"): _Kind(_V1, read_inference_pool, default_namespace=True),
-    **{
-        (group, kind): _Kind(_V1ALPHA2, read, default_namespace=True)
-        for group in (GROUP, LEGACY_GROUP)
-        for kind, read in (
-            ("InferenceObjective", read_inference_objective),
-            ("InferenceModelRewrite", read_inference_model_rewrite),
-        )
-    },
+_READERS: Mapping[tuple[str, str], _Reader] = {
+    ("", "Node"): _plain(Node),
+    ("", "Pod"): _plain(Pod),
+    ("", "ConfigMap"): read_unit_costs,
+    (OME, "AcceleratorClass"): _plain(AcceleratorClass),
+    (OME, "InferenceService"): read_inference_service,
+    (OME, "ServingRuntime"): read_serving_runtime,
+    (OME, "ClusterServingRuntime"): read_cluster_serving_runtime,
+    ("inference.redhat.com", "Instaslice"): _plain(Instaslice),
+    ("inference.redhat.com", "NodeAccelerator"): read_node_accelerator,
+    ("inference.redhat.com", "AllocationClaim"): read_allocation_claim,
+    ("tensor-fusion.ai", "GPU"): _plain(Gpu),
+    ("tensor-fusion.ai", "GPUNode"): _plain(GpuNode),
+    ("tensor-fusion.ai", "GPUPool"): _plain(GpuPool),
+    ("tensor-fusion.ai", "GPUResourceQuota"): _plain(GpuResourceQuota),
+    ("tensor-fusion.ai", "SchedulingConfigTemplate"): _plain(SchedulingConfigTemplate),
+    ("resource.k8s.io", "ResourceSlice"): read_resource_slice,
+    ("resource.k8s.io", "ResourceClaim"): _plain(ResourceClaim),
+    ("resource.k8s.io", "DeviceClass"): _plain(DeviceClass),
+    ("resource.k8s.io", "DeviceTaintRule"): read_device_taint_rule,
+    ("kueue.x-k8s.io", "ResourceFlavor"): _plain(ResourceFlavor),
+    ("kueue.x-k8s.io", "AdmissionCheck"): _plain(AdmissionCheck),
+    ("kueue.x-k8s.io", "MultiKueueCluster"): _plain(MultiKueueCluster),
+    ("kueue.x-k8s.io", "MultiKueueConfig"): _plain(MultiKueueConfig),
+    (OCM, "AddOnPlacementScore"): read_score,
+    (OCM, "ManagedCluster"): read_managed_cluster,
+    (OCM, "ManagedClusterSet"): _plain(ManagedClusterSet),
+    (OCM, "ManagedClusterSetBinding"): _plain(ManagedClusterSetBinding),
+    (OCM, "Placement"): read_placement,
+    (OCM, "PlacementDecision"): read_placement_decision,
+    (DYNAMIC_SCORING, "DynamicScorer"): read_dynamic_scorer,
+    (DYNAMIC_SCORING, "DynamicScoringConfig"): read_dynamic_scoring_config,
+    (LEGACY_GROUP, "InferencePoolImport"): _plain(InferencePoolImport),
+    ("llmd.ai", "VariantAutoscaling"): _plain(VariantAutoscaling),
+    (POOL_GROUP, "InferencePool"): read_inference_pool,
+    (GROUP, "InferenceObjective"): read_inference_objective,
+    (GROUP, "InferenceModelRewrite"): read_inference_model_rewrite,
+    (LEGACY_GROUP, "InferenceObjective"): read_inference_objective,
+    (LEGACY_GROUP, "InferenceModelRewrite"): read_inference_model_rewrite,
 }
+_RESOURCES = {**BY_KIND, CONFIG_MAPS.key: CONFIG_MAPS}
+_WITHOUT_DEFAULT_NAMESPACE = frozenset({"AddOnPlacementScore", "AllocationClaim", "Instaslice", "NodeAccelerator"})
 _GROUP_ALIASES: Mapping[tuple[str, str], str] = {
-    ("ome.ai", "AcceleratorClass"): "ome.io",
-    ("ome.ai", "InferenceService"): "ome.io",
-    ("ome.ai", "ServingRuntime"): "ome.io",
-    ("ome.ai", "ClusterServingRuntime"): "ome.io",
+    **{("ome.ai", kind): OME for group, kind in _READERS if group == OME},
     (POOL_GROUP, "InferenceObjective"): GROUP,
     (POOL_GROUP, "InferenceModelRewrite"): GROUP,
 }
 """Groups of kinds in published examples that no cluster serves, and the real ones."""
-ALL_KINDS: Kinds = frozenset(_KINDS)
+ALL_KINDS: Kinds = frozenset(_READERS)
 """All kinds that can be decoded."""
-CLUSTER_KINDS: Kinds = frozenset(
-    key
-    for key in _KINDS
-    if key[0] == OCM or key[1] in {"AdmissionCheck", "MultiKueueCluster", "MultiKueueConfig", "InferencePoolImport"}
-)
+CLUSTER_KINDS: Kinds = frozenset(each.key for each in CLUSTERS)
 """Kinds of Open Cluster Management, those of multi-cluster queueing, and imported pools."""
-SCORER_KINDS: Kinds = frozenset(key for key in _KINDS if key[0] == DYNAMIC_SCORING)
-"""Kinds of outside scorers."""
-KNOWN_GROUPS = frozenset(
-    {OCM, "inference.redhat.com", "kueue.x-k8s.io", "ome.io", "resource.k8s.io", "tensor-fusion.ai"}
-)
-"""Groups of which an operator may expect that all kinds have an effect."""
+SCORER_KINDS: Kinds = frozenset(each.key for each in SCORERS)
+"""Kinds of external scorers."""
+KNOWN_GROUPS = frozenset({OCM, OME, "inference.redhat.com", "kueue.x-k8s.io", "resource.k8s.io", "tensor-fusion.ai"})
+"""Groups whose kinds an operator may expect to have an effect."""
 _NESTING_LIMIT = 4
-"""Depth of lists within lists."""
+"""Maximum depth of nested lists."""
 
 
 class ObjectKey(NamedTuple):
-    """Identity of an object; None for a part that is not readable."""
+    """Identity of an object; None for an unreadable part."""
 
     group: str | None = None
     kind: str | None = None
@@ -161,7 +123,7 @@ class ObjectKey(NamedTuple):
     name: str | None = None
 
     def fits(self, other: "ObjectKey") -> bool:
-        """Return whether both may be the same object: a part that is not readable matches any."""
+        """Return whether both may be the same object; an unreadable part matches everything."""
         return all(part is None or part == theirs for part, theirs in zip(self, other, strict=True))
 
 
@@ -170,17 +132,17 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
     key: ObjectKey
     title: str
-    """Kind and name, or the place of a document without them."""
+    """Kind and name; the place of a document without these."""
     object: Object | None = None
     """None if the document is invalid."""
     reason: str = ""
-    """Cause of the rejection: field, value and remedy."""
+    """Reason for the rejection: field, value and remedy."""
     note: str = ""
     """Remark on a valid document."""
 
 
 def decode_object(document: Mapping[str, object]) -> Object | None:
-    """Return the object in a document of a known kind, None for one of no use; raises ValueError with the remedy."""
+    """Return the object in a document of a known kind, None for an irrelevant one; raises ValueError with a remedy."""
     version = _version(document, "the object", ALL_KINDS)
     if version is None:
         return None
@@ -190,7 +152,7 @@ def decode_object(document: Mapping[str, object]) -> Object | None:
 
 
 def versions_in(documents: Iterable[object], kinds: Kinds | None = None) -> Iterator[Version]:
-    """Yield a version for each document of one of the kinds (None for all), those in lists included; skip others."""
+    """Yield a version for each document, or list item, of these kinds; None stands for all kinds."""
     kinds = ALL_KINDS if kinds is None else kinds
     for index, document in enumerate(documents, 1):
         for place, item in _unpacked(document, f"document {index}"):
@@ -199,18 +161,18 @@ def versions_in(documents: Iterable[object], kinds: Kinds | None = None) -> Iter
 
 
 def kinds_without_use(documents: Iterable[object]) -> Mapping[tuple[str, str], int]:
-    """Return the kinds of known groups that cannot be decoded, as group and kind, with the number of their objects."""
+    """Return the number of objects by group and kind, for unsupported kinds of known groups."""
     found: Counter[tuple[str, str]] = Counter()
     for document in documents:
         for _, item in _unpacked(document, ""):
             key = _key(item) if isinstance(item, Mapping) else ObjectKey()
-            if key.group in KNOWN_GROUPS and key.kind is not None and (key.group, key.kind) not in _KINDS:
+            if key.group in KNOWN_GROUPS and key.kind is not None and (key.group, key.kind) not in _READERS:
                 found[key.group, key.kind] += 1
     return dict(found)
 
 
 def _unpacked(document: object, place: str, depth: int = 0) -> Iterator[tuple[str, object]]:
-    """Yield the document, or the items of a list, with their places; empty documents are skipped."""
+    """Yield the document, or the items of a list, each with its place; skip empty documents."""
     items = document.get("items") if isinstance(document, Mapping) else None
     if isinstance(document, Mapping) and isinstance(items, list) and depth < _NESTING_LIMIT:
         for index, item in enumerate(items):
@@ -220,7 +182,7 @@ def _unpacked(document: object, place: str, depth: int = 0) -> Iterator[tuple[st
 
 
 def _with_kind(item: object, of_list: Mapping[str, object]) -> object:
-    """Return the item of a list such as PodList with the kind and version that the list implies."""
+    """Return an item with the kind and version of its list, such as PodList."""
     kind = of_list.get("kind")
     if not isinstance(item, Mapping) or not isinstance(kind, str) or kind in {"List", ""}:
         return item
@@ -228,7 +190,6 @@ def _with_kind(item: object, of_list: Mapping[str, object]) -> object:
 
 
 def _version(document: object, place: str, kinds: Kinds) -> Version | None:
-    """Return the version in a document; None for another kind."""
     if not isinstance(document, Mapping):
         reason = f"it is {document!r:.60}: write an object with apiVersion, kind and metadata"
         return Version(key=ObjectKey(), title=place, reason=reason)
@@ -237,21 +198,39 @@ def _version(document: object, place: str, kinds: Kinds) -> Version | None:
         keys = ", ".join(sorted(map(str, document)))
         reason = f"it needs apiVersion and kind, both strings; its keys are {keys}" if keys else "it is empty"
         return Version(key=key, title=place, reason=reason)
-    known = _KINDS.get((key.group, key.kind))
-    if known is None or (key.group, key.kind) not in kinds:
+    kind = (key.group, key.kind)
+    if kind not in _READERS or kind not in kinds:
         return _broken_list(document, key, place, kinds)
     title = f"{key.kind} {_name(document)}"
     group, _, level = str(document["apiVersion"]).rpartition("/")
     try:
-        found = known.read_version(document, level)
+        found = _read(document, kind, level)
     except ValueError as error:
         return Version(key=key, title=title, reason=str(error))
     note = "" if group == key.group else f"is read as one of group {key.group}: write {key.group} instead of {group}"
     return None if found is None else Version(key=key, title=title, object=found, note=note)
 
 
+def _read(document: Mapping[str, object], kind: tuple[str, str], level: str) -> Object | None:
+    """Return the object; None for an irrelevant one, such as a ConfigMap with another name. Raises ValueError."""
+    versions = _RESOURCES[kind].versions
+    if level not in versions:
+        api = str(document["apiVersion"])
+        choices = " or ".join(api.removesuffix(level) + each for each in sorted(versions))
+        raise ValueError(f"apiVersion is {api!r}: write {choices}")
+    found = _READERS[kind](document)
+    if found is None or found.metadata.namespace or not _has_default_namespace(kind):
+        return found
+    return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, namespace="default"))
+
+
+def _has_default_namespace(kind: tuple[str, str]) -> bool:
+    """Return whether an object of the kind without a namespace is in `default`."""
+    return kind in _READERS and _RESOURCES[kind].namespaced and kind[1] not in _WITHOUT_DEFAULT_NAMESPACE
+
+
 def _broken_list(document: Mapping[str, object], key: ObjectKey, place: str, kinds: Kinds) -> Version | None:
-    """Return the rejection of a list of one of the kinds whose items are not a list; None for any other document."""
+    """Return the rejection of a list whose items are not a list; None for any other document."""
     of = str(key.kind).removesuffix("List")
     any_kind = (key.group, key.kind) == ("", "List")
     if document.get("items") is None or not (any_kind or (of != key.kind and (key.group, of) in kinds)):
@@ -269,7 +248,7 @@ def _key(document: Mapping[str, object]) -> ObjectKey:
     if not isinstance(metadata, Mapping):
         return ObjectKey(group, kind)
     name, namespace = metadata.get("name"), metadata.get("namespace") or ""
-    if not namespace and (known := _KINDS.get((group or "", kind or ""))) is not None and known.default_namespace:
+    if not namespace and _has_default_namespace((group or "", kind or "")):
         namespace = "default"
     return ObjectKey(
         group,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DynamicScorer and DynamicScoringConfig of Open Cluster Management: outside scorers, and scores that do not count."""
+"""DynamicScorer and DynamicScoringConfig of Open Cluster Management: external scorers, and ignored scores."""
 
 import math
 import re
@@ -25,24 +25,24 @@ class SecretReference(Part, frozen=True, kw_only=True):
 
 
 class Auth(Part, frozen=True, kw_only=True):
-    """The bearer token to send."""
+    """Bearer token."""
 
     token_secret_ref: SecretReference
 
 
 class SourceParams(Part, frozen=True, kw_only=True):
-    """What to ask Prometheus for."""
+    """Parameters of a Prometheus query."""
 
     query: str = ""
     """PromQL, several queries joined with `;`."""
     range: float = 60.0
-    """Seconds up to now."""
+    """Seconds before now."""
     step: float = 15.0
     """Seconds between two samples."""
 
 
 class Source(Part, frozen=True, kw_only=True):
-    """Source of the data that is scored."""
+    """Source of the data for a score."""
 
     type: Literal["Prometheus", "None", ""] = ""
     host: str = ""
@@ -52,7 +52,7 @@ class Source(Part, frozen=True, kw_only=True):
 
 
 class ScoringParams(Part, frozen=True, kw_only=True):
-    """The score's name, and how often it is asked for."""
+    """Name of the score, and interval of requests."""
 
     name: str = ""
     interval: float = 30.0
@@ -60,7 +60,7 @@ class ScoringParams(Part, frozen=True, kw_only=True):
 
 
 class Scoring(Part, frozen=True, kw_only=True):
-    """The service that scores."""
+    """Scoring service."""
 
     host: str = ""
     path: str = "/scoring"
@@ -69,14 +69,14 @@ class Scoring(Part, frozen=True, kw_only=True):
 
 
 class ScorerConfig(Part, frozen=True, kw_only=True):
-    """Source and service, as an object or the service itself gives them."""
+    """Data source and scoring service, from an object or from the service itself."""
 
     source: Source = Source()
     scoring: Scoring = Scoring()
 
 
 class ScorerSpec(ScorerConfig, frozen=True, kw_only=True):
-    """What is asked, and how its answers are read."""
+    """Spec of an external scorer."""
 
     config_url: str = ""
     config_sync_mode: Literal["Full", "None", ""] = ""
@@ -84,19 +84,19 @@ class ScorerSpec(ScorerConfig, frozen=True, kw_only=True):
 
 
 class DynamicScorer(Object, frozen=True, kw_only=True):
-    """An outside scorer."""
+    """An external scorer."""
 
     metadata: Metadata
     spec: ScorerSpec = ScorerSpec()
 
     @property
     def score_name(self) -> str:
-        """Name of its score."""
+        """Name of the score."""
         return self.spec.scoring.params.name or self.name
 
 
 class Mask(Part, frozen=True, kw_only=True):
-    """A score that does not count in a cluster."""
+    """An ignored score of a cluster."""
 
     cluster_name: str
     score_name: str
@@ -109,7 +109,7 @@ class MaskSpec(Part, frozen=True, kw_only=True):
 
 
 class DynamicScoringConfig(Object, frozen=True, kw_only=True):
-    """Scores that do not count."""
+    """Ignored scores."""
 
     spec: MaskSpec = MaskSpec()
 
@@ -134,7 +134,7 @@ def read_dynamic_scoring_config(document: object) -> DynamicScoringConfig:
 
 
 def is_url(text: str) -> bool:
-    """Return whether this is an HTTP URL without credentials."""
+    """Return whether the text is an HTTP URL without credentials."""
     return _URL.fullmatch(text) is not None
 
 

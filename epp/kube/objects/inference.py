@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""InferencePool, InferenceObjective and InferenceModelRewrite."""
+"""InferencePool, InferencePoolImport, InferenceObjective and InferenceModelRewrite."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from epp.kube.objects.base import Metadata, Object, Part, convert
+import msgspec
+
+from epp.kube.objects.base import Object, Part, convert, with_fields
 
 _OBJECTIVE, _REWRITE = "InferenceObjective", "InferenceModelRewrite"
 GROUP = "llm-d.ai"
 LEGACY_GROUP = "inference.networking.x-k8s.io"
-"""Group of objectives and rewrites in clusters that do not have them in the current one."""
+"""Former group of objectives and rewrites."""
 POOL_GROUP = "inference.networking.k8s.io"
 POLICY_KINDS = frozenset((group, kind) for group in (GROUP, LEGACY_GROUP) for kind in (_OBJECTIVE, _REWRITE))
 """Group and kind of the objects that are policies."""
@@ -23,8 +25,8 @@ _PROTOCOLS = ("http", "kubernetes.io/h2c")
 _EXACT = "Exact"
 
 
-class LabelSelector(Part, frozen=True, kw_only=True):
-    """Labels that a pod must have, all of them."""
+class PodSelector(Part, frozen=True, kw_only=True):
+    """Labels that a pod must have."""
 
     match_labels: Mapping[str, str]
 
@@ -38,7 +40,7 @@ class TargetPort(Part, frozen=True, kw_only=True):
 class PoolSpec(Part, frozen=True, kw_only=True):
     """Pods of a pool, and their ports."""
 
-    selector: LabelSelector
+    selector: PodSelector
     target_ports: tuple[TargetPort, ...]
     """1 to 8, distinct."""
     app_protocol: str = "http"
@@ -59,10 +61,17 @@ class PoolReference(Part, frozen=True, kw_only=True):
 
 
 class PoolMember(Object, frozen=True, kw_only=True):
-    """An object that belongs to pools: those it refers to, or every pool of its namespace if it refers to none."""
+    """An object that belongs to the pools it refers to; without a reference, to all pools of its namespace."""
 
     api_version: str = ""
-    pools: tuple[PoolReference, ...] = ()
+    pool_ref: PoolReference | None = msgspec.field(default=None, name="spec.poolRef")
+    pool_refs: tuple[PoolReference, ...] = msgspec.field(default=(), name="spec.poolRefs")
+    pool_selector: Any = msgspec.field(default=None, name="spec.poolSelector")
+
+    @property
+    def pools(self) -> tuple[PoolReference, ...]:
+        """References to pools, in all fields that can have them."""
+        return (*(() if self.pool_ref is None else (self.pool_ref,)), *self.pool_refs)
 
     @property
     def is_legacy(self) -> bool:
@@ -73,12 +82,12 @@ class PoolMember(Object, frozen=True, kw_only=True):
 class InferenceObjective(PoolMember, frozen=True, kw_only=True):
     """A priority for the requests that name the objective."""
 
-    priority: int = 0
-    """Negative for requests that are refused while the pool is saturated."""
+    priority: int = msgspec.field(default=0, name="spec.priority")
+    """Requests with a negative priority are rejected while the pool is saturated."""
 
 
 class WeightedModel(Part, frozen=True, kw_only=True):
-    """A model to ask for, and its share of the requests."""
+    """Replacement model, and its share of the requests."""
 
     model_rewrite: str
     weight: int | None = None
@@ -86,48 +95,29 @@ class WeightedModel(Part, frozen=True, kw_only=True):
 
 
 class RewriteRule(Part, frozen=True, kw_only=True):
-    """A rule for requests for one of its models, or for any model if it names none."""
+    """A rule for requests for some models; for all models if the list is empty."""
 
     models: tuple[str, ...] = ()
     targets: tuple[WeightedModel, ...] = ()
-    """Empty for a rule with a fault."""
+    """Empty for an invalid rule."""
     fault: str = ""
-    """What is wrong with the targets: field, value and remedy; empty if they are valid."""
+    """Error in the targets: field, value and remedy; empty if they are valid."""
 
 
 class InferenceModelRewrite(PoolMember, frozen=True, kw_only=True):
-    """Rules that replace the model of a request by another one.
+    """Rules that replace the model of a request.
 
-    A rule whose targets are invalid keeps its place, so that no other rule gets the requests that it is for.
+    A rule with invalid targets keeps its place, so that its requests do not match a later rule.
     """
 
     rules: tuple[RewriteRule, ...] = ()
 
 
-class _ObjectiveSpec(Part, frozen=True, kw_only=True):
-    priority: int = 0
-    pool_ref: PoolReference | None = None
-    pool_refs: tuple[PoolReference, ...] = ()
-    pool_selector: Any = None
+M = TypeVar("M", bound=PoolMember)
 
 
-class _RewriteSpec(Part, frozen=True, kw_only=True):
-    rules: tuple[Any, ...]
-    pool_ref: PoolReference | None = None
-    pool_refs: tuple[PoolReference, ...] = ()
-    pool_selector: Any = None
-
-
-class _Objective(Part, frozen=True, kw_only=True):
-    api_version: str = ""
-    metadata: Metadata
-    spec: _ObjectiveSpec = _ObjectiveSpec()
-
-
-class _Rewrite(Part, frozen=True, kw_only=True):
-    api_version: str = ""
-    metadata: Metadata
-    spec: _RewriteSpec
+class _RawRewrite(PoolMember, frozen=True, kw_only=True):
+    rules: tuple[Any, ...] = msgspec.field(name="spec.rules")
 
 
 class _ModelMatch(Part, frozen=True, kw_only=True):
@@ -166,36 +156,30 @@ def read_inference_pool(document: object) -> InferencePool:
 
 def read_inference_objective(document: object) -> InferenceObjective:
     """Return the object; raises ValueError."""
-    raw = convert(document, _Objective)
-    priority = raw.spec.priority
+    found = _with_known_pools(convert(document, InferenceObjective))
+    priority = found.priority
     if not -_MOST_PRIORITY - 1 <= priority <= _MOST_PRIORITY:
         lowest, highest = -_MOST_PRIORITY - 1, _MOST_PRIORITY
         raise ValueError(f"spec.priority is {priority}: write a whole number from {lowest} to {highest}")
-    return InferenceObjective(
-        api_version=raw.api_version, metadata=raw.metadata, pools=_pools(raw.spec), priority=priority
-    )
+    return found
 
 
 def read_inference_model_rewrite(document: object) -> InferenceModelRewrite:
-    """Return the object; raises ValueError, also for a rule of which it cannot be told what it is for."""
-    raw = convert(document, _Rewrite)
-    rules = tuple(_rule(rule, f"spec.rules[{index}]") for index, rule in enumerate(raw.spec.rules))
-    return InferenceModelRewrite(
-        api_version=raw.api_version, metadata=raw.metadata, pools=_pools(raw.spec), rules=rules
-    )
+    """Return the object; raises ValueError, also for a rule with invalid matches."""
+    raw = _with_known_pools(convert(document, _RawRewrite))
+    rules = tuple(_rule(rule, f"spec.rules[{index}]") for index, rule in enumerate(raw.rules))
+    return with_fields(InferenceModelRewrite, raw, rules=rules)
 
 
 def rewrite_faults(found: Object) -> Iterable[str]:
-    """Return what is wrong with the rules of a rewrite; nothing for other kinds."""
+    """Return the errors in the rules of a rewrite; none for other kinds."""
     return [rule.fault for rule in found.rules if rule.fault] if isinstance(found, InferenceModelRewrite) else ()
 
 
-def _pools(spec: _ObjectiveSpec | _RewriteSpec) -> tuple[PoolReference, ...]:
-    """Return the references of all fields that can have them; raises ValueError."""
-    references = (*(() if spec.pool_ref is None else (spec.pool_ref,)), *spec.pool_refs)
-    if spec.pool_selector is not None and not references:
+def _with_known_pools(member: M) -> M:
+    if member.pool_selector is not None and not member.pools:
         raise ValueError("spec.poolSelector is not supported: write poolRef with the name of the pool")
-    return references
+    return member
 
 
 def _rule(data: object, place: str) -> RewriteRule:
@@ -230,3 +214,29 @@ def _targets(data: object, place: str) -> tuple[WeightedModel, ...]:
                 "target"
             )
     return targets
+
+
+class Exporter(Part, frozen=True, kw_only=True):
+    """A cluster that exports a pool."""
+
+    name: str
+
+
+class ImportController(Part, frozen=True, kw_only=True):
+    """A controller that imports a pool."""
+
+    exporting_clusters: tuple[Exporter, ...] = ()
+
+
+class InferencePoolImport(Object, frozen=True, kw_only=True):
+    """A pool of other clusters, as controllers describe it in this one."""
+
+    controllers: tuple[ImportController, ...] = msgspec.field(default=(), name="status.controllers")
+    exporters: tuple[Exporter, ...] = msgspec.field(default=(), name="status.clusters")
+    """Field of the proposal before controllers were added."""
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Clusters that export the pool, each once."""
+        found = [each for controller in self.controllers for each in controller.exporting_clusters]
+        return tuple(dict.fromkeys(each.name for each in (*found, *self.exporters) if each.name))

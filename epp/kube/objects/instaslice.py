@@ -2,18 +2,16 @@
 """Both generations of InstaSlice: Instaslice; NodeAccelerator and AllocationClaim."""
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from epp.kube.objects.base import Condition, Metadata, Object, Part, convert
+from epp.kube.objects.base import Condition, Object, Part, convert
 from epp.kube.objects.core import PodReference
 from epp.kube.objects.limits import DeviceMemory, Size, Start, memory_bytes
 
-T = TypeVar("T")
 
-
-class Placement(Part, frozen=True, kw_only=True):
+class SlotPlacement(Part, frozen=True, kw_only=True):
     """Memory slots of a GPU."""
 
     size: Size
@@ -29,7 +27,7 @@ class NodeGpu(Part, frozen=True, kw_only=True):
 
     @property
     def memory_bytes(self) -> int | None:
-        """Its memory; a number too small for bytes is in GiB."""
+        """Memory; a number too small for bytes is in GiB."""
         return memory_bytes(self.gpu_memory)
 
 
@@ -43,7 +41,7 @@ class NodeResources(Part, frozen=True, kw_only=True):
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        """The MIG profiles with placements; none where they are not readable."""
+        """MIG profiles with placements; none if these are unreadable."""
         return tuple(map(str, self.mig_placement)) if isinstance(self.mig_placement, Mapping) else ()
 
 
@@ -65,7 +63,7 @@ class PodAllocationResult(Part, frozen=True, kw_only=True):
     """Slice allocated to a pod, generation 1."""
 
     allocation_status: AllocationStatus = AllocationStatus()
-    mig_placement: Placement | None = None
+    mig_placement: SlotPlacement | None = None
     gpu_uuid: str = msgspec.field(default="", name="gpuUUID")
     nodename: str = ""
 
@@ -85,72 +83,56 @@ class InstasliceStatus(Part, frozen=True, kw_only=True):
 
 
 class Instaslice(Object, frozen=True, kw_only=True):
-    """A node and all slices on it: generation 1."""
+    """A node and its slices, generation 1."""
 
     spec: InstasliceSpec = InstasliceSpec()
     status: InstasliceStatus = InstasliceStatus()
 
 
 class NodeAccelerator(Object, frozen=True, kw_only=True):
-    """A node: generation 2."""
+    """A node, generation 2."""
 
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[Condition, ...] = msgspec.field(default=(), name="status.conditions")
     resources: NodeResources = msgspec.field(default=NodeResources(), name="status.nodeResources")
 
 
 class ClaimSpec(Part, frozen=True, kw_only=True):
-    """Slice of an AllocationClaim; also one entry of the pod annotation `mig.das.com/allocation`."""
+    """Slice of an AllocationClaim, or an entry of the pod annotation `mig.das.com/allocation`."""
 
     profile: str
     pod_ref: PodReference = PodReference()
-    mig_placement: Placement | None = None
+    mig_placement: SlotPlacement | None = None
     gpu_uuid: str = msgspec.field(default="", name="gpuUUID")
     nodename: str = ""
 
 
 class AllocationClaim(Object, frozen=True, kw_only=True):
-    """One slice for one container: generation 2."""
+    """One slice for one container, generation 2."""
 
     spec: ClaimSpec
-    state: str = ""
-
-
-class _Status(Part, frozen=True, kw_only=True):
-    conditions: tuple[Condition, ...] = ()
-    node_resources: Any = None
-    state: str = ""
-
-
-class _Raw(Part, frozen=True, kw_only=True):
-    """Either kind of generation 2; its API leaves the type of some fields open."""
-
-    metadata: Metadata
-    spec: Any = None
-    status: _Status = _Status()
+    state: str = msgspec.field(default="", name="status.state")
 
 
 def read_node_accelerator(document: object) -> NodeAccelerator:
     """Return the object; raises ValueError."""
-    raw = convert(document, _Raw)
-    found = raw.status.node_resources
-    resources = NodeResources() if found is None else _opened(found, NodeResources, "status.nodeResources")
-    return NodeAccelerator(metadata=raw.metadata, conditions=raw.status.conditions, resources=resources)
+    return convert(_with_decoded(document, "status", "nodeResources"), NodeAccelerator)
 
 
 def read_allocation_claim(document: object) -> AllocationClaim:
     """Return the object; raises ValueError."""
-    raw = convert(document, _Raw)
-    spec = _opened(raw.spec, ClaimSpec, "spec")
-    return AllocationClaim(metadata=raw.metadata, spec=spec, state=raw.status.state)
+    return convert(_with_decoded(document, "spec"), AllocationClaim)
 
 
-def _opened(value: object, cls: type[T], place: str) -> T:
-    """Convert a field that is either a mapping or JSON text of one; raises ValueError."""
-    if value is None:
-        raise ValueError(f"{place} is missing: add it")
-    if isinstance(value, (str, bytes)):
-        try:
-            value = msgspec.json.decode(value)
-        except msgspec.DecodeError:
-            raise ValueError(f"{place} is not JSON: {value!r:.60}: write a mapping, as YAML or as JSON") from None
-    return convert(value, cls, place)
+def _with_decoded(data: object, *path: str, place: str = "") -> object:
+    """Return the data with the JSON text at a path decoded; such a field may also be a mapping."""
+    if path:
+        if not isinstance(data, Mapping) or path[0] not in data:
+            return data
+        inner = _with_decoded(data[path[0]], *path[1:], place=f"{place}.{path[0]}".removeprefix("."))
+        return {**data, path[0]: inner}
+    if not isinstance(data, (str, bytes)):
+        return data
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        raise ValueError(f"{place} is not JSON: {data!r:.60}: write a mapping, as YAML or as JSON") from None

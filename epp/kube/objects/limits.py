@@ -1,41 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of the values in objects: a value beyond them was written by mistake, since no device has it."""
+"""Limits of the values in objects, and removal of values beyond them, which no device can have."""
 
 import re
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from functools import lru_cache
 from math import isfinite
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
 
+from epp.kube.objects.base import Object
+from epp.kube.objects.field_errors import with_step
+
 BARE_GB_BELOW = 2**20
-"""A memory size below this many bytes is a number of GiB."""
+"""A memory size below this number of bytes is in GiB."""
 GIB = 2**30
 
 UNKNOWN_AMOUNT = Fraction(1, 3)
-"""In place of an impossible amount of a resource that a container requests all the same; nobody can write a third."""
+"""Replaces an impossible requested amount: the container requests an unknown amount. A quantity cannot be one third."""
 
 _MOST_DEVICES = 65_536
 _NOT_COUNTED = re.compile(r"mem|core|byte|storage|bandwidth")
-"""In names of extended resources that count something smaller than devices."""
+"""Parts of names of extended resources that do not count devices."""
+_DOLLARS = "write US dollars, 0 or more"
+_DEVICES = "write a whole number of devices, 0 or more"
+_SIZE = "write the size of one device, such as 80Gi"
+O = TypeVar("O", bound=Object)  # noqa: E741  an object
+_MOST_ISSUES = 100
+"""Maximum number of messages for one object; further values are removed without a message."""
+_Check = Callable[[Any, str, str, list[str]], Any]
+"""Takes a value, its place, its key and the issues; returns the value to keep, or raises _Impossible."""
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """Least and most that a number can be."""
+    """Minimum and maximum of a number."""
 
     remedy: str
-    """What to write instead."""
+    """Remedy for messages."""
     least: float = 0
     most: float = float("inf")
     above: bool = False
-    """Whether the number must be above `least`."""
+    """Whether `least` is excluded."""
     is_size: bool = False
-    """Whether it is a number of bytes."""
+    """Whether the number is in bytes."""
     instead: Fraction | None = None
-    """In place of an impossible value, where the entry for it has a meaning of its own."""
+    """Replacement for an impossible value, for entries of mappings that must not disappear."""
 
-    def fault(self, value: Fraction | float, key: str = "") -> str:  # noqa: ARG002  for limits that depend on the key
-        """Return `is -3: write ...` for a value beyond the limits, otherwise an empty text; `key` is its name."""
+    def fault(self, value: Fraction | float, key: str = "") -> str:  # noqa: ARG002  subclasses use it
+        """Return `is -3: write ...` for a value beyond the limits, else an empty text; `key` is its name."""
         written = shown_size if self.is_size else shown
         if not isfinite(value) or value < self.least or (self.above and value == self.least):
             return f"is {written(value)}: {self.remedy}"
@@ -45,29 +58,29 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class MemoryLimit(Limit, frozen=True):
-    """Limit of the memory of a device, of which a small number is in GiB."""
+    """Limit of the memory of a device; a small number is in GiB."""
 
     def fault(self, value: Fraction | float, key: str = "") -> str:
-        """Return the fault of the size that the value stands for."""
+        """Return the fault of the size in bytes."""
         in_bytes = value * GIB if 0 < value < BARE_GB_BELOW else value
         return f"is {shown_size(value)}: {self.remedy}" if super().fault(in_bytes, key) else ""
 
 
 class CapacityLimit(MemoryLimit, frozen=True):
-    """Limit of the capacities of a device by name, of which only the memory has a known maximum."""
+    """Limit of the capacities of a device by name; only memory has a known maximum."""
 
     def fault(self, value: Fraction | float, key: str = "") -> str:
-        """Return the fault; a capacity other than the memory may be any number of 0 and more."""
+        """Return the fault; a capacity other than memory may be any number from 0."""
         if key.rpartition("/")[2] == "memory":
             return super().fault(value)
         return f"is {shown(value)}: write 0 or more" if value < 0 else ""
 
 
 class ResourceLimit(Limit, frozen=True):
-    """Limit of the amounts of resources by name: extended resources, `domain/name`, are whole numbers."""
+    """Limit of the amounts of resources by name; extended resources, `domain/name`, are whole numbers."""
 
     def fault(self, value: Fraction | float, key: str = "") -> str:
-        """Return the fault of the amount of the resource with that name."""
+        """Return the fault of the amount of a resource."""
         if value == UNKNOWN_AMOUNT:
             return ""
         is_extended = "/" in key
@@ -77,14 +90,14 @@ class ResourceLimit(Limit, frozen=True):
 
 
 def memory_bytes(size: Fraction | None) -> int | None:
-    """Return the bytes of a device, None for an unknown size; a number too small for bytes is in GiB."""
+    """Return the memory of a device in bytes, None if unknown; a number too small for bytes is in GiB."""
     if size is None or size <= 0:
         return None
     return int(size * GIB if size < BARE_GB_BELOW else size)
 
 
 def shown(value: Fraction | float) -> str:
-    """Return the number as people write it."""
+    """Return the number in decimal notation."""
     try:
         return f"{float(value):.10g}"
     except OverflowError:
@@ -92,16 +105,12 @@ def shown(value: Fraction | float) -> str:
 
 
 def shown_size(value: Fraction | float) -> str:
-    """Return the size with the largest binary unit that does not make it a fraction."""
+    """Return the size with the largest binary unit for which it is a whole number."""
     for power, unit in ((50, "Pi"), (40, "Ti"), (30, "Gi"), (20, "Mi")):
         if value and isfinite(value) and value % 2**power == 0:
             return f"{shown(value / 2**power)}{unit}"
     return shown(value)
 
-
-_DOLLARS = "write US dollars, 0 or more"
-_DEVICES = "write a whole number of devices, 0 or more"
-_SIZE = "write the size of one device, such as 80Gi"
 
 Price: TypeAlias = Annotated[Fraction | None, Limit(_DOLLARS, most=10_000)]
 """US dollars for an hour of one device."""
@@ -129,7 +138,7 @@ LinkBandwidth: TypeAlias = Annotated[Fraction | None, Limit("write MB/s, 0 or mo
 LinkTier: TypeAlias = Annotated[int, Limit("write 0, 1, 2 or 3", most=3)]
 """0 direct link, 1 same NUMA node, 2 across NUMA nodes, 3 unknown."""
 AlertPercent: TypeAlias = Annotated[int, Limit("write 0 to 100 in place of the default, 95", most=100)]
-"""Use of a quota from which on there is an alert."""
+"""Use of a quota that triggers an alert."""
 Number: TypeAlias = Annotated[int | None, Limit("write a whole number of 0 or more", most=1_000_000)]
 Start: TypeAlias = Annotated[int, Limit("write the first memory slot, 0 to 7", most=7)]
 """First memory slot of a slice."""
@@ -139,6 +148,146 @@ Amount: TypeAlias = Annotated[Fraction, Limit("write 0 or more")]
 AllocatableAmount: TypeAlias = Annotated[Fraction, ResourceLimit(_DEVICES, most=_MOST_DEVICES)]
 """Amount of a resource of a node."""
 RequestedAmount: TypeAlias = Annotated[Fraction, ResourceLimit(_DEVICES, most=_MOST_DEVICES, instead=UNKNOWN_AMOUNT)]
-"""Amount of a resource of a container, which has some of it even if the number is impossible."""
+"""Amount of a resource of a container; an impossible number counts as an unknown amount."""
 Capacity: TypeAlias = Annotated[Fraction, CapacityLimit(_SIZE, most=2**46, above=True)]
 """Capacity of a device."""
+
+
+class Sanitized(NamedTuple):
+    """An object without its impossible values."""
+
+    object: Object
+    issues: tuple[str, ...] = ()
+    """Field, value and remedy of each removed value."""
+
+
+class _Impossible(Exception):  # noqa: N818  control flow: removes the struct with a required value
+    """A value is impossible."""
+
+    def __init__(self, instead: Any = None) -> None:
+        super().__init__()
+        self.instead = instead
+        """Replacement for the entry of a mapping; None to remove it."""
+
+
+class _Field(NamedTuple):
+    """A field of a struct with limits."""
+
+    name: str
+    place: str
+    """Name in the document."""
+    check: _Check
+    default: Any
+    """Replacement for an impossible value; NODEFAULT for a required field."""
+
+
+def sanitized(each: Object) -> Sanitized:
+    """Return the object without impossible values.
+
+    Limits come from the types of its fields, `contradiction` finds values that exclude each other, and `faults` has the
+    values that decoding removed. An impossible required value removes the struct or entry that contains it, but never
+    the whole object.
+    """
+    issues = list(each.faults)
+    found: Object = _struct(type(each))(each, "", "", issues) if _fields_of(type(each)) else each
+    while (contradiction := found.contradiction()) is not None:
+        sentence, found = contradiction
+        issues.append(sentence)
+    return Sanitized(found, tuple(issues[:_MOST_ISSUES])) if issues else Sanitized(each)
+
+
+@lru_cache(maxsize=256)  # one entry for each type of struct
+def _fields_of(cls: type[msgspec.Struct]) -> tuple[_Field, ...]:
+    return tuple(_fields(cls))
+
+
+def _fields(cls: type[msgspec.Struct]) -> Iterator[_Field]:
+    for field in msgspec.structs.fields(cls):
+        check = _check_of(field.type)
+        if check is None:
+            continue
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        yield _Field(field.name, field.encode_name, check, default)
+
+
+def _check_of(annotation: Any) -> _Check | None:
+    """Return the check for values of a type; None for a type without limits."""
+    if get_origin(annotation) is Annotated:
+        limit = next((extra for extra in get_args(annotation)[1:] if isinstance(extra, Limit)), None)
+        return None if limit is None else _number(limit)
+    if isinstance(annotation, type):
+        is_limited = issubclass(annotation, msgspec.Struct) and _fields_of(annotation)
+        return _struct(annotation) if is_limited else None
+    origin, inner = get_origin(annotation), get_args(annotation)
+    checks = [check for each in inner if (check := _check_of(each)) is not None]
+    if not checks:
+        return None
+    if origin is tuple:
+        return _tuple(checks[0])
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping(checks[0])
+    return checks[0]  # of `Struct | None`
+
+
+def _number(limit: Limit) -> _Check:
+    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:
+        fault = "" if value is None else limit.fault(value, key)
+        if not fault:
+            return value
+        issues.append(f"{place} {fault}")
+        raise _Impossible(limit.instead)
+
+    return check
+
+
+def _struct(cls: type[msgspec.Struct]) -> _Check:
+    fields = _fields_of(cls)
+
+    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:  # noqa: ARG001  signature of checks
+        if value is None:
+            return None
+        changes: dict[str, Any] = {}
+        for field in fields:
+            before = getattr(value, field.name)
+            try:
+                after = field.check(before, f"{place}.{field.place}".removeprefix("."), field.place, issues)
+            except _Impossible:
+                if field.default is msgspec.NODEFAULT:
+                    if not place:
+                        continue
+                    raise
+                after = field.default
+            if after is not before:
+                changes[field.name] = after
+        return msgspec.structs.replace(value, **changes) if changes else value
+
+    return check
+
+
+def _tuple(inner: _Check) -> _Check:
+    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:  # noqa: ARG001  signature of checks
+        kept = []
+        for index, each in enumerate(value):
+            try:
+                kept.append(inner(each, with_step(place, index), "", issues))
+            except _Impossible:
+                continue
+        is_same = len(kept) == len(value) and all(one is other for one, other in zip(kept, value, strict=True))
+        return value if is_same else tuple(kept)
+
+    return check
+
+
+def _mapping(inner: _Check) -> _Check:
+    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:  # noqa: ARG001  signature of checks
+        kept = {}
+        for name, each in value.items():
+            try:
+                kept[name] = inner(each, with_step(place, name), name, issues)
+            except _Impossible as impossible:
+                if impossible.instead is not None:
+                    kept[name] = impossible.instead
+        is_same = len(kept) == len(value) and all(kept[name] is each for name, each in value.items())
+        return value if is_same else kept
+
+    return check

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores, clusters, cluster sets and placement decisions of Open Cluster Management."""
+"""Scores, clusters, cluster sets and placement decisions of Open Cluster Management, and clusters of MultiKueue."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from epp.framework.clusters import MOST_SCORE, ClusterTaint, TaintEffect
-from epp.kube.objects.base import ClusterObject, Condition, Metadata, Object, Part, convert, quantity_of
+from epp.kube.objects.base import ClusterObject, Condition, Object, Part, condition_of, convert, quantity_of
 from epp.kube.objects.core import MatchExpression
-from epp.kube.objects.faults import Faults
+from epp.kube.objects.field_errors import Faults
 
 OCM = "cluster.open-cluster-management.io"
 CLUSTER_SET_LABEL = f"{OCM}/clusterset"
@@ -19,24 +19,25 @@ _GROUP_NAME_LABEL = f"{OCM}/decision-group-name"
 _GROUP_INDEX_LABEL = f"{OCM}/decision-group-index"
 _MOST_ITEMS = 1000
 _EFFECTS = tuple(str(effect) for effect in TaintEffect)
+_SECRET_PREFIX = "multikueue-"  # noqa: S105  a name
 
 
 class LabelSelector(Part, frozen=True, kw_only=True):
-    """Tests of labels that must all hold; an empty selector holds everywhere."""
+    """Tests of labels that must all hold; an empty selector matches everything."""
 
     match_labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     match_expressions: tuple[MatchExpression, ...] = ()
 
 
 class AddOnPlacementScore(Object, frozen=True, kw_only=True):
-    """Scores of one cluster, which is its namespace."""
+    """Scores of the cluster whose name is the namespace."""
 
     scores: Mapping[str, float] = msgspec.field(default_factory=dict)
     """By name, -100..100."""
     valid_until: float | None = None
-    """Seconds since the epoch; None for scores that hold for good."""
+    """Seconds since the epoch; None for scores that do not expire."""
     faults: tuple[str, ...] = ()
-    """Values left out: field, value and remedy of each."""
+    """Field, value and remedy of each removed value."""
 
 
 class ManagedCluster(ClusterObject, frozen=True, kw_only=True):
@@ -48,24 +49,29 @@ class ManagedCluster(ClusterObject, frozen=True, kw_only=True):
     capacity: Mapping[str, Fraction] = msgspec.field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
     faults: tuple[str, ...] = ()
-    """Values left out: field, value and remedy of each."""
+    """Field, value and remedy of each removed value."""
 
 
 class ManagedClusterSet(ClusterObject, frozen=True, kw_only=True):
     """A set of clusters."""
 
-    selector: LabelSelector | None = None
-    """Selects its clusters; None for those with the label of the set."""
+    selector_type: str = msgspec.field(default="", name="spec.clusterSelector.selectorType")
+    label_selector: LabelSelector = msgspec.field(default=LabelSelector(), name="spec.clusterSelector.labelSelector")
+
+    @property
+    def selector(self) -> LabelSelector | None:
+        """Selector of clusters; None if clusters have the label of the set."""
+        return self.label_selector if self.selector_type == "LabelSelector" else None
 
 
 class ManagedClusterSetBinding(Object, frozen=True, kw_only=True):
-    """Lets placements of a namespace choose from a cluster set."""
+    """Allows the placements of a namespace to choose from a cluster set."""
 
-    cluster_set: str
+    cluster_set: str = msgspec.field(name="spec.clusterSet")
 
 
-class Decision(Part, frozen=True, kw_only=True):
-    """A cluster that a placement chose."""
+class ClusterDecision(Part, frozen=True, kw_only=True):
+    """A chosen cluster."""
 
     cluster_name: str
     score: float | None = None
@@ -77,10 +83,10 @@ class PlacementDecision(Object, frozen=True, kw_only=True):
     placement: str
     """`namespace/name`."""
     group: str = ""
-    """Name of the decision group, or else its index."""
-    decisions: tuple[Decision, ...] = ()
+    """Name of the decision group, or its index if it has no name."""
+    decisions: tuple[ClusterDecision, ...] = ()
     faults: tuple[str, ...] = ()
-    """Values left out: field, value and remedy of each."""
+    """Field, value and remedy of each removed value."""
 
 
 class _Item(Part, frozen=True, kw_only=True):
@@ -88,23 +94,18 @@ class _Item(Part, frozen=True, kw_only=True):
     value: Any = None
 
 
-class _ScoreStatus(Part, frozen=True, kw_only=True):
-    scores: tuple[_Item, ...] = ()
-    valid_until: Any = None
-
-
-class _Score(Part, frozen=True, kw_only=True):
-    metadata: Metadata
-    status: _ScoreStatus = _ScoreStatus()
+class _RawScore(Object, frozen=True, kw_only=True):
+    scores: tuple[_Item, ...] = msgspec.field(default=(), name="status.scores")
+    valid_until: Any = msgspec.field(default=None, name="status.validUntil")
 
 
 def read_score(document: object) -> AddOnPlacementScore:
-    """Return the scores; of several with one name the last counts. Raises ValueError."""
-    found, faults = convert(document, _Score), Faults()
+    """Return the scores; if a name occurs several times, the last score is used. Raises ValueError."""
+    found, faults = convert(document, _RawScore), Faults()
     if not found.metadata.namespace:
         raise ValueError("metadata.namespace is missing: write the name of the cluster")
     scores: dict[str, float] = {}
-    for index, item in enumerate(found.status.scores[:_MOST_ITEMS]):
+    for index, item in enumerate(found.scores[:_MOST_ITEMS]):
         place = f"status.scores[{index}]"
         if not isinstance(item.name, str) or not item.name:
             faults.add(f"{place}.name", item.name, "write the name of the score, in quotes if it is a number")
@@ -114,9 +115,9 @@ def read_score(document: object) -> AddOnPlacementScore:
         value = faults.number(f"{place}.value", item.value, -MOST_SCORE, MOST_SCORE)
         if value is not None:
             scores[item.name] = value
-    if len(found.status.scores) > _MOST_ITEMS:
-        faults.add("status.scores", f"{len(found.status.scores)} items", f"write at most {_MOST_ITEMS}")
-    until = faults.time("status.validUntil", found.status.valid_until)
+    if len(found.scores) > _MOST_ITEMS:
+        faults.add("status.scores", f"{len(found.scores)} items", f"write at most {_MOST_ITEMS}")
+    until = faults.time("status.validUntil", found.valid_until)
     return AddOnPlacementScore(metadata=found.metadata, scores=scores, valid_until=until, faults=faults.found)
 
 
@@ -127,46 +128,36 @@ class _Taint(Part, frozen=True, kw_only=True):
     time_added: Any = None
 
 
-class _ClusterSpec(Part, frozen=True, kw_only=True):
-    taints: tuple[_Taint, ...] = ()
-
-
 class _Claim(Part, frozen=True, kw_only=True):
     name: str
     value: str = ""
 
 
-class _ClusterStatus(Part, frozen=True, kw_only=True):
-    allocatable: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    capacity: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    cluster_claims: tuple[_Claim, ...] = ()
-    conditions: tuple[Condition, ...] = ()
-
-
-class _Cluster(Part, frozen=True, kw_only=True):
-    metadata: Metadata
-    spec: _ClusterSpec = _ClusterSpec()
-    status: _ClusterStatus = _ClusterStatus()
+class _RawCluster(ClusterObject, frozen=True, kw_only=True):
+    taints: tuple[_Taint, ...] = msgspec.field(default=(), name="spec.taints")
+    claims: tuple[_Claim, ...] = msgspec.field(default=(), name="status.clusterClaims")
+    allocatable: Mapping[str, Any] = msgspec.field(default_factory=dict, name="status.allocatable")
+    capacity: Mapping[str, Any] = msgspec.field(default_factory=dict, name="status.capacity")
+    conditions: tuple[Condition, ...] = msgspec.field(default=(), name="status.conditions")
 
 
 def read_managed_cluster(document: object) -> ManagedCluster:
     """Return the cluster; raises ValueError."""
-    found, faults = convert(document, _Cluster), Faults()
+    found, faults = convert(document, _RawCluster), Faults()
     taints: list[ClusterTaint] = []
-    for index, taint in enumerate(found.spec.taints):
+    for index, taint in enumerate(found.taints):
         place = f"spec.taints[{index}]"
         effect = faults.choice(f"{place}.effect", taint.effect, _EFFECTS)
         since = faults.time(f"{place}.timeAdded", taint.time_added)
         if effect is not None:
             taints.append(ClusterTaint(key=taint.key, value=taint.value, effect=TaintEffect(effect), since=since))
-    status = found.status
     return ManagedCluster(
         metadata=found.metadata,
         taints=tuple(taints),
-        claims={claim.name: claim.value for claim in status.cluster_claims},
-        allocatable=_amounts("status.allocatable", status.allocatable, faults),
-        capacity=_amounts("status.capacity", status.capacity, faults),
-        conditions=status.conditions,
+        claims={claim.name: claim.value for claim in found.claims},
+        allocatable=_amounts("status.allocatable", found.allocatable, faults),
+        capacity=_amounts("status.capacity", found.capacity, faults),
+        conditions=found.conditions,
         faults=faults.found,
     )
 
@@ -186,71 +177,29 @@ def _amounts(field: str, values: Mapping[str, object], faults: Faults) -> dict[s
     return found
 
 
-class _SetSelector(Part, frozen=True, kw_only=True):
-    selector_type: str = ""
-    label_selector: LabelSelector = LabelSelector()
-
-
-class _SetSpec(Part, frozen=True, kw_only=True):
-    cluster_selector: _SetSelector = _SetSelector()
-
-
-class _Set(Part, frozen=True, kw_only=True):
-    metadata: Metadata
-    spec: _SetSpec = _SetSpec()
-
-
-def read_cluster_set(document: object) -> ManagedClusterSet:
-    """Return the set; raises ValueError."""
-    found = convert(document, _Set)
-    selector = found.spec.cluster_selector
-    by_labels = selector.selector_type == "LabelSelector"
-    return ManagedClusterSet(metadata=found.metadata, selector=selector.label_selector if by_labels else None)
-
-
-class _BindingSpec(Part, frozen=True, kw_only=True):
-    cluster_set: str
-
-
-class _Binding(Part, frozen=True, kw_only=True):
-    metadata: Metadata
-    spec: _BindingSpec
-
-
-def read_cluster_set_binding(document: object) -> ManagedClusterSetBinding:
-    """Return the binding; raises ValueError."""
-    found = convert(document, _Binding)
-    return ManagedClusterSetBinding(metadata=found.metadata, cluster_set=found.spec.cluster_set)
-
-
 class _Decision(Part, frozen=True, kw_only=True):
     cluster_name: str
     score: Any = None
 
 
-class _DecisionStatus(Part, frozen=True, kw_only=True):
-    decisions: tuple[_Decision, ...] = ()
-
-
-class _Page(Part, frozen=True, kw_only=True):
-    metadata: Metadata
-    status: _DecisionStatus = _DecisionStatus()
+class _RawPage(Object, frozen=True, kw_only=True):
+    decisions: tuple[_Decision, ...] = msgspec.field(default=(), name="status.decisions")
 
 
 def read_placement_decision(document: object) -> PlacementDecision:
-    """Return the page; raises ValueError, also where its label does not name the placement."""
-    found, faults = convert(document, _Page), Faults()
+    """Return the page; raises ValueError, also for a missing placement label."""
+    found, faults = convert(document, _RawPage), Faults()
     labels = found.metadata.labels
     name = labels.get(PLACEMENT_LABEL, "")
     if not name:
         raise ValueError(f"metadata.labels[{PLACEMENT_LABEL}] is missing: write the name of the placement")
-    decisions: list[Decision] = []
-    for index, each in enumerate(found.status.decisions):
+    decisions: list[ClusterDecision] = []
+    for index, each in enumerate(found.decisions):
         score = each.score
         if score is not None:
             score = faults.number(f"status.decisions[{index}].score", score, -1e12, 1e12)
-        if each.cluster_name:  # empty for a place that could not be filled
-            decisions.append(Decision(cluster_name=each.cluster_name, score=score))
+        if each.cluster_name:  # empty if no cluster was found
+            decisions.append(ClusterDecision(cluster_name=each.cluster_name, score=score))
     return PlacementDecision(
         metadata=found.metadata,
         placement=f"{found.metadata.namespace or 'default'}/{name}",
@@ -258,3 +207,45 @@ def read_placement_decision(document: object) -> PlacementDecision:
         decisions=tuple(decisions),
         faults=faults.found,
     )
+
+
+class _WithConditions(ClusterObject, frozen=True, kw_only=True):
+    conditions: tuple[Condition, ...] = msgspec.field(default=(), name="status.conditions")
+
+    @property
+    def active(self) -> bool | None:
+        """Whether the condition Active is True; None if it is unknown."""
+        found = condition_of(self.conditions, "Active")
+        return {"True": True, "False": False}.get(found.status) if found is not None else None
+
+
+class AdmissionCheck(_WithConditions, frozen=True, kw_only=True):
+    """A check that a workload passes before it is admitted, and the object with its parameters."""
+
+    parameters_kind: str = msgspec.field(default="", name="spec.parameters.kind")
+    parameters_name: str = msgspec.field(default="", name="spec.parameters.name")
+
+
+class MultiKueueConfig(ClusterObject, frozen=True, kw_only=True):
+    """The MultiKueueClusters of an admission check, by name."""
+
+    clusters: tuple[str, ...] = msgspec.field(default=(), name="spec.clusters")
+
+
+class MultiKueueCluster(_WithConditions, frozen=True, kw_only=True):
+    """A cluster of MultiKueue, described by a ClusterProfile or a Secret; before v1beta2 in the spec itself."""
+
+    profile: str = msgspec.field(default="", name="spec.clusterSource.clusterProfileRef.name")
+    location: str = msgspec.field(default="", name="spec.clusterSource.kubeConfig.location")
+    old_profile: str = msgspec.field(default="", name="spec.clusterProfileRef.name")
+    old_location: str = msgspec.field(default="", name="spec.kubeConfig.location")
+
+    @property
+    def cluster(self) -> str:
+        """Name of the cluster with its hub: that of its profile or secret, or else its own name."""
+        for profile, location in ((self.profile, self.location), (self.old_profile, self.old_location)):
+            if profile:
+                return profile
+            if location.startswith(_SECRET_PREFIX):
+                return location.removeprefix(_SECRET_PREFIX)
+        return self.name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AcceleratorClass of ome.io, and ResourceFlavor of kueue.x-k8s.io, whose node labels a class can refer to."""
+"""AcceleratorClass of ome.io, and ResourceFlavor of kueue.x-k8s.io, whose node labels a class can use."""
 
 from collections.abc import Mapping
 from typing import Self
@@ -11,7 +11,7 @@ from epp.kube.objects.core import MatchExpression, NodeSelector
 from epp.kube.objects.limits import Bandwidth, DeviceMemory, Figure, Price, TokenPrice, shown
 
 _MOST_SPOT = 10
-"""Spot prices are below the usual price, or at times a little above."""
+"""Maximum ratio of the spot price to the regular price."""
 
 
 class NodeAffinity(Part, frozen=True, kw_only=True):
@@ -21,17 +21,17 @@ class NodeAffinity(Part, frozen=True, kw_only=True):
 
 
 class Affinity(Part, frozen=True, kw_only=True):
-    """The part of an affinity that is about nodes."""
+    """Affinity for nodes."""
 
     node_affinity: NodeAffinity = NodeAffinity()
 
 
 class DeviceSelector(Part, frozen=True, kw_only=True):
-    """Selector of devices in ResourceSlices; an extension of the API by this picker."""
+    """Selector of devices in ResourceSlices; an extension of the API."""
 
     driver: str = ""
     match_attributes: tuple[MatchExpression, ...] = ()
-    """Tests of attributes, with or without their domain."""
+    """Tests of attributes; the domain in a name is optional."""
     expression: str = ""
     """CEL over `device`, as in the selectors of DRA; an expression that cannot be evaluated matches no device."""
 
@@ -47,7 +47,7 @@ class Discovery(Part, frozen=True, kw_only=True):
 
 
 class ClassPerformance(Part, frozen=True, kw_only=True):
-    """Figures of one accelerator of the class; with `sparse`, those below fp32 are halved."""
+    """Figures of one accelerator; with `sparse`, those below fp32 are halved."""
 
     fp32_tflops: Figure = None
     fp16_tflops: Figure = None
@@ -58,7 +58,7 @@ class ClassPerformance(Part, frozen=True, kw_only=True):
 
 
 class Capabilities(Part, frozen=True, kw_only=True):
-    """Capabilities of one accelerator of the class."""
+    """Capabilities of one accelerator."""
 
     memory: DeviceMemory = msgspec.field(default=None, name="memoryGB")
     compute_capability: str = ""
@@ -69,7 +69,7 @@ class Capabilities(Part, frozen=True, kw_only=True):
 
 
 class ClassResource(Part, frozen=True, kw_only=True):
-    """An extended resource with which pods request the class."""
+    """An extended resource by which pods request the class."""
 
     name: str
 
@@ -109,7 +109,7 @@ class AcceleratorClass(ClusterObject, frozen=True, kw_only=True):
     spec: ClassSpec = ClassSpec()
 
     def contradiction(self) -> tuple[str, Self] | None:
-        """Return a spot price far above the usual price."""
+        """Return a spot price far above the regular price."""
         cost = self.spec.cost
         if not cost.per_hour or cost.spot_per_hour is None or cost.spot_per_hour <= _MOST_SPOT * cost.per_hour:
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds and preferences for accelerators in objects: selectors and requirements of ome.io, and its annotations."""
+"""Bounds and preferences for accelerators in selectors, requirements and annotations of ome.io."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
@@ -27,23 +27,23 @@ _CONSTRAINTS: Mapping[str, str] = {
     "architectureFamilies": "architectureFamilies",
     "preferredPrecisions": "preferredPrecisions",
 }
-"""Field of `constraints` -> the parameter that it is like."""
+"""Field of `constraints` -> the equivalent parameter."""
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """Bounds and preferences at one place of an object, and its values that cannot be used."""
+    """Bounds and preferences at one place of an object, and invalid values there."""
 
     selection: Selection = ANY
     faults: tuple[str, ...] = ()
     """Field, value and remedy of each."""
 
     def over(self, lower: "Layer") -> "Layer":
-        """Return both as one; this one is the higher layer."""
+        """Return the combination with a lower layer."""
         return Layer(combined(lower.selection, self.selection), (*lower.faults, *self.faults))
 
 
 def read_selector(data: object, place: str) -> Layer:
-    """Return what an accelerator selector says: `acceleratorClass`, `policy` and `constraints`."""
+    """Read an accelerator selector: `acceleratorClass`, `policy` and `constraints`."""
     if data is None:
         return Layer()
     if not isinstance(data, Mapping):
@@ -61,7 +61,7 @@ def read_selector(data: object, place: str) -> Layer:
 
 
 def read_requirements(data: object, place: str) -> Layer:
-    """Return what the accelerator requirements of a runtime say: constraints, with a list of classes beside them."""
+    """Read the accelerator requirements of a runtime: constraints and a list of classes."""
     if data is None:
         return Layer()
     if not isinstance(data, Mapping):
@@ -70,7 +70,7 @@ def read_requirements(data: object, place: str) -> Layer:
 
 
 def read_annotations(annotations: Mapping[str, str], *, only: Iterable[str] = (CLASS, THRESHOLD, STRATEGY)) -> Layer:
-    """Return what the annotations of ome.io, or ome.ai, say of accelerators; the threshold is for whole endpoints."""
+    """Read the annotations of ome.io, or ome.ai; the cost threshold applies to a whole endpoint."""
     layers: list[Layer] = []
     for name in only:
         key = next((prefix + name for prefix in (_PREFIX, _ALIAS) if prefix + name in annotations), None)
@@ -113,7 +113,7 @@ def _read(data: Mapping[str, object], field: str, parameter: str, place: str, *,
 
 
 def _parameter(parameter: str, value: object, place: str, written: object) -> Layer:
-    """Return the layer of one parameter, as `accelerator-filter` has it."""
+    """Return the layer of one parameter of `accelerator-filter`."""
     try:
         read = cast("SelectionParameters", read_parameters(SelectionParameters, {parameter: value}))
         return Layer(read.selection())
@@ -134,7 +134,7 @@ def _threshold(text: str, place: str) -> Layer:
 
 
 def _together(layers: Iterable[Layer]) -> Layer:
-    """Return layers that do not concern the same fields as one."""
+    """Combine layers with disjoint fields."""
     found = Layer()
     for layer in layers:
         found = layer.over(found)
@@ -146,7 +146,7 @@ def _shown(value: object) -> str:
 
 
 def unknown_classes(places: Iterable[tuple[str, Selection]], known: frozenset[str]) -> Iterator[str]:
-    """Yield an error for each class that there is not: place, name and remedy."""
+    """Yield an error for each unknown class: place, name and remedy."""
     for place, selection in places:
         for name in class_names(selection):
             if name not in known:

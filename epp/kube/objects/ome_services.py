@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerator requirements of ome.io's InferenceService, ServingRuntime and ClusterServingRuntime."""
+"""Accelerator requirements of InferenceService, ServingRuntime and ClusterServingRuntime of ome.io."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from epp.framework.accelerators.selection import Selection
-from epp.kube.objects.base import ClusterObject, Metadata, Object, Part, convert
+from epp.framework.messages import printable
+from epp.kube.objects.base import ClusterObject, Object, Part, convert
 from epp.kube.objects.inference import InferenceObjective, InferencePool
-from epp.kube.objects.ome_configuration import configuration_faults
 from epp.kube.objects.ome_selection import (
     THRESHOLD,
     Layer,
@@ -21,32 +21,72 @@ from epp.kube.objects.ome_selection import (
     unknown_classes,
 )
 
+_SIZES = ("tensorParallelSize", "pipelineParallelSize", "dataParallelSize")
+_MOST_CHARACTERS = 60
 OME = "ome.io"
 SERVICE_LABEL = "ome.io/inferenceservice"
-"""Label that OME gives each pod of a service: the service's name."""
-SERVICE_KINDS = frozenset((OME, kind) for kind in ("InferenceService", "ServingRuntime", "ClusterServingRuntime"))
+"""Label of the pods of a service; the value is the name of the service."""
 _PER_CLASS = "acceleratorConfig"
 _MOST_FAULTS = 100
 
 
+def configuration_faults(configuration: Mapping[str, object], place: str) -> Iterator[str]:
+    """Yield field, value and remedy of each invalid value and of each bound without effect."""
+    spelled: dict[str, str] = {}
+    for name, values in configuration.items():
+        where = f"{place}[{printable(name, _MOST_CHARACTERS)}]"
+        first = spelled.setdefault(name.lower(), name)
+        if first != name:
+            yield f"{where} is the same class as {printable(first, _MOST_CHARACTERS)!r}: write it once"
+        if not isinstance(values, Mapping):
+            yield f"{where} is {_shown(values)}: write a mapping"
+            continue
+        yield from _faults_of_class(values, where)
+
+
+def _faults_of_class(values: Mapping[str, object], place: str) -> Iterator[str]:
+    least = values.get("minMemoryPerBillionParams")
+    if least is not None:
+        remedy = "write the requirement of the model as spec.acceleratorRequirements.minMemory"
+        yield f"{place}.minMemoryPerBillionParams is {_shown(least)}, and bounds no request: {remedy}"
+    parallel = values.get("tensorParallelismOverride")
+    if parallel is None:
+        return
+    if not isinstance(parallel, Mapping):
+        yield f"{place}.tensorParallelismOverride is {_shown(parallel)}: write a mapping"
+        return
+    for size in _SIZES:
+        value = parallel.get(size)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            where = f"{place}.tensorParallelismOverride.{size}"
+            yield f"{where} is {_shown(value)}: write a whole number of at least 1"
+
+
+def _shown(value: object) -> str:
+    return printable(f"{value!r}", _MOST_CHARACTERS)
+
+
+SERVICE_KINDS = frozenset((OME, kind) for kind in ("InferenceService", "ServingRuntime", "ClusterServingRuntime"))
+
+
 class InferenceService(Object, frozen=True, kw_only=True):
-    """A model that OME serves."""
+    """A model served by OME."""
 
     model: str = ""
-    """Name of its base model."""
+    """Name of the base model."""
     runtime: str = ""
-    """Name of its runtime; empty where OME chooses one."""
+    """Name of the runtime; empty if OME chooses one."""
     namespaced_runtime: bool = False
-    """Whether only a ServingRuntime of its namespace is meant, not a ClusterServingRuntime."""
+    """Whether the runtime is a ServingRuntime of the namespace, not a ClusterServingRuntime."""
     service: Layer = Layer()
     """Bounds of the whole service."""
     engine: Layer = Layer()
     decoder: Layer | None = None
-    """None for a service without a decoder: its engine computes prompts and output."""
+    """None for a service without a decoder: its engine does prefill and decode."""
 
     @property
     def places(self) -> Iterator[tuple[str, Layer]]:
-        """Each layer, and its place in the object."""
+        """Layers with their places in the object."""
         yield "spec.acceleratorSelector or an annotation", self.service
         yield "spec.engine.acceleratorOverride", self.engine
         if self.decoder is not None:
@@ -54,13 +94,13 @@ class InferenceService(Object, frozen=True, kw_only=True):
 
 
 class Runtime(Object, frozen=True, kw_only=True):
-    """A way to run a model, and the accelerators that it needs."""
+    """A runtime for models, and the accelerators that it requires."""
 
     requirements: Layer = Layer()
     configured_classes: tuple[str, ...] = ()
-    """Classes that its model formats have a configuration for."""
+    """Classes with a configuration in a model format."""
     configuration_faults: tuple[str, ...] = ()
-    """Values of these configurations that cannot be true or have no effect: field, value and remedy of each."""
+    """Field, value and remedy of invalid and ineffective values in these configurations."""
 
 
 class ServingRuntime(Runtime, frozen=True, kw_only=True):
@@ -71,84 +111,75 @@ class ClusterServingRuntime(Runtime, ClusterObject, frozen=True, kw_only=True):
     """A runtime for services of all namespaces."""
 
 
-class _Reference(Part, frozen=True, kw_only=True):
-    name: Any = ""
-    kind: Any = ""
+R = TypeVar("R", bound=Runtime)
 
 
 class _Component(Part, frozen=True, kw_only=True):
     accelerator_override: Any = None
 
 
-class _ServiceSpec(Part, frozen=True, kw_only=True):
-    model: _Reference = _Reference()
-    runtime: _Reference = _Reference()
-    accelerator_selector: Any = None
-    engine: _Component = _Component()
-    decoder: _Component | None = None
-
-
-class _Service(Part, frozen=True, kw_only=True):
-    metadata: Metadata
-    spec: _ServiceSpec = _ServiceSpec()
+class _RawService(Object, frozen=True, kw_only=True):
+    model: Any = msgspec.field(default="", name="spec.model.name")
+    runtime: Any = msgspec.field(default="", name="spec.runtime.name")
+    runtime_kind: Any = msgspec.field(default="", name="spec.runtime.kind")
+    selector: Any = msgspec.field(default=None, name="spec.acceleratorSelector")
+    engine: Any = msgspec.field(default=None, name="spec.engine.acceleratorOverride")
+    decoder: _Component | None = msgspec.field(default=None, name="spec.decoder")
 
 
 class _Format(Part, frozen=True, kw_only=True):
     accelerator_config: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-class _RuntimeSpec(Part, frozen=True, kw_only=True):
-    accelerator_requirements: Any = None
-    supported_model_formats: tuple[_Format, ...] = ()
-
-
-class _Runtime(Part, frozen=True, kw_only=True):
-    metadata: Metadata
-    spec: _RuntimeSpec = _RuntimeSpec()
+class _RawRuntime(Object, frozen=True, kw_only=True):
+    requirements: Any = msgspec.field(default=None, name="spec.acceleratorRequirements")
+    formats: tuple[_Format, ...] = msgspec.field(default=(), name="spec.supportedModelFormats")
 
 
 def read_inference_service(document: object) -> InferenceService:
-    """Return the object; raises ValueError. Values of accelerators that cannot be used are left out as faults."""
-    raw = convert(document, _Service)
-    spec, place = raw.spec, "acceleratorOverride"
-    decoder = spec.decoder
+    """Return the object; raises ValueError. Invalid values for accelerators become faults of the layers."""
+    raw = convert(document, _RawService)
+    override = None if raw.decoder is None else raw.decoder.accelerator_override
     return InferenceService(
         metadata=raw.metadata,
-        model=_name(spec.model.name),
-        runtime=_name(spec.runtime.name),
-        namespaced_runtime=spec.runtime.kind == "ServingRuntime",
+        model=_name(raw.model),
+        runtime=_name(raw.runtime),
+        namespaced_runtime=raw.runtime_kind == "ServingRuntime",
         service=read_annotations(raw.metadata.annotations).over(
-            read_selector(spec.accelerator_selector, "spec.acceleratorSelector")
+            read_selector(raw.selector, "spec.acceleratorSelector")
         ),
-        engine=read_selector(spec.engine.accelerator_override, f"spec.engine.{place}"),
-        decoder=None if decoder is None else read_selector(decoder.accelerator_override, f"spec.decoder.{place}"),
+        engine=read_selector(raw.engine, "spec.engine.acceleratorOverride"),
+        decoder=None if raw.decoder is None else read_selector(override, "spec.decoder.acceleratorOverride"),
     )
 
 
 def read_serving_runtime(document: object) -> ServingRuntime:
     """Return the object; raises ValueError."""
-    raw = convert(document, _Runtime)
-    return ServingRuntime(
-        metadata=raw.metadata,
-        requirements=_requirements(raw),
-        configured_classes=_configured(raw),
-        configuration_faults=_configuration_faults(raw),
-    )
+    return _runtime(document, ServingRuntime)
 
 
 def read_cluster_serving_runtime(document: object) -> ClusterServingRuntime:
     """Return the object; raises ValueError."""
-    raw = convert(document, _Runtime)
-    return ClusterServingRuntime(
+    return _runtime(document, ClusterServingRuntime)
+
+
+def _runtime(document: object, cls: type[R]) -> R:
+    raw = convert(document, _RawRuntime)
+    faults = (
+        fault
+        for index, each in enumerate(raw.formats)
+        for fault in configuration_faults(each.accelerator_config, f"spec.supportedModelFormats[{index}].{_PER_CLASS}")
+    )
+    return cls(
         metadata=raw.metadata,
-        requirements=_requirements(raw),
-        configured_classes=_configured(raw),
-        configuration_faults=_configuration_faults(raw),
+        requirements=read_requirements(raw.requirements, "spec.acceleratorRequirements"),
+        configured_classes=tuple({name.lower(): None for each in raw.formats for name in each.accelerator_config}),
+        configuration_faults=tuple(islice(faults, _MOST_FAULTS)),
     )
 
 
 def selection_faults(found: Object) -> Iterable[str]:
-    """Return the values of an object on accelerators that cannot be used: field, value and remedy of each."""
+    """Return field, value and remedy of each invalid value for accelerators."""
     match found:
         case InferenceService():
             return [fault for _, layer in found.places for fault in layer.faults]
@@ -163,7 +194,7 @@ def selection_faults(found: Object) -> Iterable[str]:
 
 
 def class_faults(found: Object, known: frozenset[str]) -> Iterator[str]:
-    """Yield the classes that an object names and that there are not."""
+    """Yield an error for each unknown class in an object."""
     match found:
         case InferenceService():
             yield from unknown_classes(((place, layer.selection) for place, layer in found.places), known)
@@ -179,7 +210,7 @@ def class_faults(found: Object, known: frozenset[str]) -> Iterator[str]:
 
 
 def classes_named(found: Object) -> tuple[str, ...]:
-    """Return the accelerator classes that bounds of a service or of a runtime name."""
+    """Return the accelerator classes in the bounds of a service or runtime."""
     match found:
         case InferenceService():
             return tuple(name for _, layer in found.places for name in class_names(layer.selection))
@@ -187,24 +218,6 @@ def classes_named(found: Object) -> tuple[str, ...]:
             return class_names(found.requirements.selection)
         case _:
             return ()
-
-
-def _requirements(raw: _Runtime) -> Layer:
-    return read_requirements(raw.spec.accelerator_requirements, "spec.acceleratorRequirements")
-
-
-def _configured(raw: _Runtime) -> tuple[str, ...]:
-    return tuple({name.lower(): None for each in raw.spec.supported_model_formats for name in each.accelerator_config})
-
-
-def _configuration_faults(raw: _Runtime) -> tuple[str, ...]:
-    formats = enumerate(raw.spec.supported_model_formats)
-    found = (
-        fault
-        for index, each in formats
-        for fault in configuration_faults(each.accelerator_config, f"spec.supportedModelFormats[{index}].{_PER_CLASS}")
-    )
-    return tuple(islice(found, _MOST_FAULTS))
 
 
 def _name(value: object) -> str:

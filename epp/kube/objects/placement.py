@@ -2,31 +2,40 @@
 """Placement of Open Cluster Management: how clusters are chosen."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
-from epp.framework.clusters import TaintEffect
-from epp.kube.objects.base import Object, Part
+from epp.framework.clusters import MOST_WEIGHT, USAGE_ALIASES, USAGE_SCORE, TaintEffect
+from epp.framework.quantities import parse_duration
+from epp.kube.objects.base import Object, Part, convert
 from epp.kube.objects.core import MatchExpression
-from epp.kube.objects.ocm import LabelSelector
+from epp.kube.objects.field_errors import Faults
+from epp.kube.objects.ocm import OCM, LabelSelector
 
 BALANCE, STEADY = "Balance", "Steady"
 ALLOCATABLE = {"ResourceAllocatableCPU": "cpu", "ResourceAllocatableMemory": "memory"}
-"""Resources that built-in prioritizers compare, by name of the prioritizer."""
+"""Resource that a built-in prioritizer compares, by name of the prioritizer."""
 DEFAULT_RATE_LIMIT = 60.0
+_DISABLED = f"{OCM}/experimental-scheduling-disable"
+_SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+_BUILT_INS = (BALANCE, STEADY, *ALLOCATABLE)
+_EFFECTS = tuple(str(effect) for effect in TaintEffect)
+_MOST_CONSTRAINTS = 8
+_LONGEST_SECONDS = 2**62
 
 
 class ClusterSelector(Part, frozen=True, kw_only=True):
-    """Selects clusters by labels and claims, which must both match."""
+    """Selector of clusters; both labels and claims must match."""
 
     labels: LabelSelector = LabelSelector()
     claims: tuple[MatchExpression, ...] = ()
     never: bool = False
-    """Whether it has a part that cannot be evaluated, so that it selects no cluster."""
+    """Whether it has an unsupported part, so that it selects no cluster."""
 
 
 class Toleration(Part, frozen=True, kw_only=True):
-    """Taints that are tolerated, perhaps for some time."""
+    """A toleration of taints, perhaps for a limited time."""
 
     key: str = ""
     """Empty for all keys."""
@@ -36,7 +45,7 @@ class Toleration(Part, frozen=True, kw_only=True):
     effect: TaintEffect | None = None
     """None for all effects."""
     seconds: float | None = None
-    """Time since the taint was added; None for ever."""
+    """Duration since the taint was added; None for no limit."""
 
 
 class Coordinate(Part, frozen=True, kw_only=True):
@@ -44,7 +53,7 @@ class Coordinate(Part, frozen=True, kw_only=True):
 
     built_in: str = ""
     resource: str = ""
-    """Name of the AddOnPlacementScore, where it is a score of an add-on."""
+    """Name of the AddOnPlacementScore for a score of an add-on."""
     score: str = ""
 
     @property
@@ -60,7 +69,7 @@ class SpreadConstraint(Part, frozen=True, kw_only=True):
     is_claim: bool = False
     max_skew: int = 1
     required: bool = False
-    """Whether a cluster that would break it is not chosen; otherwise only after others."""
+    """Whether clusters that violate it are excluded; otherwise they are chosen last."""
 
 
 class DecisionGroup(Part, frozen=True, kw_only=True):
@@ -75,20 +84,255 @@ class Placement(Object, frozen=True, kw_only=True):
 
     cluster_sets: tuple[str, ...] = ()
     number_of_clusters: int | None = None
-    """None for all that pass."""
+    """None for all clusters that pass."""
     predicates: tuple[ClusterSelector, ...] = ()
-    """A cluster passes if one of them selects it, or if there is none."""
+    """A cluster passes if one of these selects it, or if the list is empty."""
     tolerations: tuple[Toleration, ...] = ()
     weights: Mapping[Coordinate, float] = msgspec.field(default_factory=dict)
-    """Of all prioritizers; those of weight 0 are without effect."""
+    """Weight by prioritizer; weight 0 has no effect."""
     spread: tuple[SpreadConstraint, ...] = ()
     groups: tuple[DecisionGroup, ...] = ()
     clusters_per_group: float | None = None
-    """A number from 1, or a share below 1; None for all."""
+    """A number from 1, or a share below 1; None for no limit."""
     sort_by_score: bool = False
     score_rate_limit: float = DEFAULT_RATE_LIMIT
-    """Seconds between two changes of scores that do not change the chosen clusters."""
+    """Minimum seconds between updates of scores that do not change the chosen clusters."""
     disabled: bool = False
-    """Whether its annotation forbids to evaluate it."""
+    """Whether an annotation disables evaluation."""
     faults: tuple[str, ...] = ()
-    """Values left out: field, value and remedy of each."""
+    """Field, value and remedy of each removed value."""
+
+
+class _ClaimSelector(Part, frozen=True, kw_only=True):
+    match_expressions: tuple[MatchExpression, ...] = ()
+
+
+class _CelSelector(Part, frozen=True, kw_only=True):
+    cel_expressions: tuple[Any, ...] = ()
+
+
+class _Selector(Part, frozen=True, kw_only=True):
+    label_selector: LabelSelector = LabelSelector()
+    claim_selector: _ClaimSelector = _ClaimSelector()
+    cel_selector: _CelSelector = _CelSelector()
+
+
+class _Predicate(Part, frozen=True, kw_only=True):
+    required_cluster_selector: _Selector = _Selector()
+
+
+class _AddOn(Part, frozen=True, kw_only=True):
+    resource_name: str = ""
+    score_name: str = ""
+
+
+class _Coordinate(Part, frozen=True, kw_only=True):
+    type: str = ""
+    built_in: str = ""
+    add_on: _AddOn = _AddOn()
+
+
+class _Configuration(Part, frozen=True, kw_only=True):
+    score_coordinate: _Coordinate | None = None
+    name: str = ""
+    """Built-in prioritizer in v1alpha1."""
+    weight: Any = 1
+
+
+class _Toleration(Part, frozen=True, kw_only=True):
+    key: str = ""
+    operator: Any = ""
+    value: str = ""
+    effect: Any = ""
+    toleration_seconds: Any = None
+
+
+class _Constraint(Part, frozen=True, kw_only=True):
+    topology_key: str
+    topology_key_type: Any = "Label"
+    max_skew: Any = 1
+    when_unsatisfiable: Any = "ScheduleAnyway"
+
+
+class _Group(Part, frozen=True, kw_only=True):
+    group_name: str = ""
+    group_cluster_selector: _Selector = _Selector()
+
+
+class _RawPlacement(Object, frozen=True, kw_only=True):
+    cluster_sets: tuple[str, ...] = msgspec.field(default=(), name="spec.clusterSets")
+    number_of_clusters: Any = msgspec.field(default=None, name="spec.numberOfClusters")
+    predicates: tuple[_Predicate, ...] = msgspec.field(default=(), name="spec.predicates")
+    mode: Any = msgspec.field(default="", name="spec.prioritizerPolicy.mode")
+    configurations: tuple[_Configuration, ...] = msgspec.field(default=(), name="spec.prioritizerPolicy.configurations")
+    tolerations: tuple[_Toleration, ...] = msgspec.field(default=(), name="spec.tolerations")
+    spread: tuple[_Constraint, ...] = msgspec.field(default=(), name="spec.spreadPolicy.spreadConstraints")
+    groups: tuple[_Group, ...] = msgspec.field(default=(), name="spec.decisionStrategy.groupStrategy.decisionGroups")
+    clusters_per_group: Any = msgspec.field(
+        default="100%", name="spec.decisionStrategy.groupStrategy.clustersPerDecisionGroup"
+    )
+    sort_by: Any = msgspec.field(default="ClusterName", name="spec.sortBy")
+    score_rate_limit: Any = msgspec.field(default=None, name="spec.scoreRateLimit")
+
+
+def read_placement(document: object) -> Placement:
+    """Return the placement; raises ValueError."""
+    raw, faults = convert(document, _RawPlacement), Faults()
+    number = raw.number_of_clusters
+    tolerations = (_toleration(each, f"spec.tolerations[{i}]", faults) for i, each in enumerate(raw.tolerations))
+    return Placement(
+        metadata=raw.metadata,
+        cluster_sets=raw.cluster_sets,
+        number_of_clusters=None if number is None else faults.count("spec.numberOfClusters", number),
+        predicates=tuple(
+            _selector(each.required_cluster_selector, f"spec.predicates[{index}].requiredClusterSelector", faults)
+            for index, each in enumerate(raw.predicates)
+        ),
+        tolerations=tuple(each for each in tolerations if each is not None),
+        weights=_weights(raw.mode, raw.configurations, faults),
+        spread=_spread(raw.spread, faults),
+        groups=tuple(
+            DecisionGroup(
+                name=each.group_name,
+                selector=_selector(
+                    each.group_cluster_selector,
+                    f"spec.decisionStrategy.groupStrategy.decisionGroups[{index}].groupClusterSelector",
+                    faults,
+                ),
+            )
+            for index, each in enumerate(raw.groups)
+        ),
+        clusters_per_group=_per_group(raw.clusters_per_group, faults),
+        sort_by_score=faults.choice("spec.sortBy", raw.sort_by, ("ClusterName", "Score")) == "Score",
+        score_rate_limit=_rate_limit(raw.score_rate_limit, faults),
+        disabled=raw.metadata.annotations.get(_DISABLED) == "true",
+        faults=faults.found,
+    )
+
+
+def _selector(selector: _Selector, place: str, faults: Faults) -> ClusterSelector:
+    never = False
+    for name, tests in (
+        ("labelSelector", selector.label_selector.match_expressions),
+        ("claimSelector", selector.claim_selector.match_expressions),
+    ):
+        for index, test in enumerate(tests):
+            field = f"{place}.{name}.matchExpressions[{index}]"
+            if faults.choice(f"{field}.operator", test.operator, _SELECTOR_OPERATORS) is None:
+                never = True
+            elif (test.operator in {"In", "NotIn"}) != bool(test.values):
+                remedy = "write at least one value" if test.operator in {"In", "NotIn"} else "take the values out"
+                faults.add(f"{field}.values", list(test.values), f"{remedy}; it selects no cluster")
+                never = True
+    if selector.cel_selector.cel_expressions:
+        field = f"{place}.celSelector.celExpressions"
+        faults.add(field, list(selector.cel_selector.cel_expressions), "is not evaluated here and selects no cluster")
+        never = True
+    claims = selector.claim_selector.match_expressions
+    return ClusterSelector(labels=selector.label_selector, claims=claims, never=never)
+
+
+def _toleration(each: _Toleration, place: str, faults: Faults) -> Toleration | None:
+    operator = faults.choice(f"{place}.operator", each.operator or "Equal", ("Equal", "Exists"))
+    effect = None if not each.effect else faults.choice(f"{place}.effect", each.effect, _EFFECTS)
+    if operator is None or (each.effect and effect is None):
+        return None
+    if not each.key and operator == "Equal":
+        faults.add(f"{place}.key", each.key, "write a key, or operator: Exists")
+        return None
+    if operator == "Exists" and each.value:
+        faults.add(f"{place}.value", each.value, "take it out, or write operator: Equal")
+        return None
+    seconds = each.toleration_seconds
+    if (
+        seconds is not None
+        and (seconds := faults.number(f"{place}.tolerationSeconds", seconds, -(2**62), 2**62)) is None
+    ):
+        return None
+    return Toleration(
+        key=each.key,
+        exists=operator == "Exists",
+        value=each.value,
+        effect=None if effect is None else TaintEffect(effect),
+        seconds=seconds,
+    )
+
+
+def _weights(mode: Any, configurations: tuple[_Configuration, ...], faults: Faults) -> dict[Coordinate, float]:
+    known = faults.choice("spec.prioritizerPolicy.mode", mode or "Additive", ("Additive", "Exact"))
+    weights = {} if known == "Exact" else {Coordinate(built_in=BALANCE): 1.0, Coordinate(built_in=STEADY): 1.0}
+    for index, each in enumerate(configurations):
+        place = f"spec.prioritizerPolicy.configurations[{index}]"
+        coordinate = _coordinate(each, place, faults)
+        weight = faults.number(f"{place}.weight", each.weight, -MOST_WEIGHT, MOST_WEIGHT)
+        if coordinate is not None and weight is not None:
+            weights[coordinate] = weight
+    return weights
+
+
+def _coordinate(each: _Configuration, place: str, faults: Faults) -> Coordinate | None:
+    given = each.score_coordinate
+    if given is None and not each.name:
+        faults.add(f"{place}.scoreCoordinate", None, "write a builtIn or an addOn")
+        return None
+    if given is None or (given.type or "BuiltIn") == "BuiltIn":
+        name, field = (each.name, "name") if given is None else (given.built_in, "scoreCoordinate.builtIn")
+        built_in = faults.choice(f"{place}.{field}", name, _BUILT_INS)
+        return None if built_in is None else Coordinate(built_in=built_in)
+    if faults.choice(f"{place}.scoreCoordinate.type", given.type, ("BuiltIn", "AddOn")) is None:
+        return None
+    for name, value in (("resourceName", given.add_on.resource_name), ("scoreName", given.add_on.score_name)):
+        if not value:
+            faults.add(f"{place}.scoreCoordinate.addOn.{name}", None, "write the name")
+            return None
+    resource, score = given.add_on.resource_name, given.add_on.score_name
+    if resource == USAGE_SCORE and (real := USAGE_ALIASES.get(score)) is not None:
+        faults.add(f"{place}.scoreCoordinate.addOn.scoreName", score, f"write {real}, which is used")
+        score = real
+    return Coordinate(resource=resource, score=score)
+
+
+def _spread(constraints: tuple[_Constraint, ...], faults: Faults) -> tuple[SpreadConstraint, ...]:
+    found: list[SpreadConstraint] = []
+    place = "spec.spreadPolicy.spreadConstraints"
+    if len(constraints) > _MOST_CONSTRAINTS:
+        faults.add(place, f"{len(constraints)} constraints", f"write at most {_MOST_CONSTRAINTS}; the first ones count")
+    for index, each in enumerate(constraints[:_MOST_CONSTRAINTS]):
+        field = f"{place}[{index}]"
+        kind = faults.choice(f"{field}.topologyKeyType", each.topology_key_type, ("Label", "Claim"))
+        skew = faults.count(f"{field}.maxSkew", each.max_skew, 1)
+        action = each.when_unsatisfiable
+        action = faults.choice(f"{field}.whenUnsatisfiable", action, ("DoNotSchedule", "ScheduleAnyway"))
+        if kind is not None:
+            found.append(
+                SpreadConstraint(
+                    key=each.topology_key,
+                    is_claim=kind == "Claim",
+                    max_skew=skew or 1,
+                    required=action == "DoNotSchedule",
+                )
+            )
+    return tuple(found)
+
+
+def _per_group(value: object, faults: Faults) -> float | None:
+    field = "spec.decisionStrategy.groupStrategy.clustersPerDecisionGroup"
+    text = value.strip() if isinstance(value, str) else value
+    if isinstance(text, str) and text.endswith("%") and text[:-1].isdecimal() and len(text) <= len("100%"):
+        percent = int(text[:-1])
+        if 0 < percent <= 100:  # noqa: PLR2004  percent
+            return None if percent == 100 else percent / 100  # noqa: PLR2004
+    elif isinstance(text, int) or (isinstance(text, str) and text.isdecimal() and len(text) < len("2147483648")):
+        return faults.count(field, int(text), 1)
+    faults.add(field, value, "write a number of at least 1, or a share from 1% to 100%")
+    return None
+
+
+def _rate_limit(value: object, faults: Faults) -> float:
+    if value is None:
+        return DEFAULT_RATE_LIMIT
+    try:
+        return parse_duration(str(value))
+    except ValueError:
+        faults.add("spec.scoreRateLimit", value, "write a duration such as 1m")
+        return DEFAULT_RATE_LIMIT

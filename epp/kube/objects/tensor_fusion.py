@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU, GPUNode and GPUResourceQuota of tensor-fusion.ai."""
+"""GPU, GPUNode, GPUPool, SchedulingConfigTemplate and GPUResourceQuota of tensor-fusion.ai."""
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -60,7 +60,7 @@ class AllocatedPartition(Part, frozen=True, kw_only=True):
 
 
 class LinkedGpu(Part, frozen=True, kw_only=True):
-    """A GPU that another one is connected to, by its topology."""
+    """A GPU connected to another one."""
 
     peer: str = msgspec.field(default="", name="peerGPUUUID")
     tier: LinkTier = 3
@@ -76,7 +76,7 @@ class GpuTopology(Part, frozen=True, kw_only=True):
 
 
 class NvLinkPeer(Part, frozen=True, kw_only=True):
-    """A GPU that another one has an NVLink to."""
+    """A GPU connected by NVLink."""
 
     peer: str = msgspec.field(default="", name="peerUUID")
     bandwidth: LinkBandwidth = msgspec.field(default=None, name="bandwidthMBps")
@@ -117,11 +117,11 @@ class Gpu(ClusterObject, frozen=True, kw_only=True):
 
     @property
     def node(self) -> str:
-        """Name of its node; empty where the object does not have it."""
+        """Name of the node; empty if unknown."""
         return self.status.node_selector.get("kubernetes.io/hostname", "")
 
     def contradiction(self) -> tuple[str, Self] | None:
-        """Return an amount that no GPU has, or more available than there is."""
+        """Return a capacity beyond that of any GPU, or an available amount above the capacity."""
         capacity, available = self.status.capacity, self.status.available
         for name, most, written in _MOST_OF_A_GPU:
             whole, left = getattr(capacity, name), getattr(available, name)
@@ -140,33 +140,21 @@ class Gpu(ClusterObject, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, status=msgspec.structs.replace(self.status, **fields))
 
 
-class GpuNodeSpec(Part, frozen=True, kw_only=True):
-    """Spec of a node with GPUs."""
-
-    cost_per_hour: LargePrice = None
-    """US dollars for the whole node."""
-
-
-class GpuNodeStatus(Part, frozen=True, kw_only=True):
-    """Status of a node with GPUs."""
-
-    total_vram: Memory = msgspec.field(default=None, name="totalVRAM")
-    total_tflops: Tflops = msgspec.field(default=None, name="totalTFlops")
-    virtual_vram: Memory = msgspec.field(default=None, name="virtualVRAM")
-    """What is sold, with memory expanded to host memory and disk."""
-    virtual_tflops: Tflops = msgspec.field(default=None, name="virtualTFlops")
-    """What is sold, by the oversell ratio."""
-
-
 class GpuNode(ClusterObject, frozen=True, kw_only=True):
     """A node with GPUs managed by TensorFusion."""
 
-    spec: GpuNodeSpec = GpuNodeSpec()
-    status: GpuNodeStatus = GpuNodeStatus()
+    cost_per_hour: LargePrice = msgspec.field(default=None, name="spec.costPerHour")
+    """US dollars for the whole node."""
+    total_vram: Memory = msgspec.field(default=None, name="status.totalVRAM")
+    total_tflops: Tflops = msgspec.field(default=None, name="status.totalTFlops")
+    virtual_vram: Memory = msgspec.field(default=None, name="status.virtualVRAM")
+    """Memory for sale, including the host memory and disk that extend it."""
+    virtual_tflops: Tflops = msgspec.field(default=None, name="status.virtualTFlops")
+    """TFLOPS for sale, by the oversell ratio."""
 
 
 class QuotaTotal(Part, frozen=True, kw_only=True):
-    """Limits of all workloads of a namespace together."""
+    """Limits for the sum of all workloads of a namespace."""
 
     requests: Amount = Amount()
     limits: Amount = Amount()
@@ -190,7 +178,7 @@ class QuotaSpec(Part, frozen=True, kw_only=True):
 
 
 class QuotaUsed(Part, frozen=True, kw_only=True):
-    """What the workloads of a namespace use."""
+    """Use by the workloads of a namespace."""
 
     requests: Amount = Amount()
     limits: Amount = Amount()
@@ -208,3 +196,31 @@ class GpuResourceQuota(Object, frozen=True, kw_only=True):
 
     spec: QuotaSpec = QuotaSpec()
     status: QuotaStatus = QuotaStatus()
+
+
+class GpuPool(ClusterObject, frozen=True, kw_only=True):
+    """A pool of GPUs."""
+
+    template: str = msgspec.field(default="", name="spec.schedulingConfigTemplate")
+    """Name of its SchedulingConfigTemplate."""
+
+
+class GpuFilter(Part, frozen=True, kw_only=True):
+    """A condition on GPUs."""
+
+    type: str = ""
+    params: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+class GpuPlacement(Part, frozen=True, kw_only=True):
+    """GpuPlacement of workloads on GPUs."""
+
+    mode: str = "NodeCompactGPULowLoad"
+    allow_using_local_gpu: bool = msgspec.field(default=True, name="allowUsingLocalGPU")
+    gpu_filters: tuple[GpuFilter, ...] = ()
+
+
+class SchedulingConfigTemplate(ClusterObject, frozen=True, kw_only=True):
+    """Scheduling template of pools."""
+
+    placement: GpuPlacement = msgspec.field(default=GpuPlacement(), name="spec.placement")

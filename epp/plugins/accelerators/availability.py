@@ -65,22 +65,22 @@ class AcceleratorAvailabilityParameters(FilterParameters, frozen=True):
     min_free_tflops: NonNegative = 0.0
     """Fewest TFLOPS of an endpoint's accelerators that TensorFusion has not allocated."""
     use_virtual_capacity: bool = False
-    """Hold shares and amounts against what TensorFusion sells on nodes with more virtual than physical capacity; by
-    default against what these nodes have."""
+    """Compare shares and amounts with the virtual capacity of nodes on which TensorFusion sells more than the physical
+    capacity; by default with the physical capacity."""
     attributes: dict[str, Annotated[tuple[str, ...], Meta(min_length=1)]] = field(default_factory=dict)
     """Keep only accelerators on which each of these attributes, `domain/name`, has one of the values listed."""
 
     def __post_init__(self) -> None:
-        """Refuse an amount of memory that is none; raises ValueError."""
+        """Check the amount of memory; raises ValueError."""
         read_memory("minFreeVram", self.min_free_vram)
 
 
 class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
-    """Keeps an endpoint if its accelerators are routable, or not reported otherwise.
+    """Drops an endpoint if its accelerators are draining, blocked or unhealthy.
 
-    Endpoints whose accelerators drain or are blocked are dropped, and those with a device that is unhealthy or has a
-    taint of effect NoExecute: requests there continue, new ones go to other endpoints. Taints of effect NoSchedule are
-    left to scorers. The other parameters are bounds; `onUnknown` decides where the bounded value is unknown.
+    A device is unhealthy if it is reported as such, or has a taint of effect NoExecute; taints of effect NoSchedule are
+    left to scorers. Requests in flight continue at a dropped endpoint. The other parameters are bounds; `onUnknown`
+    applies if the bounded value is unknown.
     """
 
     plugin_type = "accelerator-availability-filter"
@@ -102,16 +102,16 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
             if values
         }
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         return tag_mask(candidates, self._keeps)
 
-    def kept_by_cause(self, request: Request, candidates: Candidates) -> Mapping[DropCause, Mask]:  # noqa: ARG002
+    def kept_by_cause(self, request: Request, candidates: Candidates) -> Mapping[DropCause, Mask]:
         return {
             DropCause.AVAILABILITY: tag_mask(candidates, self._is_usable),
             DropCause.CONSTRAINT: tag_mask(candidates, self._is_allowed),
         }
 
-    def drop_reasons(self, request: Request, candidates: Candidates) -> Iterable[str]:  # noqa: ARG002
+    def drop_reasons(self, request: Request, candidates: Candidates) -> Iterable[str]:
         return [reason for tag in candidates.records(ACCELERATOR) if (reason := self.rejection(tag))]
 
     def _is_usable(self, tag: AcceleratorTag) -> bool:
@@ -124,7 +124,7 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
         return self.rejection(tag) is None
 
     def rejection(self, tag: AcceleratorTag) -> str | None:
-        """Return the reason for which an endpoint with that accelerator is dropped; None for none."""
+        """Return why an endpoint with that accelerator is dropped; None if it is kept."""
         return self._unusable(tag) or self._not_allowed(tag)
 
     def _unusable(self, tag: AcceleratorTag) -> str | None:
@@ -162,7 +162,7 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
         return self._without_room(tag) or (self._outside(tag.devices) if self.parameters.device_indices else None)
 
     def _without_room(self, tag: AcceleratorTag) -> str | None:
-        """Return the reason for which too much of the accelerators is allocated; None for none."""
+        """Return which allocation exceeds its bound; None if all are within bounds."""
         for name, most in ((VRAM_USED, self.parameters.max_vram_used), (TFLOPS_USED, self.parameters.max_tflops_used)):
             used = self._amount(tag, name)
             if most < 1 and used is not None and used > most:
@@ -182,7 +182,7 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
         return value if isinstance(value, int | float) else None
 
     def _outside(self, devices: tuple[Device, ...]) -> str | None:
-        """Return the reason for which the devices are not among the allowed indices; None for none."""
+        """Return why the devices violate the allowed indices; None if they do not."""
         known = [device.index for device in devices if device.index is not None]
         outside = [index for index in known if index not in self.parameters.device_indices]
         if outside:

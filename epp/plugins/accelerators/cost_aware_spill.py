@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps requests on the cheapest accelerators until they are full, then opens the next more expensive group."""
+"""Keep requests on the cheapest accelerators until they are full, then open the next more expensive group."""
 
 from collections.abc import Callable, Sequence
 from math import inf
@@ -90,17 +90,17 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
     """Keeps the cheapest group of endpoints and, while these are full, further groups in order of price.
 
     The saturation of a group is the mean over its endpoints of `max(waiting / queueThreshold, kv / kvThreshold,
-    in flight / maxConcurrency)`; endpoints without any metric are left out, except in a group where all are: their
-    metrics are estimated from requests in flight. A group is full once its saturation reaches its bound, the mean of
-    its endpoints' bounds, until it is below `bound - hysteresis`. Endpoints without a known price form the last group.
-    At least one endpoint is always kept.
+    in flight / maxConcurrency)`. Endpoints without any metric are left out; if all endpoints of a group lack metrics,
+    these are estimated from requests in flight. A group is full once its saturation reaches its bound, the mean of its
+    endpoints' bounds, until it is below `bound - hysteresis`. Endpoints without a known price form the last group. At
+    least one endpoint is always kept.
     """
 
     plugin_type = "cost-aware-spill"
     may_empty = False
     drop_means = "has no known price, and endpoints with one have room"
     reads = (ACCELERATOR, KV_USAGE, *LOAD_INPUTS)
-    without_prices = "all endpoints are kept, and none is preferred"
+    without_prices = "all endpoints are kept, without a preference"
 
     def setup(self) -> None:
         self._full: dict[tuple[_Group, ...], Mask] = {}
@@ -123,7 +123,7 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         opened: Mask = groups <= last
         return opened
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         prices = [self._price(tag) for tag in dropped.records(ACCELERATOR)]
         return [f"costs ${price:.2f} an hour, and cheaper ones have room" if price < inf else "" for price in prices]
 
@@ -147,7 +147,7 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         return fullest
 
     def _now_full(self, order: tuple[_Group, ...], saturation: Floats, bound: Floats, *, keep: bool) -> Mask:
-        """Return which groups are full, given which were full when groups in this order were last seen; `keep` it."""
+        """Return which groups are full, with hysteresis from the last result, which `keep` replaces."""
         before = self._full.get(order)
         if before is None:
             before = np.zeros(len(order), dtype=np.bool_)

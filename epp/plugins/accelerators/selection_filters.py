@@ -86,12 +86,12 @@ class SelectionFilter(Filter[FP]):
         return mask if asked is None else self._within(asked.of(candidates.profile), candidates, mask)
 
     def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Run once on made-up data, which does not count."""
+        """Run once on made-up data, without counting its mismatches."""
         super().rehearse(request, candidates)
         self.mismatches.clear()
 
     def _within(self, bounds: Selection, candidates: Candidates, among: Mask | None = None) -> Mask:
-        """Return the candidates within the bounds, among those of a mask; count the others of these."""
+        """Return the candidates of the mask that are within the bounds; count the others as mismatches."""
         within = fit_mask(candidates, bounds, self.unknown_passes)
         if not all_true(within):
             kept = within if among is None else within | ~among
@@ -103,7 +103,7 @@ class SelectionFilter(Filter[FP]):
         return [reason for tag in tags if (reason := self.rejection(request, tag, candidates.profile))]
 
     def rejection(self, request: Request, tag: AcceleratorTag, profile: str = "") -> str | None:
-        """Return the reason for which an endpoint with that accelerator is dropped in a profile; None for none."""
+        """Return why an endpoint with that accelerator is dropped in a profile; None if it is kept."""
         reason = rejection(tag, self.bounds, self.unknown_passes)
         asked = request.get(ACCELERATOR_SELECTION)
         if reason is None and asked is not None:
@@ -120,7 +120,7 @@ class AcceleratorFilterParameters(SelectionParameters, frozen=True):
     cel: str = ""
     """CEL expression over `device`, as in Kubernetes' DRA, that must also be true. It may use `device.driver`,
     `device.attributes["gpu.nvidia.com"].productName` and `device.capacity["gpu.nvidia.com"].memory` with
-    `.compareTo(quantity("40Gi"))`. Where an endpoint lacks one of them, `onUnknown` decides (`{cel: Pass}`)."""
+    `.compareTo(quantity("40Gi"))`. If an endpoint lacks one of them, `onUnknown` applies (`{cel: Pass}`)."""
 
     def __post_init__(self) -> None:
         """Refuse malformed bounds and expressions."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disaggregation: a request in legs, each on an endpoint of its own: encode, prefill and decode."""
+"""Disaggregated requests: encode, prefill and decode legs on different endpoints."""

@@ -1,27 +1,211 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Picks the endpoints of all legs together instead of one by one."""
+"""Pick a prefill and a decode endpoint together, by the time and cost of the pair."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import combinations
+from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Meta, field
 from msgspec.structs import replace
 
 from epp.framework import (
     ACCELERATOR,
+    LAST_PICKED,
     TOPOLOGY,
+    AcceleratorTag,
     Aggregator,
     Destination,
+    Endpoint,
     Floats,
+    Name,
+    NonNegative,
+    Parameters,
     Positions,
     ProfileResult,
     Request,
+    Share,
     Stability,
+    Topology,
 )
+from epp.framework.accelerators.sites import NO_SURROUNDINGS, Surroundings
+from epp.framework.accelerators.tag import names_of
+from epp.framework.candidates import LEVELS
 from epp.framework.headers import ENCODERS, PREFILLER
-from epp.plugins.disaggregation.joint_options import Option, options
-from epp.plugins.disaggregation.joint_parameters import JointParameters
 from epp.plugins.disaggregation.legs import leg_headers
+from epp.plugins.disaggregation.profile_handlers import StageProfiles
+
+
+class StageWeights(Parameters, frozen=True):
+    """Weights of the scores, by stage."""
+
+    decode: NonNegative = 1.0
+    """Weight of the decode leg's score."""
+    prefill: NonNegative = 1.0
+    """Weight of the prefill leg's score."""
+    encode: NonNegative = 1.0
+    """Weight of the encode leg's score."""
+
+
+class LocalityBands(Parameters, frozen=True):
+    """Value of proximity, 0..1, for the narrowest known level that both endpoints share; 0 if they share none.
+
+    A shared PCIe root or NVLink clique counts instead if its value is higher.
+    """
+
+    host: Share = 1.0
+    """On one host."""
+    rack: Share = 0.2
+    """In one rack."""
+    zone: Share = 0.05
+    """In one zone."""
+    region: Share = 0.02
+    """In one region."""
+    cluster: Share = 0.01
+    """In one cluster."""
+    pcie_root: Share = 1.0
+    """With devices at one PCIe root."""
+    clique: Share = 1.0
+    """With devices in one NVLink clique or compute domain, on any hosts."""
+
+    def between(self, one: Topology, other: Topology) -> float:
+        """Return the value of the narrowest shared level; unknown levels are not shared."""
+        for level in LEVELS:
+            place = getattr(one, level)
+            if place and place == getattr(other, level):
+                value: float = getattr(self, level)
+                return value
+        return 0.0
+
+    def of_devices(self, one: Surroundings, other: Surroundings) -> float:
+        """Return the higher value of a PCIe root and a clique, if the devices share one; else 0."""
+        return max(self.pcie_root * one.share_root(other), self.clique * one.share_clique(other))
+
+
+class PairingRule(Parameters, frozen=True):
+    """Value of one pair of accelerator kinds."""
+
+    from_: str = field(name="from")
+    """Kind, or a shell-style pattern of kinds, of the leg that runs first: encode, prefill, decode."""
+    to: str
+    """Kind or pattern of the leg that follows."""
+    value: Share
+    """Value of the pair, 0..1."""
+    ordered: bool = False
+    """Whether the rule applies in this direction only."""
+
+    def matches(self, first: str, then: str) -> bool:
+        """Return whether the rule applies to these two kinds."""
+        if fnmatchcase(first, self.from_) and fnmatchcase(then, self.to):
+            return True
+        return not self.ordered and fnmatchcase(then, self.from_) and fnmatchcase(first, self.to)
+
+
+class Pairing(Parameters, frozen=True):
+    """Value of pairs of accelerators: the first matching rule, else `same`, `otherwise` or `unknown`."""
+
+    by: Literal["name", "family", "vendor"] = "name"
+    """Kinds of accelerators: the `labelKey` of the endpoint or else its AcceleratorClass or model (`name`); or `family`
+    or `vendor` of its accelerator, such as `hopper` or `nvidia`."""
+    label_key: Name = "llm-d.ai/accelerator"
+    """Endpoint label with the kind of the accelerator; only for `name`."""
+    same: Share = 1.0
+    """Value of two accelerators of the same kind, 0..1."""
+    otherwise: Share = 0.0
+    """Value of two accelerators of different kinds, 0..1."""
+    unknown: Share = 0.5
+    """Value of a pair with an unknown kind, 0..1; best between `otherwise` and `same`."""
+    rules: tuple[PairingRule, ...] = ()
+    """Exceptions, in order of precedence: pairs that transfer a KV cache well, or not at all."""
+
+    def kind_of(self, endpoint: Endpoint, tag: AcceleratorTag) -> str:
+        """Return the kind of an endpoint's accelerator; empty if unknown."""
+        match self.by:
+            case "family":
+                return tag.family
+            case "vendor":
+                return tag.vendor
+            case _:
+                return endpoint.labels.get(self.label_key, "") or next(iter(names_of(tag)), "")
+
+    def between(self, first: str, then: str) -> float:
+        """Return the value of two kinds, in the order in which they run; an empty one is unknown."""
+        if not (first and then):
+            return self.unknown
+        for rule in self.rules:
+            if rule.matches(first, then):
+                return rule.value
+        return self.same if first == then else self.otherwise
+
+
+class JointParameters(Parameters, frozen=True):
+    """Terms of the sum that is maximised, and their weights."""
+
+    profiles: StageProfiles = field(default_factory=StageProfiles)
+    """Names of the profiles, by stage; the same as the profile handler's."""
+    weights: StageWeights = field(default_factory=StageWeights)
+    """Weights of the legs' scores, by stage."""
+    locality_weight: NonNegative = 1.0
+    """Weight of the proximity of two legs; 0 to ignore it."""
+    locality: LocalityBands = field(default_factory=LocalityBands)
+    """Value of proximity, by the narrowest shared level."""
+    pairing_weight: NonNegative = 1.0
+    """Weight of the match of two legs' accelerators; 0 to ignore it."""
+    pairing: Pairing = field(default_factory=Pairing)
+    """Value of pairs of accelerators."""
+    top_k: Annotated[int, Meta(ge=1, le=8)] = 4
+    """Endpoints to consider for each profile, 1 to 8; 1 keeps the pick of every profile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One endpoint considered for a leg."""
+
+    position: int
+    """Index in the profile's candidates."""
+    slot: int
+    score: float
+    """The profile's total over the sum of its positive weights: in [0, 1] without negative weights."""
+    topology: Topology
+    kind: str
+    """Kind of its accelerator; empty if unknown."""
+    devices: Surroundings = NO_SURROUNDINGS
+    """Places of its devices."""
+
+
+def options(request: Request, result: ProfileResult, count: int, pairing: Pairing) -> list[Option]:
+    """Return the profile's own first pick, then the highest other totals, at most `count` in all.
+
+    Equal totals are ordered by least recently picked, then in rotation by the request's seed.
+    """
+    candidates, totals = result.candidates, result.totals
+    own = int(result.picked[0])
+    count = min(count, len(totals))
+    floor = np.partition(totals, -count)[-count]
+    contenders = np.flatnonzero(totals >= floor)
+    contenders = contenders[contenders != own]
+    slots = candidates.slots[contenders]
+    capacity = candidates.snapshot.capacity
+    offset = request.seed % capacity
+    last_picked = candidates.snapshot.column(LAST_PICKED)[slots]
+    order = np.lexsort(((slots + offset) % capacity, last_picked, -totals[contenders]))
+    ranked = [own, *contenders[order[: count - 1]].tolist()]
+    full = sum(trace.weight for trace in result.scores if trace.weight > 0) or 1.0
+    tags = candidates.snapshot.records(ACCELERATOR).values
+    topologies = candidates.snapshot.records(TOPOLOGY).values
+    return [
+        Option(
+            position=position,
+            slot=(slot := int(candidates.slots[position])),
+            score=float(totals[position]) / full,
+            topology=topologies[slot],
+            kind=pairing.kind_of(candidates[position], tags[slot]),
+            devices=tags[slot].surroundings,
+        )
+        for position in ranked
+    ]
 
 
 class JointAggregator(Aggregator[JointParameters]):
@@ -30,17 +214,17 @@ class JointAggregator(Aggregator[JointParameters]):
     - for each leg, its stage's weight times its score: the profile's total over the sum of its positive weights;
     - for each two legs, `localityWeight` times their proximity, `pairingWeight` times the match of their accelerators.
 
-    So a prefill endpoint that is second best, but in the decode endpoint's zone, may win over the best one far away.
-    Use it with a profile handler, preferably `disagg-profile-handler`: the handler chooses the profiles that run, this
-    plugin combines their results (a `primaryPort` of the handler has no effect then).
+    For example, the second-best prefill endpoint in the decode endpoint's zone may win over a distant best one. Use it
+    with a profile handler, preferably `disagg-profile-handler`: the handler chooses the profiles that run, and this
+    plugin combines their results. A `primaryPort` of the handler then has no effect.
 
-    One endpoint for two legs counts as one host and one kind of accelerator, unless one of the two is decode: such a
-    leg exists to take work off the decode endpoint, so that endpoint gains nothing by it.
+    One endpoint for two legs counts as one host and one kind of accelerator. If one of the legs is decode, the pair has
+    value 0 instead, because the other leg is meant to take work off the decode endpoint.
 
-    A profile's own first pick is always among its `topK`. Of equal combinations, the one closest to the profiles' own
-    picks wins, the decode leg's first. A leg that gets another endpoint than its own pick keeps as many targets as its
-    picker returned, the earlier ones as fallbacks. Use pickers of the highest totals in the profiles: this plugin
-    undoes the spread of a random picker.
+    The `topK` always include the profile's own first pick. Among equal combinations, the one closest to the profiles'
+    own picks wins, and the decode leg's pick counts first. A leg with a changed endpoint keeps as many targets as its
+    picker returned, with the earlier ones as fallbacks. Use `max-score-picker` in the profiles: this plugin undoes the
+    spread of a random picker.
 
     Decode is the primary profile; if it failed, the request fails. If no decode profile was run, the first profile
     with a result is primary. A single leg keeps its own pick.
@@ -81,7 +265,7 @@ class JointAggregator(Aggregator[JointParameters]):
         return Destination(final[profiles.decode], headers, repicked=final)
 
     def _best(self, offers: Sequence[Sequence[Option]], weights: Sequence[float]) -> list[Option]:
-        """Return one option of each leg; the first leg is decode."""
+        """Return the best option for each leg; the first leg is decode."""
         legs = len(offers)
         alone = [
             weight * np.array([option.score for option in offer]) for weight, offer in zip(weights, offers, strict=True)
@@ -95,7 +279,7 @@ class JointAggregator(Aggregator[JointParameters]):
         worth: Floats = sum((_spread(scores, (leg,), legs) for leg, scores in enumerate(alone)), np.zeros(()))
         worth = worth + sum(_spread(table, pair, legs) for pair, table in pairs.items())
         best = np.argwhere(worth == worth.max())
-        ranks = best[best.sum(axis=1).argmin()]  # of equals the first: lexicographic
+        ranks = best[best.sum(axis=1).argmin()]  # the first of equals, lexicographically
         return [offer[rank] for offer, rank in zip(offers, ranks, strict=True)]
 
     def _together(self, then: Option, first: Option, *, decoding: bool) -> float:
@@ -112,7 +296,7 @@ class JointAggregator(Aggregator[JointParameters]):
 
 
 def _spread(values: Floats, legs: tuple[int, ...], count: int) -> Floats:
-    """Return the values with one axis for each of `count` legs, of length 1 for legs that they do not depend on."""
+    """Return the values with one axis for each of `count` legs, of length 1 for legs without influence."""
     return np.expand_dims(values, tuple(leg for leg in range(count) if leg not in legs))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the legs of a disaggregated request one after the other, and names their endpoints in headers."""
+"""Base of the profile handlers that run the legs of a disaggregated request in sequence, and their headers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from epp.framework.plugin_status import Legacy, PluginMetric, Sample
 from epp.plugins.profile_handlers import missing
 
 _MOST_MODELS = 100
-"""Models that are counted by themselves: clients can name any number."""
+"""Models with their own metric label; clients can send any number of names."""
 _MOST_CHARACTERS = 128
 _DECISIONS = {
     (False, False): "decode-only",
@@ -30,7 +30,7 @@ _DECISIONS = {
     (False, True): "encode-decode",
     (True, True): "encode-prefill-decode",
 }
-"""By whether there is a prefill leg, and an encode leg."""
+"""By the presence of a prefill leg and of an encode leg."""
 
 
 def decisions(name: str, text: str) -> PluginMetric:
@@ -42,12 +42,12 @@ def decisions(name: str, text: str) -> PluginMetric:
 
 
 class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
-    """Base of the handlers: each leg runs always, or if its decider says so; the metric is of what comes of it."""
+    """Base of the handlers: a leg runs always, or if its decider approves; a metric counts the combinations."""
 
     decided: ClassVar[PluginMetric]
-    """The metric of the decisions; it is to be among `metrics`."""
+    """The metric of the decisions, which must be among `metrics`."""
 
-    def arrange(
+    def set_legs(
         self,
         *,
         decode: str,
@@ -56,7 +56,7 @@ class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
         prefill_first: bool,
         deciders: Mapping[str, tuple[str, str]],
     ) -> None:
-        """Set the profiles of the legs and, by profile, the parameter that names its decider and the name."""
+        """Set the profiles of the legs; `deciders` has the parameter and the name of the decider, by profile."""
         self._decode, self._prefill, self._encode = decode, prefill, encode
         order = (prefill, encode, decode) if prefill_first else (decode, encode, prefill)
         self._order = tuple(profile for profile in order if profile is not None)
@@ -105,9 +105,9 @@ class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
     def pick_profiles(
         self, request: Request, profiles: Sequence[str], results: Mapping[str, ProfileResult | None]
     ) -> Sequence[str]:
-        """Return the next leg; none at the end, or after a decode leg that failed.
+        """Return the next leg; empty at the end, or after a failed decode leg.
 
-        Legs without a profile are skipped, except decode. Every decider is asked at most once for a request.
+        Legs without a profile are skipped, except decode. A decider is asked at most once for each request.
         """
         decode = results.get(self._decode)
         if decode is None and self._decode in results:
@@ -119,7 +119,7 @@ class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
                 return (profile,)
         return ()
 
-    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:  # noqa: ARG002
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:
         """Return the decode leg with the headers of the others; None without a decode leg."""
         decode = results.get(self._decode)
         if decode is None:
@@ -137,11 +137,11 @@ class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
 def leg_headers(
     decode: ProfileResult, prefill: ProfileResult | None = None, encode: ProfileResult | None = None
 ) -> dict[str, str]:
-    """Return the address of the prefill target and those of the encode targets; no header for a leg that did not run.
+    """Return the headers with the addresses of the prefill and encode targets, for the legs that ran.
 
-    The prefill header holds one address, the first target's: the protocol has no fallbacks there. The encode header
-    is a list, as encoders share the media items. The decode target is never told to call itself: where it is the first
-    prefill target there is no prefill header, and where it is one of the encoders the others remain.
+    The prefill header has only the first target, because the protocol has no fallbacks there. The encode header is a
+    list, because encoders share the media items. Neither contains the decode target, which would call itself: without
+    other addresses there is no header.
     """
     own = decode.targets[0].hostport
     headers: dict[str, str] = {}

@@ -1,30 +1,144 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The profile handlers of disaggregated requests."""
+"""Profile handlers that run encode, prefill and decode profiles."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from itertools import combinations
+from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
 from epp.framework import Destination, Name, Parameters, ProfileResult, Request, Stability
 from epp.framework.headers import DATA_PARALLEL, ENCODERS, PREFILLER
 from epp.plugins.disaggregation.legs import LegHandler, decisions
-from epp.plugins.disaggregation.parameters import DisaggParameters, check_distinct
 from epp.plugins.profile_handlers import primary_addresses, rank_header
 
 
+class StageProfiles(Parameters, frozen=True):
+    """Names of the profiles, by stage."""
+
+    decode: Name = "decode"
+    """Profile that picks the endpoint for the answer; the gateway gets its targets."""
+    prefill: Name = "prefill"
+    """Profile that picks the endpoint for the prompt."""
+    encode: Name = "encode"
+    """Profile that picks the endpoint for images, audio clips and videos."""
+
+    def __post_init__(self) -> None:
+        """Refuse a profile for two stages."""
+        check_distinct(decode=self.decode, prefill=self.prefill, encode=self.encode)
+
+
+def check_distinct(**profiles: str) -> None:
+    """Raise ValueError if two stages have the same profile."""
+    for one, other in combinations(profiles, 2):
+        if profiles[one] == profiles[other]:
+            raise ValueError(f"the {one} and the {other} stage both run profile {profiles[one]!r}; give each its own")
+
+
+class StageDeciders(Parameters, frozen=True):
+    """Names of the decider plugins, by stage."""
+
+    prefill: str = ""
+    """Decider for the prefill leg; without it, there is no prefill leg."""
+    encode: str = ""
+    """Decider for the encode leg; without it, there is no encode leg."""
+
+
+class DisaggParameters(Parameters, frozen=True):
+    """Order of the stages, their profiles and their deciders."""
+
+    stage_order: Literal["decode-first", "prefill-first"] = "decode-first"
+    """`decode-first` (decode, encode, prefill) or `prefill-first` (prefill, encode, decode).
+
+    With `prefill-first` every request gets a prefill leg if the prefill profile exists; `deciders.prefill` is refused.
+    """
+    profiles: StageProfiles = msgspec.field(default_factory=StageProfiles)
+    """Names of the profiles, by stage."""
+    deciders: StageDeciders = msgspec.field(default_factory=StageDeciders)
+    """Names of the decider plugins, by stage."""
+    decode_profile: str = ""
+    """Deprecated: use `profiles.decode`."""
+    prefill_profile: str = ""
+    """Deprecated: use `profiles.prefill`."""
+    encode_profile: str = ""
+    """Deprecated: use `profiles.encode`."""
+    prefill_decider_plugin_name: str = ""
+    """Deprecated: use `deciders.prefill`."""
+    encode_decider_plugin_name: str = ""
+    """Deprecated: use `deciders.encode`."""
+    decider_plugin_name: str = ""
+    """Deprecated: use `deciders.prefill`."""
+    primary_port: int = 0
+    """Deprecated: accepted and not used."""
+
+    def __post_init__(self) -> None:
+        """Refuse two spellings at once, an unused decider, and a profile for two stages."""
+        nested = self.profiles != StageProfiles() or self.deciders != StageDeciders()
+        if nested and (former := self._former()):
+            raise ValueError(
+                f"profiles or deciders are given together with {', '.join(former)}, their former spelling: keep one"
+            )
+        if self.stage_order == "prefill-first" and "prefill" in (asked := self.deciders_by_stage()):
+            parameter, decider = asked["prefill"]
+            raise ValueError(
+                f"{parameter} is {decider!r}, but with stageOrder prefill-first the prefill leg runs first and no "
+                f"decider is asked: remove it, or use decode-first"
+            )
+        self.profiles_by_stage()
+
+    def profiles_by_stage(self) -> StageProfiles:
+        """Return the names of the profiles in either spelling."""
+        profiles = self.profiles
+        return StageProfiles(
+            decode=self.decode_profile or profiles.decode,
+            prefill=self.prefill_profile or profiles.prefill,
+            encode=self.encode_profile or profiles.encode,
+        )
+
+    def deciders_by_stage(self) -> Mapping[str, tuple[str, str]]:
+        """Return, for each stage with a decider, the parameter that names it and the name."""
+        spelled = (
+            ("prefill", "deciders.prefill", self.deciders.prefill),
+            ("prefill", "deciderPluginName", self.decider_plugin_name),
+            ("prefill", "prefillDeciderPluginName", self.prefill_decider_plugin_name),
+            ("encode", "deciders.encode", self.deciders.encode),
+            ("encode", "encodeDeciderPluginName", self.encode_decider_plugin_name),
+        )
+        return {stage: (parameter, decider) for stage, parameter, decider in spelled if decider}
+
+    def deprecations(self) -> list[str]:
+        """Return a warning for each deprecated spelling in use."""
+        found = [f"{former} is deprecated: use {now}" for former, now in self._former().items()]
+        if self.primary_port:
+            found.append("primaryPort is deprecated and not used: remove it")
+        return found
+
+    def _former(self) -> dict[str, str]:
+        """Return the deprecated spellings in use, with the current ones."""
+        spelled = (
+            ("decodeProfile", "profiles.decode", self.decode_profile),
+            ("prefillProfile", "profiles.prefill", self.prefill_profile),
+            ("encodeProfile", "profiles.encode", self.encode_profile),
+            ("deciderPluginName", "deciders.prefill", self.decider_plugin_name),
+            ("prefillDeciderPluginName", "deciders.prefill", self.prefill_decider_plugin_name),
+            ("encodeDeciderPluginName", "deciders.encode", self.encode_decider_plugin_name),
+        )
+        return {former: now for former, now, value in spelled if value}
+
+
 class DisaggProfileHandler(LegHandler[DisaggParameters]):
-    """Runs the legs of a request one after the other; the targets of the decode leg become the destination.
+    """Runs the legs of a request in sequence; the targets of the decode leg become the destination.
 
-    With `decode-first` the decode profile runs, then the encode profile if `deciders.encode` says so, then the
-    prefill profile if `deciders.prefill` says so, knowing the decode endpoint. With `prefill-first` the prefill
-    profile runs, then the encode profile if its decider says so, then the decode profile. Later legs know the endpoint
-    of the first, so that a topology plugin may keep them near each other.
+    With `decode-first`, the decode profile runs, then the encode profile if `deciders.encode` approves, then the
+    prefill profile if `deciders.prefill` approves. With `prefill-first`, the prefill profile runs, then the encode
+    profile if its decider approves, then the decode profile. Deciders and later legs know the endpoint of the first
+    leg, so that topology plugins can keep the legs close to each other.
 
-    A stage without a decider has no leg, except decode, and prefill with `prefill-first`; nor has a stage whose
-    profile does not exist. A prefill or encode leg that finds no endpoint is left out; a decode leg that finds none
-    fails the request. The decode endpoint gets `x-prefiller-host-port` and `x-encoder-hosts-ports`, which never
+    A stage without a decider has no leg, except decode, and prefill with `prefill-first`. A stage without a profile has
+    no leg either. A prefill or encode leg without a suitable endpoint is left out; a decode leg without one fails the
+    request. The decode endpoint gets the headers `x-prefiller-host-port` and `x-encoder-hosts-ports`, which never
     contain its own address.
     """
 
@@ -36,7 +150,7 @@ class DisaggProfileHandler(LegHandler[DisaggParameters]):
     def setup(self) -> None:
         profiles = self.parameters.profiles_by_stage()
         by_stage = {"prefill": profiles.prefill, "encode": profiles.encode}
-        self.arrange(
+        self.set_legs(
             decode=profiles.decode,
             prefill=profiles.prefill,
             encode=profiles.encode,
@@ -57,9 +171,9 @@ class PDParameters(Parameters, frozen=True):
     prefill_profile: Name = "prefill"
     """Profile that picks the endpoint for the prompt."""
     decider_plugin_name: Name = "prefix-based-pd-decider"
-    """Name of the decider plugin for the prefill leg; it has to be declared."""
+    """Name of a declared decider plugin for the prefill leg."""
     primary_port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    """Port given to the gateway in place of the port of the rank picked; 0 for that one itself."""
+    """Port given to the gateway in place of the port of the picked rank; 0 for the rank's own port."""
     prefix_plugin_type: str = ""
     """Accepted and not used."""
     prefix_plugin_name: str = ""
@@ -73,7 +187,7 @@ class PDParameters(Parameters, frozen=True):
 
 
 class PDProfileHandler(LegHandler[PDParameters]):
-    """Runs a decode leg, then a prefill leg if the decider says so.
+    """Runs a decode leg, then a prefill leg if the decider approves.
 
     Deprecated: use `disagg-profile-handler` with the order `decode-first` and no encode stage. With a `primaryPort` the
     gateway gets `ip:primaryPort` of the decode targets, and `x-data-parallel-host-port` holds the rank's `ip:port`.
@@ -87,7 +201,7 @@ class PDProfileHandler(LegHandler[PDParameters]):
 
     def setup(self) -> None:
         given = self.parameters
-        self.arrange(
+        self.set_legs(
             decode=given.decode_profile,
             prefill=given.prefill_profile,
             encode=None,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says how full endpoints are in seconds of work, so that a queue of a slow accelerator counts for more."""
+"""Saturation detector in seconds of work: the queue of a slow accelerator counts more."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,26 +25,26 @@ _PRODUCER = "endpointRatesProducerName"
 
 
 class WorkSecondsDetectorParameters(Parameters, frozen=True):
-    """A limit in seconds, and where rates are from."""
+    """A limit in seconds, and the source of rates."""
 
     max_seconds: Positive = 1.0
     """Expected seconds of work in front of a new request at which an endpoint is full."""
     endpoint_rates_producer_name: str = "endpoint-rates-producer"
-    """Name of the plugin that knows the rates, which has to be among the plugins."""
+    """Name of a declared endpoint-rates-producer."""
 
 
 class WorkSecondsDetector(SaturationDetector[WorkSecondsDetectorParameters]):
-    """An endpoint is as full as `(queue + wait) / maxSeconds`: the seconds of work in front of a new request there.
+    """The fullness of an endpoint is `(queue + wait) / maxSeconds`: the seconds of work ahead of a new request.
 
-    These are the terms of `work-seconds-scorer` that do not depend on the request, by the rates of
-    `endpoint-rates-producer`: `wait = uncached prompt tokens in flight there / prefill rate`, and `queue`, the time for
-    a place in the batch, `requests ahead * mean output tokens * ITL / running`, which is 0 for an engine with free
-    places. Rates are those of the producer's `baseModel`, or else of the model that was asked for last.
+    These are the terms of `work-seconds-scorer` that do not depend on the request, with the rates of
+    `endpoint-rates-producer`. `wait` is `uncached prompt tokens in flight there / prefill rate`. `queue` is the time to
+    get a place in the batch, `requests ahead * mean output tokens * ITL / running`, or 0 with free places. Rates are
+    those of the producer's `baseModel`, else of the last requested model.
     """
 
     plugin_type = "work-seconds-detector"
     reads = (IN_FLIGHT_TOKENS, IN_FLIGHT)
-    may_read = (*LOAD_INPUTS, ACCELERATOR, METRICS_AT)  # those of the rates
+    may_read = (*LOAD_INPUTS, ACCELERATOR, METRICS_AT)  # inputs of the rates
 
     @property
     def references(self) -> Mapping[str, str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracks the hardware and engine of each slot, and the slots where they changed."""
+"""Track the hardware and engine of each slot, and the slots where they changed."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -10,16 +10,15 @@ from numpy.typing import NDArray
 
 from epp.framework import ACCELERATOR, AcceleratorTag, Endpoint, Records, Snapshot
 from epp.framework.accelerators.tag import BOOT_ID, POD_UID
-from epp.plugins.endpoint_rates.profile import plain_key
-from epp.plugins.endpoint_rates.table import Hardware, hardware_of
+from epp.plugins.endpoint_rates.profiles import Hardware, hardware_of, plain_key
 
 EMPTY = Hardware()
 _MOST_FORMER = 8
-"""Kinds without an endpoint that are kept beyond as many as there are with one."""
+"""Kinds without endpoints that are kept, in addition to twice the number of kinds in use."""
 
 
 class _Pod(NamedTuple):
-    """What tells pods apart; empty if unknown."""
+    """Identity of a pod; empty if unknown."""
 
     boot: str
     pod: str
@@ -38,15 +37,15 @@ class RateFleet:
         self._endpoints: Records[Endpoint | None] = Records(())
         self._tags: Records[AcceleratorTag] = Records(())
         self._hardware = self._pods = self._engines = np.zeros(0, dtype=np.object_)
-        """By slot: Hardware without an engine, what tells the pod apart, and the name of the engine."""
+        """By slot: Hardware without an engine, identity of the pod, and name of the engine."""
         self._numbers: dict[Hardware, int] = {}
-        """Of all kinds, in order from 1 on."""
+        """Number of each kind, from 1."""
         self.kinds: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         """By slot."""
 
     @property
     def hardware(self) -> tuple[Hardware, ...]:
-        """By kind; there may be some that no endpoint is of any more."""
+        """By kind; includes kinds that no endpoint has any more."""
         return (EMPTY, *self._numbers)
 
     def is_of(self, snapshot: Snapshot) -> bool:
@@ -54,10 +53,10 @@ class RateFleet:
         return snapshot.endpoints is self._endpoints and snapshot.records(ACCELERATOR) is self._tags
 
     def follow(self, snapshot: Snapshot) -> list[int]:
-        """Take over the snapshot; return the slots whose endpoint left, was replaced or has other hardware.
+        """Update to the snapshot; return the slots whose endpoint left, was replaced or has other hardware.
 
-        A new pod of the same name and a reboot of the node count as a replacement. Changes of a tag that no rate
-        depends on, such as its price or state, do not count.
+        A new pod of the same name and a reboot of the node count as replacements. Changes of a tag that do not affect
+        rates, such as its price or state, do not count.
         """
         endpoints, tags = snapshot.endpoints, snapshot.records(ACCELERATOR)
         hardware = tags.derive_objects(_hardware_of)
@@ -92,7 +91,7 @@ class RateFleet:
         self._hardware, self._pods, self._engines = hardware, pods, engines
         self.kinds = kinds
         if len(self._numbers) > _MOST_FORMER and len(self._numbers) > _MOST_FORMER + 2 * len(np.unique(kinds)):
-            self._number_anew()
+            self._renumber()
         return changed
 
     def _kinds_of(self, fleet: Iterable[Hardware], engines: Iterable[str]) -> list[int]:
@@ -107,8 +106,8 @@ class RateFleet:
             found.append(kind)
         return found
 
-    def _number_anew(self) -> None:
-        """Drop kinds that no endpoint is of any more."""
+    def _renumber(self) -> None:
+        """Drop kinds without endpoints."""
         hardware, used = self.hardware, np.unique(self.kinds[self.kinds > 0])
         self._numbers = {hardware[kind]: number for number, kind in enumerate(used.tolist(), 1)}
         self.kinds = np.where(self.kinds > 0, np.searchsorted(used, self.kinds) + 1, 0)
@@ -119,7 +118,7 @@ def _engine_of(endpoint: Endpoint | None, label: str, default: str) -> str:
 
 
 def _hardware_of(tag: AcceleratorTag) -> Hardware:
-    return _the_one(hardware_of(tag, ""))
+    return _shared(hardware_of(tag, ""))
 
 
 def _pod_of(tag: AcceleratorTag) -> _Pod:
@@ -127,8 +126,8 @@ def _pod_of(tag: AcceleratorTag) -> _Pod:
 
 
 @lru_cache
-def _the_one(hardware: Hardware) -> Hardware:
-    """Return one object for all that are equal: endpoints are many, their kinds few."""
+def _shared(hardware: Hardware) -> Hardware:
+    """Return one object for all equal ones: many endpoints share a few kinds."""
     return hardware
 
 

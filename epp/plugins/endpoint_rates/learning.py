@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learns the ratio of the observed to the expected rate of each endpoint."""
+"""Learn rates and batch limits from responses and metrics."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from epp.framework.arrays import any_true, highest
 _LARGEST_LOG_RATIO = log(1e4)
 _LEAST_TRUST = 0.25
 _LONGEST_PAUSE = 2.0
-"""Half-lives after which the trust is that low."""
+"""Half-lives after which trust falls to `_LEAST_TRUST`."""
 FREE = 0
 """Kind of free slots."""
 
@@ -36,7 +36,7 @@ class RateLearner:
         self._window = window
         self._recent: dict[int, deque[float]] = {}
         self._new: set[int] = set()
-        """Slots with samples since their median was computed: there are many responses between two updates."""
+        """Slots with new samples since their median was computed; many responses arrive between two updates."""
         self._epochs: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         self._logs: Floats = np.zeros(0)
         self._last: Floats = np.zeros(0)
@@ -107,15 +107,15 @@ def median(values: Floats) -> float:
 
 
 def _middle(ordered: Sequence[float]) -> float:
-    """Return the number in the middle, or the mean of the two there."""
+    """Return the middle number, or the mean of the two middle numbers."""
     count = len(ordered)
     return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
 
 def like_the_others(logs: Floats, kinds: NDArray[np.intp]) -> Floats:
-    """Return the logarithms with NaN replaced by the median of their kind, or else of all; 0 if all are NaN.
+    """Return the logarithms with NaN replaced by the median of their kind, else of all; 0 if all are NaN.
 
-    This way a profile that is wrong for all endpoints neither starves nor overloads a new one. 0 for free slots.
+    So a wrong profile neither starves nor overloads a new endpoint. Free slots get 0.
     """
     unlearned = np.isnan(logs)
     learned = ~unlearned
@@ -131,3 +131,55 @@ def like_the_others(logs: Floats, kinds: NDArray[np.intp]) -> Floats:
             typical[kind] = median(theirs)
     typical[FREE] = 0.0
     return np.where(learned, logs, typical[kinds])
+
+
+_SIGHTINGS = 5
+"""Reports of a queue behind the largest batch so far, after which that batch is the limit. One report is not enough:
+an engine with free places also queues briefly while it computes a prompt."""
+
+
+class PlacesLearner:
+    """Learns the places in the batch of each slot: the largest batch, once several reports show a queue behind it."""
+
+    __slots__ = ("_largest", "_reported_at", "_sightings", "version")
+
+    def __init__(self) -> None:
+        self._largest: Floats = np.zeros(0)
+        self._sightings: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        self._reported_at: Floats = np.zeros(0)
+        self.version = 0
+        """Increments when the places of any slot change."""
+
+    def update(self, running: Floats, waiting: Floats, reported_at: Floats) -> None:
+        """Update from the batches and queues of all slots, NaN if unknown; each report counts once."""
+        missing = len(running) - len(self._largest)
+        if missing > 0:
+            self._largest = np.pad(self._largest, (0, missing))
+            self._sightings = np.pad(self._sightings, (0, missing))
+            self._reported_at = np.pad(self._reported_at, (0, missing), constant_values=-np.inf)
+        before = self._sightings >= _SIGHTINGS
+        largest, sightings = self._largest[: len(running)], self._sightings[: len(running)]  # views, changed in place
+        sightings[running > largest] = 0
+        np.fmax(largest, running, out=largest)
+        known_at = self._reported_at[: len(running)]
+        is_new = reported_at > known_at
+        np.fmax(known_at, reported_at, out=known_at)
+        sightings[is_new & (waiting > 0) & (running > 0) & (running == largest)] += 1
+        self.version += int(((self._sightings >= _SIGHTINGS) != before).any())
+
+    def learned(self, capacity: int) -> Floats | None:
+        """Return the places of the first `capacity` slots, infinite if not learned; None without any learned slot."""
+        known = self._sightings[:capacity] >= _SIGHTINGS
+        if not known.any():
+            return None
+        places = np.full(capacity, np.inf)
+        places[: len(known)][known] = self._largest[:capacity][known]
+        return places
+
+    def forget(self, *slots: int) -> None:
+        """Drop the places of slots whose endpoint or hardware changed."""
+        left = np.array(slots, dtype=np.intp)
+        known = left[left < len(self._largest)]
+        self._largest[known] = 0.0
+        self._sightings[known] = 0
+        self.version += len(slots)

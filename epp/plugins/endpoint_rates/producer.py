@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes the speed of each endpoint: from profiles of its hardware at first, then learned from responses."""
+"""Publish the rates of each endpoint: from profiles of its hardware first, then learned from responses."""
 
 from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from epp.framework import (
     ACCELERATOR,
@@ -16,10 +18,12 @@ from epp.framework import (
     RUNNING,
     WAITING,
     Candidates,
+    Count,
     DataKey,
     Datum,
     Endpoint,
     EndpointObserver,
+    Parameters,
     PreRequest,
     Producer,
     Request,
@@ -32,24 +36,60 @@ from epp.framework.files import read_list
 from epp.framework.plugin_status import endpoint_state
 from epp.framework.quantities import parse_duration
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
-from epp.plugins.endpoint_rates.estimate import Starting, estimate
+from epp.plugins.endpoint_rates.estimate import InitialRates, estimate
 from epp.plugins.endpoint_rates.fleet import RateFleet
-from epp.plugins.endpoint_rates.learning import RateLearner
-from epp.plugins.endpoint_rates.parameters import EndpointRatesParameters
-from epp.plugins.endpoint_rates.places import PlacesLearner
-from epp.plugins.endpoint_rates.profile import RateProfile, model_key
-from epp.plugins.endpoint_rates.table import Hardware, RateTable, StartingRates
+from epp.plugins.endpoint_rates.learning import PlacesLearner, RateLearner
+from epp.plugins.endpoint_rates.profiles import Hardware, KindRates, RateProfile, RateTable, model_key
+
+
+class EndpointRatesParameters(Parameters, frozen=True):
+    """Profiles, and learning from responses."""
+
+    profile_path: str = ""
+    """Path of a YAML or JSON file with a list of profiles, as in `profiles`; read with the configuration."""
+    profiles: tuple[RateProfile, ...] = ()
+    """Profiles with precedence over those of the file."""
+    base_model: str = ""
+    """Model whose profiles apply to models without profiles, such as the base model of LoRA adapters."""
+    engine_label_key: str = "llm-d.ai/engine-type"
+    """Endpoint label with the name of the engine."""
+    default_engine: str = "vllm"
+    """Engine of endpoints without that label."""
+    learn: bool = True
+    """Learn from responses; false keeps the rates of the profiles."""
+    min_tokens: Count = 256
+    """Least uncached prompt tokens of a sample of the prefill rate; with fewer, other work dominates the time."""
+    min_output_tokens: Annotated[int, Meta(ge=2)] = 16
+    """Least generated tokens of a sample of the time between two tokens."""
+    min_samples: Count = 5
+    """Least samples of an endpoint before its learned rate is used."""
+    window: Count = 31
+    """Number of the latest samples of an endpoint whose median is used."""
+    half_life: str = "10m"
+    """Time without new samples in which the learned rate loses half of its weight."""
+    prefix_match_info_producer_name: str = ""
+    """Name of the producer instance whose matches are read, if configured; empty for the default one."""
+
+    def __post_init__(self) -> None:
+        """Refuse a malformed or empty duration."""
+        try:
+            seconds = parse_duration(self.half_life)
+        except ValueError as error:
+            raise ValueError(f"halfLife: {error}") from error
+        if not 0.0 < seconds < inf:
+            raise ValueError(f"halfLife is {self.half_life!r}; it must be above 0")
+
 
 _OK = 200
 _EVENTS_WITHOUT_TOKEN = 2
-"""Events of a stream that carry no token: the role of the answer, and `[DONE]`."""
+"""Events of a stream without a token: the role of the answer, and `[DONE]`."""
 _MOST_MODELS = 20
-"""Models whose rates are told of, the latest."""
+"""Latest models whose rates are dumped."""
 _UPDATE_SECONDS = 0.1
 """Shortest time between two updates of learned rates."""
 _STEPS_OF_HALF_LIFE = 64
 _ANSWERS = 256
-"""Answers that the mean length is taken over, about."""
+"""Approximate number of answers in the mean length."""
 
 
 class _Sent(NamedTuple):
@@ -59,7 +99,7 @@ class _Sent(NamedTuple):
     epoch: int
     target: Endpoint
     prefill_seconds: float
-    """Time to the first token by the starting rates; 0 for no sample."""
+    """Time to the first token by the initial rates; 0 for no sample."""
     itl_seconds: float
 
 
@@ -77,25 +117,27 @@ class EndpointRatesProducer(
 ):
     """Publishes, for each slot, prompt tokens computed in a second and the time between two tokens (ITL).
 
-    Rates start from profiles: that of the model, accelerator, engine and number of devices; else without the last of
-    these, and so on; else that of the model on another accelerator, scaled by fp16 TFLOPS (the ITL by memory
-    bandwidth); then the same for profiles of any model. `profiles` precede those of the file, these the built-in ones.
-    Rates are proportional to devices and slices: 2 of 4 devices, or half a device's compute, have half the rate.
-    Endpoints of unknown hardware get the median of the others.
+    Rates start from profiles. The best profile matches the model, accelerator, engine and number of devices; otherwise
+    the match drops the last of these, and so on. Without a match, the profile of the model on another accelerator is
+    scaled by fp16 TFLOPS (the ITL by memory bandwidth); then the same applies to profiles of any model. `profiles` have
+    precedence over those of the file, and these over the built-in profiles. Rates are proportional to devices and
+    slices: 2 of 4 devices, or half a device's compute, have half the rate. Endpoints with unknown hardware get the
+    median of the others.
 
-    Each streamed response gives a sample of the prefill rate, `uncached prompt tokens in flight at the endpoint,
-    including its own / seconds to the first token`: the rate that would have predicted the time to the first token
-    under the load of that moment. `seconds from the first token to the last / (tokens - 1)` is a sample of the ITL; the
-    tokens are those of `usage`, or, where the response has none, the events of the stream times the tokens in an event
-    that the endpoint's responses with `usage` had.
-    The learned rate is the profile's times the median of the last `window` ratios; its weight halves with each
+    Each streamed response gives a sample of the prefill rate: `uncached prompt tokens in flight at the endpoint,
+    including its own / seconds to the first token`. A sample of the ITL is `seconds from the first token to the last /
+    (tokens - 1)`. The tokens are those of `usage`; without it, the number of events times the tokens per event in the
+    endpoint's responses with `usage`.
+
+    The learned rate is the profile's times the median of the last `window` ratios. Its weight halves with each
     `halfLife` without a new sample and drops to 0 below a quarter. Endpoints without enough samples use the median
-    ratio of those with the same hardware, or else of all. No samples: responses of another endpoint than the one
-    picked, with another status than 200, with less than `minTokens` uncached tokens; and, for prefill rates, requests
-    that went to several endpoints. Samples are dropped with the endpoint, and when its hardware or engine changes.
+    ratio of those with the same hardware, else of all. These responses give no samples: those of an endpoint other than
+    the picked one, with a status other than 200, or with fewer than `minTokens` uncached tokens; and, for prefill
+    rates, requests to several endpoints. Samples are dropped when the endpoint leaves or its hardware or engine
+    changes.
 
-    A batch is taken for full at the most requests that an endpoint was ever seen to run, once it had a queue at several
-    looks at such a batch.
+    The batch of an endpoint counts as full at the largest number of running requests seen so far, once several reports
+    show a queue behind a batch of that size.
     """
 
     plugin_type = "endpoint-rates-producer"
@@ -124,11 +166,11 @@ class EndpointRatesProducer(
         self._output_tokens = DEFAULT_OUTPUT_TOKENS
         self._answers = 0
         self._tokens_per_event: dict[int, float] = {}
-        """By slot, learned from responses that have both usage and events."""
+        """By slot, learned from responses with both usage and events."""
         self._fade_seconds = half_life / _STEPS_OF_HALF_LIFE
-        self._starting: dict[str, Starting] = {}
-        self._by_kind: dict[str, tuple[tuple[Hardware, ...], Sequence[StartingRates]]] = {}
-        """By model; for as long as there is no other hardware."""
+        self._initial: dict[str, InitialRates] = {}
+        self._by_kind: dict[str, tuple[tuple[Hardware, ...], Sequence[KindRates]]] = {}
+        """By model; valid until the kinds of hardware change."""
         self._published: dict[str, _Published] = {}
         self._latest_model = given.base_model
         self._sent_key: DataKey[_Sent] = DataKey("endpoint-rates-sent", self.plugin_type, self.name)
@@ -136,7 +178,7 @@ class EndpointRatesProducer(
         self.may_read = (self._match_key, PROMPT_TOKENS, RUNNING, WAITING, METRICS_AT, IN_FLIGHT)
 
     def pool_rates(self, snapshot: Snapshot) -> EndpointRates:
-        """Return rates without a request: those of the base model, or else of the model that was asked for last."""
+        """Return rates without a request: those of the base model, else of the last requested model."""
         return self._rates(self.parameters.base_model or self._latest_model, snapshot)
 
     def dump_state(self, snapshot: Snapshot) -> object | None:
@@ -171,16 +213,16 @@ class EndpointRatesProducer(
         slot = result.primary.slot
         snapshot = result.primary.candidates.snapshot
         self._follow(snapshot)
-        starting = self._starting_rates(self._profiled_model(request.model))
+        initial = self._initial_rates(self._profiled_model(request.model))
         match = request.get(self._match_key)
         own = max(0, request.prompt_tokens - (0 if match is None else match.tokens_at(slot)))
         expected = 0.0
         if own >= self.parameters.min_tokens and _is_alone(result, slot):
             ahead = own + snapshot.column(IN_FLIGHT_TOKENS).item(slot)
-            expected = ahead / starting.prefill_tokens_per_second.item(slot)
+            expected = ahead / initial.prefill_tokens_per_second.item(slot)
         running, in_flight = snapshot.column(RUNNING).item(slot), snapshot.column(IN_FLIGHT).item(slot)
-        batch = 1.0 + max(in_flight, running)  # the former where the latter is NaN
-        itl_seconds = starting.itl_base_seconds.item(slot) + starting.itl_seconds_per_request.item(slot) * batch
+        batch = 1.0 + max(in_flight, running)  # in_flight if running is NaN
+        itl_seconds = initial.itl_base_seconds.item(slot) + initial.itl_seconds_per_request.item(slot) * batch
         sent = _Sent(slot, self._prefill.epoch(slot), result.targets[0], expected, itl_seconds)
         request.put(self._sent_key, sent)
 
@@ -200,7 +242,7 @@ class EndpointRatesProducer(
             self._itl.add(sent.slot, sent.epoch, ratio, self.clock.now())
 
     def _tokens_of(self, slot: int, response: Response) -> float:
-        """Return the tokens of a response: as the endpoint counted them, or else by its events."""
+        """Return the tokens of a response, from its usage, else estimated from its events."""
         events = max(response.events - _EVENTS_WITHOUT_TOKEN, 0)
         if response.usage is None:
             return events * self._tokens_per_event.get(slot, 1.0)
@@ -224,48 +266,48 @@ class EndpointRatesProducer(
 
     def _rates(self, model: str, snapshot: Snapshot) -> EndpointRates:
         if snapshot.dry_run:
-            return self._rates_as_they_are(model, snapshot)
+            return self._dry_run_rates(model, snapshot)
         self._follow(snapshot)
         key = self._profiled_model(model)
         now = self.clock.now()
         if self.parameters.learn and now - self._looked_at >= _UPDATE_SECONDS:
             self._looked_at = now
-            self._places.look(*(snapshot.column(one) for one in (RUNNING, WAITING, METRICS_AT)))
-        rates = self._still_good(key, now)
+            self._places.update(*(snapshot.column(one) for one in (RUNNING, WAITING, METRICS_AT)))
+        rates = self._fresh(key, now)
         if rates is None:
-            rates = self._estimated(self._starting_rates(key), snapshot, now)
+            rates = self._estimated(self._initial_rates(key), snapshot, now)
             self._published[key] = _Published(rates, self._version, now)
         return rates
 
-    def _rates_as_they_are(self, model: str, snapshot: Snapshot) -> EndpointRates:
-        """Return the rates of a pool that is perhaps made up: nothing is learned from it, and nothing forgotten."""
+    def _dry_run_rates(self, model: str, snapshot: Snapshot) -> EndpointRates:
+        """Return the rates for a snapshot that may be made up, without a change to learned state."""
         key, now, fleet = self._profiled_model(model), self.clock.now(), self._fleet
         if fleet.is_of(snapshot):
-            rates = self._still_good(key, now)
+            rates = self._fresh(key, now)
             if rates is not None:
                 return rates
         else:
             fleet = RateFleet(self.parameters.engine_label_key, self.parameters.default_engine)
             fleet.follow(snapshot)
-        starting = Starting.of(self._table.look_up_all(key, fleet.hardware), fleet.kinds)
-        return self._estimated(starting, snapshot, now)
+        initial = InitialRates.of(self._table.look_up_all(key, fleet.hardware), fleet.kinds)
+        return self._estimated(initial, snapshot, now)
 
     @property
     def _version(self) -> int:
         return self._prefill.version + self._itl.version + self._places.version
 
-    def _still_good(self, key: str, now: float) -> EndpointRates | None:
-        """Return the rates that were published last, unless it is time for others."""
+    def _fresh(self, key: str, now: float) -> EndpointRates | None:
+        """Return the last published rates, unless an update is due."""
         published, version = self._published.get(key), self._version
         if published is None:
             return None
         wait = _UPDATE_SECONDS if version != published.version else self._fade_seconds
         return published.rates if now - published.at < wait or not version else None
 
-    def _estimated(self, starting: Starting, snapshot: Snapshot, now: float) -> EndpointRates:
+    def _estimated(self, initial: InitialRates, snapshot: Snapshot, now: float) -> EndpointRates:
         capacity = snapshot.capacity
         return estimate(
-            starting,
+            initial,
             self._prefill.learned(capacity, now),
             self._itl.learned(capacity, now),
             output_tokens=self._output_tokens,
@@ -275,22 +317,22 @@ class EndpointRatesProducer(
     def _follow(self, snapshot: Snapshot) -> None:
         if not self._fleet.is_of(snapshot):
             self.slots_removed(self._fleet.follow(snapshot))
-            self._starting.clear()
+            self._initial.clear()
             self._published.clear()
 
-    def _starting_rates(self, key: str) -> Starting:
-        starting = self._starting.get(key)
-        if starting is None:
+    def _initial_rates(self, key: str) -> InitialRates:
+        initial = self._initial.get(key)
+        if initial is None:
             hardware, by_kind = self._by_kind.get(key, ((), ()))
             if hardware != self._fleet.hardware:
                 hardware = self._fleet.hardware
                 by_kind = self._table.look_up_all(key, hardware)
                 self._by_kind[key] = hardware, by_kind
-            starting = self._starting[key] = Starting.of(by_kind, self._fleet.kinds)
-        return starting
+            initial = self._initial[key] = InitialRates.of(by_kind, self._fleet.kinds)
+        return initial
 
     def _profiled_model(self, model: str) -> str:
-        """Return the key of the model, or of its base, in the profiles; empty if neither has any."""
+        """Return the key of the model, or of the base model, in the profiles; empty without profiles of either."""
         if self._last_model is None or self._last_model[0] != model:
             key = model_key(model)
             if key not in self._table.models:

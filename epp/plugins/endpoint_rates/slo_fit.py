@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the endpoints expected to meet the latency objectives of the request, and of these the cheapest."""
+"""Filter that keeps the cheapest endpoints expected to meet the latency targets of the request."""
 
 from collections.abc import Sequence
 from math import inf
@@ -39,7 +39,7 @@ from epp.framework.rates import (
 
 _EQUAL = 1.0 + 1e-9
 _LEAST_SECONDS = 1e-3
-"""Left of a limit that has passed: no endpoint fits, and the fastest is the closest."""
+"""Remainder of a limit that has passed: no endpoint fits, and the fastest one is closest."""
 
 
 class SloFitParameters(FilterParameters, frozen=True):
@@ -50,14 +50,13 @@ class SloFitParameters(FilterParameters, frozen=True):
     default_tpot_ms: NonNegative = msgspec.field(default=0.0, name="defaultTPOTMs")
     """Limit of the time between two tokens of requests without `x-llm-d-slo-tpot-ms`, in ms; 0 for none."""
     margin: PositiveShare = 1.0
-    """Share of a limit, above 0 and at most 1, within which an expected time fits: what is expected is a mean, and
-    times vary around it."""
+    """Share of a limit within which an expected time fits, above 0 and at most 1: expected times are means, and actual
+    times vary."""
     prefer_cheapest: bool = True
-    """Of the endpoints that fit, keep those with the lowest price an hour; if no price is known, all of them. False
-    leaves the choice among all that fit to the scorers."""
+    """Keep only the fitting endpoints with the lowest price an hour, if any price is known. With false, scorers choose
+    among all fitting endpoints."""
     none_fits: Literal["closest", "all"] = "closest"
-    """If no endpoint fits, keep that with the lowest worse ratio of time to limit, or leave the choice to the
-    scorers."""
+    """Endpoints to keep if no endpoint fits: those closest to the limits (`closest`), or all (`all`)."""
     spot_preference: SpotPreference = "auto"
     """Use of the spot price: on spot nodes (`auto`), wherever one is known (`always`), or never (`never`)."""
     prefix_match_info_producer_name: str = ""
@@ -70,10 +69,10 @@ class SloFitFilter(Filter[SloFitParameters]):
     `TTFT = gamma + delta * uncached tokens * batch` if a profile gives gamma and delta, else the wait for a place in
     the batch plus `(uncached tokens in flight at the endpoint + those of this prompt) / prefill rate`; `ITL = alpha +
     beta * batch`. The batch is the requests running (estimated if not reported) or in flight there, plus this one. If
-    no endpoint fits, those with the lowest worse ratio of time to limit are kept, or all with `noneFits: all`. A
-    header that is missing, or no number above 0, stands for the default; without limits or rates all endpoints are
-    kept. A request that has waited has that much less left for its first token. `x-slo-ttft-ms` and `x-slo-tpot-ms`
-    are the deprecated names.
+    no endpoint fits, those with the lowest worse ratio of time to limit are kept, or all with `noneFits: all`. The
+    default limit applies if the header is missing or not a number above 0. Without limits or rates, all endpoints are
+    kept. The time that the request has waited reduces the limit of the time to the first token. `x-slo-ttft-ms` and
+    `x-slo-tpot-ms` are deprecated names.
     """
 
     plugin_type = "slo-fit-filter"
@@ -108,7 +107,7 @@ class SloFitFilter(Filter[SloFitParameters]):
         if worst is None:
             return ()
         return [
-            "costs more than another that keeps the target"
+            "costs more than another endpoint that meets the target"
             if ratio <= 1.0
             else f"is expected to take {ratio:.2f} times the target"
             for ratio in worst.tolist()

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters by endpoint labels: a Kubernetes LabelSelector, and its deprecated forms."""
+"""Filters by labels and attributes of endpoints."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Literal
+from math import isnan
+from typing import Literal, TypeAlias
 
 import msgspec
+import numpy as np
 
 from epp.framework import (
     Candidates,
@@ -13,11 +15,21 @@ from epp.framework import (
     Endpoint,
     Filter,
     FilterParameters,
+    Floats,
     Mask,
     Name,
     Parameters,
     Request,
     Stability,
+)
+from epp.framework.snapshot import (
+    GPU_UTILIZATION,
+    IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
+    KV_USAGE,
+    RUNNING,
+    WAITING,
+    column_named,
 )
 
 
@@ -32,7 +44,7 @@ class LabelSelectorRequirement(Parameters, frozen=True):
     """For In and NotIn, at least one; for the other operators, none."""
 
     def __post_init__(self) -> None:
-        """Refuse what Kubernetes refuses."""
+        """Refuse values that do not fit the operator."""
         takes_values = self.operator in {"In", "NotIn"}
         if takes_values and not self.values:
             raise ValueError(f"operator {self.operator} for label {self.key!r} has no values; list at least one")
@@ -67,7 +79,7 @@ class LabelSelectorFilter(Filter[LabelSelectorParameters]):
     plugin_type = "label-selector-filter"
     drops = DropCause.CONSTRAINT
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         return candidates.snapshot.endpoints.derive_mask(self._selects)[candidates.slots]
 
     def _selects(self, endpoint: Endpoint | None) -> bool:
@@ -79,11 +91,11 @@ class LabelSelectorFilter(Filter[LabelSelectorParameters]):
             requirement.matches(labels) for requirement in self.parameters.match_expressions
         )
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         return [labelled(endpoint, self._unmet(endpoint.labels)) for endpoint in dropped.endpoints]
 
     def _unmet(self, labels: Mapping[str, str]) -> str:
-        """Return the label that does not match."""
+        """Return the first label that does not match."""
         exact = (key for key, value in self.parameters.match_labels.items() if labels.get(key) != value)
         others = (each.key for each in self.parameters.match_expressions if not each.matches(labels))
         return next(chain(exact, others), "")
@@ -127,22 +139,22 @@ class ByLabelFilter(Filter[ByLabelParameters]):
     stability = Stability.DEPRECATED
     drops = DropCause.CONSTRAINT
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         wanted = self.parameters
         return has_value(candidates, wanted.label, wanted.valid_values, or_no_label=wanted.allows_no_label)
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         return [labelled(endpoint, self.parameters.label) for endpoint in dropped.endpoints]
 
 
 def labelled(endpoint: Endpoint, key: str) -> str:
-    """Return what an endpoint has as a label, as a reason for which it is dropped."""
+    """Describe the label of an endpoint, as the reason why it is dropped."""
     value = endpoint.labels.get(key)
     return f"has no label {key}" if value is None else f"its label {key} is {value!r}"
 
 
 def has_value(candidates: Candidates, label: str, values: tuple[str, ...], *, or_no_label: bool) -> Mask:
-    """Mark the candidates whose label has one of the values and, if asked for, those without the label."""
+    """Mark the candidates whose label has one of the values and, with `or_no_label`, those without the label."""
     mask = candidates.where_label(label, values)
     if not or_no_label:
         return mask
@@ -151,3 +163,80 @@ def has_value(candidates: Candidates, label: str, values: tuple[str, ...], *, or
 
 def _lacks_label(endpoint: Endpoint | None, label: str) -> bool:
     return endpoint is not None and label not in endpoint.labels
+
+
+Operator: TypeAlias = Literal["LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"]
+
+_OPERATORS: Mapping[Operator, Callable[[Floats, float], Mask]] = {
+    "LessThan": np.less,
+    "LessThanOrEqual": np.less_equal,
+    "GreaterThan": np.greater,
+    "GreaterThanOrEqual": np.greater_equal,
+    "Equal": np.equal,
+    "NotEqual": np.not_equal,
+}
+_LOAD = frozenset({WAITING, RUNNING, KV_USAGE, IN_FLIGHT, IN_FLIGHT_TOKENS, GPU_UTILIZATION})
+"""Attributes that measure load: they fall again as requests end."""
+
+
+class Threshold(Parameters, frozen=True):
+    """Comparison of an endpoint's number with a value."""
+
+    operator: Operator
+    """Operator; its left side is the endpoint's number."""
+    value: float
+    """Right side of the comparison."""
+
+    def __post_init__(self) -> None:
+        """Refuse NaN."""
+        if isnan(self.value):
+            raise ValueError("value is not a number; give the number to compare with")
+
+
+class FilterAlgorithm(Parameters, frozen=True):
+    """Algorithm of the filter."""
+
+    threshold: Threshold
+    """Keep an endpoint if this comparison is true."""
+    type: Literal["threshold"] = "threshold"
+    """Only `threshold` is known."""
+
+
+class EndpointAttributeFilterParameters(FilterParameters, frozen=True, kw_only=True):
+    """The number, and the condition on it."""
+
+    attribute: Name
+    """Name of the number: `waiting`, `running`, `kv_usage`, `GPUUtilization`, or the `attributeKey` of a custom metric.
+    It may end in its producer, `GPUUtilization/dcgm-extractor`; a name that contains a slash needs `producer: ""`."""
+    algorithm: FilterAlgorithm
+    """Condition on the number."""
+    producer: str | None = None
+    """Accepted for compatibility: the name of a number does not depend on its producer."""
+    on_missing: Literal["Pass", "Fail"] = "Pass"
+    """How to treat endpoints whose number is unknown: `Pass` keeps them, `Fail` drops them."""
+
+
+class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
+    """Keeps an endpoint if `attribute operator value` is true; `onMissing` decides if the number is unknown."""
+
+    plugin_type = "endpoint-attribute-filter"
+
+    def setup(self) -> None:
+        attribute = self.parameters.attribute
+        self._column = column_named(attribute, self.parameters.producer)
+        self.reads = (self._column,)
+        self.drops = DropCause.SATURATION if self._column in _LOAD else DropCause.UNSTATED
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        values = candidates.values(self._column)
+        threshold = self.parameters.algorithm.threshold
+        holds = _OPERATORS[threshold.operator](values, threshold.value)
+        return np.where(np.isnan(values), self.parameters.on_missing == "Pass", holds)
+
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
+        name, threshold = self.parameters.attribute, self.parameters.algorithm.threshold
+        wanted = f"not {threshold.operator} {threshold.value:g}"
+        return [
+            f"its {name} is not known" if isnan(value) else f"its {name} is {value:g}, {wanted}"
+            for value in dropped.values(self._column).tolist()
+        ]

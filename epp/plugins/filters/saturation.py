@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says which endpoints are at their thresholds, for all alike or by accelerator class, and drops these as a filter."""
+"""Filters by load, and the fullness of endpoints for flow control."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import Meta
+from typing_extensions import TypeVar
 
 from epp.framework import (
     ACCELERATOR,
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
     KV_USAGE,
+    LOAD_INPUTS,
     METRICS_AT,
+    RUNNING,
     WAITING,
     AcceleratorTag,
     Candidates,
+    Column,
     Count,
     Datum,
     DropCause,
@@ -27,11 +32,11 @@ from epp.framework import (
     Parameters,
     PositiveShare,
     Request,
+    expected_load,
     tag_numbers,
 )
 from epp.framework.accelerators.tag import limit_for
 from epp.framework.flow_control import SaturationDetector
-from epp.framework.load import LOAD_INPUTS, expected_load
 from epp.framework.quantities import parse_duration
 
 
@@ -43,15 +48,12 @@ class DetectorParameters(FilterParameters, frozen=True):
     in_flight_load_producer_name: str = ""
     """Accepted for compatibility: requests and tokens in flight have one source."""
 
-    def headroom_warnings(self) -> Sequence[str]:
-        """Warn of a headroom that looks like a percentage."""
-        if self.headroom <= 1:
-            return ()
-        return (f"headroom is {self.headroom:g}: endpoints are kept up to {1 + self.headroom:g} times a threshold",)
+
+DP = TypeVar("DP", bound=DetectorParameters, default=DetectorParameters)
 
 
 class LimitsByClass:
-    """Limits of endpoints: those of their accelerator's class where it has some, or else the general ones."""
+    """Limits of endpoints, by the class of their accelerator; general limits for other endpoints."""
 
     __slots__ = ("_by_class", "_general", "names")
 
@@ -59,10 +61,10 @@ class LimitsByClass:
         self._general = general
         self._by_class = {name.lower(): limits for name, limits in by_class.items()}
         self.names = tuple(by_class)
-        """Names of classes with limits of their own, as written."""
+        """Names of the classes with their own limits, as configured."""
 
     def of(self, candidates: Candidates, name: str) -> Floats | float:
-        """Return the limit of that name for each candidate: one number where no class has limits of its own."""
+        """Return the limit of that name for each candidate; a single number if no class has its own limits."""
         if self._by_class:
             return tag_numbers(candidates, self._of_tag, name)
         general: float = getattr(self._general, name)
@@ -72,8 +74,26 @@ class LimitsByClass:
         return limit_for(tag, name, self._by_class, self._general)
 
 
+class _Detector(Filter[DP], SaturationDetector[DP]):
+    """Base: thresholds by the class of the accelerator, and headroom above them."""
+
+    drops = DropCause.SATURATION
+    _limits: LimitsByClass
+
+    @property
+    def accelerator_names(self) -> Sequence[str]:
+        return self._limits.names
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        headroom = self.parameters.headroom
+        if headroom <= 1:
+            return ()
+        return (f"headroom is {headroom:g}: endpoints are kept up to {1 + headroom:g} times a threshold",)
+
+
 class UtilizationLimits(Parameters, frozen=True):
-    """Thresholds of endpoints with accelerators of one class; unset ones are those of all endpoints."""
+    """Thresholds of endpoints with accelerators of one class; the general threshold replaces an unset one."""
 
     queue_depth_threshold: Count | None = None
     """Requests in an engine's queue at which it is full."""
@@ -89,7 +109,7 @@ class UtilizationDetectorParameters(DetectorParameters, frozen=True):
     kv_cache_util_threshold: PositiveShare = 0.8
     """Share of an engine's KV cache in use at which it is full, 0..1."""
     metrics_staleness_threshold: str = "200ms"
-    """Age from which metrics are not trusted."""
+    """Age above which metrics are ignored."""
     classes: dict[str, UtilizationLimits] = msgspec.field(default_factory=dict)
     """Other thresholds by name of the accelerator class or else of the model, such as `t4`."""
 
@@ -103,19 +123,18 @@ class UtilizationDetectorParameters(DetectorParameters, frozen=True):
             raise ValueError("metricsStalenessThreshold is 0: write a duration above 0")
 
 
-class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetector[UtilizationDetectorParameters]):
+class UtilizationDetector(_Detector[UtilizationDetectorParameters]):
     """Keeps an endpoint if `waiting` and `kv_usage` are below their thresholds times `1 + headroom`.
 
-    Endpoints whose metrics are older than `metricsStalenessThreshold`, or that have none, are dropped; a single metric
-    that is unknown is not above its threshold. All endpoints are kept if none would be. For flow control, an endpoint
-    is as full as the larger of `waiting` and `kv_usage`, each as a share of its threshold, and full where its metrics
-    are too old; those of one that never reported are estimated from own requests there. Endpoints of an accelerator
-    class among `classes` have the thresholds given there.
+    Endpoints without metrics, or with metrics older than `metricsStalenessThreshold`, are dropped; a single unknown
+    metric counts as below its threshold. All endpoints are kept if the filter would drop all. For flow control, the
+    fullness of an endpoint is the larger of `waiting` and `kv_usage`, each as a share of its threshold, and at least 1
+    if its metrics are too old. The metrics of an endpoint that never reported are estimated from this picker's requests
+    in flight. `classes` has thresholds for endpoints with accelerators of one class.
     """
 
     plugin_type = "utilization-detector"
     may_empty = False
-    drops = DropCause.SATURATION
     reads: tuple[Datum, ...] = (WAITING, KV_USAGE, METRICS_AT)
 
     def setup(self) -> None:
@@ -128,19 +147,11 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetec
         self.may_read = LOAD_INPUTS
 
     @property
-    def accelerator_names(self) -> Sequence[str]:
-        return self._limits.names
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        return self.parameters.headroom_warnings()
-
-    @property
     def oldest_metrics_seconds(self) -> float:
         """The age up to which metrics count."""
         return self._oldest_seconds
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         waiting, kv_usage = self._thresholds(candidates)
         full = candidates.values(WAITING) >= waiting * self._room
         full |= candidates.values(KV_USAGE) >= kv_usage * self._room
@@ -155,7 +166,7 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetec
         silent = np.isnan(candidates.values(METRICS_AT))
         return np.where(self._fresh(candidates) | silent, fullest, np.maximum(fullest, 1.0))
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         reasons = ["its metrics were too old"] * len(dropped)
         for text, column, limit in zip(
             ("{:g} requests wait there", "its KV cache is full to {:.0%}"),
@@ -178,7 +189,7 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetec
 
 
 class ConcurrencyLimits(Parameters, frozen=True):
-    """Thresholds of endpoints with accelerators of one class; unset ones are those of all endpoints."""
+    """Thresholds of endpoints with accelerators of one class; the general threshold replaces an unset one."""
 
     max_concurrency: Count | None = None
     """Requests in flight at which an endpoint is full."""
@@ -187,28 +198,28 @@ class ConcurrencyLimits(Parameters, frozen=True):
 
 
 class ConcurrencyDetectorParameters(DetectorParameters, frozen=True):
-    """Thresholds of what this picker has in flight at an endpoint."""
+    """Thresholds of this picker's requests and tokens in flight at an endpoint."""
 
     max_concurrency: Count = 100
     """Requests in flight at which an endpoint is full."""
     max_token_concurrency: Count = 1_000_000
     """Prompt tokens in flight at which it is full."""
     concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
-    """Which of the two counts; `hybrid` for both."""
+    """Load to compare with its threshold: `requests`, `tokens`, or both (`hybrid`)."""
     classes: dict[str, ConcurrencyLimits] = msgspec.field(default_factory=dict)
     """Other thresholds by name of the accelerator class or else of the model, such as `t4`."""
 
 
-class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters], SaturationDetector[ConcurrencyDetectorParameters]):
-    """Keeps an endpoint if what this picker has in flight there is below the threshold times `1 + headroom`.
+class ConcurrencyDetector(_Detector[ConcurrencyDetectorParameters]):
+    """Keeps an endpoint if this picker's requests in flight there are below the threshold times `1 + headroom`.
 
-    If no endpoint is left, the profile fails, unless `fallbackOnEmpty` is set. For flow control, an endpoint is as full
-    as what is in flight there is, as a share of the threshold: with `hybrid`, the larger of the two shares. Endpoints
-    of an accelerator class among `classes` have the thresholds given there.
+    `concurrencyMode` selects requests, their prompt tokens, or both. If no endpoint is left, the profile fails, unless
+    `fallbackOnEmpty` is set. For flow control, the fullness of an endpoint is the load in flight as a share of the
+    threshold; with `hybrid`, the larger of the two shares. `classes` has thresholds for endpoints with accelerators of
+    one class.
     """
 
     plugin_type = "concurrency-detector"
-    drops = DropCause.SATURATION
     counts_own_requests = True
 
     def setup(self) -> None:
@@ -223,21 +234,13 @@ class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters], SaturationDetec
         columns = tuple(column for _, column in self._counted)
         self.reads = (*columns, ACCELERATOR) if given.classes else columns
 
-    @property
-    def accelerator_names(self) -> Sequence[str]:
-        return self._limits.names
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        return self.parameters.headroom_warnings()
-
-    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
         kept = np.ones(len(candidates), dtype=np.bool_)
         for name, column in self._counted:
             kept &= candidates.values(column) < np.floor(self._limits.of(candidates, name) * self._room)
         return kept
 
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:  # noqa: ARG002
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         reasons = [""] * len(dropped)
         for name, column in self._counted:
             values = dropped.values(column)
@@ -249,3 +252,62 @@ class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters], SaturationDetec
         shares = [candidates.values(column) / self._limits.of(candidates, name) for name, column in self._counted]
         fullest: Floats = np.maximum.reduce(shares)
         return fullest
+
+
+Metric: TypeAlias = Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
+
+_COLUMNS: Mapping[Metric, Column] = {
+    "active-requests": IN_FLIGHT,
+    "running-requests": RUNNING,
+    "waiting-queue": WAITING,
+    "kv-cache-utilization": KV_USAGE,
+}
+
+
+class UtilizationCondition(Parameters, frozen=True):
+    """Limit of one metric."""
+
+    metric: Metric
+    """The metric: `active-requests` (sent by this picker and not ended), `running-requests` (in the engine's batch),
+    `waiting-queue` (requests in the engine's queue) or `kv-cache-utilization` (0..1)."""
+    max_value: NonNegative
+    """Highest value at which an endpoint is kept."""
+
+
+class UtilizationParameters(FilterParameters, frozen=True, kw_only=True):
+    """Limits of metrics."""
+
+    conditions: Annotated[tuple[UtilizationCondition, ...], Meta(min_length=1)]
+    """Limits that must all hold; at least one."""
+    in_flight_load_producer_name: str = ""
+    """Accepted for compatibility: requests in flight have one source."""
+
+
+class UtilizationFilter(Filter[UtilizationParameters]):
+    """Drops an endpoint if any metric is above its `maxValue`.
+
+    A metric that the endpoint does not report is estimated from requests in flight.
+    If no endpoint is left, the profile fails, unless `fallbackOnEmpty` is set.
+    """
+
+    plugin_type = "utilization-filter"
+    drops = DropCause.SATURATION
+    may_read = LOAD_INPUTS
+
+    def setup(self) -> None:
+        self._limits = [(_COLUMNS[condition.metric], condition.max_value) for condition in self.parameters.conditions]
+        self.reads = tuple(dict.fromkeys(column for column, _ in self._limits))
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        over = np.zeros(len(candidates), dtype=np.bool_)
+        for column, max_value in self._limits:
+            over |= expected_load(candidates, column) > max_value
+        return ~over
+
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
+        reasons = [""] * len(dropped)
+        for condition, (column, most) in zip(self.parameters.conditions, self._limits, strict=True):
+            for position, value in enumerate(expected_load(dropped, column).tolist()):
+                if value > most and not reasons[position]:
+                    reasons[position] = f"its {condition.metric} is {value:g}, more than {most:g}"
+        return reasons

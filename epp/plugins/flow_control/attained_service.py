@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service that each program has had of late, in tokens, and the order of those that wait by it."""
+"""Recent service of each flow in tokens, and the order of waiting flows by service."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,68 +13,68 @@ from epp.framework.arrays import Floats, highest, lowest
 from epp.framework.flow_control import FlowOrder, Queued
 
 _LARGEST_EXPONENT = 256
-"""Half-lives after which all service is counted in another unit: numbers stay far from the limits of a float."""
+"""Half-lives after which service is rescaled, to stay within the range of a float."""
 _FIRST_CAPACITY = 16
 _SMALL = 1e-290
-"""Range of service, in units of the books, that is none: it is of thousands of half-lives ago."""
+"""Range of service, in ledger units, that counts as 0: it is thousands of half-lives old."""
 
 
 class Program(msgspec.Struct, eq=False):
-    """What is remembered of the requests of one flow."""
+    """Statistics of the requests of one flow."""
 
     used_at: float
     """Seconds on the clock."""
     service: float = 0.0
-    """In the units of the books."""
+    """In ledger units."""
     requests: int = 0
-    """Routed so far."""
+    """Number of routed requests."""
     waited_seconds: float = 0.0
-    """Of all of them together."""
+    """Sum over these requests."""
 
 
 class Decay:
-    """How fast service is forgotten: it halves in so many seconds, or shrinks by a factor with each turn."""
+    """Decay of service: a half-life in seconds, or a factor for each dispatched request."""
 
-    __slots__ = ("_per_second", "_per_turn", "_turns")
+    __slots__ = ("_dispatched", "_per_dispatch", "_per_second")
 
     def __init__(self, half_life_seconds: float, factor: float) -> None:
         self._per_second = 1.0 / half_life_seconds if half_life_seconds else 0.0
-        self._per_turn = 0.0 if half_life_seconds else -log2(factor)
-        self._turns = 0
+        self._per_dispatch = 0.0 if half_life_seconds else -log2(factor)
+        self._dispatched = 0
 
-    def turn(self) -> None:
-        """Note that a flow has had its turn."""
-        self._turns += 1
+    def count_dispatch(self) -> None:
+        """Count a dispatched request."""
+        self._dispatched += 1
 
     def half_lives(self, now: float) -> float:
-        """Return how often service has halved by now."""
-        return now * self._per_second + self._turns * self._per_turn
+        """Return the number of half-lives up to `now`."""
+        return now * self._per_second + self._dispatched * self._per_dispatch
 
 
 class ServiceLedger:
-    """Service by flow, at most so many flows: those used last.
+    """Service by flow, for the `most` most recently used flows.
 
-    All service decays alike. So what comes later is counted in units that are worth more, and nothing has to change as
-    time passes; now and then, all is counted in new units.
+    Instead of decaying all entries, the ledger counts later tokens in larger units: `2 ** half_lives` for each token.
+    Entries are rescaled once these numbers become large.
     """
 
     def __init__(self, decay: Decay, now: float, *, most: int) -> None:
         self.programs: OrderedDict[str, Program] = OrderedDict()
-        """The one used last is the last."""
+        """In order of last use."""
         self._decay = decay
         self._most = most
         self._unit = decay.half_lives(now)
-        """Half-lives at which a unit was worth one token."""
+        """Half-lives at which one unit equals one token."""
         self._orders: WeakSet[LeastAttained] = WeakSet()
 
     def order(self, *, service_weight: float, wait_weight: float) -> "LeastAttained":
-        """Return an order of flows by these books."""
-        order = LeastAttained(self.service, self._decay.turn, service_weight, wait_weight)
+        """Return an order of flows by their service."""
+        order = LeastAttained(self.service, self._decay.count_dispatch, service_weight, wait_weight)
         self._orders.add(order)
         return order
 
     def use(self, flow: str, now: float) -> Program:
-        """Return what is remembered of a flow, from now on at least."""
+        """Return the statistics of a flow, and mark it as used."""
         program = self.programs.get(flow)
         if program is None:
             program = self.programs[flow] = Program(now)
@@ -86,28 +86,28 @@ class ServiceLedger:
         return program
 
     def charge(self, flow: str, tokens: float, now: float) -> float:
-        """Add service to a flow; return the half-lives at which it counts in full."""
+        """Add service to a flow; return the half-lives at this time, for `correct()`."""
         half_lives = self._decay.half_lives(now)
         self._set(flow, self.use(flow, now), tokens * self._worth(half_lives))
         return half_lives
 
     def correct(self, flow: str, tokens: float, *, instead_of: float, at: float, now: float) -> None:
-        """Add service to a flow in the place of a charge that counted in full at so many half-lives."""
+        """Replace an earlier charge of `instead_of` tokens, made at `at` half-lives."""
         half_lives = self._decay.half_lives(now)
         charge = _decayed(instead_of, half_lives - at)
         self._set(flow, self.use(flow, now), (tokens - charge) * self._worth(half_lives))
 
     def service(self, flow: str) -> float:
-        """Return the service of a flow in units of the books."""
+        """Return the service of a flow in ledger units."""
         program = self.programs.get(flow)
         return 0.0 if program is None else program.service
 
     def tokens(self, program: Program, now: float) -> float:
-        """Return service in tokens as of now."""
+        """Return the decayed service in tokens."""
         return _decayed(program.service, self._decay.half_lives(now) - self._unit)
 
     def forget(self, before: float) -> None:
-        """Forget the flows that were not used since."""
+        """Forget flows that were last used before this time."""
         while self.programs and next(iter(self.programs.values())).used_at < before:
             self.programs.popitem(last=False)
 
@@ -117,7 +117,7 @@ class ServiceLedger:
             order.changed(flow, program.service)
 
     def _worth(self, half_lives: float) -> float:
-        """Return what a token is worth now, in units of the books."""
+        """Return the ledger units of one token now."""
         ahead = half_lives - self._unit
         if ahead > _LARGEST_EXPONENT:
             for program in self.programs.values():
@@ -129,17 +129,21 @@ class ServiceLedger:
 
 
 class LeastAttained(FlowOrder):
-    """The flow with the least service and the longest wait, both as shares of their range, by weight.
+    """Order by `service_weight * service + wait_weight * arrival`, lowest first.
 
-    `service_weight * service + wait_weight * arrival` is least, where both are 0..1 over the flows that wait; as decay
-    and time shift all of them alike, neither changes the order.
+    Both terms are scaled to 0..1 over the waiting flows. Decay and time shift all flows equally, so the order only
+    changes with new service or arrivals.
     """
 
     def __init__(
-        self, service: Callable[[str], float], turn: Callable[[], None], service_weight: float, wait_weight: float
+        self,
+        service: Callable[[str], float],
+        count_dispatch: Callable[[], None],
+        service_weight: float,
+        wait_weight: float,
     ) -> None:
         self._service_of = service
-        self._turn = turn
+        self._count_dispatch = count_dispatch
         self._service_weight = service_weight
         self._wait_weight = wait_weight
         self._flows: list[str] = []
@@ -149,7 +153,7 @@ class LeastAttained(FlowOrder):
         self._numbers = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
         self._first: str | None = None
 
-    def head(self, flow: str, key: float, queued: Queued) -> None:  # noqa: ARG002  whatever puts it first
+    def head(self, flow: str, key: float, queued: Queued) -> None:
         place = self._places.get(flow)
         if place is None:
             place = self._places[flow] = len(self._flows)
@@ -168,7 +172,7 @@ class LeastAttained(FlowOrder):
         if place is None:
             return
         last = self._flows.pop()
-        if last != flow:  # the last one takes the place that is free
+        if last != flow:  # the last flow moves to the free place
             end = len(self._flows)
             self._flows[place], self._places[last] = last, place
             for column in (self._service, self._arrived, self._numbers):
@@ -185,30 +189,30 @@ class LeastAttained(FlowOrder):
             self._first = self._flows[place]
         return self._first
 
-    def dispatched(self, flow: str) -> None:  # noqa: ARG002  all decay alike
-        self._turn()
+    def dispatched(self, flow: str) -> None:
+        self._count_dispatch()
 
     def changed(self, flow: str, service: float) -> None:
-        """Note the service of a flow, which may wait here or not."""
+        """Update the service of a flow, if it waits here."""
         place = self._places.get(flow)
         if place is not None:
             self._service[place] = service
             self._first = None
 
     def rescale(self, half_lives: float) -> None:
-        """Count all service in units that are worth 2 to the power of `half_lives` more."""
+        """Divide all service by `2 ** half_lives`."""
         count = len(self._flows)
         self._service[:count] *= 2.0**-half_lives
         self._first = None
 
 
 def _decayed(value: float, half_lives: float) -> float:
-    """Return what is left of a value after so many half-lives."""
+    """Return the value after this many half-lives."""
     return float(value * 2.0**-half_lives)
 
 
 def _shares(values: Floats, weight: float) -> Floats:
-    """Return values as shares of their range, times the weight; 0 for all where they are equal."""
+    """Return values as shares of their range, times the weight; 0 if all are equal."""
     least = lowest(values)
     span = highest(values) - least
     shares: Floats = values - least

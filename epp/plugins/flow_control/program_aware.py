@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which flow is next: that of the program which has had the least service of late."""
+"""Fairness policy that dispatches the flow with the least recent service."""
 
 from collections.abc import Sequence
 from heapq import nlargest
@@ -34,7 +34,7 @@ _OUTPUT_WEIGHT = 2
 
 _FAIRNESS = PluginMetric(
     "program_aware_jains_fairness_index",
-    "Jain's index of the mean waits of the programs remembered: 1 if all wait alike, 1 / programs if one alone waits.",
+    "Jain's index of the mean waits of the programs remembered: 1 for equal waits, 1 / programs if a single one waits.",
 )
 _WAIT = PluginMetric(
     "program_aware_avg_wait_time_milliseconds",
@@ -49,25 +49,25 @@ _SERVICE = PluginMetric(
 
 
 class ProgramAwareParameters(Parameters, frozen=True):
-    """How service is weighed and forgotten."""
+    """Weights and decay of the service of programs."""
 
     strategy: Literal["las"] = "las"
     """Least attained service."""
     las_weight_service: Weight = 0.8
-    """Weight of the service of a program, as a share of the range over those that wait."""
+    """Weight of the service of a program, as a share of the range over the waiting programs."""
     las_weight_head_wait: Weight = 0.2
-    """Weight of the wait of its first request, likewise."""
+    """Weight of the wait of its first request, as a share of the range."""
     las_half_life_seconds: NonNegative = 60.0
-    """Time in which service counts half; 0 for `lasDecayFactor`."""
+    """Half-life of service; 0 to use `lasDecayFactor`."""
     las_decay_factor: Annotated[float, Meta(gt=0, le=1)] = 0.99997
-    """Factor by which service shrinks with each request that leaves a queue, where there is no half-life."""
+    """Factor by which service shrinks with each dispatched request, without a half-life."""
     eviction_ttl_seconds: NonNegative = 3600.0
     """Time after which a program without requests is forgotten."""
     eviction_sweep_seconds: Positive = 300.0
-    """Time between two looks for such programs."""
+    """Interval between two searches for such programs."""
 
     def __post_init__(self) -> None:
-        """Refuse a half-life that leaves nothing to compare; raises ValueError."""
+        """Refuse a half-life that is too short; raises ValueError."""
         if 0 < self.las_half_life_seconds < _SHORTEST_HALF_LIFE:
             raise ValueError("lasHalfLifeSeconds must be 0, or at least 0.001")
 
@@ -75,7 +75,7 @@ class ProgramAwareParameters(Parameters, frozen=True):
 class _Charge(NamedTuple):
     tokens: int
     half_lives: float
-    """At which it counts in full."""
+    """Half-lives at the time of the charge."""
 
 
 class ProgramAwareFairness(
@@ -83,11 +83,11 @@ class ProgramAwareFairness(
     PreRequest[ProgramAwareParameters],
     ResponseReporter[ProgramAwareParameters],
 ):
-    """The flow that has had the least service, in tokens of prompts and twice the generated ones, decaying.
+    """The flow with the least service: prompt tokens plus twice the generated tokens, decaying over time.
 
-    A prompt counts by its estimate as its request is routed, so that a flow with many requests under way is not taken
-    for an idle one; the tokens that its endpoint reports replace that at the end. Of flows alike in service, the one
-    goes first whose first request waits longest. At most 16384 flows are remembered, those used last.
+    The estimated tokens of a prompt count when its request is routed, so that a flow with many running requests does
+    not look idle; the tokens that the endpoint reports replace them at the end. Among flows with equal service, the one
+    whose first request waits longest goes first. The 16384 most recently used flows are remembered.
     """
 
     plugin_type = "program-aware-fairness"
@@ -97,7 +97,7 @@ class ProgramAwareFairness(
     def setup(self) -> None:
         given = self.parameters
         now = self.clock.now()
-        self._books = ServiceLedger(
+        self._ledger = ServiceLedger(
             Decay(given.las_half_life_seconds, given.las_decay_factor), now, most=_MOST_PROGRAMS
         )
         self._swept_at = now
@@ -105,22 +105,22 @@ class ProgramAwareFairness(
 
     def order(self) -> FlowOrder:
         given = self.parameters
-        return self._books.order(service_weight=given.las_weight_service, wait_weight=given.las_weight_head_wait)
+        return self._ledger.order(service_weight=given.las_weight_service, wait_weight=given.las_weight_head_wait)
 
-    def pre_request(self, request: Request, result: SchedulingResult) -> None:  # noqa: ARG002  wherever it goes
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:
         now = self.clock.now()
         self._sweep(now)
         tokens = max(1, request.prompt_tokens)
-        half_lives = self._books.charge(request.fairness_id, tokens, now)
+        half_lives = self._ledger.charge(request.fairness_id, tokens, now)
         request.put(self._charge, _Charge(tokens, half_lives))
-        program = self._books.use(request.fairness_id, now)
+        program = self._ledger.use(request.fairness_id, now)
         program.requests += 1
         program.waited_seconds += max(0.0, now - request.received_at)
 
     def report(self, request: Request, response: Response) -> Metadata:
         usage, charge = response.usage, request.get(self._charge)
         if usage is not None and charge is not None:
-            self._books.correct(
+            self._ledger.correct(
                 request.fairness_id,
                 usage.prompt_tokens + _OUTPUT_WEIGHT * usage.completion_tokens,
                 instead_of=charge.tokens,
@@ -132,18 +132,18 @@ class ProgramAwareFairness(
     @property
     def samples(self) -> Sequence[Sample]:
         now = self.clock.now()
-        programs = [each for each in list(self._books.programs.items()) if each[1].requests]
+        programs = [each for each in list(self._ledger.programs.items()) if each[1].requests]
         waits = [program.waited_seconds / program.requests for _, program in programs]
         squares = sum(wait * wait for wait in waits)
         found = [Sample(_FAIRNESS, sum(waits) ** 2 / (len(waits) * squares) if squares else 1.0)]
         programs.sort(key=lambda each: -each[1].service)
         for label, program in {printable(flow, _MOST_LABEL): each for flow, each in programs[:_MOST_SHOWN]}.items():
             found.append(Sample(_WAIT, 1e3 * program.waited_seconds / program.requests, (label,)))
-            found.append(Sample(_SERVICE, self._books.tokens(program, now), (label,)))
+            found.append(Sample(_SERVICE, self._ledger.tokens(program, now), (label,)))
         return found
 
-    def dump_state(self, snapshot: Snapshot) -> object | None:  # noqa: ARG002  it has no endpoints
-        now, programs = self.clock.now(), self._books.programs
+    def dump_state(self, snapshot: Snapshot) -> object | None:
+        now, programs = self.clock.now(), self._ledger.programs
         shown = nlargest(_MOST_SHOWN, programs.items(), key=lambda each: each[1].service)
         return {
             "programs": [
@@ -151,7 +151,7 @@ class ProgramAwareFairness(
                     "name": printable(flow, _MOST_LABEL),
                     "requests": program.requests,
                     "waitedSeconds": round(program.waited_seconds, 6),
-                    "attainedServiceTokens": self._books.tokens(program, now),
+                    "attainedServiceTokens": self._ledger.tokens(program, now),
                 }
                 for flow, program in shown
             ],
@@ -163,4 +163,4 @@ class ProgramAwareFairness(
     def _sweep(self, now: float) -> None:
         if now - self._swept_at >= self.parameters.eviction_sweep_seconds:
             self._swept_at = now
-            self._books.forget(now - self.parameters.eviction_ttl_seconds)
+            self._ledger.forget(now - self.parameters.eviction_ttl_seconds)

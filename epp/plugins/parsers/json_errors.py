@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explains mistakes in a JSON body: position, found and expected value."""
+"""Errors for malformed JSON bodies: position, found and expected value."""
 
 import re
 
@@ -36,7 +36,7 @@ _FIRST_PRINTABLE = 0x20
 
 
 def wrong_shape(error: msgspec.ValidationError) -> MalformedBodyError:
-    """Return the error for a body that is JSON, but not what the API takes: it names the place and both types."""
+    """Return the error for valid JSON of the wrong shape: it names the place and both types."""
     text = str(error)
     if found := _WRONG_TYPE.fullmatch(text):
         types, bound, number, got, path = found.groups()
@@ -53,9 +53,9 @@ def wrong_shape(error: msgspec.ValidationError) -> MalformedBodyError:
 
 
 def not_json(error: Exception, body: bytes, headers: Headers) -> MalformedBodyError:
-    """Return the error for a body that cannot be read as JSON, with the place, and what may have caused it.
+    """Return the error for a body that is not valid JSON, with the place and a possible cause.
 
-    No text of the body is quoted, since it may be of the prompt.
+    The message quotes no text of the body, because that may be part of the prompt.
     """
     encoding = headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
@@ -72,16 +72,16 @@ def _problem(error: Exception, body: bytes) -> str:
     if isinstance(error, UnicodeDecodeError):
         try:
             body.decode()
-        except UnicodeDecodeError as whole:  # the other position is that within a string
+        except UnicodeDecodeError as whole:  # `error` has the position within a string
             return f"{_place(body, whole.start)} is not UTF-8"
     found = _POSITION.fullmatch(str(error))
     if found is None:
-        half = _HALF_PAIR.search(body) if b"\\u" in body else None  # to msgspec, such a string has no end
+        half = _HALF_PAIR.search(body) if b"\\u" in body else None  # msgspec reports such a string as unterminated
         if half is not None:
             place = _place(body, half.start())
             return f"at {place}, half of a surrogate pair was found, or it ends before it is complete"
         return f"it ends at {_place(body, len(body))}, before it is complete"
-    position = int(found[2]) - (found[1] == _TRAILING)  # msgspec has read past the first of those
+    position = int(found[2]) - (found[1] == _TRAILING)  # msgspec has read past the first such character
     if found[1] == "invalid character" and position < len(body) and body[position] < _FIRST_PRINTABLE:
         expected = "a control character was found: inside a string, escape it, a line break as \\n"
     else:
@@ -102,7 +102,7 @@ def _hint(headers: Headers) -> str:
 
 
 def _either(types: str) -> str:
-    """Name the types, but for null, which stands for an absent member, and for integers beside other numbers."""
+    """Name the types, without null, which stands for absence, and without integers beside other numbers."""
     names = types.split(" | ")
     kept = [name for name in names if name != "null" and not (name == "int" and "float" in names)]
     *others, last = [_TYPES.get(name, name) for name in kept or names]
@@ -115,14 +115,14 @@ def _shape_error(path: str | None, problem: str, kind: str) -> MalformedBodyErro
 
 
 def empty(param: str, remedy: str) -> MalformedBodyError:
-    """Return the error for a part of the body without which there is nothing to do."""
+    """Return the error for a required part of the body."""
     return MalformedBodyError(
         f'"{param}" is missing or empty: {remedy}', param=param, kind="missing_required_parameter"
     )
 
 
 def within(error: msgspec.ValidationError, place: str) -> msgspec.ValidationError:
-    """Return an error of a value as one of the whole body, given the place of the value, such as `$.prompt`."""
+    """Return the error of a value as an error of the whole body; `place` is the value's, such as `$.prompt`."""
     text = str(error)
     if "at `$" in text:
         return msgspec.ValidationError(text.replace("at `$", f"at `{place}", 1))

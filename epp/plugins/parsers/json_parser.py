@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of the parsers of JSON bodies: common fields, token limits and errors."""
+"""Base of the parsers of JSON bodies: limits, common fields and errors; and the parser of all other paths."""
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -7,12 +7,81 @@ from types import MappingProxyType
 from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
+import numpy as np
 
 from epp.framework import Headers, Media, Parser, RequestBody
 from epp.framework.errors import MalformedBodyError, NoParserError
 from epp.framework.request import BYTES_PER_TOKEN
-from epp.plugins.parsers import body_limits
 from epp.plugins.parsers.json_errors import not_json, wrong_shape
+
+MOST_VALUES = 100_000
+"""JSON values in a body: messages, content parts, tools and their members; token ids have their own limit."""
+MOST_TOKEN_IDS = 1024 * 1024
+"""Token ids in a body: the longest contexts of models have one million tokens."""
+MOST_TEXT = 8 * 1024 * 1024
+"""Characters of text in a prompt, about two million tokens; media have their own limit."""
+MOST_ESCAPES = 2 * 1024 * 1024
+"""Escapes in the strings of a body, which are slow to decode."""
+MOST_MODEL = 64 * 1024
+"""Characters of a model name."""
+_WINDOW_BYTES = 64 * 1024
+_MOST_QUOTES = 4 * MOST_VALUES
+"""Quotes: a value may have four, with its key."""
+
+
+def check_limits(body: bytes, token_ids: Callable[[bytes], msgspec.Raw] | None = None) -> None:
+    """Raise MalformedBodyError for a body beyond a limit.
+
+    `token_ids` returns the JSON of the member that may have token ids; it may raise errors of msgspec.
+    """
+    if len(body) > MOST_ESCAPES and b"\\" in body and body.count(b"\\") > MOST_ESCAPES:
+        raise beyond("escapes in strings", MOST_ESCAPES)
+    commas = np.count_nonzero(np.frombuffer(body, np.uint8) == ord(","))  # those in strings too
+    if commas <= MOST_VALUES:
+        return
+    most = MOST_VALUES if token_ids is None else MOST_VALUES + MOST_TOKEN_IDS
+    values = commas if commas <= most else count_values(body, most)
+    if values > most:
+        raise beyond("JSON values" if token_ids is None else "JSON values and token ids", most)
+    if token_ids is None:
+        return
+    ids = bytes(token_ids(body))
+    inside = count_values(ids, MOST_TOKEN_IDS) if b'"' in ids else ids.count(b",")
+    if inside > MOST_TOKEN_IDS:
+        raise beyond("token ids", MOST_TOKEN_IDS)
+    if ids.count(b"[") > MOST_VALUES or ids.count(b'"') > 2 * MOST_VALUES:
+        raise beyond("JSON values", MOST_VALUES)
+    if values - inside > MOST_VALUES and count_values(body, most) - inside > MOST_VALUES:
+        raise beyond("JSON values", MOST_VALUES)
+
+
+def count_values(text: bytes, most: int) -> int:
+    """Return the number of commas outside of strings, about the number of values; `most` + 1 if there are more.
+
+    It also returns `most` + 1 for more quotes than 100,000 values can have.
+    """
+    found = quotes = start = 0
+    while start < len(text):
+        window = text[start : start + _WINDOW_BYTES]
+        if (len(window) - len(window.rstrip(b"\\"))) % 2:  # the window ends within an escape
+            window += text[start + _WINDOW_BYTES : start + _WINDOW_BYTES + 1]
+        start += len(window)
+        if b"\\" in window:
+            window = window.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+        parts = window.split(b'"')
+        found += b"".join(parts[quotes % 2 :: 2]).count(b",")
+        quotes += len(parts) - 1
+        if found > most or quotes > _MOST_QUOTES:
+            return most + 1
+    return found
+
+
+def beyond(what: str, most: int) -> MalformedBodyError:
+    """Return the error for a body beyond a limit."""
+    return MalformedBodyError(
+        f"the request body has more than {most} {what}: send a shorter request", kind="invalid_value"
+    )
+
 
 ABSENT = msgspec.Raw()
 _MOST_TOKENS = 2**63 - 1
@@ -33,11 +102,11 @@ class Common(msgspec.Struct, gc=False):
 
 
 class JsonParser(Parser):
-    """Base: a reader for each path that it claims."""
+    """Base: one reader for each path."""
 
     readers: ClassVar[Mapping[str, Reader]]
     token_ids: ClassVar[Mapping[str, Callable[[bytes], msgspec.Raw]]] = MappingProxyType({})
-    """By path, what returns the JSON of the member that may have token ids."""
+    """By path, a function that returns the JSON of the member that may have token ids."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -48,8 +117,8 @@ class JsonParser(Parser):
         if read is None:
             raise NoParserError(suffix)
         try:
-            if len(body) > body_limits.MOST_VALUES:
-                body_limits.check(body, self.token_ids.get(suffix))
+            if len(body) > MOST_VALUES:
+                check_limits(body, self.token_ids.get(suffix))
             return read(body)
         except msgspec.ValidationError as error:
             raise wrong_shape(error) from error
@@ -66,9 +135,9 @@ def request_body(
     media: tuple[Media, ...] = (),
     ends: tuple[int, ...] = (),
 ) -> RequestBody:
-    """Return the parsed body; a negative limit is none. Raises MalformedBodyError for a limit beyond 64 bits."""
-    if common.model is not None and len(common.model) > body_limits.MOST_MODEL:
-        raise body_limits.beyond('characters in "model"', body_limits.MOST_MODEL)
+    """Return the parsed body; a negative limit means no limit. Raises MalformedBodyError for one beyond 64 bits."""
+    if common.model is not None and len(common.model) > MOST_MODEL:
+        raise beyond('characters in "model"', MOST_MODEL)
     tokens = -(-len(prompt) // BYTES_PER_TOKEN)
     if ends:
         tokens = sum([-((start - end) // BYTES_PER_TOKEN) for start, end in pairwise((0, *ends))])
@@ -90,12 +159,26 @@ def request_body(
 
 
 def not_run(read: Reader) -> Reader:
-    """Return a reader with the same checks for an API that renders or counts a prompt without running the model.
+    """Return a reader with the same checks for an API that renders or counts a prompt.
 
-    Its prompt is empty: the engine computes and caches nothing.
+    Its prompt is empty, because the engine does not run the model.
     """
 
     def read_envelope(body: bytes) -> RequestBody:
         return RequestBody(model=read(body).model, skip_response=True)
 
     return read_envelope
+
+
+class PassthroughParser(Parser):
+    """Accepts requests of all paths without a parser; they have no model and no prompt."""
+
+    plugin_type = "passthrough-parser"
+    names_model = False
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return ()
+
+    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
+        return RequestBody()

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a prompt as canonical bytes: equal prefixes here are equal prefixes in the engine."""
+"""The prompt of a request as bytes, with placeholders for media."""
 
+import re
+import struct
+from binascii import Error, a2b_base64
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 from types import MappingProxyType
@@ -9,10 +12,60 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 import xxhash
 
+from epp.framework import RequestBody
 from epp.framework.request import BYTES_PER_TOKEN, Media
-from epp.plugins.parsers.body_limits import MOST_TEXT, beyond
-from epp.plugins.parsers.images import pixels
-from epp.plugins.parsers.json_parser import ABSENT
+from epp.plugins.parsers.json_parser import ABSENT, MOST_TEXT, Common, Limit, beyond, request_body
+
+_INLINE = re.compile(rb"""(?:;base64,|"data"\s*:\s*")([A-Za-z0-9+/\\]+)""")
+_KEYS_BYTES = 1024
+_HEAD_BYTES = (4 * 1024, 24 * 1024)
+"""Sizes of the base64 text to decode, in this order: a JPEG has its size after its metadata."""
+_MOST_SEGMENTS = 64
+_LEAD = 0xFF
+_PNG = b"\x89PNG\r\n\x1a\n"
+_WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+
+
+def pixels(part: bytes) -> tuple[int, int]:
+    """Return width and height of the image in the JSON of a content part; zeros if it has only a URL.
+
+    PNG, GIF and JPEG in base64: a data URL, or the member `data`.
+    """
+    found = _INLINE.search(part, 0, _KEYS_BYTES)
+    if found is None:
+        return 0, 0
+    for size in _HEAD_BYTES:
+        text = part[found.start(1) : found.start(1) + size].partition(b'"')[0].replace(b"\\/", b"/")
+        try:
+            head = a2b_base64(text[: len(text) // 4 * 4])
+            if head.startswith(_PNG):
+                return struct.unpack_from(">II", head, 16)
+            if head.startswith((b"GIF87a", b"GIF89a")):
+                return struct.unpack_from("<HH", head, 6)
+            if not head.startswith(b"\xff\xd8"):
+                break
+            return _jpeg_pixels(head)
+        except Error:
+            break
+        except struct.error:  # the head ends too early
+            continue
+    return 0, 0
+
+
+def _jpeg_pixels(head: bytes) -> tuple[int, int]:
+    """Return the size in the first frame header; raises struct.error if the head ends before it."""
+    at = 2
+    for _ in range(_MOST_SEGMENTS):
+        lead, marker = struct.unpack_from(">BB", head, at)
+        if lead != _LEAD:
+            break
+        if marker in _FRAMES:
+            height, width = struct.unpack_from(">HH", head, at + 5)
+            return width, height
+        at += 2 if marker in _WITHOUT_LENGTH else 2 + struct.unpack_from(">H", head, at + 2)[0]
+    return 0, 0
+
 
 T = TypeVar("T")
 
@@ -59,8 +112,8 @@ class PromptWriter:
     """Builds a prompt by appending: bytes already written never change.
 
     Text is written as UTF-8, media as placeholders, other content as its JSON. A message is its role, newline, content,
-    tool calls, newline. Four bytes count as one token. Media beyond the 256th of a prompt count four tokens each, to
-    bound the size of the prompt.
+    tool calls, newline. Four bytes count as one token. Beyond 256 media in a prompt, each counts four tokens, to bound
+    the size of the prompt.
     """
 
     __slots__ = ("_ends", "_media", "_media_left", "_pieces", "_rest", "_text_left", "media_items")
@@ -75,17 +128,21 @@ class PromptWriter:
         self._media_left = _MOST_MEDIA
         self._text_left = MOST_TEXT
 
+    def body(self, common: Common, limit: Limit = None) -> RequestBody:
+        """Return the parsed body with this prompt; raises MalformedBodyError for a limit beyond 64 bits."""
+        return request_body(common, self.written(), limit, self.media_items, media=self.media(), ends=self.ends())
+
     def written(self) -> bytes:
         """Return the prompt."""
         return b"".join(self._pieces)
 
     def ends(self) -> tuple[int, ...]:
-        """Return where each prompt of a list ends; empty for a single prompt."""
+        """Return the end of each prompt of a list, in bytes; empty for a single prompt."""
         known = self._ends if self._rest else self._ends[:-1]
         return (*known, sum(map(len, self._pieces))) if known else ()
 
     def prompts(self, prompts: list[T], encode: Callable[[list[T]], bytes]) -> None:
-        """Write a list of prompts before anything else; those from the 256th on count as one."""
+        """Write a list of prompts, before other content; the 256th and later prompts count as one."""
         apart = [encode([prompt]) for prompt in prompts[: _MOST_PROMPTS - 1]]
         self._pieces += apart
         self._ends += accumulate(map(len, apart))
@@ -95,7 +152,7 @@ class PromptWriter:
 
     def message(self, role: str, content: Content, tool_calls: msgspec.Raw = ABSENT) -> None:
         """Write one message of a conversation."""
-        if isinstance(content, str) and tool_calls is ABSENT:  # as most are
+        if isinstance(content, str) and tool_calls is ABSENT:  # the usual case
             self.text(f"{role}\n{content}\n")
             return
         self.text(role + "\n")
@@ -117,7 +174,7 @@ class PromptWriter:
                 self.part(raw)
 
     def part(self, raw: msgspec.Raw) -> None:
-        """Write one content part; an unknown one as its JSON."""
+        """Write one content part; unknown parts as JSON."""
         found = bytes(raw)
         try:
             part = _decode_part(raw) if found.startswith(b"{") else None
@@ -136,7 +193,7 @@ class PromptWriter:
             self.json(raw)
 
     def _medium(self, kind: str, identity: bytes) -> None:
-        """Write an image or a video; `identity` is the JSON that distinguishes it from others."""
+        """Write an image or a video, identified by the JSON `identity`."""
         found, tokens = _MEDIA[kind]
         width, height = pixels(identity) if found == "image" else (0, 0)
         if width and height:
@@ -144,12 +201,12 @@ class PromptWriter:
         self._item(found, identity, tokens, width, height)
 
     def text(self, text: str) -> None:
-        """Write a text; raises MalformedBodyError for more than fits in a prompt."""
+        """Write a text; raises MalformedBodyError beyond the limit of a prompt."""
         self._take(len(text))
         self._pieces.append(text.encode())
 
     def json(self, raw: msgspec.Raw) -> bool:
-        """Write JSON unchanged and return whether there was any; absent, null and the empty list count as none."""
+        """Write JSON unchanged; return false for absent, null and empty lists."""
         if raw is ABSENT:
             return False
         found = bytes(raw)
@@ -164,14 +221,14 @@ class PromptWriter:
         self._pieces.append(ids)
 
     def opaque(self, digest: bytes, tokens: int) -> None:
-        """Write a placeholder for media of this hash and of about so many tokens, at least four."""
+        """Write a placeholder of `tokens` tokens, at least four, for media with this hash."""
         if self._media_left <= 0:
             tokens = 0
         self._media_left -= 1
         self._pieces.append(_repeated(digest, max(tokens, _DIGEST_TOKENS)))
 
     def media(self) -> tuple[Media, ...]:
-        """Return the media written, in order, but for those beyond the 256th."""
+        """Return the first 256 media written, in order."""
         if not self._media:
             return ()
         starts = list(accumulate(map(len, self._pieces), initial=0))
@@ -190,7 +247,7 @@ class PromptWriter:
 
 
 def placeholder(found: bytes, tokens: int) -> bytes:
-    """Return the placeholder of media with that identity: a 128-bit hash, repeated for so many tokens."""
+    """Return the placeholder of media: a 128-bit hash of `found`, repeated to the length of `tokens` tokens."""
     return _repeated(xxhash.xxh3_128_digest(found), tokens)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token ids as bytes, four little-endian ones each; long lists without a Python object for each id."""
+"""Token ids as bytes, four little-endian bytes each, without a Python object for each id."""
 
 import sys
 from array import array
@@ -29,14 +29,14 @@ def packed_json(raw: bytes) -> bytes | None:
     inside = raw[1:-1].strip()
     if not inside or inside.translate(None, _DIGITS_AND_SPACE):
         return None
-    ids = np.fromstring(inside.decode(), np.int64, sep=",")  # numbers beyond 64 bits become the largest one
+    ids = np.fromstring(inside.decode(), np.int64, sep=",")  # numbers beyond 64 bits become the largest int64
     return ids.astype("<u4").tobytes() if ids.max() <= _MOST_ID else None
 
 
 def read_ids(raw: msgspec.Raw, field: str) -> bytes:
     """Return a JSON array of token ids as bytes; raises ValidationError for other elements.
 
-    Null, absence and the empty array are an error of their own: MalformedBodyError.
+    Raises MalformedBodyError for null, absence and the empty array.
     """
     text = bytes(raw)
     packed = packed_json(text) if text.startswith(b"[") else None

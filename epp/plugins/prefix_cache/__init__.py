@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefix cache: how much of a prompt each endpoint is expected to hold in its KV cache."""
+"""Prefix cache: the expected prompt blocks in the KV cache of each endpoint."""

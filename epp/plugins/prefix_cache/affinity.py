@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the endpoints with most of the prompt in their KV cache, unless they are too busy."""
+"""Filter that keeps the endpoints with most of the prompt in their KV cache, unless they are too busy."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -26,22 +26,21 @@ from epp.framework.arrays import all_true, everyone, lowest
 from epp.framework.rates import uncached_tokens
 
 _MS_PER_S = 1000.0
-_HASHES = 2.0**64
 
 
 class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
-    """Threshold of a hit, and the latency accepted for it."""
+    """Threshold of a hit, and the additional latency to accept for it."""
 
     affinity_threshold: Share = 0.80
-    """Share of the prompt's blocks, 0..1, from which an endpoint is sticky."""
+    """Share of the prompt's blocks, 0..1, at which an endpoint is sticky."""
     exploration_probability: Share = 0.0
-    """Share of requests, 0..1, that keep all endpoints, so that other caches fill as well."""
+    """Share of requests, 0..1, that keep all endpoints, to fill other caches."""
     max_ttft_penalty_ms: NonNegative = msgspec.field(default=18000.0, name="maxTTFTPenaltyMs")
     """Most by which the time to the first token at the best sticky endpoint may exceed that at the best other one, in
     ms; 0 for no limit."""
     ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
-    """Source of times to the first token: `prefillThroughput`, tokens over tokens per second. `latencyPredictor` is
-    known, not supported yet."""
+    """Source of times to the first token: `prefillThroughput`, tokens over tokens per second. `latencyPredictor` is not
+    supported yet."""
     peak_prefill_throughput: NonNegative = 15928.0
     """Prompt tokens that every endpoint computes in a second, above 0 unless `maxTTFTPenaltyMs` is 0; used without an
     `endpoint-rates-producer`."""
@@ -51,7 +50,7 @@ class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
     """Accepted for compatibility: tokens in flight have one source."""
 
     def __post_init__(self) -> None:
-        """Refuse a limit without a throughput, and what is not supported yet."""
+        """Refuse a limit without a throughput, and unsupported sources."""
         if self.max_ttft_penalty_ms and not self.peak_prefill_throughput:
             raise ValueError(
                 "peakPrefillThroughput is 0; it must be above 0, unless maxTTFTPenaltyMs is 0 and times do not count"
@@ -61,15 +60,16 @@ class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
 
 
 class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
-    """Keeps an endpoint if `matched_blocks / total_blocks >= affinityThreshold`: the sticky ones.
+    """Keeps sticky endpoints: those with `matched_blocks / total_blocks >= affinityThreshold`.
 
-    All endpoints are kept if none is sticky; if the shortest time to the first token among the sticky ones exceeds that
-    among the others by more than `maxTTFTPenaltyMs`; and for the share `explorationProbability` of requests.
+    All endpoints are kept in these cases: no endpoint is sticky; the shortest time to the first token among sticky
+    endpoints exceeds that among the others by more than `maxTTFTPenaltyMs`; or the request belongs to the share
+    `explorationProbability`.
 
     The time to the first token is `tokens in flight / peakPrefillThroughput * 1000` ms. With an
-    `endpoint-rates-producer`, configured or added for another plugin, it is the wait for a place in
-    the batch plus `(tokens in flight + uncached tokens of this prompt) / rate * 1000` ms, with the rates of each
-    endpoint: the tokens saved by the cache are weighed against the wait, on the actual hardware.
+    `endpoint-rates-producer`, configured or added for another plugin, it is the wait for a place in the batch plus
+    `(tokens in flight + uncached tokens of this prompt) / rate * 1000` ms, with the rates of each endpoint. This
+    weighs the tokens saved by the cache against the wait on the actual hardware.
     """
 
     plugin_type = "prefix-cache-affinity-filter"
@@ -102,7 +102,7 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
         return share > 0.0 and request.uniform(self.name) < share
 
     def _too_slow(self, request: Request, candidates: Candidates, match: PrefixMatch, sticky: Mask, best: int) -> bool:
-        """Return whether the sticky endpoints, of which that at position `best` holds most, are too slow."""
+        """Return whether the sticky endpoints are too slow; the one at position `best` holds most of the prompt."""
         limit_ms = self.parameters.max_ttft_penalty_ms
         if limit_ms == 0.0 or all_true(sticky):
             return False
@@ -111,7 +111,7 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
             slot = candidates.slots.item(best)
             uncached = max(0.0, float(request.prompt_tokens - match.tokens_at(slot)))
             if rates.ttft_seconds_at(candidates, slot, uncached) * _MS_PER_S <= limit_ms:
-                return False  # no other one is there in less than no time
+                return False  # another endpoint takes 0 ms at best
         ttft_seconds = self._ttft_seconds(request, candidates, match)
         penalty_seconds = lowest(ttft_seconds[sticky]) - lowest(ttft_seconds[~sticky])
         return penalty_seconds * _MS_PER_S > limit_ms

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records the prompt blocks sent to each slot, up to a limit for each."""
+"""Index of the prompt blocks sent to each slot, up to a limit for each slot."""
 
 import sys
 from array import array
@@ -7,91 +7,101 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.plugins.prefix_cache.int_table import IntTable
-from epp.plugins.prefix_cache.runs import NONE, Runs
+from epp.plugins.prefix_cache.runs import NONE, IntTable, Runs
 
 BYTES_PER_ENTRY = 64
 """Most memory of one block recorded for one slot.
 
-Measured with tracemalloc on CPython 3.11 (64 bit) at 300,000 blocks of 8 slots and of 1,000: 8 to 18 bytes in chains of
-8 to 860 blocks of their own, 31 in conversations whose turns add 5 blocks, 46 in chains of one or two, 50 in turns that
-add two; 9 to 22 for each slot where two hold a chain. It was more, 70, only where each two of 1,000 slots shared a
-chain of two that no other had: sets of slots take one bit for each slot of the pool.
+Measured with tracemalloc on CPython 3.11 (64 bit) with 300,000 blocks of 8 and of 1,000 slots: 8 to 18 bytes for
+separate chains of 8 to 860 blocks, 31 for conversations that add 5 blocks each time, 46 for chains of one or two
+blocks, 50 for conversations that add two; 9 to 22 for each slot if two slots hold a chain. Only one case took more, 70
+bytes: every two of 1,000 slots shared a separate chain of two blocks, because a set of slots takes one bit for each
+slot of the pool.
 """
 
-_EVICTED = 512
-"""Blocks that are evicted with each record beyond those that it adds, where the limit has become lower: one takes two
+_MOST_EVICTED = 512
+"""Most blocks evicted by one record, beyond those that it adds, after the limit was lowered. One takes two
 microseconds."""
-_CLEANED = 16
-"""Runs of forgotten slots that are dropped with each record: more than it adds."""
+_RUNS_CLEANED = 16
+"""Runs of forgotten slots dropped by each record: more than it adds."""
 _SLACK = 64
-"""Records that are kept beyond twice the different ones."""
-_LOOKED_AT = 16
-"""Records that are looked at, with each new one, for whether they came again."""
-_WITHDRAWN = 256
-"""Latest records among which one is looked for that is taken back."""
+"""Records kept in addition to twice the number of distinct ones."""
+_RECORDS_SCANNED = 16
+"""Records checked for duplicates by each new record."""
+_RECORDS_SEARCHED = 256
+"""Number of latest records that `withdraw()` searches."""
 _MOST_SETS = 64
-"""Sets of lanes whose slots are kept at hand."""
+"""Sets of lanes whose slots are cached."""
 
 
 class _Lane:
-    """The blocks of one slot, until they are dropped; the number is a bit in masks."""
+    """The blocks of one slot, until they are dropped; its number is a bit in masks."""
 
-    __slots__ = ("blocks", "front", "head", "is_forgotten", "number", "touches", "worth")
+    __slots__ = ("blocks", "front", "head", "is_forgotten", "number", "records", "scan_at")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.blocks = 0
-        self.touches = array("i")
-        """The last run of each chain recorded, in order, or NONE for one that came again; only from `head` on."""
+        self.records = array("i")
+        """The last run of each recorded chain, in order, or NONE for a duplicate; valid from index `head`."""
         self.head = 0
         self.front = NONE
-        """The last run of what is left of the oldest chain, which was evicted in part."""
-        self.worth = _SLACK
-        """Number of records at which it is worth dropping those that came again."""
+        """The last run of the oldest chain, if it was partly evicted."""
+        self.scan_at = _SLACK
+        """Number of records at which duplicates are dropped."""
         self.is_forgotten = False
 
 
-class _Tidying:
-    """A look at the records of one lane, the youngest first, for those that came again."""
+class _DuplicateScan:
+    """Progress of dropping duplicate records of one lane, newest first."""
 
     __slots__ = ("at", "lane", "seen")
 
     def __init__(self, lane: _Lane) -> None:
         self.lane = lane
-        self.at = len(lane.touches)
-        """What is left to be looked at ends here."""
+        self.at = len(lane.records)
+        """Index after the last record to check."""
         self.seen: set[int] = set()
 
 
 class PrefixIndex:
     """Chains of block hashes by slot, least recently used first.
 
-    A slot that holds a block holds all blocks before it in the chain. To record a chain makes its blocks the most
-    recently used ones of the slot, the first block most of all. So the least recently used block is the last one of the
-    oldest record, unless there is a reason to keep it: a younger record that ends with the same run, or a run after it.
+    A slot that holds a block holds all earlier blocks of the chain. Recording a chain makes its blocks the most
+    recently used blocks of the slot, with the first block first. The least recently used block is therefore the last
+    block of the oldest record, unless something refers to it: a newer record that ends with the same run, or a
+    following run.
     """
 
     __slots__ = (
-        "_extra", "_forgotten", "_free", "_lanes", "_live", "_runs", "_slots", "_slots_of", "_tidying", "_untidy",
+        "_extra",
+        "_forgotten",
+        "_free",
+        "_lanes",
+        "_live",
+        "_runs",
+        "_scan",
+        "_slots",
+        "_slots_of",
+        "_to_scan",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._runs = Runs()
         self._lanes: dict[int, _Lane] = {}
         self._live = 0
-        """Numbers of these lanes, as bits."""
+        """Numbers of the lanes in use, as bits."""
         self._slots = np.zeros(0, dtype=np.intp)
         """Slot of each lane number."""
         self._slots_of: dict[int, tuple[NDArray[np.intp], int]] = {}
-        """Slots of sets of lanes, and the greatest one."""
+        """Slots of sets of lanes, and the highest slot of each set."""
         self._free: list[int] = []
         self._forgotten: list[_Lane] = []
-        self._untidy: dict[_Lane, None] = {}
-        """Lanes with many records, in the order in which their turn comes."""
-        self._tidying: _Tidying | None = None
+        self._to_scan: dict[_Lane, None] = {}
+        """Lanes with many records, in the order of scan."""
+        self._scan: _DuplicateScan | None = None
         self._extra = IntTable()
-        """By lane and run: reasons to keep it beyond the first, if any."""
+        """By lane and run: number of references beyond the first, if any."""
 
     def __len__(self) -> int:
         """Distinct blocks recorded."""
@@ -125,21 +135,21 @@ class PrefixIndex:
     def record(self, slot: int, hashes: "array[int]", limit: int) -> None:
         """Record the chain as the slot's most recently used, then evict down to `limit` blocks.
 
-        The head of the chain counts as more recent than its tail: like an engine, the index loses tails first. A limit
-        that is far below the one before is reached with later records.
+        The head of the chain counts as more recent than its tail: like an engine, the index loses tails first. If the
+        limit was lowered by much, later records complete the eviction.
         """
         self._clean()
-        self._tidy()
+        self._scan_records()
         lane = self._lanes.get(slot) or self._new_lane(slot)
         before = lane.blocks
-        self._touch(lane, hashes[:limit].tobytes())
+        self._record(lane, hashes[:limit].tobytes())
         if lane.blocks > limit:
-            self._evict(lane, min(lane.blocks - limit, lane.blocks - before + _EVICTED))
+            self._evict(lane, min(lane.blocks - limit, lane.blocks - before + _MOST_EVICTED))
 
     def withdraw(self, slot: int, hashes: "array[int]") -> None:
-        """Take back the last record of a chain, and drop the blocks that the slot holds for no other one.
+        """Remove the last record of a chain, and drop the blocks that no other chain of the slot needs.
 
-        Only one of the latest records is found; nothing changes where the chain has been evicted in part.
+        Only the latest records are searched. Nothing changes if the chain was partly evicted.
         """
         lane, runs = self._lanes.get(slot), self._runs
         run, last, depth, chain = NONE, NONE, 0, hashes.tobytes()
@@ -154,25 +164,25 @@ class PrefixIndex:
             last = run
         if lane is None or last < 0:
             return
-        oldest = max(lane.head, len(lane.touches) - _WITHDRAWN)
-        for at in range(len(lane.touches) - 1, oldest - 1, -1):
-            if lane.touches[at] == last:
-                lane.touches[at] = NONE
-                if self._tidying is not None and self._tidying.lane is lane:
-                    self._tidying.seen.discard(last)
+        oldest = max(lane.head, len(lane.records) - _RECORDS_SEARCHED)
+        for at in range(len(lane.records) - 1, oldest - 1, -1):
+            if lane.records[at] == last:
+                lane.records[at] = NONE
+                if self._scan is not None and self._scan.lane is lane:
+                    self._scan.seen.discard(last)
                 self._evict_tail(lane, last, sys.maxsize)
                 return
 
     def forget(self, *slots: int) -> None:
-        """Drop the blocks of slots: they hold none from now on, and those are freed bit by bit."""
+        """Drop the blocks of slots; later records free their memory in steps."""
         for slot in self._lanes.keys() & slots:
             lane = self._lanes.pop(slot)
             self._live ^= 1 << lane.number
             self._forgotten.append(lane)
             lane.is_forgotten = True
 
-    def _touch(self, lane: _Lane, chain: bytes) -> None:
-        """Hold the runs of a chain, and add a reason to keep the last one."""
+    def _record(self, lane: _Lane, chain: bytes) -> None:
+        """Hold the runs of a chain, and refer to the last run."""
         depth, before, held = 0, NONE, True
         while 8 * depth < len(chain):
             run, is_new = self._runs.reach(before, chain, depth, lane.number)
@@ -182,36 +192,36 @@ class PrefixIndex:
             if is_new:
                 lane.blocks += size
                 if held and before >= 0:
-                    self._keep(lane, before)
+                    self._add_reference(lane, before)
             depth, before, held = depth + size, run, not is_new
-        if before < 0 or (held and lane.touches and lane.touches[-1] == before):
+        if before < 0 or (held and lane.records and lane.records[-1] == before):
             return
         if held:
-            self._keep(lane, before)
-        lane.touches.append(before)
-        if len(lane.touches) - lane.head > lane.worth:
-            self._untidy[lane] = None
+            self._add_reference(lane, before)
+        lane.records.append(before)
+        if len(lane.records) - lane.head > lane.scan_at:
+            self._to_scan[lane] = None
 
     def _evict(self, lane: _Lane, excess: int) -> None:
         """Drop the least recently used blocks."""
         while excess > 0:
             run, lane.front = lane.front, NONE
             if run < 0:
-                if lane.head == len(lane.touches):
-                    break  # only where hashes collided
-                run = lane.touches[lane.head]
+                if lane.head == len(lane.records):
+                    break  # hashes collided
+                run = lane.records[lane.head]
                 lane.head += 1
             excess = self._evict_tail(lane, run, excess)
-        if 2 * lane.head > len(lane.touches) + _SLACK:
-            if self._tidying is not None and self._tidying.lane is lane:
-                self._tidying.at -= lane.head
-            del lane.touches[: lane.head]
+        if 2 * lane.head > len(lane.records) + _SLACK:
+            if self._scan is not None and self._scan.lane is lane:
+                self._scan.at -= lane.head
+            del lane.records[: lane.head]
             lane.head = 0
 
     def _evict_tail(self, lane: _Lane, run: int, excess: int) -> int:
-        """Take away a reason to keep a run, and drop blocks that have none; return how many are still too many."""
+        """Remove a reference to a run, drop blocks without references, and return the excess that remains."""
         runs = self._runs
-        while run >= 0 and not self._let_go(lane, run):
+        while run >= 0 and not self._drop_reference(lane, run):
             if not excess:
                 lane.front = run
                 break
@@ -227,13 +237,13 @@ class PrefixIndex:
             run = parent
         return excess
 
-    def _keep(self, lane: _Lane, run: int) -> None:
-        """Add a reason to keep a run that the lane holds."""
+    def _add_reference(self, lane: _Lane, run: int) -> None:
+        """Add a reference to a run that the lane holds."""
         key = lane.number << 32 | run
         self._extra.put(key, self._extra.get(key, 0) + 1)
 
-    def _let_go(self, lane: _Lane, run: int) -> bool:
-        """Take a reason away; return false where it is the only one, which stays."""
+    def _drop_reference(self, lane: _Lane, run: int) -> bool:
+        """Remove a reference; return false if it is the only one, which stays."""
         key = lane.number << 32 | run
         extra = self._extra.get(key, 0)
         if extra > 1:
@@ -242,36 +252,36 @@ class PrefixIndex:
             self._extra.pop(key)
         return extra > 0
 
-    def _tidy(self) -> None:
-        """Look at a few records of a lane with many, and drop those that came again."""
-        if self._tidying is None:
-            if not self._untidy:
+    def _scan_records(self) -> None:
+        """Check a few records of a lane with many records, and drop duplicates."""
+        if self._scan is None:
+            if not self._to_scan:
                 return
-            self._tidying = _Tidying(next(iter(self._untidy)))
-        tidying, lane = self._tidying, self._tidying.lane
-        if lane.is_forgotten or tidying.at <= lane.head:
-            self._end_tidying(lane)
+            self._scan = _DuplicateScan(next(iter(self._to_scan)))
+        scan, lane = self._scan, self._scan.lane
+        if lane.is_forgotten or scan.at <= lane.head:
+            self._end_scan(lane)
             return
-        least = max(lane.head, tidying.at - _LOOKED_AT)
-        for at in range(tidying.at - 1, least - 1, -1):
-            run = lane.touches[at]
+        least = max(lane.head, scan.at - _RECORDS_SCANNED)
+        for at in range(scan.at - 1, least - 1, -1):
+            run = lane.records[at]
             if run < 0:
                 continue
-            if run in tidying.seen:
-                self._let_go(lane, run)
-                lane.touches[at] = NONE
+            if run in scan.seen:
+                self._drop_reference(lane, run)
+                lane.records[at] = NONE
             else:
-                tidying.seen.add(run)
-        tidying.at = least
+                scan.seen.add(run)
+        scan.at = least
 
-    def _end_tidying(self, lane: _Lane) -> None:
-        self._tidying = None
-        del self._untidy[lane]
+    def _end_scan(self, lane: _Lane) -> None:
+        self._scan = None
+        del self._to_scan[lane]
         if not lane.is_forgotten:
-            touches = np.frombuffer(lane.touches, dtype=np.intc)[lane.head :]
-            lane.touches = array("i", touches[touches != NONE].tobytes())
+            records = np.frombuffer(lane.records, dtype=np.intc)[lane.head :]
+            lane.records = array("i", records[records != NONE].tobytes())
             lane.head = 0
-            lane.worth = 2 * len(lane.touches) + _SLACK
+            lane.scan_at = 2 * len(lane.records) + _SLACK
 
     def _new_lane(self, slot: int) -> _Lane:
         if self._free:
@@ -286,10 +296,10 @@ class PrefixIndex:
         return lane
 
     def _clean(self) -> None:
-        """Drop a few runs of slots that were forgotten."""
-        for _ in range(_CLEANED if self._forgotten else 0):
+        """Drop a few runs of forgotten slots."""
+        for _ in range(_RUNS_CLEANED if self._forgotten else 0):
             lane = self._forgotten[-1]
-            size = len(lane.touches) - lane.head
+            size = len(lane.records) - lane.head
             if lane.front < 0 and not size:
                 self._free.append(lane.number)
                 self._forgotten.pop()
@@ -298,7 +308,7 @@ class PrefixIndex:
                 continue
             run, lane.front = lane.front, NONE
             if run < 0:
-                run = lane.touches[lane.head]
+                run = lane.records[lane.head]
                 lane.head += 1
             self._evict_tail(lane, run, sys.maxsize)
 
@@ -309,11 +319,11 @@ class PrefixIndex:
             if slot < len(matched):
                 matched[slot] = depth
             return
-        slots, greatest = self._slots_of.get(mask) or self._looked_up(mask)
+        slots, greatest = self._slots_of.get(mask) or self._slots_in(mask)
         matched[slots if greatest < len(matched) else slots[slots < len(matched)]] = depth
 
-    def _looked_up(self, mask: int) -> tuple[NDArray[np.intp], int]:
-        """Return the slots of a set of lanes; sets are those that hold a run, so they come again."""
+    def _slots_in(self, mask: int) -> tuple[NDArray[np.intp], int]:
+        """Return the slots of a set of lanes, cached because lookups use the same sets repeatedly."""
         bits = np.frombuffer(mask.to_bytes(mask.bit_length() // 8 + 1, "little"), dtype=np.uint8)
         slots = self._slots[np.unpackbits(bits, bitorder="little").nonzero()[0]]
         if len(self._slots_of) >= _MOST_SETS:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimates the part of a prompt that each endpoint has in its KV cache, from the prompts sent there before."""
+"""Produce the part of a prompt that each endpoint is expected to hold in its KV cache."""
 
 import sys
 from array import array
 from collections.abc import Sequence
 from math import isfinite
 from secrets import token_bytes
+from struct import iter_unpack
 from typing import Annotated, NamedTuple
 
 import numpy as np
+import xxhash
 from msgspec import Meta
 
 from epp.framework import (
@@ -32,13 +34,37 @@ from epp.framework import (
 from epp.framework.limits import Corrected, CountOrDefault
 from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample, endpoint_state
 from epp.framework.request import BYTES_PER_TOKEN
-from epp.plugins.prefix_cache.block_hashes import block_hashes, chain_seed
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
 
+
+def chain_seed(model: str, cache_salt: str) -> int:
+    """Return the seed of a prompt's chain: prompts with another model or salt share no block.
+
+    The hash of the model seeds the hash of the salt, so that different pairs never give the same bytes.
+    """
+    model_hash = xxhash.xxh3_64_intdigest(model.encode("utf-8", "surrogatepass"))
+    return xxhash.xxh3_64_intdigest(cache_salt.encode("utf-8", "surrogatepass"), seed=model_hash)
+
+
+def block_hashes(prompt: bytes, *, seed: int, block_tokens: int, max_blocks: int = sys.maxsize) -> "array[int]":
+    """Return one 64-bit xxHash (XXH3) for each block, in order; the last one may be shorter.
+
+    Equal hashes at a position mean equal prompts up to the end of that block.
+    """
+    size = block_tokens * BYTES_PER_TOKEN
+    end = min(len(prompt), max_blocks * size)
+    digest = xxhash.xxh3_64_intdigest
+    whole = end - end % size
+    hashes = [seed := digest(block, seed) for (block,) in iter_unpack(f"{size}s", memoryview(prompt)[:whole])]
+    if whole < end:
+        hashes.append(digest(prompt[whole:end], seed))
+    return array("Q", hashes)
+
+
 MIN_BLOCK_TOKENS = 64
-"""Smaller blocks cost more time and memory than their finer matches are worth."""
+"""Smaller blocks cost more time and memory than their finer matches save."""
 MAX_BLOCK_TOKENS = 4096
-"""Engines with larger blocks are taken for ones with these: with one block for each prompt, only equal ones match."""
+"""Upper bound for the block size of engines: with one block for each prompt, only equal prompts match."""
 
 
 class ApproxPrefixCacheParameters(Parameters, frozen=True):
@@ -56,19 +82,19 @@ class ApproxPrefixCacheParameters(Parameters, frozen=True):
     max_bytes_per_server: Annotated[int, Meta(ge=BYTES_PER_ENTRY)] = 10 * 1024 * 1024
     """Memory for each endpoint's blocks: limits their number, at 64 bytes each."""
     block_size: Natural = 0
-    """Deprecated: stands for `blockSizeTokens` if that is left out."""
+    """Deprecated: used if `blockSizeTokens` is left out."""
     max_prefix_blocks_to_match: Natural = 2048
     """Deprecated: blocks of a prompt that are matched if `maxPrefixTokensToMatch` is 0; 0 for all."""
 
     @property
     def block_tokens(self) -> int:
-        """Tokens in one block where the engine's block size is unknown or does not count."""
+        """Tokens in one block if the engine's block size is unknown or not used."""
         if self.block_size_tokens == MIN_BLOCK_TOKENS and self.block_size:
             return max(MIN_BLOCK_TOKENS, self.block_size)
         return self.block_size_tokens
 
     def max_blocks(self, block_tokens: int) -> int:
-        """Return how many blocks of a prompt are matched at most."""
+        """Return the most blocks of a prompt to match."""
         if self.max_prefix_tokens_to_match:
             return self.max_prefix_tokens_to_match // block_tokens
         return self.max_prefix_blocks_to_match or sys.maxsize
@@ -115,13 +141,13 @@ class ApproxPrefixCacheProducer(
 ):
     """Publishes, for each slot, the number of leading blocks of the prompt that were sent there and not yet evicted.
 
-    Blocks are `blockSizeTokens` times 4 bytes of the canonical prompt, hashed in a chain whose seed is the model and
-    the cache salt; the last block of a prompt may be shorter. Each prompt of a list has a chain of its own, and the
-    limits hold for all of them together. The request's blocks are recorded for the target of each profile, not for its
-    fallbacks. Of each endpoint `min(capacity, maxBytesPerServer / 64)` blocks are kept; the least recently used are
-    evicted first. With `autoTune` the blocks are those of the first endpoint of the pool that reports their size, from
-    64 to 4096 tokens, and the capacity is the tokens that the engine can cache over the tokens of a block, so that the
-    index holds no more than the engine; else it is `lruCapacityPerServer`.
+    A block has `blockSizeTokens` times 4 bytes of the canonical prompt; the last block of a prompt may be shorter.
+    Blocks are hashed in a chain whose seed is the model and the cache salt. Each prompt of a list has its own chain,
+    and the limits apply to all of them together. The request's blocks are recorded for the target of each profile, not
+    for its fallbacks. The index keeps `min(capacity, maxBytesPerServer / 64)` blocks for each endpoint and evicts the
+    least recently used. With `autoTune`, the block size is that of the first endpoint of the pool that reports one,
+    from 64 to 4096 tokens, and the capacity is the number of blocks that the engine can cache; else it is
+    `lruCapacityPerServer`.
     """
 
     plugin_type = "approx-prefix-cache-producer"
@@ -132,7 +158,7 @@ class ApproxPrefixCacheProducer(
         self._match_key = PREFIX_MATCH.produced_by(self.name)
         self._hashed_key: DataKey[_Hashed] = DataKey("prefix-block-hashes", self.plugin_type, self.name)
         self._index = PrefixIndex()
-        self._secret = int.from_bytes(token_bytes(8))  # without it, clients could make hashes collide
+        self._secret = int.from_bytes(token_bytes(8))  # prevents clients from making hashes collide
         self._seed: tuple[tuple[str, str], int] | None = None
         self._reported: Floats | None = None
         self._engine_tokens = 0
@@ -180,7 +206,7 @@ class ApproxPrefixCacheProducer(
         if hashed is None or match is None:
             return
         for slot in {leg.slot: None for leg in result.profiles.values() if leg is not None}:
-            if match.matched_blocks.item(slot) < hashed.blocks:  # it added some
+            if match.matched_blocks.item(slot) < hashed.blocks:  # the request added blocks
                 for chain in hashed.chains:
                     self._index.withdraw(slot, chain)
 
@@ -188,7 +214,7 @@ class ApproxPrefixCacheProducer(
         self._index.forget(*slots)
 
     def _hashed(self, request: Request, snapshot: Snapshot) -> _Hashed:
-        """Return the blocks of the request; computed once for as long as engines keep their block size."""
+        """Return the blocks of the request, computed once unless the block size changes."""
         block_tokens = self._block_tokens(snapshot)
         hashed = request.get(self._hashed_key)
         if hashed is None or hashed.block_tokens != block_tokens:
@@ -214,7 +240,7 @@ class ApproxPrefixCacheProducer(
         return _Hashed(block_tokens, chains, tokens)
 
     def _seed_of(self, request: Request) -> int:
-        """Return the seed of the request's chains; that of the last request is at hand."""
+        """Return the seed of the request's chains; the last seed is cached."""
         named = request.model, request.body.cache_salt
         if self._seed is None or self._seed[0] != named:
             self._seed = named, chain_seed(*named) ^ self._secret
@@ -233,7 +259,7 @@ class ApproxPrefixCacheProducer(
         return PrefixMatch(blocks, hashed.blocks, hashed.block_tokens, held)
 
     def _block_tokens(self, snapshot: Snapshot) -> int:
-        """Return the tokens of one block: the engines', where they are known and count."""
+        """Return the tokens of one block: with `autoTune`, those of the engines if known."""
         if self.parameters.auto_tune:
             reported = snapshot.columns.get(KV_BLOCK_TOKENS.name)
             if reported is not self._reported:  # a column is replaced as a whole

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token counts: the tokens of a prompt, and those that it adds to an endpoint."""
+"""Token counts of prompts and of requests in flight."""

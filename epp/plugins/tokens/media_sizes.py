@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimated tokens of images and videos, by the rules that models have for them."""
+"""Estimated tokens of images and videos, by the rules of models."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -14,11 +14,11 @@ from epp.framework.request import BYTES_PER_TOKEN
 
 _Rate: TypeAlias = Annotated[float, Meta(gt=0, le=1e6), Corrected()]
 _DIGEST_BYTES = 16
-"""Of the hash that a placeholder repeats."""
+"""Size of the hash that a placeholder repeats."""
 _MOST_BYTES = 8192 * BYTES_PER_TOKEN
-"""Of one placeholder."""
+"""Largest placeholder."""
 _MOST_TOKENS = 1_000_000
-"""Of one item, whatever a client says of it: more than any context holds."""
+"""Most tokens of one item, more than any context: a client may claim any size."""
 
 
 class Resolution(Parameters, frozen=True):
@@ -50,7 +50,7 @@ class ImageEstimate(Parameters, frozen=True):
     mode: Literal["dynamic", "static"] = "dynamic"
     """`dynamic`: width times height over `factor`. `static`: `staticToken`."""
     default_resolution: Resolution = Resolution()
-    """Size of images that the request names by their address, and of other formats than PNG, GIF and JPEG."""
+    """Size of images given by URL, and of formats other than PNG, GIF and JPEG."""
     static: StaticImage = StaticImage()
     """Parameters of the mode `static`."""
     dynamic: ByPixels = ByPixels()
@@ -90,7 +90,7 @@ class SampledFrames(Parameters, frozen=True):
     """Parameters of the mode `sampled`."""
 
     sample_fps: _Rate = msgspec.field(default=1.0, name="sampleFPS")
-    """Frames that the model takes of a second."""
+    """Frames that the model samples from each second."""
     temporal_patch_size: NaturalOrDefault = 0
     """Frames that the model merges into one; below 2 for none."""
 
@@ -99,16 +99,16 @@ class StridedFrames(Parameters, frozen=True):
     """Parameters of the mode `strided`."""
 
     default_source_fps: _Rate = msgspec.field(default=24.0, name="defaultSourceFPS")
-    """Frames of a second of the video, if the header `x-llm-d-video-fps` does not say."""
+    """Frames per second of the video without the header `x-llm-d-video-fps`."""
     frame_stride: CountOrDefault = 1
-    """The model takes every so-many-th frame."""
+    """Distance between two sampled frames."""
 
 
 class Frames(Parameters, frozen=True):
-    """Frames that a model takes of a video."""
+    """Frames that a model samples from a video."""
 
     mode: Literal["sampled", "strided"] = "sampled"
-    """`sampled`: so many of a second. `strided`: every so-many-th of the video."""
+    """`sampled`: `sampleFPS` frames of each second. `strided`: every `frameStride`-th frame of the video."""
     min_frames: NaturalOrDefault = 0
     """Least frames."""
     max_frames: NaturalOrDefault = 0
@@ -119,7 +119,7 @@ class Frames(Parameters, frozen=True):
     """Parameters of the mode `strided`."""
 
     def count(self, seconds: float, fps: float) -> int:
-        """Return the frames of a video of that length; `fps` is 0 where it is not known."""
+        """Return the frames of a video of that length; `fps` is 0 if unknown."""
         if self.mode == "strided":
             return self._bounded(int(seconds * (fps or self.strided.default_source_fps)) // self.strided.frame_stride)
         frames = self._bounded(int(seconds * self.sampled.sample_fps))
@@ -131,12 +131,12 @@ class Frames(Parameters, frozen=True):
 
 
 class VideoEstimate(Parameters, frozen=True):
-    """Tokens of a video: its frames times the tokens of one."""
+    """Tokens of a video: its frames times the tokens of one frame."""
 
     default_resolution: Resolution = Resolution()
-    """Size of videos for which the header `x-llm-d-video-resolution` gives none."""
+    """Size of videos without the header `x-llm-d-video-resolution`."""
     default_duration: _Rate = 10.0
-    """Seconds of videos for which the header `x-llm-d-video-duration-seconds` gives none."""
+    """Seconds of videos without the header `x-llm-d-video-duration-seconds`."""
     tokens_per_frame: TokensPerFrame = TokensPerFrame()
     """Tokens of one frame."""
     frames: Frames = Frames()
@@ -159,7 +159,7 @@ class VideoEstimate(Parameters, frozen=True):
 
 
 def with_sizes(prompt: bytes, media: Sequence[Media], sizes: Sequence[int]) -> bytes:
-    """Return a prompt whose placeholders have other sizes, in tokens, up to a limit that bounds the prompt."""
+    """Return the prompt with placeholders of these sizes in tokens, each up to a limit."""
     pieces: list[bytes] = []
     end = 0
     for one, size in zip(media, sizes, strict=True):
@@ -171,13 +171,13 @@ def with_sizes(prompt: bytes, media: Sequence[Media], sizes: Sequence[int]) -> b
     return b"".join((*pieces, prompt[end:]))
 
 
-def says_of_videos(fields: Headers) -> bool:
-    """Return whether any header tells of the videos of the request."""
+def describes_videos(fields: Headers) -> bool:
+    """Return whether a header describes the videos of the request."""
     return any(name in fields for name in (headers.VIDEO_DURATION, headers.VIDEO_FPS, headers.VIDEO_RESOLUTION))
 
 
 def _number(fields: Headers, name: str) -> float:
-    """Return the number in a header; 0 for none, and for one that is not above 0."""
+    """Return the number in a header; 0 if it is missing, malformed or not above 0."""
     try:
         found = float(fields.get(name, ""))
     except ValueError:

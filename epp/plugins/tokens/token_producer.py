@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the tokens of a prompt: by the parser's estimate, or with a tokenizer."""
+"""Count the tokens of prompts, and of requests in flight."""
 
 import codecs
 from collections.abc import Sequence
@@ -7,30 +7,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epp.framework import (
+    IN_FLIGHT,
+    IN_FLIGHT_COST,
+    IN_FLIGHT_TOKENS,
+    PREFIX_MATCH,
     PROMPT_TOKENS,
     Candidates,
     Count,
     Name,
+    Natural,
+    NonNegative,
     Parameters,
+    PreRequest,
     Producer,
     PromptTokens,
     Request,
     RequestBody,
+    SchedulingResult,
+    Snapshot,
     Stability,
 )
 from epp.framework.files import check_allowed
 from epp.framework.messages import install_command
-from epp.plugins.tokens.media_sizes import ImageEstimate, VideoEstimate, says_of_videos, with_sizes
+from epp.framework.plugin_status import endpoint_state
+from epp.plugins.tokens.media_sizes import ImageEstimate, VideoEstimate, describes_videos, with_sizes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
 class Estimate(Parameters, frozen=True):
-    """Four bytes for a token, media by their size."""
+    """Estimate of four bytes for each token, and of media by their size."""
 
     image: ImageEstimate | None = None
-    """Tokens of images; by default one for 1,024 pixels."""
+    """Tokens of images; by default one for each 1,024 pixels."""
     video: VideoEstimate | None = None
     """Tokens of videos; by default those of an image of 640 by 360 pixels for each second."""
 
@@ -43,7 +53,7 @@ class TokenizerFile(Parameters, frozen=True):
     max_bytes: Count = 8192
     """Bytes of a prompt that are tokenized; the rest counts in proportion.
 
-    All requests wait while one is tokenized: about 0.4 ms for each KiB of English text or code. Measured with a
+    All requests wait while a prompt is tokenized: about 0.4 ms for each KiB of English text or code. Measured with a
     vocabulary of 32,000 byte pairs on one core of a shared machine: 0.4 ms for 1 KiB, 3.5 ms for 8 KiB, 10 ms for
     20 KiB, 140 ms for 220 KiB.
     """
@@ -59,7 +69,7 @@ class TokenProducerParameters(Parameters, frozen=True):
     tokenizer: TokenizerFile | None = None
     """Count with a tokenizer file; needs the extra `tokenizers`."""
     vllm: dict[str, object] | None = None
-    """A vLLM server that renders prompts. Refused: requests here wait for no other server."""
+    """A vLLM server that renders prompts. Refused: the picker calls no other server while it routes a request."""
     uds_tokenizer_config: dict[str, object] | None = None
     """A tokenizer behind a Unix socket. Refused for the same reason."""
 
@@ -75,13 +85,13 @@ class TokenProducerParameters(Parameters, frozen=True):
 class TokenProducer(Producer[TokenProducerParameters]):
     """Publishes the number of tokens of a prompt.
 
-    The estimate is four bytes for a token, with images and videos as `estimate` says; the prompt is published with
-    placeholders of that size, for the blocks of the prefix cache. The headers `x-llm-d-video-duration-seconds`,
-    `x-llm-d-video-fps` and `x-llm-d-video-resolution` of a request tell of its videos.
+    The estimate is four bytes for each token, and the rules in `estimate` for images and videos; the prompt is
+    published with placeholders of that size, for the blocks of the prefix cache. The request headers
+    `x-llm-d-video-duration-seconds`, `x-llm-d-video-fps` and `x-llm-d-video-resolution` describe its videos.
 
-    A tokenizer counts the prompt's text, including special tokens that it adds itself, without those of a chat
-    template: exactly up to `maxBytes`, beyond that in proportion and not marked as exact. Prompts with media are
-    estimated; those sent as token ids or embeddings keep the parser's number. Token ids are not published.
+    A tokenizer counts the prompt's text with the special tokens that it adds, but without those of a chat template. The
+    count is exact up to `maxBytes`; a longer text counts in proportion and is not marked as exact. Prompts with media
+    are estimated; prompts of token ids or embeddings keep the parser's number. Token ids are not published.
     """
 
     plugin_type = "token-producer"
@@ -98,7 +108,7 @@ class TokenProducer(Producer[TokenProducerParameters]):
         return (warning,)
 
     def setup(self) -> None:
-        # Either type's own name stands for the default producer.
+        # A plugin named like its type is the default producer.
         self._key = PROMPT_TOKENS.produced_by("" if self.name == self.plugin_type else self.name)
         self.writes = (self._key,)
         self._estimate = self.parameters.estimate or Estimate()
@@ -106,7 +116,7 @@ class TokenProducer(Producer[TokenProducerParameters]):
         self._max_bytes = 0 if file is None else file.max_bytes
         self._tokenizer = None if file is None else _load(file.path)
 
-    def produce(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002
+    def produce(self, request: Request, candidates: Candidates) -> None:
         request.put(self._key, self._count(request))
 
     def _count(self, request: Request) -> PromptTokens:
@@ -120,9 +130,9 @@ class TokenProducer(Producer[TokenProducerParameters]):
         return PromptTokens(round(count * len(body.prompt) / size))
 
     def _sized(self, request: Request) -> PromptTokens:
-        """Return the parser's number with the media as large as they are estimated here."""
+        """Return the parser's number with the sizes of media estimated by this plugin."""
         body, image, video = request.body, self._estimate.image, self._estimate.video
-        if video is None and says_of_videos(request.headers):
+        if video is None and describes_videos(request.headers):
             video = VideoEstimate()
         sizes = [
             image.tokens(media)
@@ -146,7 +156,7 @@ class DeprecatedTokenizer(TokenProducer):
 
 
 def _text(body: RequestBody, most: int) -> tuple[str, int]:
-    """Return the beginning of the prompt and its size in bytes, whole characters only; 0 if it is not all text.
+    """Return the beginning of the prompt in whole characters, and its size in bytes; 0 if it is not all text.
 
     A zero byte is part of a token id; bytes that are not UTF-8 may be the hash of media.
     """
@@ -161,14 +171,67 @@ def _text(body: RequestBody, most: int) -> tuple[str, int]:
 
 def _load(path: str) -> "Tokenizer":
     try:
-        from tokenizers import Tokenizer  # noqa: PLC0415  an extra, needed by those who name a file
+        from tokenizers import Tokenizer  # noqa: PLC0415  an optional dependency
     except ImportError as error:
         raise ValueError(f"tokenizer {path!r} needs the package tokenizers: {install_command('tokenizers')}") from error
     try:
         check_allowed(Path(path))
         tokenizer = Tokenizer.from_file(path)
-    except Exception as error:  # its errors have no class of their own
+    except Exception as error:  # the library raises plain Exception
         raise ValueError(f"tokenizer file {path!r} cannot be read: {error}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+class InflightLoadParameters(Parameters, frozen=True):
+    """Estimate of the output, and the source of prefix matches."""
+
+    add_estimated_output_tokens: bool = False
+    """Add an estimate of the output: `outputRatio` times the prompt, within the two limits."""
+    output_ratio: NonNegative = 1.5
+    """Output tokens expected for each prompt token."""
+    max_estimated_output_tokens: Natural | None = None
+    """Upper limit of the estimate; the request's own output limit always applies."""
+    prefix_match_info_producer_name: str = ""
+    """Name of the producer instance whose matches are read, if configured; empty for the default one."""
+    sync_cross_replica_state: bool = True
+    """Accepted for compatibility: each picker counts its own requests."""
+
+
+class InflightLoadProducer(PreRequest[InflightLoadParameters]):
+    """Publishes `prompt_tokens - matched_tokens`, plus the estimated output if configured.
+
+    The cost is published for the target of each profile that ran; without a prefix match, the whole prompt counts. It
+    is added to the target's tokens in flight until the first token. The estimated output counts for the primary target
+    only. All instances share one output.
+    """
+
+    plugin_type = "inflight-load-producer"
+    writes = (IN_FLIGHT_COST, IN_FLIGHT_TOKENS)
+
+    def setup(self) -> None:
+        self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
+        self.may_read = (self._match_key, PROMPT_TOKENS)
+
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:
+        match = request.get(self._match_key)
+        costs: dict[str, int] = {}
+        for profile, leg in result.profiles.items():
+            if leg is not None:
+                cached = 0 if match is None else match.tokens_at(leg.slot)
+                costs[profile] = max(0, request.prompt_tokens - cached)
+        costs[result.primary.profile] += self._estimated_output(request)
+        request.put(IN_FLIGHT_COST, costs)
+
+    def dump_state(self, snapshot: Snapshot) -> object | None:
+        return endpoint_state(
+            snapshot, {"requests": snapshot.column(IN_FLIGHT), "tokens": snapshot.column(IN_FLIGHT_TOKENS)}
+        )
+
+    def _estimated_output(self, request: Request) -> int:
+        if not self.parameters.add_estimated_output_tokens:
+            return 0
+        estimate = int(self.parameters.output_ratio * request.prompt_tokens)
+        limits = (self.parameters.max_estimated_output_tokens, request.body.max_output_tokens)
+        return max(0, min([estimate, *(limit for limit in limits if limit is not None)]))

@@ -9,9 +9,9 @@ import structlog
 
 from epp.framework.clock import Clock
 from epp.framework.plugin_status import InputProblem, InputState
-from epp.kube.objects.files.last_good import FileObjects, ObjectVersions
-from epp.kube.objects.files.source import ObjectSource
+from epp.kube.objects.followed import ObjectSource
 from epp.kube.objects.inference import POLICY_KINDS, rewrite_faults
+from epp.kube.objects.last_good import FileObjects, ObjectVersions
 from epp.routing.director.pipeline import PoolPolicies
 from epp.routing.policies.build import BuiltPolicies, PoolIdentity, build_policies
 
@@ -52,7 +52,7 @@ class PolicyFiles:
             setting=self.name,
             grace_period=_GRACE_PERIOD,
             kinds=POLICY_KINDS,
-            judge=rewrite_faults,
+            validate=rewrite_faults,
         )
         self._policies = PoolPolicies()
         if (following := self._read()) is not None:

@@ -19,7 +19,7 @@ _MOST_TRACES = 512
 """Traces that wait for their spans to be made; each may hold the scores of all endpoints."""
 _WAKE_AT = 64
 _PAUSE = 2.0
-"""Length of a pause after the spans of a trace are made, as a multiple of that: the event loop goes on meanwhile."""
+"""Pause after the spans of a trace are made, as a multiple of that time: the event loop runs in the pause."""
 
 _log = structlog.get_logger()
 
@@ -75,7 +75,7 @@ class ExportThread:
             self._wake.set()
 
     def stop(self, seconds: float) -> None:
-        """Send what there is, but for no longer than this."""
+        """Send the waiting spans; stop after this time."""
         self._stopping = True
         self._wake.set()
         self._thread.join(seconds)

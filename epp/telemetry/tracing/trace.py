@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is recorded of a request while it is served: times and references, of which spans are made later."""
+"""The record of a request while it is served: times and references. Spans are made from it later."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Answered:
 
 
 class Unsampled(RequestTrace):
-    """A trace of which nothing is recorded here; the endpoint is told so."""
+    """A trace that is not recorded here; the endpoint gets its id and a flag that says so."""
 
     __slots__ = ("_headers", "_span")
 
@@ -157,7 +157,7 @@ class Trace(RequestTrace):
         self.completed_at = self.now()
 
     def attempt(self, eligible: int, left: int) -> None:
-        """Record that it is to be scheduled among so many endpoints; what came of another attempt is forgotten."""
+        """Record that the request is scheduled among so many endpoints. The results of a former attempt are dropped."""
         self.attempts += 1
         self.calls.clear()
         self.profiles.clear()

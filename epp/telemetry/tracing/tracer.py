@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Begins the traces of requests, and notes what observers are told of those that are recorded."""
+"""Begins the traces of requests, and records what happens to the sampled ones."""
 
 from collections.abc import Callable, Mapping
 from time import time_ns
@@ -10,7 +10,7 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import SpanKind, Tracer, set_span_in_context
 from typing_extensions import override
 
-from epp.admission.flow_control import Outcome, Waiting
+from epp.admission.flow_control import Outcome
 from epp.framework.guard import SchedulingObserver
 from epp.framework.plugin import Plugin, Role
 from epp.framework.request import Headers, Request
@@ -46,7 +46,7 @@ class GatewayTracer(RequestTracer, DirectorObserver):
     def begin(self, headers: Headers, metadata: Mapping[str, str]) -> RequestTrace:
         """Return the trace of a request: that of its gateway's call, the one that its headers name, or a new one.
 
-        A gateway that traces requests names its span in the metadata only: the headers have what the client sent.
+        A gateway that traces requests names its span in the metadata only: the headers have the span of the client.
         """
         began = time_ns()
         context = self._propagator.extract(headers, _NOTHING)
@@ -79,10 +79,10 @@ class GatewayTracer(RequestTracer, DirectorObserver):
         """Note no more calls."""
         self._current = None
 
-    def queued(self, waiting: Waiting) -> None:
+    def queued(self, request: Request) -> None:
         """Note that it waits for room."""
         self._current = None
-        trace = _recorded(waiting.queued.request)
+        trace = _recorded(request)
         if trace is not None:
             trace.queued()
 

@@ -59,7 +59,7 @@ class Tracing:
         self._thread.start()
 
     def beside(self, observer: SchedulingObserver) -> SchedulingObserver:
-        """Return an observer of the scheduler that tells this one everything, and the tracer what it needs."""
+        """Return an observer of the scheduler that calls this observer and the tracer."""
         return TracedScheduling(observer, self.tracer)
 
     def close(self) -> None:
@@ -81,14 +81,14 @@ def _exporter(name: str) -> SpanExporter:
 
 
 class _ToOurLog(logging.Handler):
-    """Makes lines of what the packages of OpenTelemetry log, each text once."""
+    """Logs the messages of the OpenTelemetry packages, each text once."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._texts: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a warning; what exporters say of a receiver is said by `SpanCounts`, once."""
+        """Log a warning. `SpanCounts` reports problems with the receiver, once."""
         text = str(record.msg)
         if record.name.startswith("opentelemetry.exporter") or text in self._texts or len(self._texts) >= _MOST_TEXTS:
             return

@@ -21,7 +21,7 @@ from timing import no_log_lines, quick, tell, turns
 
 from epp.app.running import RunningConfig
 from epp.config import Assembly, Builder, assemble, load_text
-from epp.extproc.http2.pace import Pace
+from epp.extproc.http2.fair_scheduler import Pace
 from epp.framework import Endpoint, Headers, RequestError, SystemClock
 from epp.framework.errors import Breach
 from epp.framework.quotas import Blocked
@@ -187,10 +187,10 @@ async def resumed(count: int) -> float:
     until = SystemClock().now() + 1.0
     for number in range(min(count, 10_000)):
         breach = Breach(f"t{number}", "total.tokensPerMinute", 2.0, 1.0)
-        band.hold(f"t{number}", Blocked(breach, 1, until, waits=True))
+        band.throttle(f"t{number}", Blocked(breach, 1, until, waits=True))
 
     async def resume() -> None:
-        while band.held_flows:  # noqa: ASYNC110  no event to have
+        while band.throttled_flows:  # noqa: ASYNC110  no event to have
             await asyncio.sleep(0)
 
     found = await longest(resume())

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from typing import NamedTuple
 
-from epp.admin import AdminPort, AdminSettings, Route
-from epp.admin.answers import as_json
+from aiohttp import web
+
+from epp.admin import AdminPort, AdminSettings
+from epp.admin.answers import as_json, read_object
 from epp.admin.port import LIMITS
-from epp.admin.routes import read_object
 
 TOKEN = "0123456789abcdef0123456789abcdef"  # noqa: S105  of these tests alone
 
@@ -46,19 +47,20 @@ def asked(port: AdminPort, method: str = "GET", path: str = "/api/echo", body: o
         client.close()
 
 
-async def echo(request, rest):
-    return as_json({"rest": rest, "body": read_object(request) if request.method == "POST" else None})
+async def echo(request):
+    body = await read_object(request) if request.method == "POST" else None
+    return as_json({"rest": request.match_info.get("rest", ""), "body": body})
 
 
-async def broken(request, rest):
+async def broken(request):
     raise RuntimeError("secret")
 
 
 ROUTES = (
-    Route("GET", "/api/echo", echo),
-    Route("POST", "/api/echo", echo),
-    Route("GET", "/api/echo/", echo),
-    Route("GET", "/api/broken", broken),
+    web.get("/api/echo", echo),
+    web.post("/api/echo", echo),
+    web.get("/api/echo/{rest:.+}", echo),
+    web.get("/api/broken", broken),
 )
 
 

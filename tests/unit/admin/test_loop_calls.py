@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from epp.admin.answers import AdminError
-from epp.admin.loop_calls import LoopCalls
+from epp.admin.answers import AdminError, LoopCalls
 
 
 def elsewhere(calls: LoopCalls, work: Callable[[], object]) -> object:

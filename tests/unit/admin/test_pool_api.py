@@ -19,7 +19,7 @@ from epp.admin import (
     placement_routes,
     simulation_routes,
 )
-from epp.app.trial import on_trial
+from epp.app.admin_routes import on_trial
 from epp.config import Builder, ConfigState, assemble, load_text
 from epp.explain.made_up_pool import EndpointChange, made_up
 from epp.explain.record import DecisionRecord

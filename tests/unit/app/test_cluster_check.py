@@ -171,7 +171,7 @@ async def test_rights_that_nobody_tells_are_named(check, cluster):
     report = await check()
     assert report.would_be_ready
     (note,) = report.notes
-    assert note.startswith("not tried, as the API server does not tell what is allowed: get pods, get inferencepools.")
+    assert note.startswith("not tried, since the API server does not list the rights: get pods, get inferencepools.")
     assert "create events, patch events" in note
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 from waiting import until
 
-from epp.app import first_reports
+from epp.app import running
 from epp.app.running import RunningConfig
 from epp.config import Builder, assemble, load_text
 from epp.framework import RUNNING, Clock, ConfigurationError, Endpoint, Headers, ManualClock, Parameters, SystemClock
@@ -209,7 +209,7 @@ async def test_tf_15_start_waits_for_the_first_report_of_each_endpoint_and_for_n
 
 
 async def test_tf_15_start_does_not_wait_long_for_an_endpoint_that_says_nothing(monkeypatch):
-    monkeypatch.setattr(first_reports, "_LOOKS", 3)
+    monkeypatch.setattr(running, "_LOOKS", 3)
     async with World(SLOW_PAGES, clock=SystemClock()) as world:
         assert world.targets() == {"10.0.0.1", "10.0.0.2"}
         world.running.take_over(600)
@@ -251,7 +251,7 @@ def seen(world: World) -> Seen:
 
 
 async def test_each_request_during_a_switch_of_many_has_the_old_pool_or_the_new_one_with_its_tags(monkeypatch):
-    monkeypatch.setattr("epp.pool.collectors.turns.STRETCH_SECONDS", 0.0)  # every step takes a turn of its own
+    monkeypatch.setattr("epp.pool.collectors.steps.STRETCH_SECONDS", 0.0)  # every step takes a turn of its own
     old, new = (frozenset(hosts(0)), frozenset({"z1"})), (frozenset(hosts(MANY // 2)), frozenset({"z2"}))
     async with World(placed(0, "z1"), SystemClock()) as world:
         found, changes = [seen(world)], []

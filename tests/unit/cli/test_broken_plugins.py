@@ -131,7 +131,7 @@ def test_broken_type_that_is_asked_for_is_an_error_with_its_reason():
 def test_configuration_that_names_none_of_them_is_not_concerned(tmp_path):
     result = check(tmp_path, "queue-scorer", "good-scorer")
     assert result.exit_code == 0, result.output
-    assert Registry().find("queue-scorer").__module__ == "epp_scorers.queue"
+    assert Registry().find("queue-scorer").__module__ == "epp_scorers.load"
 
 
 @pytest.mark.parametrize("kind", sorted(REASONS.keys() - {"queue-scorer"}))

@@ -82,7 +82,7 @@ dataLayer:
         "├── producer approx-prefix-cache-producer (added: prefix-cache-scorer reads prefix-match) writes prefix-match",
         "├── profile picker legs (disagg-profile-handler), aggregator joint-aggregator",
         "│   ├── profile decode",
-        "│   │   ├── filter decode-filter (all if none is left, onError Skip)",
+        "│   │   ├── filter decode-filter (falls back to all, onError Skip)",
         "│   │   ├── scorer prefix-cache-scorer, weight 3 (75%, Affinity) reads prefix-match",
         "│   │   ├── scorer busy (active-request-scorer), weight 1 (25%, Distribution, onError Fail)",
         "│   │   └── picker max-score-picker (added: profile 'decode' names no picker)",
@@ -216,10 +216,10 @@ def test_line_numbers_are_not_taken_for_pictures(check):
 
 
 def test_class_of_a_module_is_allowed_by_flag(check):
-    text = HEAD + "plugins: [{type: 'epp_scorers.queue:QueueScorer'}]\n"
+    text = HEAD + "plugins: [{type: 'epp_scorers.load:QueueScorer'}]\n"
     code, said = check(a=text)
     assert code == 1
-    assert "start with --allow-plugin-modules epp_scorers.queue" in said
+    assert "start with --allow-plugin-modules epp_scorers.load" in said
     assert check("--allow-plugin-modules", "nowhere, epp_scorers", a=text)[0] == 0
 
 

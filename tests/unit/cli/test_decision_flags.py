@@ -8,10 +8,10 @@ import pytest
 
 from epp.cli.picker_flags import Gateway, PickerFlags, Serve
 from epp.cli.settings import picker_settings
-from epp.explain.settings import DecisionSettings, FileSettings
-from epp.extproc.settings import ServerSettings
+from epp.explain.storage import DecisionSettings, FileSettings
+from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
-from epp.telemetry.log_writer import LogWriter
+from epp.telemetry.logs import LogWriter
 
 
 def decisions(flags: PickerFlags) -> DecisionSettings | None:

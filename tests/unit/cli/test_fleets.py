@@ -221,4 +221,4 @@ def test_ome_8_resource_of_an_unknown_vendor_is_named():
     path, _, pods = objects_of("unknown-devices")
     problems = [problem for each in report_on(path, pods)["endpoints"] for problem in each["problems"]]
     (problem,) = problems
-    assert problem.startswith("the pod requests acme.example/npu, a resource of which no vendor is known")
+    assert problem.startswith("the pod requests acme.example/npu, a resource with an unknown vendor")

@@ -7,7 +7,7 @@ from epp.cli.kubernetes import read_kubernetes
 from epp.cli.options import Switch
 from epp.cli.picker_flags import Serve
 from epp.framework import ConfigurationError
-from epp.kube.lease import LeaseSettings
+from epp.kube.leader_election import LeaseSettings
 
 SELECTOR = {"endpoint_selector": "app=vllm", "endpoint_target_ports": "8000"}
 

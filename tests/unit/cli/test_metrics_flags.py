@@ -9,8 +9,8 @@ import pytest
 from epp.cli.options import Switch
 from epp.cli.picker_flags import Serve
 from epp.cli.settings import picker_settings
-from epp.extproc.settings import ServerSettings
-from epp.telemetry.log_writer import LogWriter
+from epp.extproc.server import ServerSettings
+from epp.telemetry.logs import LogWriter
 
 ON, OFF = Switch.TRUE, Switch.FALSE
 PODS = {"endpoint_selector": "app=vllm", "endpoint_target_ports": "8000"}

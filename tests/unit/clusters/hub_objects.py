@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from epp.clusters.hub import Hub
 from epp.kube.objects.decode import CLUSTER_KINDS, decode_object
-from epp.kube.objects.files.last_good import FileObjects
+from epp.kube.objects.last_good import FileObjects
 
 OCM = "cluster.open-cluster-management.io"
 SCORE = "resource-usage-score"
@@ -91,7 +91,7 @@ def decision(
 
 
 def hub_of(*documents: dict) -> Hub:
-    return Hub.build([FileObjects(file="hub.yaml").take(documents, kinds=CLUSTER_KINDS)])
+    return Hub([FileObjects(file="hub.yaml").take(documents, kinds=CLUSTER_KINDS)])
 
 
 def decoded(document: dict):

@@ -3,8 +3,7 @@
 
 from hub_objects import SCORE, cluster, decision, hub_of, placement, scores, taint, weighted
 
-from epp.clusters.cluster_status import ClusterStatuses, cluster_statuses
-from epp.clusters.decisions import Evaluate
+from epp.clusters.cluster_status import ClusterStatuses, Evaluate, cluster_statuses
 from epp.framework.clusters import PlacementStatus
 
 NOW = 1767225600.0

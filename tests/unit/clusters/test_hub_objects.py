@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from epp.clusters.cluster_status import ClusterStatuses, cluster_statuses
 from epp.framework.clusters import TaintEffect
-from epp.kube.objects.multikueue import MultiKueueCluster
+from epp.kube.objects.ocm import MultiKueueCluster
 from epp.kube.objects.placement import Coordinate
 
 

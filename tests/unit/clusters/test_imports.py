@@ -11,8 +11,9 @@ from epp.framework.clusters import CLUSTER
 from epp.framework.endpoint import Endpoint
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
-from epp.kube.objects.pool_import import read_pool_import
-from epp.plugins.clusters.placement import PlacementFilter
+from epp.kube.objects.base import convert
+from epp.kube.objects.inference import InferencePoolImport
+from epp.plugins.clusters import PlacementFilter
 
 HEAD = {
     "apiVersion": "inference.networking.x-k8s.io/v1alpha1",
@@ -46,12 +47,12 @@ def build(plugin, **parameters):
     ],
 )
 def test_clusters_that_export_a_pool_are_read(status, clusters):
-    assert read_pool_import({**HEAD, "status": status}).clusters == clusters
+    assert convert({**HEAD, "status": status}, InferencePoolImport).clusters == clusters
 
 
 def test_import_that_is_no_object_is_refused_with_field_and_remedy():
     with pytest.raises(ValueError, match=r"status.controllers\[0\].exportingClusters"):
-        read_pool_import({**HEAD, "status": {"controllers": [{"exportingClusters": 3}]}})
+        convert({**HEAD, "status": {"controllers": [{"exportingClusters": 3}]}}, InferencePoolImport)
 
 
 async def test_ocm_1_endpoints_of_clusters_that_export_the_pool_are_kept_and_local_ones(tmp_path):

@@ -5,9 +5,8 @@ import msgspec
 import pytest
 from hub_objects import SCORE, cluster, decoded, hub_of, placement, taint, weighted
 
-from epp.clusters.placement.evaluation import Evaluation, Situation, evaluate
-from epp.clusters.placement.prioritizers import allocatable, balanced
-from epp.clusters.placement.selectors import in_cluster_sets
+from epp.clusters.placement import Evaluation, Situation, allocatable, balanced, evaluate
+from epp.clusters.placement_filters import in_cluster_sets
 
 DAY = 1767225600.0
 """2026-01-01, when the taints of these tests were added."""

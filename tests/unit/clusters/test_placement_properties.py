@@ -8,7 +8,7 @@ from hub_objects import SCORE, cluster, decoded, placement, taint, weighted
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.clusters.placement.evaluation import Evaluation, Situation, evaluate
+from epp.clusters.placement import Evaluation, Situation, evaluate
 
 NOW = 1767225600.0
 NAMES = tuple("abcdefgh")

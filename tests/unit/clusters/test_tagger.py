@@ -282,7 +282,7 @@ def test_ocm_6_usage_of_the_nodes_in_files_is_a_score_of_the_local_cluster(sourc
 def test_ocm_6_usage_without_pods_is_not_guessed(source):
     built = source(node("8"), usageScores=True)
     assert tag(built, LOCAL).scores == {}
-    assert built.problems[0].startswith("usageScores needs the pods of the cluster, and none is known")
+    assert built.problems[0].startswith("usageScores needs the pods of the cluster, but there are no pods")
 
 
 async def test_ocm_6_usage_follows_pods_of_the_api_server_without_haste(source, clock):

@@ -4,12 +4,11 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework.datalayer import PageError
-from epp.pool.collectors.exposition import Selector
-from epp.pool.collectors.page_layout import PageLayout
+from epp.pool.collectors.exposition import PageLayout, Selector
 
 PAGE = (Path(__file__).parents[2] / "data" / "vllm-0.32" / "metrics-busy-lora.txt").read_bytes()
 NAMES = ("a", "a_b", "ab", "a_total", "b")
@@ -36,7 +35,6 @@ def outcome(read, *arguments: object) -> object:
         return str(error)
 
 
-@settings(max_examples=200)
 @given(st.lists(families(st.lists(st.sampled_from(NAMES), unique=True)), min_size=2, max_size=6))
 def test_page_after_page_reads_as_if_there_had_been_none_before(pages):
     layout = PageLayout()

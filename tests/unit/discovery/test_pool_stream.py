@@ -11,8 +11,9 @@ from epp.framework.registry import Registry
 from epp.hardware.selection.producer import AcceleratorSelectionProducer
 from epp.kube.cluster import Cluster
 from epp.kube.objects.decode import decode_object
+from epp.kube.objects.inference import POOL_GROUP
 from epp.kube.readers import ClusterReaders, SharedObjects
-from epp.kube.resources import POOL_GROUP, pools
+from epp.kube.resources import pools
 from epp.pool.discovery import PodDiscovery, PodTarget, PoolName
 from epp.routing.datastore import Datastore
 from epp.runtime.supervisor import Supervisor

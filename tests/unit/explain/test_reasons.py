@@ -120,7 +120,7 @@ ATTRIBUTE = {"attribute": "waiting", "algorithm": {"threshold": {"operator": "Le
             candidates(accelerators=[gpu(node="a"), gpu(node="b"), gpu(node="b")], in_flight=[1, 3, 4]),
             ["its node serves 7 requests", "its node serves 7 requests"],
         ),
-        ("header-based-testing-filter", {}, candidates(waiting=[0]), ["is not among those that the header names"]),
+        ("header-based-testing-filter", {}, candidates(waiting=[0]), ["is not listed in the header"]),
         (
             "context-length-aware",
             {"label": "length", "enableFiltering": True},

@@ -20,10 +20,14 @@ from epp.admission.flow_control import (
 from epp.framework import Candidates, ManualClock, Parameters, Request
 from epp.framework.errors import EvictedError
 from epp.framework.testing import candidates
-from epp.plugins.flow_control.eviction import PriorityThenTimeEviction, SheddableEviction, SheddableEvictionParameters
-from epp.plugins.flow_control.fairness import GlobalStrictFairness
-from epp.plugins.flow_control.ordering import FcfsOrdering
-from epp.plugins.flow_control.usage_limits import StaticUsageLimit
+from epp.plugins.flow_control.policies import (
+    FcfsOrdering,
+    GlobalStrictFairness,
+    PriorityThenTimeEviction,
+    SheddableEviction,
+    SheddableEvictionParameters,
+    StaticUsageLimit,
+)
 
 GRACE = 0.5
 
@@ -53,8 +57,8 @@ class Working(Standing):
         found = self.candidates()
         return found if self.only is None else found.keep(np.isin(found.slots, self.only))
 
-    def go(self, candidates: Candidates, room: Any) -> bool:
-        found = super().go(candidates, room)
+    def route(self, candidates: Candidates, room: Any) -> bool:
+        found = super().route(candidates, room)
         if found:
             self._bench.evictions.started(self)
         return found
@@ -126,7 +130,7 @@ class Bench:
         self.inside.append(working)
         found = working.candidates()
         room = self.flow.enter(working, found)
-        if room is not None and not working.go(found, room):
+        if room is not None and not working.route(found, room):
             self.flow.wait(working)
         return working
 

@@ -19,11 +19,12 @@ from epp.framework.errors import (
 )
 from epp.framework.flow_control import Queued
 from epp.framework.guard import Guard, SchedulingObserver
-from epp.plugins.flow_control.fairness import RoundRobinFairness
-from epp.plugins.flow_control.ordering import EdfOrdering, SloDeadlineOrdering
-from epp.plugins.flow_control.usage_limits import (
+from epp.plugins.flow_control.policies import (
+    EdfOrdering,
     PriorityHoldback,
     PriorityHoldbackParameters,
+    RoundRobinFairness,
+    SloDeadlineOrdering,
     SoftReflectiveCeiling,
     StaticUsageLimit,
 )

@@ -22,7 +22,7 @@ from epp.framework.flow_control import (
     UsageLimitPolicy,
 )
 from epp.framework.guard import Guard, PluginObserver
-from epp.plugins.flow_control.fairness import RoundRobinFairness
+from epp.plugins.flow_control.policies import RoundRobinFairness
 
 
 class Counted(PluginObserver):

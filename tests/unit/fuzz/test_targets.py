@@ -9,7 +9,7 @@ from session_target import Target as SessionTarget
 from structlog.testing import capture_logs
 from targets import TARGETS, corpus, mutated, new_target
 
-RUNS = {"session": 1_500, "bodies": 1_500, "exposition": 300, "config": 60}
+RUNS = {"session": 300, "bodies": 300, "exposition": 60, "config": 20}
 """A configuration takes 20 ms, all others less than one."""
 
 
@@ -36,7 +36,7 @@ def test_target_of_sessions_routes_what_it_is_given():
     [
         ("bodies", "bodies_target.UsageReader.feed"),
         ("session", "epp.routing.director.routing.Routing.complete"),
-        ("exposition", "epp.pool.collectors.metric_filter.MetricFilter.end"),
+        ("exposition", "epp.pool.collectors.page_limits.MetricFilter.end"),
     ],
 )
 def test_target_notices_what_is_wrong(monkeypatch, name, spoilt):

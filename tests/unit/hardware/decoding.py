@@ -3,8 +3,8 @@
 
 from collections.abc import Iterable
 
-from epp.hardware.classes.faults import object_faults
-from epp.kube.objects.files.last_good import FileObjects
+from epp.hardware.class_validation import object_faults
+from epp.kube.objects.last_good import FileObjects
 
 
 class Decoded:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A change of objects concerns the endpoints whose tags it may change, and not the whole pool where that is known."""
+"""A change of objects affected the endpoints whose tags it may change, and not the whole pool where that is known."""
 
 from collections.abc import Mapping
 
@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import EveryEndpoint, every_endpoint, no_endpoint
 from epp.framework.endpoint import Endpoint
-from epp.hardware.affected_endpoints import concerns_of
+from epp.hardware.affected_endpoints import affected_endpoints
 from epp.hardware.inventory import Inventory
 from epp.hardware.tag_builder import TagBuilder
-from epp.kube.objects.cluster_objects import ClusterObjects
 from epp.kube.objects.decode import decode_object
+from epp.kube.objects.followed import ClusterObjects
 
 PODS = {"a": "n1", "b": "n1", "c": "n2"}
 """Pods and their nodes, which never change."""
@@ -180,9 +180,9 @@ def test_endpoint_that_a_change_does_not_concern_keeps_its_tag(first, kinds, sec
     after, changes = state_of({**first, **{kind: second[kind] for kind in kinds}}, before)
     was = Inventory.build([before.as_file()])
     now = Inventory.build([after.as_file()], was)
-    concerns = concerns_of(changes, before, after, (was, now))
+    affected = affected_endpoints(changes, before, after, (was, now))
     for endpoint in ENDPOINTS:
-        if endpoint.uid in now.pods_by_uid and not concerns(endpoint):  # without its pod, it is about to join or leave
+        if endpoint.uid in now.pods_by_uid and not affected(endpoint):  # without its pod, it is about to join or leave
             assert TagBuilder(now).build(endpoint).tag == TagBuilder(was).build(endpoint).tag
 
 
@@ -190,8 +190,8 @@ def concerned(kind: str, *documents: dict) -> set[str]:
     """Return the pods that are concerned when these objects appear."""
     _, changes = state_of({kind: list(documents)}, ClusterObjects())
     after = ClusterObjects().take(changes)
-    concerns = concerns_of(changes, ClusterObjects(), after, (Inventory(), Inventory.build([after.as_file()])))
-    return {endpoint.name[0] for endpoint in ENDPOINTS if concerns(endpoint)}
+    affected = affected_endpoints(changes, ClusterObjects(), after, (Inventory(), Inventory.build([after.as_file()])))
+    return {endpoint.name[0] for endpoint in ENDPOINTS if affected(endpoint)}
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_claim_concerns_the_pod_that_names_it():
     before, _ = state_of(pods, ClusterObjects())
     after, changes = state_of({**pods, "ResourceClaim": [claim("c1", [], "n1", "")]}, before)
     inventories = Inventory.build([before.as_file()]), Inventory.build([after.as_file()])
-    assert [concerns_of(changes, before, after, inventories)(each) for each in ENDPOINTS] == [True, False, False]
+    assert [affected_endpoints(changes, before, after, inventories)(each) for each in ENDPOINTS] == [True, False, False]
 
 
 def test_claim_concerns_those_that_share_its_device():
@@ -230,8 +230,8 @@ def test_claim_concerns_those_that_share_its_device():
     before, _ = state_of({"ResourceClaim": shared}, ClusterObjects())
     after, changes = state_of({"ResourceClaim": shared[:1]}, before)
     inventories = Inventory.build([before.as_file()]), Inventory.build([after.as_file()])
-    concerns = concerns_of(changes, before, after, inventories)
-    assert [concerns(endpoint) for endpoint in ENDPOINTS] == [True, True, False]
+    affected = affected_endpoints(changes, before, after, inventories)
+    assert [affected(endpoint) for endpoint in ENDPOINTS] == [True, True, False]
 
 
 def test_slice_concerns_pods_on_other_nodes_that_use_its_devices():
@@ -239,24 +239,24 @@ def test_slice_concerns_pods_on_other_nodes_that_use_its_devices():
     before, _ = state_of(claims, ClusterObjects())
     after, changes = state_of({**claims, "ResourceSlice": [resource_slice("n2", "Tesla-T4", 1)]}, before)
     inventories = Inventory.build([before.as_file()]), Inventory.build([after.as_file()])
-    concerns = concerns_of(changes, before, after, inventories)
-    assert [concerns(endpoint) for endpoint in ENDPOINTS] == [True, False, True]  # c is on that node
+    affected = affected_endpoints(changes, before, after, inventories)
+    assert [affected(endpoint) for endpoint in ENDPOINTS] == [True, False, True]  # c is on that node
 
 
 def test_where_all_are_concerned_those_of_pods_that_changed_are_the_first():
     documents = {"AcceleratorClass": [accelerator_class("gold", "Tesla-T4", "1")], "Pod": [pod("b", "", "")]}
     after, changes = state_of(documents, ClusterObjects())
-    concerns = concerns_of(changes, ClusterObjects(), after, (Inventory(), Inventory.build([after.as_file()])))
-    assert isinstance(concerns, EveryEndpoint)
-    assert [concerns(endpoint) for endpoint in ENDPOINTS] == [True, True, True]
-    assert [concerns.first(endpoint) for endpoint in ENDPOINTS] == [False, True, False]
+    affected = affected_endpoints(changes, ClusterObjects(), after, (Inventory(), Inventory.build([after.as_file()])))
+    assert isinstance(affected, EveryEndpoint)
+    assert [affected(endpoint) for endpoint in ENDPOINTS] == [True, True, True]
+    assert [affected.first(endpoint) for endpoint in ENDPOINTS] == [False, True, False]
 
 
 def test_class_concerns_all_and_an_object_that_did_not_change_none():
     documents = {"AcceleratorClass": [accelerator_class("gold", "Tesla-T4", "1")]}
     before, changes = state_of(documents, ClusterObjects())
-    assert concerns_of(changes, ClusterObjects(), before, (Inventory(), Inventory())) == every_endpoint
+    assert affected_endpoints(changes, ClusterObjects(), before, (Inventory(), Inventory())) == every_endpoint
     (again,) = changes
     same = ObjectsOfKind(again.kind, {"gold": before.find(again.kind, "gold")}, frozenset({"gold"}))
     after = before.take([same])
-    assert concerns_of([same], before, after, (Inventory(), Inventory())) is no_endpoint
+    assert affected_endpoints([same], before, after, (Inventory(), Inventory())) is no_endpoint

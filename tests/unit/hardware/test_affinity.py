@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.hardware.classes.affinity import expression_holds, matching_term, problems_of
+from epp.hardware.class_validation import affinity_problems, expression_holds, matching_term
 from epp.kube.objects.base import convert
 from epp.kube.objects.core import MatchExpression, NodeSelector
 
@@ -90,8 +90,8 @@ def test_defect_26_operators_and_units_of_the_proposal_are_understood(operator, 
 def test_defect_26_and_each_is_warned_of():
     wrong = expressions(("m", "Gte", "24Gi"), ("m", "Like", "x"), ("m", "Gt"), ("m", "Lt", "many"))
     fields = {"matchFields": [{"key": "metadata.uid", "operator": "Exists"}]}
-    problems = list(problems_of(selector(wrong, fields)))
+    problems = list(affinity_problems(selector(wrong, fields)))
     assert len(problems) == 6
     assert "Gte" in problems[0]
     assert "24Gi" in problems[1]
-    assert list(problems_of(selector(expressions(("m", "Gt", "5"), ("m", "In", "a"))))) == []
+    assert list(affinity_problems(selector(expressions(("m", "Gt", "5"), ("m", "In", "a"))))) == []

@@ -6,8 +6,7 @@ from itertools import groupby
 
 import pytest
 
-from epp.hardware.catalogue import Product
-from epp.hardware.catalogue.products import PRODUCTS
+from epp.hardware.catalogue import PRODUCTS, Product
 
 GEFORCE = [product for product in PRODUCTS if re.match(r"rtx-\d{4}(-ti)?$", product.name)]
 NVIDIA = [product for product in PRODUCTS if product.vendor == "nvidia" and product not in GEFORCE]

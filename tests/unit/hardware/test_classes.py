@@ -54,10 +54,10 @@ def test_ome_2_the_most_specific_class_goes_first_in_any_order(accelerator_class
         accelerator_class("a-one-pair", discovery={"nodeSelector": H100}),
         accelerator_class("no-pair", resources=[{"name": "nvidia.com/gpu"}]),
     ]
-    around = [node(pairs), pod(GPU)]
+    context = [node(pairs), pod(GPU)]
     expected = ("two-pairs", "a-one-pair", "b-one-pair", "no-pair")
-    assert tag([*documents, *around]).classes == expected
-    assert tag([*reversed(documents), *around]).classes == expected
+    assert tag([*documents, *context]).classes == expected
+    assert tag([*reversed(documents), *context]).classes == expected
 
 
 def test_ome_2_slices_go_before_whole_devices(accelerator_class, tag, node, pod):

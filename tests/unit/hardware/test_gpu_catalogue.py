@@ -10,7 +10,7 @@ from epp.framework import ConfigurationError, Endpoint, ManualClock
 from epp.framework.accelerators.tag import Sharing
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
-from epp.hardware.catalogue.gpu_catalogue import GpuCatalogueEntry, with_gpu_catalogue
+from epp.hardware.tables import GpuCatalogueEntry, with_gpu_catalogue
 
 T4 = {"model": "T4", "fullModelName": "Tesla T4", "vendor": "NVIDIA", "costPerHour": 0.53, "fp16TFlops": 65}
 

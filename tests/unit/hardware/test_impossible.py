@@ -13,7 +13,7 @@ from epp.framework.accelerators.tag import AcceleratorTag, Sharing
 from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
 from epp.hardware.mig import UNKNOWN_SLICE
-from epp.hardware.mig.possible import profile_fault
+from epp.hardware.mig.partition import profile_fault
 from epp.hardware.tag_builder import TagBuilder
 
 GIB = 2**30

@@ -5,12 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
-from epp.hardware.index import difference, reindexed
-from epp.hardware.inventory import Inventory
+from epp.hardware.inventory import Inventory, difference, reindexed
 from epp.kube.objects.base import Metadata
-from epp.kube.objects.cluster_objects import ClusterObjects
-from epp.kube.objects.core import Pod, PodReference, PodSpec, PodStatus
-from epp.kube.objects.dra import AllocatedDevice, ResourceClaim
+from epp.kube.objects.core import Pod, PodSpec, PodStatus
+from epp.kube.objects.dra import AllocatedDevice, Consumer, ResourceClaim
+from epp.kube.objects.followed import ClusterObjects
 
 POD, CLAIM = ObjectKind("", "Pod"), ObjectKind("resource.k8s.io", "ResourceClaim")
 
@@ -25,7 +24,7 @@ def claim(name: str, users: list[str], device: str) -> ResourceClaim:
     return ResourceClaim(
         metadata=Metadata(name=name, namespace="llm"),
         results=results,
-        reserved_for=tuple(PodReference(namespace="llm", name=user, uid=f"uid-{user}") for user in users),
+        consumers=tuple(Consumer(resource="pods", name=user, uid=f"uid-{user}") for user in users),
     )
 
 

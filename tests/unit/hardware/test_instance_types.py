@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from epp.hardware.catalogue import CATALOGUE
-from epp.hardware.catalogue.instance_types import INSTANCE_TYPES, InstanceType, find_instance_type
+from epp.hardware.catalogue import CATALOGUE, INSTANCE_TYPES, InstanceType, find_instance_type
 
 
 @pytest.mark.parametrize(

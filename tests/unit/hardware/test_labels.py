@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Sharing
-from epp.hardware.catalogue.gpu_catalogue import GpuCatalogueEntry, with_gpu_catalogue
-from epp.hardware.catalogue.instance_types import InstanceType
+from epp.hardware.catalogue import InstanceType
 from epp.hardware.facts import Rank, merge
 from epp.hardware.labels import facts_from_labels, spot_from_labels, with_label_aliases
+from epp.hardware.tables import GpuCatalogueEntry, with_gpu_catalogue
 
 GIB = 2**30
 MIB = 2**20

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from epp.framework.accelerators.tag import Sharing
 from epp.hardware.mig import mig_gpu, parse_mig_profile, partition_of
-from epp.hardware.mig.layouts import MIG_GPUS, Placed, more_that_fit
+from epp.hardware.mig.profile import MIG_GPUS, Placed, more_that_fit
 
 GIB = 2**30
 

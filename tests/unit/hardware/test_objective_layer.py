@@ -18,7 +18,7 @@ from epp.framework.testing import candidates
 from epp.hardware.inventory import Inventory
 from epp.hardware.selection.producer import AcceleratorSelectionProducer
 from epp.kube.objects.decode import decode_object
-from epp.kube.objects.files.source import ObjectSource
+from epp.kube.objects.followed import ObjectSource
 
 GIB = 2**30
 POOL = candidates(labels=[{}, {}])
@@ -246,8 +246,8 @@ def test_ome_3_configuration_of_a_runtime_that_bounds_no_request_is_said_and_its
     (ignored,) = plugin.inputs.ignored
     assert str(ignored).endswith(
         ": ClusterServingRuntime vllm: spec.supportedModelFormats[0].acceleratorConfig[h100].minMemoryPerBillionParams "
-        "is 2, and bounds no request: write what the model needs as spec.acceleratorRequirements.minMemory; it is "
-        "ignored"
+        "is 2, and bounds no request: write the requirement of the model as "
+        "spec.acceleratorRequirements.minMemory; it is ignored"
     )
     assert select(plugin, "llama").default.min_memory_bytes == 40 * GIB
 
@@ -284,8 +284,8 @@ async def test_ome_5_objects_of_the_cluster_count_and_one_in_a_file_precedes(obj
         "team-a/chat": decode_object(service(**selector(minMemory=99))),
         "team-a/more": decode_object(service("more", model="qwen", **selector(minMemory=16))),
     }
-    concerns = await plugin.objects_changed([ObjectsOfKind(kind, theirs, frozenset(theirs))])
-    assert not concerns(POOL[0])
+    affected = await plugin.objects_changed([ObjectsOfKind(kind, theirs, frozenset(theirs))])
+    assert not affected(POOL[0])
     assert select(plugin, "llama").default.min_memory_bytes == 40 * GIB
     assert select(plugin, "qwen").default.min_memory_bytes == 16 * GIB
     await plugin.objects_changed([ObjectsOfKind(kind, {}, frozenset(theirs))])

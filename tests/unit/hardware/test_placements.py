@@ -33,8 +33,8 @@ def placement(inventory_of):
     def found(documents, *, options=None, **endpoint):
         inventory = inventory_of(documents)
         builder = TagBuilder(inventory, TaggerOptions(**options or {}))
-        around = builder.surroundings(Endpoint("vllm-a", "10.0.0.11", 8000, "llm", **endpoint))
-        return builder.placement(around), inventory.problems
+        context = builder.context(Endpoint("vllm-a", "10.0.0.11", 8000, "llm", **endpoint))
+        return builder.placement(context), inventory.problems
 
     return found
 
@@ -125,5 +125,5 @@ def test_endpoint_of_another_cluster_has_none_of_these_templates(placement):
 
 def test_endpoints_that_are_alike_share_one_record(inventory_of):
     builder = TagBuilder(inventory_of([template()]))
-    one, other = (builder.placement(builder.surroundings(Endpoint(name, "10.0.0.1", 1))) for name in "ab")
+    one, other = (builder.placement(builder.context(Endpoint(name, "10.0.0.1", 1))) for name in "ab")
     assert one is other

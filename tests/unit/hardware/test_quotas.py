@@ -6,8 +6,8 @@ import yaml
 
 from epp.framework import ManualClock
 from epp.framework.registry import Registry
-from epp.hardware.quotas import QuotaLine, quota_reports
 from epp.hardware.tagger import AcceleratorTagger
+from epp.hardware.tensor_fusion import QuotaLine, quota_reports
 
 GIB = 2**30
 

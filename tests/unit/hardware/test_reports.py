@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What still fits, and what each class has left."""
 
-from epp.hardware.reports import ClassTotal, ClassTotals, class_totals, fit_report
+from epp.hardware.reports import ClassTotal, ClassTotals, fit_report
 
 GPU_A = "GPU-00000000-0000-0000-0000-00000000000a"
 GPU_B = "GPU-00000000-0000-0000-0000-00000000000b"
@@ -33,7 +33,7 @@ def test_ome_16_devices_of_each_class(documents, inventory_of, node, pod):
         pod({"nvidia.com/gpu": "4"}, node="n1", name="done", uid="d", status={"phase": "Succeeded"}),
         pod({"cpu": "3"}, node="n1", name="router", uid="r"),
     ]
-    totals = class_totals(inventory_of(world))
+    totals = ClassTotals().of(inventory_of(world))
     assert totals["nvidia-h100-80gb"] == ClassTotal(nodes=("n1", "n2"), total=16, available=13)
     assert totals["amd-mi300x"] == ClassTotal()
 
@@ -53,7 +53,7 @@ def test_ome_15_devices_of_each_class_follow_the_objects(documents, inventory_of
         inventory = inventory_of([*documents("ome-classes"), *world], inventory)
         found = totals.of(inventory)["nvidia-h100-80gb"]
         assert (found.total, found.available) == (total, available)
-        assert totals.of(inventory) == class_totals(inventory)  # as if counted anew
+        assert totals.of(inventory) == ClassTotals().of(inventory)  # as if counted anew
 
 
 def test_ome_16_slices(documents, inventory_of, node, pod):
@@ -67,7 +67,7 @@ def test_ome_16_slices(documents, inventory_of, node, pod):
         node(labels, allocatable={"nvidia.com/mig-3g.20gb": "2", "nvidia.com/gpu": "0"}),
         pod({"nvidia.com/mig-3g.20gb": "1"}),
     ]
-    found = class_totals(inventory_of(world))["nvidia-a100-40gb-mig-3g20gb"]
+    found = ClassTotals().of(inventory_of(world))["nvidia-a100-40gb-mig-3g20gb"]
     assert (found.total, found.available) == (2, 1)
 
 
@@ -76,4 +76,4 @@ def test_class_and_node_are_in_no_namespace_whatever_their_author_wrote(document
     world = [*documents("ome-classes"), node(labels, name="n1")]
     for each in world:
         each["metadata"]["namespace"] = "default"
-    assert class_totals(inventory_of(world))["nvidia-h100-80gb"].nodes == ("n1",)
+    assert ClassTotals().of(inventory_of(world))["nvidia-h100-80gb"].nodes == ("n1",)

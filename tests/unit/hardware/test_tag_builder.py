@@ -6,7 +6,7 @@ import pytest
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, Sharing
 from epp.framework.endpoint import Endpoint
-from epp.hardware.catalogue.instance_types import InstanceType
+from epp.hardware.catalogue import InstanceType
 from epp.hardware.facts.declared import AcceleratorOverride
 from epp.hardware.tag_builder import TagBuilder, TaggerOptions
 

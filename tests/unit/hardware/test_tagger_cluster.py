@@ -109,11 +109,11 @@ def test_is_11_pod_of_the_same_name_and_address_before_is_another_one(source):
 def test_change_of_a_node_concerns_its_endpoints_and_that_of_a_class_all(source):
     tagger = source()
     take(tagger, of(NODE, node("n1", H100), node("n2", T4)), of(POD, pod("a", "uid-a", 1)))
-    concerns = take(tagger, of(NODE, node("n1", T4), node("n2", T4)))
-    assert (concerns(ENDPOINT), concerns(OTHER)) == (True, True)  # the test says that both changed
+    affected = take(tagger, of(NODE, node("n1", T4), node("n2", T4)))
+    assert (affected(ENDPOINT), affected(OTHER)) == (True, True)  # the test says that both changed
     only_one = ObjectsOfKind(NODE, of(NODE, node("n1", H100), node("n2", T4)).objects, frozenset({"n1"}))
-    concerns = take(tagger, only_one)
-    assert (concerns(ENDPOINT), concerns(OTHER)) == (True, False)
+    affected = take(tagger, only_one)
+    assert (affected(ENDPOINT), affected(OTHER)) == (True, False)
     assert take(tagger, of(CLASS, gold(H100))) == every_endpoint
     assert tag(tagger).primary_class == "gold"
 
@@ -210,7 +210,7 @@ def test_slice_that_the_gpu_of_a_node_cannot_have_is_said_of_the_cluster_until_i
     assert ignored.reason.startswith(f"spec.profile is '3g.20gb', which '{H100}' cannot have: write one of 1g.10gb")
     assert [log["problem"] for log in logs] == [str(ignored)]  # once
     assert (tag(tagger).partition.profile, tag(tagger).memory_bytes) == ("", None)
-    concerns = take(tagger, of(CLAIM, claim("x", "3g.40gb")))
-    assert concerns(ENDPOINT)
+    affected = take(tagger, of(CLAIM, claim("x", "3g.40gb")))
+    assert affected(ENDPOINT)
     assert tagger.inputs.ignored == ()
     assert tag(tagger).partition.profile == "3g.40gb"

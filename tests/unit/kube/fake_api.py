@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from epp.kube.errors import ApiError, ApiUnreachableError
+from epp.kube.access import ApiError, ApiUnreachableError
 
 
 class FakeApi:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from epp.framework.clock import Clock
-from epp.kube.lease import Lease, LeaseSettings, Step
+from epp.kube.leader_election import Lease, LeaseSettings, Step
 
 SETTINGS = LeaseSettings(name="epp-llm-pool.llm-d.ai", namespace="llm")
 

@@ -11,8 +11,7 @@ import certificates
 import pytest
 from kube_server import COLLECTION, kube_server, kubeconfig, line_of, with_lines, with_status
 
-from epp.kube.access import KubeApi
-from epp.kube.errors import ApiError, ApiUnreachableError
+from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
 
 Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -4,9 +4,8 @@
 import pytest
 
 from epp.framework import ConfigurationError
-from epp.kube.access import KubeApi
+from epp.kube.access import ApiUnreachableError, KubeApi
 from epp.kube.access_check import AccessState, check_access, user_of
-from epp.kube.errors import ApiUnreachableError
 from epp.kube.needs import Importance, Need, needs_of_picker
 from epp.kube.resources import LEGACY_OBJECTIVES, OBJECTIVES, PODS, Resource
 

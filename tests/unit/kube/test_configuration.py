@@ -62,15 +62,15 @@ def test_several_files_in_the_variable_are_refused(monkeypatch):
         (b"- a", "is not a kubeconfig: "),
         (b"{}", "it has no current-context: `kubectl config use-context` sets it"),
         (b"current-context: [x]", "it has no current-context: "),
-        (b"current-context: x", "it has current-context 'x', of which contexts has nothing: add it, or choose"),
-        (b"{current-context: x, contexts: [{name: x}]}", "it has current-context 'x', of which contexts has nothing"),
+        (b"current-context: x", "it has current-context 'x', which is not in contexts: add it, or choose"),
+        (b"{current-context: x, contexts: [{name: x}]}", "it has current-context 'x', which is not in contexts"),
         (
             b"{current-context: x, contexts: [5, {name: x, context: {cluster: y}}]}",
-            "it has context 'x' with cluster 'y', of which clusters has nothing: add it, or choose another",
+            "it has context 'x' with cluster 'y', which is not in clusters: add it, or choose another",
         ),
         (
             WITHOUT_ITS_USER,
-            "it has context 'x' with user 'z', of which users has nothing: add it, or choose another context",
+            "it has context 'x' with user 'z', which is not in users: add it, or choose another context",
         ),
     ],
 )

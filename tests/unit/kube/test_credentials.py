@@ -10,8 +10,7 @@ from aiohttp import web
 from kube_server import COLLECTION, access_to, kube_server, kubeconfig, with_status
 from structlog.testing import capture_logs
 
-from epp.kube.access import KubeApi
-from epp.kube.errors import ApiError, ApiUnreachableError
+from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
 
 FIRST, SECOND = "first", "second"
 

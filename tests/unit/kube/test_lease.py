@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lease_store import SETTINGS, DriftingClock, LeaseStore, Replica, World, attempt, release, send
 
 from epp.framework import ManualClock
-from epp.kube.lease import Lease, LeaseSettings, Step
+from epp.kube.leader_election import Lease, LeaseSettings, Step
 
 
 @pytest.fixture

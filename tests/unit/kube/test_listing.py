@@ -3,8 +3,8 @@
 
 import pytest
 
-from epp.kube.errors import ApiError
-from epp.kube.listing import list_objects
+from epp.kube.access import ApiError
+from epp.kube.collection import list_objects
 from epp.kube.resources import PODS, Resource
 
 CLAIMS = Resource("resource.k8s.io", ("v1", "v1beta1"), "resourceclaims", "ResourceClaim")

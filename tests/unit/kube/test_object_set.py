@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kube_server import WIDGETS, line_of
 from structlog.testing import capture_logs
 
-from epp.kube.errors import ApiError
+from epp.kube.access import ApiError
 from epp.kube.object_set import Delta, ObjectSet
 
 NAMES = st.sampled_from("abcd")

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from waiting import until
 
 from epp.framework import SystemClock
-from epp.kube import optional
+from epp.kube import cluster as cluster_module
 from epp.kube.cluster import Cluster
 from epp.kube.resources import NODES, Resource
 from epp.runtime.supervisor import Supervisor
@@ -25,7 +25,7 @@ def api() -> FakeApi:
 
 @pytest.fixture
 async def cluster(api, monkeypatch):
-    monkeypatch.setattr(optional, "_GATHERING_SECONDS", 0.05)
+    monkeypatch.setattr(cluster_module, "_GATHERING_SECONDS", 0.05)
     supervisor = Supervisor()
     cluster = Cluster(api, clock=SystemClock(), supervisor=supervisor)
     yield cluster

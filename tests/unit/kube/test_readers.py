@@ -15,11 +15,10 @@ from waiting import until
 from epp.framework import SystemClock
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind, Reading
 from epp.framework.datalayer import AffectedEndpoints, every_endpoint
-from epp.kube import reading
+from epp.kube import readers
 from epp.kube.cluster import Cluster
 from epp.kube.object_set import Delta
-from epp.kube.readers import ClusterReaders, SharedObjects
-from epp.kube.reading import ReadingTask
+from epp.kube.readers import ClusterReaders, ReadingTask, SharedObjects
 from epp.kube.resources import PODS
 from epp.runtime.supervisor import Supervisor
 
@@ -67,7 +66,7 @@ class Recorder(ObjectReader):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(reading, "_GATHERING_SECONDS", 0.01)
+    monkeypatch.setattr(readers, "_GATHERING_SECONDS", 0.01)
 
 
 class World:
@@ -109,7 +108,7 @@ async def test_plugin_has_its_first_objects_before_it_takes_effect(world):
 
 
 async def test_kind_that_is_not_answered_in_time_is_done_without_until_it_is(world, monkeypatch):
-    monkeypatch.setattr(reading, "SETTLING_SECONDS", 0.05)
+    monkeypatch.setattr(readers, "SETTLING_SECONDS", 0.05)
     world.api.is_away = True
     plugin = Recorder()
     await world.connect(Reading(plugin, (NODE,)))
@@ -255,7 +254,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(CHANGES)
 def test_between_two_calls_all_that_differs_is_told_to_have_changed(steps):
     async def run() -> None:
@@ -263,7 +262,7 @@ def test_between_two_calls_all_that_differs_is_told_to_have_changed(steps):
         task = ReadingTask(plugin, lambda _: (pods, lambda: None), lambda *_: None)
         task.read((POD,))
         running = asyncio.create_task(_restarted(task))
-        await task.told()
+        await task.first_report()
         for step in steps:
             if step[0] == "put":
                 pods.objects[step[1]] = step[2]

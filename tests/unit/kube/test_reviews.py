@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from epp.framework import ManualClock
-from epp.kube.errors import ApiError, ApiUnreachableError
+from epp.kube.access import ApiError, ApiUnreachableError
 from epp.kube.reviews import ALLOWED_SECONDS, KEPT_SECONDS, REFUSED_SECONDS, NoVerdictError, TokenReviews, Verdict
 
 PATH = "/metrics"
@@ -117,4 +117,4 @@ async def test_lack_of_rights_is_told_with_the_remedy(reviews, cluster):
 async def test_tokens_that_clients_make_up_are_forgotten(reviews, cluster):
     for number in range(2000):
         await reviews.verdict(f"made-up-{number}", PATH)
-    assert len(reviews._known) == 1024  # noqa: SLF001  what memory they take
+    assert len(reviews._cache) == 1024  # noqa: SLF001  what memory they take

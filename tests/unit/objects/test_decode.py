@@ -9,10 +9,9 @@ from decoding import decode
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.costs import UnitCosts, VariantAutoscaling
 from epp.kube.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from epp.kube.objects.gpu_pools import SchedulingConfigTemplate
 from epp.kube.objects.instaslice import AllocationClaim, NodeAccelerator
 from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
+from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
 
 GIB = 2**30
 
@@ -68,7 +67,7 @@ def test_tf_1_quota_and_placement_mode(documents):
     decoded = decode(documents("tensor-fusion"), "samples")
     quota = decoded.of(GpuResourceQuota)[0].spec
     assert (quota.total.requests.tflops, quota.total.requests.vram, quota.single.max_gpu_count) == (500, 200 * GIB, 4)
-    assert decoded.of(SchedulingConfigTemplate)[0].spec.placement.mode == "NodeCompactGPULowLoad"
+    assert decoded.of(SchedulingConfigTemplate)[0].placement.mode == "NodeCompactGPULowLoad"
 
 
 def test_is_1_malformed_claim_is_skipped_counted_and_named():

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from epp.framework import ConfigurationError
-from epp.kube.objects.files.reading import ObjectFiles, parse
+from epp.kube.objects.files import ObjectFiles, parse
 
 
 def read(*paths) -> dict[str, tuple[object, ...] | str]:
@@ -65,7 +65,7 @@ def test_key_that_stands_twice_is_named_in_yaml_and_json(tmp_path):
     (tmp_path / "b.json").write_text('{"kind": "Pod", "metadata": {"name": "a", "x": 1, "name": "b"}}')
     found = read(tmp_path)
     assert "line 3: key 'name' stands twice: remove one of them" in found["a.yaml"]
-    assert "key 'name' stands twice in one object: remove one of them" in found["b.json"]
+    assert "key 'name' occurs twice in one object: remove one of them" in found["b.json"]
 
 
 def test_file_that_went_away_is_missing_with_its_reason(tmp_path):

@@ -177,8 +177,8 @@ def configured(**classes):
 def test_ome_3_bound_by_size_of_the_model_is_said_to_have_no_effect():
     (fault,) = configured(h100={"minMemoryPerBillionParams": 2})
     assert fault == (
-        "acceleratorConfig[h100].minMemoryPerBillionParams is 2, and bounds no request: write what the model needs as "
-        "spec.acceleratorRequirements.minMemory"
+        "acceleratorConfig[h100].minMemoryPerBillionParams is 2, and bounds no request: write "
+        "the requirement of the model as spec.acceleratorRequirements.minMemory"
     )
 
 

@@ -8,8 +8,7 @@ from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import EndpointNotifications
 from epp.framework.registry import Registry
 from epp.framework.snapshot import TOPOLOGY
-from epp.plugins.object_notifications import KubernetesNotificationSource
-from epp.plugins.taggers import EndpointNotificationSource, TopologyExtractor
+from epp.plugins.data_sources import EndpointNotificationSource, KubernetesNotificationSource, TopologyExtractor
 
 LABELS = {
     "kubernetes.io/hostname": "node-1",

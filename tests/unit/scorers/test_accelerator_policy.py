@@ -12,7 +12,7 @@ from epp.framework.quantities import GIB
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp_scorers.accelerator_policy import AcceleratorPolicyParameters, AcceleratorPolicyScorer
-from epp_scorers.best_fit import BestFitScorer
+from epp_scorers.capability import BestFitScorer
 
 
 @pytest.fixture

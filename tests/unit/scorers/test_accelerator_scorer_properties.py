@@ -25,21 +25,24 @@ from epp.framework.accelerators.tag import (
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp_scorers.active_request import ActiveRequestScorer
-from epp_scorers.best_fit import BestFitScorer
-from epp_scorers.cheapest import CheapestScorer
-from epp_scorers.device_health import DeviceHealthScorer
-from epp_scorers.first_available import FirstAvailableScorer
-from epp_scorers.gpu_neighbour import GpuNeighbourScorer
-from epp_scorers.gpu_packing import CompactFirstScorer, LowLoadFirstScorer, NodeCompactGpuLowLoadScorer
-from epp_scorers.load_aware import LoadAwareScorer
-from epp_scorers.most_capable import MostCapableScorer
-from epp_scorers.preference_order import PreferenceOrderScorer
-from epp_scorers.queue import QueueScorer
-from epp_scorers.running_requests import RunningRequestsSizeScorer
-from epp_scorers.slice_fit import SliceFitScorer
-from epp_scorers.slice_headroom import SliceHeadroomScorer
-from epp_scorers.token_load import TokenLoadScorer
+from epp_scorers.capability import BestFitScorer, MostCapableScorer
+from epp_scorers.cost import CheapestScorer
+from epp_scorers.device_state import DeviceHealthScorer
+from epp_scorers.gpu_packing import (
+    CompactFirstScorer,
+    GpuNeighbourScorer,
+    LowLoadFirstScorer,
+    NodeCompactGpuLowLoadScorer,
+)
+from epp_scorers.load import (
+    ActiveRequestScorer,
+    LoadAwareScorer,
+    QueueScorer,
+    RunningRequestsSizeScorer,
+    TokenLoadScorer,
+)
+from epp_scorers.preference_order import FirstAvailableScorer, PreferenceOrderScorer
+from epp_scorers.slices import SliceFitScorer, SliceHeadroomScorer
 
 PREFERENCES = [{"class": "b", "score": 30}, {"class": "a", "conditions": [{"promptTokens": ">5"}]}]
 SCORERS = [

@@ -18,10 +18,7 @@ from epp.framework import (
 from epp.framework.clusters import CLUSTER, NO_STATUS, ClusterStatus, ClusterTaint, TaintEffect
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
-from epp_scorers.balance import BalanceScorer
-from epp_scorers.local_cluster import LocalClusterScorer
-from epp_scorers.steady import SteadyScorer
-from epp_scorers.taint import TaintScorer
+from epp_scorers.clusters import BalanceScorer, LocalClusterScorer, SteadyScorer, TaintScorer
 
 PREFER, SELECT = TaintEffect.PREFER_NO_SELECT, TaintEffect.NO_SELECT
 

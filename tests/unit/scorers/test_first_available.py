@@ -8,7 +8,7 @@ import pytest
 
 from epp.framework import ConfigurationError
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Routability
-from epp_scorers.first_available import FirstAvailableScorer
+from epp_scorers.preference_order import FirstAvailableScorer
 
 ORDER = ["nvidia-h100", "nvidia-a100", "nvidia-t4"]
 

@@ -6,7 +6,7 @@ import pytest
 from epp.framework import ConfigurationError, Headers, ManualClock, Request
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
-from epp_scorers.header_label_affinity import HeaderLabelAffinityScorer
+from epp_scorers.affinity import HeaderLabelAffinityScorer
 
 POOL = candidates(labels=[{"slice": "0"}, {"slice": "1"}, {"slice": ""}, {}])
 

@@ -5,7 +5,7 @@ import pytest
 
 from epp.framework import LoraState, Request, RequestBody
 from epp.framework.testing import candidates
-from epp_scorers.lora_affinity import LoraAffinityScorer
+from epp_scorers.affinity import LoraAffinityScorer
 
 REQUEST = Request("r", RequestBody(model="m"))
 

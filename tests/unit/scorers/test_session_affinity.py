@@ -10,7 +10,7 @@ from epp.framework import Category, Destination, ManualClock, ProfileResult, Req
 from epp.framework.registry import Registry
 from epp.framework.request import AGENT_IDENTITY, Headers
 from epp.framework.testing import candidates
-from epp_scorers.session_affinity import SessionAffinityScorer
+from epp_scorers.affinity import SessionAffinityScorer
 
 POOL = candidates(waiting=[0, 0, 0])
 TOKEN_OF_E1 = base64.b64encode(b"default/e1").decode()

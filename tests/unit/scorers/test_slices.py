@@ -15,8 +15,7 @@ from epp.framework.accelerators.tag import (
     Sharing,
 )
 from epp.framework.quantities import GIB
-from epp_scorers.slice_fit import SliceFitScorer
-from epp_scorers.slice_headroom import SliceHeadroomScorer
+from epp_scorers.slices import SliceFitScorer, SliceHeadroomScorer
 
 
 def on_node(free, total):

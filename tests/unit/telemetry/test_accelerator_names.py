@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from epp.framework import ManualClock
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
-from epp.telemetry.accelerator_names import UnknownAccelerators
+from epp.telemetry.hardware_series import UnknownAccelerators
 
 
 def test_ome_11_unknown_names_of_each_plugin_are_counted():

@@ -12,8 +12,7 @@ from waiting import until
 from epp.framework import Endpoint
 from epp.framework.datalayer import Contact, Unresolved
 from epp.pool.collectors import Condition, Conditions
-from epp.telemetry.endpoint_table import as_text
-from epp.telemetry.endpoints import EndpointReport, endpoint_states
+from epp.telemetry.endpoints import EndpointReport, as_text, endpoint_states
 
 ANSWERING, NOT_ASKED = Condition(Contact.ANSWERS), Condition(Contact.NOT_ASKED)
 REFUSED = Condition(Contact.REFUSED, "nothing listens at 10.0.0.2:8000: connection refused", "start the server")

@@ -6,9 +6,9 @@ from prometheus_client import CollectorRegistry
 
 from epp.framework import Endpoint, ManualClock
 from epp.plugins.pickers import RandomPicker
-from epp.plugins.tokens.inflight_load import InflightLoadProducer
+from epp.plugins.tokens.token_producer import InflightLoadProducer
 from epp.routing.datastore import Datastore, Flow
-from epp.telemetry.inflight_series import InflightSeries
+from epp.telemetry.flow_series import InflightSeries
 
 PRODUCER = InflightLoadProducer(name="load")
 

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from epp.framework import WAITING, Parameters, Request, Scorer
 from epp.framework.plugin_status import IgnoredValue, InputProblem, InputState
-from epp.telemetry.inputs import InputMetrics
+from epp.telemetry.process_series import InputMetrics
 
 
 class Follower(Scorer[Parameters]):

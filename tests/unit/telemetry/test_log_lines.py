@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from epp.telemetry import logs
-from epp.telemetry.log_lines import time_stamp
+from epp.telemetry.logs import time_stamp
 
 Logged = Callable[[], list[str]]
 

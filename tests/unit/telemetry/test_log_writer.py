@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from epp.telemetry import logs
-from epp.telemetry.log_writer import LogWriter
+from epp.telemetry.logs import LogWriter
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_lines_have_the_time_in_utc_with_microseconds(pipe, monkeypatch):
     monkeypatch.setattr("sys.stderr", stream)
     writer = logs.configure(5)
     times = iter((1_700_000_000_000_001_999, 1_700_000_000_999_999_999, 1_700_000_001_000_000_000))
-    monkeypatch.setattr("epp.telemetry.log_lines.time.time_ns", lambda: next(times))
+    monkeypatch.setattr("epp.telemetry.logs.time.time_ns", lambda: next(times))
     try:
         for _ in range(3):
             structlog.get_logger().warning("odd")

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.metrics_core import GaugeMetricFamily
 
-from epp.telemetry.http_thread import HttpLimits
+from epp.runtime.http_server import HttpLimits
 from epp.telemetry.page import OperatorPage
 
 PATIENT = HttpLimits(request_seconds=300, body_seconds=300, response_seconds=300)
@@ -211,7 +211,7 @@ def test_metrics_can_be_asked_for_by_name(page, registry):
 
 
 def test_requests_that_arrive_together_are_answered_in_order(page):
-    with connected(page, b"GET /healthz HTTP/1.1\r\n\r\n" * 2 + b"GET /x HTTP/1.0\r\n\r\n") as client:
+    with connected(page, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 2 + b"GET /x HTTP/1.0\r\n\r\n") as client:
         first, second, third = (part.split(b"\r\n")[0] for part in received(client).split(b"HTTP/1.")[1:])
     assert (first, second, third) == (b"1 200 OK", b"1 200 OK", b"0 404 Not Found")
 
@@ -219,14 +219,14 @@ def test_requests_that_arrive_together_are_answered_in_order(page):
 @pytest.mark.parametrize("sent", [b"what\r\n\r\n", b"GET / HTTP/1.1\r\nx: " + b"y" * 100_000])
 def test_what_is_no_request_is_400_and_the_connection_ends(page, sent):
     with connected(page, sent) as client:
-        assert received(client).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert received(client).splitlines()[0].endswith(b" 400 Bad Request")
 
 
-def test_body_of_a_request_is_ignored_and_ends_the_connection(page):
-    with connected(page, b"POST /metrics HTTP/1.1\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000) as client:
-        answer = received(client)
-    assert answer.startswith(b"HTTP/1.1 405 ")
-    assert b"Connection: close" in answer
+def test_body_of_a_request_is_ignored(page):
+    head = b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+    with connected(page, head + b"x" * 100_000 + ONE_SCRAPE) as client:
+        first, second = (part.split(b"\r\n")[0] for part in received(client).split(b"HTTP/1.")[1:])
+    assert (first, second) == (b"1 405 Method Not Allowed", b"1 200 OK")
 
 
 def silent(page: OperatorPage) -> list[socket.socket]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How placements chose their clusters, on the operator page."""
+"""How placements chose their clusters, on the metrics port."""
 
 import json
 from pathlib import Path

@@ -10,7 +10,7 @@ from epp.framework.datalayer import Report
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.routing.datastore import Datastore
-from epp.telemetry.prices import PriceWatch, prices_of
+from epp.telemetry.endpoints import PriceWatch, prices_of
 
 PRICED = AcceleratorTag(kind=AcceleratorKind.GPU, count=1, cost=Cost(per_hour=2.0))
 UNPRICED = AcceleratorTag(kind=AcceleratorKind.GPU, count=1)

@@ -10,8 +10,7 @@ from bench import Bench, Exchange, new_bench, request_body, request_headers, res
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import WAITING
 from epp.routing.director import Observers, PoolPolicies, Rewrite
-from epp.telemetry.request_line import request_as_text
-from epp.telemetry.request_log import RequestLog, request_log
+from epp.telemetry.request_log import RequestLog, request_as_text, request_log
 
 SECRET = "tell nobody"  # noqa: S105  a prompt
 ANSWER = (

@@ -11,7 +11,7 @@ from epp.kube.cluster import Cluster
 from epp.kube.objects.decode import decode_object
 from epp.kube.resources import PODS
 from epp.runtime.supervisor import Supervisor
-from epp.telemetry.watches import WatchMetrics
+from epp.telemetry.process_series import WatchMetrics
 
 PATH = "/api/v1/namespaces/llm/pods"
 LABELS = {"resource": "pods", "namespace": "llm"}

@@ -14,7 +14,7 @@ from epp.framework.errors import SaturatedError
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, run_profile
-from epp.plugins.accelerators.node_concurrency import NodeConcurrencyFilter
+from epp.plugins.accelerators.placement import NodeConcurrencyFilter
 
 
 def build(**parameters):

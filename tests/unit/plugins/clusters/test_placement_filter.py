@@ -8,7 +8,7 @@ from epp.framework.clusters import CLUSTER, NO_STATUS, ClusterStatus, PlacementS
 from epp.framework.errors import NoClustersError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates, run_profile
-from epp.plugins.clusters.placement import PlacementFilter
+from epp.plugins.clusters import PlacementFilter
 
 LLM = "kueue-system/llm-gpu"
 

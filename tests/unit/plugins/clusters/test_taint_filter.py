@@ -9,7 +9,7 @@ from epp.framework.clusters import CLUSTER, NO_STATUS, ClusterStatus, ClusterTai
 from epp.framework.errors import NoClustersError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
-from epp.plugins.clusters.taints import TaintFilter
+from epp.plugins.clusters import TaintFilter
 
 UNREACHABLE = "cluster.open-cluster-management.io/unreachable"
 

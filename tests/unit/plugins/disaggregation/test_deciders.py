@@ -8,7 +8,7 @@ from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request,
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS, PromptTokens
 from epp.framework.testing import candidates
-from epp.plugins.disaggregation.deciders import (
+from epp.plugins.disaggregation.roles import (
     AlwaysDisaggMultimodalDecider,
     AlwaysDisaggPDDecider,
     PrefixBasedPDDecider,

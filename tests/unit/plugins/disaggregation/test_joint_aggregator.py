@@ -27,11 +27,9 @@ from epp.framework.registry import Registry
 from epp.framework.result import ScoreTrace
 from epp.framework.snapshot import ACCELERATOR, TOPOLOGY
 from epp.framework.testing import candidates
-from epp.plugins.disaggregation.deciders import AlwaysDisaggPDDecider
-from epp.plugins.disaggregation.joint_aggregator import JointAggregator
-from epp.plugins.disaggregation.joint_parameters import LocalityBands
-from epp.plugins.disaggregation.parameters import StageDeciders
-from epp.plugins.disaggregation.profile_handlers import DisaggParameters, DisaggProfileHandler
+from epp.plugins.disaggregation.joint_aggregator import JointAggregator, LocalityBands
+from epp.plugins.disaggregation.profile_handlers import DisaggParameters, DisaggProfileHandler, StageDeciders
+from epp.plugins.disaggregation.roles import AlwaysDisaggPDDecider
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, RandomPicker
 from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer

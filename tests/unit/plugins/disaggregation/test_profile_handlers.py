@@ -22,14 +22,14 @@ from epp.framework.errors import InternalError, UnmetConstraintError
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
-from epp.plugins.disaggregation.deciders import (
+from epp.plugins.disaggregation.legs import leg_headers
+from epp.plugins.disaggregation.profile_handlers import DisaggProfileHandler, PDProfileHandler
+from epp.plugins.disaggregation.roles import (
     AlwaysDisaggMultimodalDecider,
     AlwaysDisaggPDDecider,
     PrefixBasedPDDecider,
     PrefixBasedPDParameters,
 )
-from epp.plugins.disaggregation.legs import leg_headers
-from epp.plugins.disaggregation.profile_handlers import DisaggProfileHandler, PDProfileHandler
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, PickerParameters
 from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer

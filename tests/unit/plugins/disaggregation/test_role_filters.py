@@ -5,7 +5,7 @@ import pytest
 
 from epp.framework import Request
 from epp.framework.testing import candidates
-from epp.plugins.disaggregation.role_filters import DecodeFilter, EncodeFilter, PrefillFilter
+from epp.plugins.disaggregation.roles import DecodeFilter, EncodeFilter, PrefillFilter
 
 ENCODE, PREFILL, DECODE = EncodeFilter(), PrefillFilter(), DecodeFilter()
 

@@ -12,9 +12,7 @@ from epp.framework import Candidates, Endpoint, Headers, ManualClock, Request, R
 from epp.framework.parameters import ParameterError, read_parameters
 from epp.framework.plugin import Stability
 from epp.framework.snapshot import REFUSES
-from epp.plugins.disaggregation.rollout_parameters import RolloutScreenerParameters
-from epp.plugins.disaggregation.rollout_screener import DisaggregatedSetRolloutScreener
-from epp.plugins.disaggregation.rollout_shares import shares
+from epp.plugins.disaggregation.rollout import DisaggregatedSetRolloutScreener, RolloutScreenerParameters, shares
 from epp.routing.datastore import Datastore
 
 SET, REVISION, ROLE = (f"disaggregatedset.x-k8s.io/{name}" for name in ("name", "revision", "role"))
@@ -258,18 +256,18 @@ def test_labels_of_the_endpoint_that_served_are_response_headers():
         ({"scope": SCOPE, "revisionGating": {"mode": "sum", "requireRoles": {"values": []}}}, "values"),
         (
             {"scope": SCOPE, "revisionGating": {"mode": "sum", "requireRoles": {"values": ["a", "a"]}}},
-            "'a' is there twice",
+            "'a' is repeated",
         ),
         ({"scope": SCOPE, "headerSelectors": [{**BY_REVISION, "mode": "loose"}]}, "loose"),
         ({"scope": SCOPE, "headerSelectors": [{**BY_REVISION, "name": ""}]}, "name"),
         ({"scope": SCOPE, "headerSelectors": [{**BY_REVISION, "headerName": "a b"}]}, "headerName"),
         (
             {"scope": SCOPE, "headerSelectors": [BY_REVISION, {**BY_SLICE, "name": "revision"}]},
-            "name 'revision' is there",
+            "name 'revision' is repeated",
         ),
         (
             {"scope": SCOPE, "headerSelectors": [BY_REVISION, {**BY_SLICE, "headerName": "x-disagg-revision"}]},
-            "headerName 'x-disagg-revision' is there twice",
+            "headerName 'x-disagg-revision' is repeated",
         ),
     ],
 )

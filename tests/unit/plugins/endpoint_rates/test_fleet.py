@@ -11,7 +11,7 @@ from epp.framework import AcceleratorTag, Endpoint, Records, Snapshot
 from epp.framework.accelerators.tag import NO_TAG, POD_UID
 from epp.framework.snapshot import ACCELERATOR
 from epp.plugins.endpoint_rates.fleet import EMPTY, RateFleet
-from epp.plugins.endpoint_rates.table import hardware_of
+from epp.plugins.endpoint_rates.profiles import hardware_of
 
 ENGINE = "vllm"
 TAGS = [NO_TAG, *(AcceleratorTag(model=model) for model in ("h100", "l4"))]

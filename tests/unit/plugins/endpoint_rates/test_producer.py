@@ -212,7 +212,7 @@ def test_het_4_endpoints_not_yet_seen_are_taken_to_be_like_those_seen():
     # the profile is 4 times too high for this pool: for the other H100, and failing better for the T4
     rates = world.rates()
     assert rates.prefill_tokens_per_second.tolist() == pytest.approx([3982, 3982, 523.4 / 4], abs=0.1)
-    assert rates.prefill_provenance(1) == "profile qwen3-32b/h100/vllm/2, times what others learned"
+    assert rates.prefill_provenance(1) == "profile qwen3-32b/h100/vllm/2, times the ratio learned from others"
 
 
 def test_het_4_other_endpoints_of_one_kind_have_its_ratio_and_not_anothers():

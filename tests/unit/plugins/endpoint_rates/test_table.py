@@ -7,8 +7,7 @@ import pytest
 
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Partition, Performance, Sharing
 from epp.framework.parameters import ParameterError, read_parameters
-from epp.plugins.endpoint_rates.profile import RateProfile, model_key
-from epp.plugins.endpoint_rates.table import RateTable, hardware_of
+from epp.plugins.endpoint_rates.profiles import RateProfile, RateTable, hardware_of, model_key
 
 H100 = AcceleratorTag(model="h100", vendor="nvidia", count=2, performance=Performance(fp16=989), bandwidth_gbps=3350)
 T4 = AcceleratorTag(model="t4", vendor="nvidia", count=1, performance=Performance(fp16=65), bandwidth_gbps=320)

@@ -9,7 +9,7 @@ from epp.framework import Column, ConfigurationError, ManualClock, Request
 from epp.framework.registry import Registry
 from epp.framework.snapshot import GPU_UTILIZATION, WAITING
 from epp.framework.testing import candidates
-from epp.plugins.filters.endpoint_attribute import EndpointAttributeFilter
+from epp.plugins.filters.labels import EndpointAttributeFilter
 
 POOL = candidates(reported={"depth": [1.0, 2.0, 3.0, nan]})
 

@@ -8,8 +8,7 @@ from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, Devic
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, run_scheduling
-from epp.plugins.filters.gpu_topology import GpuTopologyFilter
-from epp.plugins.filters.same_node import SameNodeFilter
+from epp.plugins.filters.topology import GpuTopologyFilter, SameNodeFilter
 
 
 def kept(plugin, tags, *, peer=0, **parameters):

@@ -7,7 +7,7 @@ from epp.framework import ConfigurationError, ManualClock, Request
 from epp.framework.registry import Registry
 from epp.framework.snapshot import NODE_LABELS
 from epp.framework.testing import candidates
-from epp.plugins.filters.node_affinity import NodeAffinityFilter
+from epp.plugins.filters.topology import NodeAffinityFilter
 
 NODES = [
     {"metadata.name": "a", "zone": "z1", "gpus": "8"},

@@ -8,7 +8,7 @@ from epp.framework import Request, Topology
 from epp.framework.parameters import ParameterError, read_parameters
 from epp.framework.snapshot import TOPOLOGY
 from epp.framework.testing import candidates
-from epp.plugins.filters.topology_affinity import TopologyAffinityFilter, TopologyAffinityFilterParameters
+from epp.plugins.filters.topology import TopologyAffinityFilter, TopologyAffinityFilterParameters
 
 POOL = candidates(
     records={

@@ -9,7 +9,7 @@ from epp.framework import ConfigurationError, ManualClock, Request
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, WAITING
 from epp.framework.testing import candidates
-from epp.plugins.filters.utilization import UtilizationFilter
+from epp.plugins.filters.saturation import UtilizationFilter
 
 
 def build(*caps, **parameters):

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from epp.framework import Headers
 from epp.framework.errors import MalformedBodyError
-from epp.plugins.parsers import body_limits
+from epp.plugins.parsers import json_parser
 from epp.plugins.parsers.anthropic import AnthropicParser
-from epp.plugins.parsers.body_limits import (
+from epp.plugins.parsers.generate import SGLangHTTPParser, VLLMHTTPParser
+from epp.plugins.parsers.json_parser import (
     MOST_ESCAPES,
     MOST_MODEL,
     MOST_TEXT,
@@ -20,8 +21,6 @@ from epp.plugins.parsers.body_limits import (
     count_values,
 )
 from epp.plugins.parsers.openai import OpenAIParser
-from epp.plugins.parsers.sglanghttp import SGLangHTTPParser
-from epp.plugins.parsers.vllmhttp import VLLMHTTPParser
 
 PARSERS = {
     suffix: parser
@@ -138,5 +137,5 @@ def test_commas_outside_of_strings_are_counted_however_the_text_is_cut(value, wi
 
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(body_limits, "_WINDOW_BYTES", window)
+        patch.setattr(json_parser, "_WINDOW_BYTES", window)
         assert count_values(text, MOST_VALUES) == commas(value)

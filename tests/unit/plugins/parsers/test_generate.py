@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engines' own APIs, whose prompts come as token ids, and the parser of everything else."""
+"""Parsers of token ids."""
 
 import json
 import struct
 
 import pytest
 import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epp.framework import Headers, RequestBody
 from epp.framework.errors import MalformedBodyError
-from epp.plugins.parsers.passthrough import PassthroughParser
-from epp.plugins.parsers.sglanghttp import SGLangHTTPParser
-from epp.plugins.parsers.vllmhttp import VLLMHTTPParser
+from epp.plugins.parsers.generate import SGLangHTTPParser, VLLMHTTPParser
+from epp.plugins.parsers.json_parser import PassthroughParser
+from epp.plugins.parsers.openai import OpenAIParser
+from epp.plugins.parsers.token_ids import pack, packed_json
 
 VLLM = "inference/v1/generate"
 SGLANG = "/generate"
@@ -75,7 +78,7 @@ def test_media_without_a_hash_keep_their_placeholder_tokens():
         (["h1"], [], "name the same items in both"),
         (["h1"], [{"offset": 3, "length": 2}], 'lie outside "token_ids"'),
         (["h1"], [{"offset": LARGEST, "length": LARGEST}], 'lie outside "token_ids"'),
-        (["h1", "h2"], [{"offset": 0, "length": 3}, {"offset": 1, "length": 3}], "on top of each other"),
+        (["h1", "h2"], [{"offset": 0, "length": 3}, {"offset": 1, "length": 3}], "overlap"),
         (["h1"], [{"offset": -1, "length": 2}], '.offset" must be an integer of at least 0'),
         (["h1"], [{"offset": 1}], '.length" is missing: add it'),
     ],
@@ -118,3 +121,47 @@ def test_passthrough_reads_nothing(body):
     assert parser.parse("", Headers(), body) == RequestBody()
     assert parser.suffixes == ()
     assert not parser.names_model
+
+
+IDS = st.integers(0, 2**32 - 1)
+LONG = 20_000
+"""Ids whose JSON is longer than 16 KiB."""
+
+
+@given(st.lists(IDS, min_size=1), st.sampled_from([None, 1, "\t"]))
+def test_json_is_packed_as_the_numbers_in_it_are(ids, indent):
+    assert packed_json(json.dumps(ids, indent=indent).encode()) == pack(ids) == struct.pack(f"<{len(ids)}I", *ids)
+
+
+@pytest.mark.parametrize(
+    "other", [b"", b"[]", b"[ ]", b"12", b"[4294967296]", b"[99999999999999999999999]", b"[-1]", b"[1.5]", b"[[1]]"]
+)
+def test_what_is_no_list_of_token_ids_is_left_to_others(other):
+    assert packed_json(other) is None
+
+
+def parsed(prompt: str, rest: str = "") -> bytes:
+    body = f'{{"model":"m","prompt":{prompt},"max_tokens":7{rest}}}'.encode()
+    return OpenAIParser().parse("completions", Headers(), body)
+
+
+def test_long_list_of_token_ids_is_the_prompt():
+    body = parsed(json.dumps([7] * LONG))
+    assert body.prompt == struct.pack("<I", 7) * LONG
+    assert (body.model, body.prompt_tokens, body.max_output_tokens) == ("m", LONG, 7)
+
+
+def test_last_of_several_prompts_counts():
+    assert parsed(json.dumps([7] * LONG), ',"prompt":"text"').prompt == b"text"
+
+
+@pytest.mark.parametrize(("last", "place"), [(2**32, 20000), (-1, 20000), (1.5, 20000)])
+def test_wrong_id_in_a_long_list_is_named(last, place):
+    with pytest.raises(MalformedBodyError, match=rf"prompt\[(\.\.\.|{place})\]"):
+        parsed(json.dumps([7] * LONG + [last]))
+
+
+def test_lists_of_token_ids_beyond_the_255th_are_one_prompt():
+    body = parsed(json.dumps([[1, 2]] * 300))
+    assert body.prompt == struct.pack("<2I", 1, 2) * 300
+    assert len(body.prompts) == 256

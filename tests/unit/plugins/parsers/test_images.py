@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from epp.framework import Headers
 from epp.plugins.parsers.anthropic import AnthropicParser
-from epp.plugins.parsers.images import pixels
 from epp.plugins.parsers.openai import OpenAIParser
+from epp.plugins.parsers.prompt import pixels
 
 
 def png(width, height):

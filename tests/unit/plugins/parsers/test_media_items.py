@@ -7,9 +7,8 @@ import pytest
 
 from epp.framework import Headers
 from epp.plugins.parsers.anthropic import AnthropicParser
+from epp.plugins.parsers.generate import SGLangHTTPParser, VLLMHTTPParser
 from epp.plugins.parsers.openai import OpenAIParser
-from epp.plugins.parsers.sglanghttp import SGLangHTTPParser
-from epp.plugins.parsers.vllmhttp import VLLMHTTPParser
 
 PARSERS = (OpenAIParser(), AnthropicParser(), VLLMHTTPParser(), SGLangHTTPParser())
 APIS = {suffix: parser for parser in PARSERS for suffix in parser.suffixes}

@@ -6,10 +6,9 @@ import pytest
 from epp.framework import Headers, Parser, RequestBody
 from epp.framework.errors import NoParserError
 from epp.plugins.parsers.anthropic import AnthropicParser
+from epp.plugins.parsers.generate import SGLangHTTPParser, VLLMHTTPParser
+from epp.plugins.parsers.json_parser import PassthroughParser
 from epp.plugins.parsers.openai import OpenAIParser
-from epp.plugins.parsers.passthrough import PassthroughParser
-from epp.plugins.parsers.sglanghttp import SGLangHTTPParser
-from epp.plugins.parsers.vllmhttp import VLLMHTTPParser
 from epp.routing.director import ParserTable
 
 

@@ -11,7 +11,7 @@ from epp.framework import ManualClock, Request, Response, Usage
 from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
-from epp.plugins.request_control.attribute_reporter import AttributeReporter
+from epp.plugins.request_control import AttributeReporter
 
 pytest.importorskip("cel_expr_python")
 

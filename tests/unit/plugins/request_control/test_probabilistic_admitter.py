@@ -11,7 +11,7 @@ from epp.framework import ManualClock, Request
 from epp.framework.errors import ConfigurationError, SheddableDroppedError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
-from epp.plugins.request_control.probabilistic_admitter import (
+from epp.plugins.request_control import (
     ProbabilisticAdmitter,
     ProbabilisticAdmitterParameters,
 )

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluation of a placement: filters, prioritizers, choice and decision groups, explained as by the hub's debugger."""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from epp.clusters.placement_choice import choose
+from epp.clusters.placement_filters import selects, tolerance
+from epp.framework.clusters import MOST_SCORE
+from epp.kube.objects.ocm import ManagedCluster
+from epp.kube.objects.placement import ALLOCATABLE, BALANCE, STEADY, Coordinate, Placement
+
+
+def prioritized(
+    coordinate: Coordinate,
+    clusters: Sequence[ManagedCluster],
+    *,
+    chosen: Collection[str],
+    counts: Mapping[str, int],
+    scores: Mapping[str, Mapping[str, float]],
+) -> dict[str, float]:
+    """Return scores by cluster name; a missing score counts as 0.
+
+    `chosen` are the previously chosen clusters, `counts` the number of decisions of other placements by cluster, and
+    `scores` those of add-ons by cluster and `resource/score`.
+    """
+    names = [cluster.name for cluster in clusters]
+    if coordinate.built_in == STEADY:
+        return {name: MOST_SCORE if name in chosen else 0.0 for name in names}
+    if coordinate.built_in == BALANCE:
+        return balanced(names, counts)
+    if coordinate.built_in:
+        return allocatable(clusters, ALLOCATABLE[coordinate.built_in])
+    key = f"{coordinate.resource}/{coordinate.score}"
+    return {name: found for name in names if (found := scores.get(name, {}).get(key)) is not None}
+
+
+def balanced(names: Collection[str], counts: Mapping[str, int]) -> dict[str, float]:
+    """Return 100 for a cluster without decisions, -100 for the cluster with most decisions."""
+    most = max(counts.values(), default=0)
+    if not most:
+        return dict.fromkeys(names, MOST_SCORE)
+    return {name: float(2 * math.trunc(100 * (0.5 - counts.get(name, 0) / most))) for name in names}
+
+
+def allocatable(clusters: Sequence[ManagedCluster], resource: str) -> dict[str, float]:
+    """Return 100 for the largest amount of a resource, -100 for the smallest; 100 for all if they are equal."""
+    amounts = {cluster.name: cluster.allocatable[resource] for cluster in clusters if resource in cluster.allocatable}
+    if not amounts:
+        return {}
+    least, most = min(amounts.values()), max(amounts.values())
+    if least == most:
+        return dict.fromkeys(amounts, MOST_SCORE)
+    return {name: float(((amount - least) / (most - least) * 2 - 1) * 100) for name, amount in amounts.items()}
+
+
+class Group(NamedTuple):
+    """A decision group: chosen clusters that belong together."""
+
+    number: int
+    """Index from 0."""
+    name: str
+    """Empty for an unnamed group."""
+    clusters: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """Name, or number for an unnamed group."""
+        return self.name or str(self.number)
+
+
+def grouped(
+    placement: Placement, chosen: Sequence[ManagedCluster], order: Callable[[ManagedCluster], tuple[float, str]]
+) -> tuple[Group, ...]:
+    """Return the groups: a cluster is in the first group that selects it; `order` sorts clusters within a group.
+
+    A group larger than `clustersPerDecisionGroup` is divided.
+    """
+    size = group_size(placement.clusters_per_group, len(chosen))
+    left = sorted(chosen, key=order)
+    parts: list[tuple[str, Sequence[ManagedCluster]]] = []
+    for group in placement.groups:
+        members = [cluster for cluster in left if selects(group.selector, cluster)]
+        left = [cluster for cluster in left if not selects(group.selector, cluster)]
+        parts += [(group.name, part) for part in _divided(members, size)]
+    parts += [("", part) for part in _divided(left, size)]
+    return tuple(
+        Group(index, name, tuple(cluster.name for cluster in part)) for index, (name, part) in enumerate(parts)
+    )
+
+
+def group_size(setting: float | None, total: int) -> int:
+    """Return the maximum size of a group; a share is rounded up."""
+    if setting is None:
+        return total
+    size = math.ceil(round(setting * total, 9)) if setting < 1 else int(setting)
+    return size if 0 < size <= total else total
+
+
+def _divided(members: Sequence[ManagedCluster], size: int) -> Iterator[Sequence[ManagedCluster]]:
+    for start in range(0, len(members), max(size, 1)):
+        yield members[start : start + size]
+
+
+def group_of(groups: Iterable[Group]) -> dict[str, str]:
+    """Return the title of the group by cluster."""
+    return {name: group.title for group in groups for name in group.clusters}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Input of an evaluation in addition to the placement."""
+
+    clusters: Sequence[ManagedCluster]
+    """Clusters of the cluster sets."""
+    chosen: Collection[str] = ()
+    """Previously chosen clusters."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Number of decisions of other placements by cluster."""
+    scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Valid scores of add-ons, by cluster and `resource/score`."""
+    now: float = 0.0
+    """Seconds since the epoch."""
+
+
+class FilterResult(msgspec.Struct, frozen=True, rename="camel"):
+    """Clusters that pass a filter."""
+
+    name: str
+    """The filter after the previous ones: `Predicate,TaintToleration`."""
+    filtered_clusters: tuple[str, ...]
+
+
+class PrioritizeResult(msgspec.Struct, frozen=True, rename="camel"):
+    """Scores by one prioritizer."""
+
+    name: str
+    weight: float
+    scores: Mapping[str, float]
+
+
+class ClusterTotal(msgspec.Struct, frozen=True, rename="camel"):
+    """Sum of the weighted scores of a cluster."""
+
+    cluster_name: str
+    score: float
+
+
+class Explanation(msgspec.Struct, frozen=True, rename="camel"):
+    """Explanation of a choice, in the format of the hub's debugger."""
+
+    filtered_pipeline_results: tuple[FilterResult, ...] = ()
+    prioritize_results: tuple[PrioritizeResult, ...] = ()
+    aggregated_scores: tuple[ClusterTotal, ...] = ()
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of an evaluation."""
+
+    groups: tuple[Group, ...] = ()
+    totals: Mapping[str, float] = {}
+    """Sum of weighted scores of each cluster that passed the filters."""
+    explanation: Explanation = Explanation()
+    missing: frozenset[tuple[str, str]] = frozenset()
+    """Cluster and `resource/score` of missing scores, which count as 0."""
+    until: float | None = None
+    """Time of the next change without a change of objects, in seconds since the epoch; None for never."""
+
+    @property
+    def chosen(self) -> frozenset[str]:
+        """The chosen clusters."""
+        return frozenset(name for group in self.groups for name in group.clusters)
+
+
+def evaluate(placement: Placement, situation: Situation) -> Evaluation:
+    """Choose clusters by descending total, then by name; clusters with a PreferNoSelect taint come last."""
+    eligible = sorted(situation.clusters, key=lambda cluster: cluster.name)
+    matched = [
+        each for each in eligible if not placement.predicates or any(selects(one, each) for one in placement.predicates)
+    ]
+    tolerances = {
+        each.name: tolerance(each.taints, placement.tolerations, situation.now, chosen=each.name in situation.chosen)
+        for each in matched
+    }
+    feasible = [each for each in matched if tolerances[each.name].selectable]
+    results = [
+        PrioritizeResult(
+            coordinate.name,
+            weight,
+            prioritized(
+                coordinate,
+                feasible,
+                chosen=situation.chosen,
+                counts=situation.counts,
+                scores=situation.scores,
+            ),
+        )
+        for coordinate, weight in placement.weights.items()
+        if weight
+    ]
+    totals = {each.name: sum(one.weight * one.scores.get(each.name, 0.0) for one in results) for each in feasible}
+    ranked = sorted(feasible, key=lambda each: (not tolerances[each.name].preferred, -totals[each.name], each.name))
+
+    def order(cluster: ManagedCluster) -> tuple[float, str]:
+        return (-totals[cluster.name] if placement.sort_by_score else 0.0), cluster.name
+
+    return Evaluation(
+        groups=grouped(placement, choose(placement, ranked), order),
+        totals=totals,
+        explanation=Explanation(
+            (
+                FilterResult("Predicate", tuple(each.name for each in matched)),
+                FilterResult("Predicate,TaintToleration", tuple(each.name for each in feasible)),
+            ),
+            tuple(results),
+            tuple(ClusterTotal(name, totals[name]) for name in sorted(totals, key=lambda name: (-totals[name], name))),
+        ),
+        missing=frozenset(
+            (each.name, f"{coordinate.resource}/{coordinate.score}")
+            for (coordinate, weight) in placement.weights.items()
+            if weight and not coordinate.built_in
+            for each in feasible
+            if f"{coordinate.resource}/{coordinate.score}" not in situation.scores.get(each.name, {})
+        ),
+        until=min((each.until for each in tolerances.values() if each.until is not None), default=None),
+    )

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Evaluation of placements, as the hub does it; pure functions."""

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matching of AcceleratorClasses against an endpoint, by labels, PCI ids, devices and resources."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+from epp.framework.accelerators.device_expressions import DeviceExpression
+from epp.framework.accelerators.tag import DRIVER, AcceleratorTag, AttributeValue
+from epp.hardware.class_validation import expression_holds, matching_term, term_size
+from epp.hardware.resources import resource_key
+from epp.kube.objects.core import MatchExpression
+from epp.kube.objects.dra import qualified, version_of
+from epp.kube.objects.ome import AcceleratorClass, DeviceSelector, Discovery, ResourceFlavor
+
+_DISCOVERED = re.compile(
+    r"feature\.node\.kubernetes\.io/pci-(?:03[0-9a-f]{2}|12[0-9a-f]{2}|0b40)_([0-9a-f]{4})(?:_([0-9a-f]{4}))?.*\.present"
+)
+_INTEL_DEVICE = re.compile(r"gpu\.intel\.com/device-id\.[0-9a-f]{4}-([0-9a-f]{4})\.(?:count|present)")
+_AMD_DEVICE = re.compile(r"(?:beta\.)?amd\.com/gpu\.device-id(?:\.([0-9a-fx]+))?")
+_VENDOR_LABELS = {
+    "nvidia.com/gpu.": "10de",
+    "amd.com/gpu.": "1002",
+    "beta.amd.com/gpu.": "1002",
+    "gpu.intel.com/": "8086",
+}
+_VENDOR_DRIVERS = {"gpu.nvidia.com": "10de", "gpu.amd.com": "1002", "gpu.intel.com": "8086"}
+_DEVICE_ATTRIBUTES = ("deviceID", "pciId")
+
+
+class PciIds(NamedTuple):
+    """PCI ids of accelerators, four hexadecimal digits each; empty if unknown."""
+
+    vendors: frozenset[str] = frozenset()
+    devices: frozenset[str] = frozenset()
+
+
+NO_IDS = PciIds()
+
+
+def canonical_id(text: str) -> str:
+    """Return the id without `0x`, in lower case."""
+    return text.strip().lower().removeprefix("0x")
+
+
+def pci_of(labels: Mapping[str, str], devices: Iterable[tuple[str, Mapping[str, AttributeValue]]] = ()) -> PciIds:
+    """Return the ids in the attributes of allocated devices, or those in the labels of the node."""
+    vendors, ids = set[str](), set[str]()
+    for driver, attributes in devices:
+        vendors |= {_VENDOR_DRIVERS[driver]} if driver in _VENDOR_DRIVERS else set()
+        found = (attributes.get(f"{driver}/{name}") for name in _DEVICE_ATTRIBUTES)
+        ids |= {canonical_id(value) for value in found if isinstance(value, str)}
+    if vendors or ids:
+        return PciIds(frozenset(vendors), frozenset(ids))
+    for key, value in labels.items():
+        vendors |= {vendor for prefix, vendor in _VENDOR_LABELS.items() if key.startswith(prefix)}
+        if match := _DISCOVERED.fullmatch(key):
+            vendors.add(match[1])
+            ids |= {match[2]} if match[2] else set()
+        elif match := _INTEL_DEVICE.fullmatch(key):
+            ids.add(match[1])
+        elif match := _AMD_DEVICE.fullmatch(key):
+            ids.add(canonical_id(match[1] or value))
+    return PciIds(frozenset(vendors), frozenset(ids))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Properties of an endpoint for matching."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of its node."""
+    node: str = ""
+    resources: frozenset[str] | None = None
+    """Keys (see `resource_key`) of requested and allocated resources of the pod; None if unknown."""
+    pci: PciIds = NO_IDS
+    devices: tuple[tuple[str, Mapping[str, AttributeValue]], ...] = ()
+    """Driver and attributes of each allocated device."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Match:
+    """A matching class; the smallest is the most specific."""
+
+    minus_pairs: int
+    not_a_slice: bool
+    minus_tests: int
+    name: str
+    found: AcceleratorClass = field(compare=False)
+
+
+def matching_classes(
+    classes: Iterable[AcceleratorClass],
+    evidence: Evidence,
+    flavors: Mapping[str, ResourceFlavor],
+    expressions: Mapping[str, DeviceExpression] = MappingProxyType({}),
+) -> tuple[AcceleratorClass, ...]:
+    """Return the matching classes, the most specific first.
+
+    `expressions` are CEL device selectors by class name. The order is by number of node selector pairs, slices before
+    whole devices, number of tests, and name.
+    """
+    matches = (_match(each, evidence, flavors, expressions.get(each.id)) for each in classes)
+    return tuple(match.found for match in sorted(match for match in matches if match is not None))
+
+
+def is_of_slices(each: AcceleratorClass) -> bool:
+    """Return whether the class describes MIG slices, so that its figures are those of a slice."""
+    keys = [resource_key(resource.name) for resource in each.spec.resources]
+    return bool(keys) and all(key.startswith("mig/") for key in keys)
+
+
+def node_pairs(each: AcceleratorClass, flavors: Mapping[str, ResourceFlavor]) -> Mapping[str, str]:
+    """Return the required node labels of the class, or of its Kueue flavor if the class has no node selector."""
+    discovery = each.spec.discovery
+    if discovery.node_selector or discovery.affinity.node_affinity.required is not None:
+        return discovery.node_selector
+    flavor = flavors.get(each.spec.integration.kueue_resource_flavor)
+    return {} if flavor is None else flavor.spec.node_labels
+
+
+def _match(
+    each: AcceleratorClass,
+    evidence: Evidence,
+    flavors: Mapping[str, ResourceFlavor],
+    expression: DeviceExpression | None,
+) -> _Match | None:
+    discovery = each.spec.discovery
+    pairs = node_pairs(each, flavors)
+    if any(evidence.labels.get(key) != value for key, value in pairs.items()):
+        return None
+    required = discovery.affinity.node_affinity.required
+    term = None if required is None else matching_term(required, evidence.labels, evidence.node)
+    if required is not None and term is None:
+        return None
+    verdicts = (
+        _by_pci(discovery, evidence.pci),
+        _by_device(discovery.dra, evidence, expression),
+        _by_resource(each, evidence),
+    )
+    if False in verdicts:
+        return None
+    pci, device, resource = verdicts
+    without_pci = not discovery.pci_vendor_id and not discovery.device_ids
+    if not (pairs or term or pci or device or (resource and without_pci)):
+        return None
+    tests = (0 if term is None else term_size(term)) + bool(device) + bool(pci)
+    return _Match(-len(pairs), not is_of_slices(each), -tests, each.name, each)
+
+
+def _by_pci(discovery: Discovery, known: PciIds) -> bool | None:
+    """Return whether the PCI ids match; None without ids in the class, or for unknown ids."""
+    vendor = canonical_id(discovery.pci_vendor_id)
+    wanted = frozenset(map(canonical_id, discovery.device_ids))
+    if vendor and known.vendors and vendor not in known.vendors:
+        return False
+    if wanted and known.devices:
+        return not wanted.isdisjoint(known.devices)
+    return True if vendor and known.vendors and not wanted else None
+
+
+def _by_resource(each: AcceleratorClass, evidence: Evidence) -> bool | None:
+    """Return whether the pod has one of the resources; None if either resources are unknown.
+
+    Classes of slices do not match a pod with unknown resources; they would match all endpoints of the node.
+    """
+    wanted = {resource_key(resource.name) for resource in each.spec.resources}
+    if not wanted:
+        return None
+    if evidence.resources is None:
+        return False if is_of_slices(each) else None
+    return not wanted.isdisjoint(evidence.resources)
+
+
+def _by_device(selector: DeviceSelector | None, evidence: Evidence, expression: DeviceExpression | None) -> bool | None:
+    """Return whether a device matches; None if the class has no device selector."""
+    if selector is None:
+        return None
+    if selector.expression and expression is None:
+        return False
+    return any(
+        selector.driver in {"", driver}
+        and (expression is None or expression.holds(AcceleratorTag(attributes={**attributes, DRIVER: driver})) is True)
+        and all(_attribute_holds(test, driver, attributes) for test in selector.match_attributes)
+        for driver, attributes in evidence.devices
+    )
+
+
+def _attribute_holds(test: MatchExpression, driver: str, attributes: Mapping[str, AttributeValue]) -> bool:
+    value = attributes.get(qualified(test.key, driver))
+    if value is None:
+        return expression_holds(test, {})
+    if isinstance(value, tuple) and test.operator in {"Gt", "Lt", "Gte", "Lte"}:
+        return len(test.values) == 1 and _version_holds(test.operator, value, test.values[0])
+    return expression_holds(test, {test.key: _text(value)})
+
+
+def _version_holds(operator: str, have: tuple[int, ...], text: str) -> bool:
+    """Return the result of a comparison; False for an invalid version."""
+    bound = version_of(text)
+    if not isinstance(bound, tuple):
+        return False
+    width = max(len(have), len(bound))
+    ours, theirs = (each + (0,) * (width - len(each)) for each in (have, bound))
+    return {"Gt": ours > theirs, "Lt": ours < theirs, "Gte": ours >= theirs, "Lte": ours <= theirs}[operator]
+
+
+def _text(value: AttributeValue) -> str:
+    """Return the value in the spelling of selectors."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)

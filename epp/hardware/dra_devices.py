@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices allocated to an endpoint by ResourceClaims, and the share that a partition has of its device."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+from epp.framework.accelerators.tag import CAPACITY, AttributeValue
+from epp.hardware.catalogue import Product, devices_of_mode
+from epp.hardware.dra_pools import DevicePool, PoolName
+from epp.hardware.endpoint_context import EndpointContext
+from epp.hardware.inventory import Inventory
+from epp.hardware.mig import MigProfile, parse_mig_profile
+from epp.hardware.validation import mig_fault
+from epp.kube.objects.core import Pod
+from epp.kube.objects.dra import AllocatedDevice, ResourceClaim, SliceDevice
+
+_ACCELERATOR_DRIVER = re.compile(r"(^|[.-])([a-z]*gpu|tpu|npu|xpu|gaudi|neuron|accelerators?)s?([.-]|$)")
+_WHOLE_RESOURCES = {
+    "gpu.nvidia.com": frozenset({"nvidia.com/gpu"}),
+    "gpu.amd.com": frozenset({"amd.com/gpu"}),
+    "gpu.intel.com": frozenset({"gpu.intel.com/i915", "gpu.intel.com/xe"}),
+    "tpu.google.com": frozenset({"google.com/tpu"}),
+}
+_COMPUTE = ("computeUnits", "multiprocessors", "millicores", "simdUnits", "tiles", "cores", "aiCores")
+"""Names of compute capacities of drivers, the most specific first."""
+_PARENTS = ("parentUUID", "parentUID")
+_PARTITION_TYPES = ("partition", "mig", "vf", "vgpu")
+_MILLICORES = 1000
+_SIMDS_OF_UNIT = 4
+_HALF = 0.75
+"""A device with less than this share of its product is a partition, even if its driver does not say so."""
+_WHOLE = 0.97
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocated:
+    """A device allocated to an endpoint."""
+
+    claim: ResourceClaim
+    result: AllocatedDevice
+    pool: DevicePool | None
+    device: SliceDevice | None
+    """Description of the device; None without a ResourceSlice."""
+
+    @property
+    def driver(self) -> str:
+        """Name of the driver."""
+        return self.result.driver
+
+    def attribute(self, name: str) -> AttributeValue | None:
+        """Return an attribute in the domain of the driver."""
+        return None if self.device is None else self.device.attributes.get(f"{self.driver}/{name}")
+
+    def text(self, name: str) -> str:
+        """Return a text attribute; empty if missing."""
+        value = self.attribute(name)
+        return value if isinstance(value, str) else ""
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether it is a MIG device."""
+        return self.text("type") == "mig"
+
+    @property
+    def profile(self) -> MigProfile | None:
+        """Profile of a MIG device; None if it is impossible for its GPU."""
+        if self.device is None or not self.is_slice or mig_fault(self.device, self.driver):
+            return None
+        return parse_mig_profile(self.text("profile"))
+
+    @property
+    def attributes(self) -> Mapping[str, AttributeValue]:
+        """All attributes with their domains, and the capacities in base units."""
+        if self.device is None:
+            return {}
+        capacity = {f"{CAPACITY}{name}": int(amount) for name, amount in self.device.capacity.items()}
+        return {**self.device.attributes, **capacity}
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes of the device, or of the part allocated to the claim."""
+        consumed = self.result.consumed_capacity
+        amount = consumed.get("memory") or consumed.get(f"{self.driver}/memory") or self.whole_memory
+        return None if not amount else int(amount)
+
+    @property
+    def whole_memory(self) -> int | None:
+        """Bytes of the device."""
+        amount = None if self.device is None else self.device.capacity.get(f"{self.driver}/memory")
+        return None if amount is None else int(amount)
+
+
+def claims_of(context: EndpointContext, inventory: Inventory) -> tuple[ResourceClaim, ...]:
+    """Return the claims of the pod: in its status or spec, for extended resources, or reserved for it."""
+    names = () if context.pod is None else context.pod.claims
+    named = [inventory.resource_claims[name] for name in names if name in inventory.resource_claims]
+    reserved = inventory.all_by_pod(inventory.resource_claims_by_pod, context.pod_keys)
+    return tuple({claim.id: claim for claim in (*named, *reserved)}.values())
+
+
+def allocated_devices(context: EndpointContext, inventory: Inventory) -> tuple[Allocated, ...]:
+    """Return the accelerators of the endpoint without duplicates and without devices with admin access."""
+    found: dict[str, Allocated] = {}
+    for claim in claims_of(context, inventory):
+        for result in claim.results:
+            if result.admin_access or result.id in found:
+                continue
+            pool = inventory.pools.get(PoolName(result.driver, result.pool))
+            device = None if pool is None else pool.devices.get(result.device)
+            each = Allocated(claim=claim, result=result, pool=pool, device=device)
+            if _ACCELERATOR_DRIVER.search(result.driver) or each.attribute("productName") is not None:
+                found[result.id] = each
+    return tuple(found.values())
+
+
+def resource_keys(devices: Sequence[Allocated], inventory: Inventory) -> frozenset[str]:
+    """Return the keys of extended resources by which pods request such devices."""
+    keys = set[str]()
+    for each in devices:
+        if each.is_slice:
+            keys |= set() if each.profile is None else {f"mig/{each.profile.name}"}
+            continue
+        keys |= _WHOLE_RESOURCES.get(each.driver, frozenset())
+        requested = each.claim.device_classes.get(each.result.request, "")
+        device_class = inventory.device_classes.get(requested)
+        if device_class is not None and device_class.extended_resource_name:
+            keys.add(device_class.extended_resource_name)
+    return frozenset(keys)
+
+
+def health_of(pod: Pod) -> Mapping[str, str]:
+    """Return the health reported by the kubelet, by `driver/pool/device`."""
+    return {
+        resource.resource_id: resource.health
+        for container in pod.status.container_statuses
+        for status in container.allocated_resources_status
+        for resource in status.resources
+    }
+
+
+class Share(NamedTuple):
+    """Shares of a device, 0..1."""
+
+    compute: float
+    memory: float
+
+
+def share_of(each: Allocated, product: Product | None) -> Share | None:
+    """Return the share of a partition in its device; None for a whole device.
+
+    The compute share is the capacity relative to the parent device or the product. Without a capacity it comes from the
+    mode, such as `cpx_nps4`, then from consumed shared counters, then from the memory share. The memory share is
+    determined in the same way.
+    """
+    if each.device is None:
+        return None
+    number = devices_of_mode(each.text("partitionProfile") or each.text("profile"), product)
+    mode = 1 / number if number else None
+    compute, memory = _compute(each, product), _memory(each, product)
+    counters = _counter_shares(each)
+    declared = _is_part(each) or (number or 1) > 1
+    if not declared and not any(share is not None and share < _HALF for share in (compute, counters.compute)):
+        return None
+    of_compute = next((share for share in (compute, mode, counters.compute, memory, counters.memory) if share), 1.0)
+    of_memory = next((share for share in (memory, counters.memory, mode) if share), of_compute)
+    # in mode NPS1, each partition reports the memory of the whole device
+    return Share(of_compute, of_compute if of_memory > _WHOLE else of_memory)
+
+
+def consumed_share(each: Allocated) -> Share | None:
+    """Return the share of a device that a claim consumes; None for a whole device."""
+    consumed, whole = each.memory, each.whole_memory
+    memory = consumed / whole if consumed and whole and 0 < consumed < whole else None
+    amounts, capacity = each.result.consumed_capacity, _capacity(each)
+    ratios = (
+        _ratio(amounts.get(name) or amounts.get(f"{each.driver}/{name}"), capacity.get(name)) for name in _COMPUTE
+    )
+    compute = next((ratio for ratio in ratios if ratio is not None), None)
+    if memory is None and compute in {None, 1.0}:
+        return None
+    return Share(compute or memory or 1.0, memory or compute or 1.0)
+
+
+def device_memory(each: Allocated) -> int | None:
+    """Return the bytes of the whole device; None for a partition of an unknown device."""
+    parent = _parent(each).get("memory")
+    if parent:
+        return int(parent)
+    return None if _is_part(each) else each.whole_memory
+
+
+def _is_part(each: Allocated) -> bool:
+    """Return whether the driver describes the device as a part of another one."""
+    kind = each.text("type").lower()
+    return any(word in kind for word in _PARTITION_TYPES) or any(each.text(name) for name in _PARENTS)
+
+
+class _CounterShares(NamedTuple):
+    compute: float | None
+    memory: float | None
+
+
+def _capacity(each: Allocated) -> Mapping[str, Fraction]:
+    """Return the capacities by name without the domain of the driver."""
+    found = {} if each.device is None else each.device.capacity
+    return {name.removeprefix(f"{each.driver}/"): amount for name, amount in found.items()}
+
+
+def _parent(each: Allocated) -> Mapping[str, Fraction]:
+    """Return the capacities of the parent device; empty if unknown."""
+    ids = {each.text(name) for name in _PARENTS} - {""}
+    for device in each.pool.devices.values() if each.pool is not None and ids else ():
+        if ids & {device.attributes.get(f"{each.driver}/{name}") for name in ("uuid", "uid")} or device.name in ids:
+            return {name.removeprefix(f"{each.driver}/"): amount for name, amount in device.capacity.items()}
+    return {}
+
+
+def _compute(each: Allocated, product: Product | None) -> float | None:
+    own, parent = _capacity(each), _parent(each)
+    units = product.compute_units if product is not None else None
+    wholes: Mapping[str, int | None] = {
+        "computeUnits": units,
+        "multiprocessors": units,
+        "simdUnits": units * _SIMDS_OF_UNIT if units else None,
+        "millicores": _MILLICORES,
+        "tiles": product.parts if product is not None else None,
+    }
+    ratios = (_ratio(own.get(name), parent.get(name) or wholes.get(name)) for name in _COMPUTE)
+    return next((ratio for ratio in ratios if ratio is not None), None)
+
+
+def _memory(each: Allocated, product: Product | None) -> float | None:
+    whole = product.memory_bytes if product is not None else None
+    return _ratio(_capacity(each).get("memory"), _parent(each).get("memory") or whole)
+
+
+def _ratio(amount: Fraction | None, whole: Fraction | int | None) -> float | None:
+    """Return the ratio, at most 1; None if a value is unknown or not positive."""
+    if amount is None or whole is None or amount <= 0 or whole <= 0:
+        return None
+    return float(min(amount / whole, Fraction(1)))
+
+
+def _counter_shares(each: Allocated) -> _CounterShares:
+    """Return the largest consumed shares of shared counters, for memory and for all others."""
+    found = list(_counters(each))
+    compute = [share for name, share in found if "memory" not in name.lower()]
+    memory = [share for name, share in found if "memory" in name.lower()]
+    return _CounterShares(max(compute, default=None), max(memory, default=None))
+
+
+def _counters(each: Allocated) -> Iterator[tuple[str, float]]:
+    """Yield name and consumed share of each shared counter."""
+    if each.device is None or each.pool is None:
+        return
+    for use in each.device.consumes_counters:
+        for counter, amount in use.counters.items():
+            share = _ratio(amount.value, each.pool.counters.get((use.counter_set, counter)))
+            if share is not None:
+                yield counter, share

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Price lists of users: files with prices of accelerators and machines, and the prices of one endpoint."""
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import msgspec
+
+from epp.framework.messages import hint_at
+from epp.hardware.catalogue import CATALOGUE, Catalogue, Product
+from epp.hardware.rows import Row, Rows, read_rows
+from epp.runtime.followed_files import ParsedFile
+
+PricedUnit: TypeAlias = Literal["device", "machine"]
+"""One whole accelerator, or a machine with all of its accelerators."""
+_MOST_DOLLARS = 1e6
+_MOST_DEVICES = 4096
+_CONDITIONS = ("accelerator", "class", "instanceType", "region")
+_PRICES = ("perHour", "spotPerHour")
+_FIELDS = (*_CONDITIONS, "per", "devices", *_PRICES)
+_FORM = "write prices: with a list of entries, such as - {accelerator: h100, perHour: 4.25}"
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True):
+    """Prices in US dollars per hour, and conditions for endpoints, which must all hold."""
+
+    line: int
+    """Line of the file, for messages."""
+    accelerator: str = ""
+    """Product or model in any spelling of the catalogue: `h100`, `NVIDIA-A100-SXM4-80GB`."""
+    accelerator_class: str = ""
+    """Name of an AcceleratorClass."""
+    instance_type: str = ""
+    """Machine type, such as `p5.48xlarge`."""
+    region: str = ""
+    """Empty for all regions."""
+    per: PricedUnit = "device"
+    devices: int | None = None
+    """Accelerators of a machine; None for the number according to its type or node."""
+    per_hour: float | None = None
+    """On-demand price."""
+    spot_per_hour: float | None = None
+
+    @property
+    def title(self) -> str:
+        """The conditions, for provenance: `p5.48xlarge in us-east-1`."""
+        named = f"AcceleratorClass {self.accelerator_class}" if self.accelerator_class else ""
+        what = " with ".join(text for text in (self.instance_type, named, self.accelerator) if text)
+        return f"{what} in {self.region}" if self.region else what
+
+
+class PriceQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Properties of an endpoint that determine its price."""
+
+    product: Product | None = None
+    """Product of the catalogue."""
+    names: tuple[str, ...] = ()
+    """Product and model in the spelling of their sources."""
+    classes: tuple[str, ...] = ()
+    """AcceleratorClasses that match, the primary one first."""
+    instance_type: str = ""
+    region: str = ""
+    devices: int | None = None
+    """Whole accelerators of the machine; None if unknown."""
+
+
+class Listed(NamedTuple):
+    """Price of one whole accelerator, and its source."""
+
+    per_hour: float
+    source: str
+    """`prices.yaml: p5.48xlarge in us-east-1`."""
+
+
+class Quote(NamedTuple):
+    """Prices of one whole accelerator of an endpoint; None if unknown."""
+
+    per_hour: Listed | None = None
+    spot_per_hour: Listed | None = None
+    remark: str = ""
+    """Reason why an entry for this hardware is not used, with a remedy; empty if a price was found."""
+
+
+class _Terms(NamedTuple):
+    """An entry and its products."""
+
+    price: Price
+    products: frozenset[str]
+    """Product names; empty for an accelerator that is not in the catalogue."""
+
+    def fits(self, query: PriceQuery) -> bool:
+        """Return whether all conditions except the region hold."""
+        price = self.price
+        return (
+            (not price.instance_type or price.instance_type.lower() == query.instance_type.lower())
+            and (not price.accelerator_class or price.accelerator_class in query.classes)
+            and (not price.accelerator or self._is_accelerator_of(query))
+        )
+
+    def _is_accelerator_of(self, query: PriceQuery) -> bool:
+        if self.products:
+            return query.product is not None and query.product.name in self.products
+        return _key(self.price.accelerator) in map(_key, query.names)
+
+    def rank(self, query: PriceQuery) -> tuple[object, ...]:
+        """Return the sort key among matching entries, the most specific first.
+
+        Entries with a machine type come first, then those with a class (the primary class before others), with an
+        accelerator (fewer products first), and with a region.
+        """
+        price = self.price
+        return (
+            not price.instance_type,
+            not price.accelerator_class,
+            query.classes.index(price.accelerator_class) if price.accelerator_class else 0,
+            not price.accelerator,
+            len(self.products),
+            not price.region,
+            price.line,
+        )
+
+
+class PriceList:
+    """Entries of a price file, found by machine type, class or accelerator."""
+
+    def __init__(self, entries: Iterable[Price] = (), name: str = "", catalogue: Catalogue = CATALOGUE) -> None:
+        """Index the entries; `name` is that of the file, for provenance."""
+        self._name = name
+        self._index: defaultdict[tuple[str, str], defaultdict[str, list[_Terms]]] = defaultdict(_by_region)
+        """Entries by condition, then by region."""
+        unknown: list[str] = []
+        for price in entries:
+            meant = catalogue.meant(price.accelerator) if price.accelerator else ()
+            products = frozenset(product.name for product in meant)
+            terms = _Terms(price, products)
+            for key in _keys(terms):
+                self._index[key][price.region.lower()].append(terms)
+            if price.accelerator and not products:
+                unknown.append(
+                    f"line {price.line}: {price.accelerator!r} is no product of the catalogue: it is the price of "
+                    "endpoints whose labels name their product so"
+                )
+        self.remarks = tuple(unknown)
+        """Messages about valid entries that may be a mistake."""
+
+    def __bool__(self) -> bool:
+        """Whether there is any entry."""
+        return bool(self._index)
+
+    def quote(self, query: PriceQuery) -> Quote:
+        """Return the prices of the endpoint; each comes from the most specific entry with such a price."""
+        here = self._fitting(query, {"", query.region.lower()})
+        usable = [each for each in here if self._share(each.price, query) is not None]
+        on_demand = next((each.price for each in usable if each.price.per_hour is not None), None)
+        spot = next((each.price for each in usable if each.price.spot_per_hour is not None), None)
+        return Quote(
+            None if on_demand is None else self._listed(on_demand, on_demand.per_hour, query),
+            None if spot is None else self._listed(spot, spot.spot_per_hour, query),
+            "" if usable else self._remark(here, query),
+        )
+
+    def _fitting(self, query: PriceQuery, regions: Collection[str] | None = None) -> list[_Terms]:
+        """Return the matching entries for these regions, or for all, the most specific first."""
+        found: dict[int, _Terms] = {}
+        for key in _keys_of(query):
+            by_region: Mapping[str, list[_Terms]] = self._index.get(key, {})
+            for region in by_region if regions is None else regions:
+                found.update((id(terms), terms) for terms in by_region.get(region, ()) if terms.fits(query))
+        return sorted(found.values(), key=lambda terms: terms.rank(query))
+
+    def _listed(self, price: Price, dollars: float | None, query: PriceQuery) -> Listed:
+        return Listed((dollars or 0.0) / (self._share(price, query) or 1), f"{self._name}: {price.title}")
+
+    @staticmethod
+    def _share(price: Price, query: PriceQuery) -> int | None:
+        """Return the number of accelerators that share a price; None if unknown."""
+        if price.per == "device":
+            return 1
+        return price.devices or query.devices
+
+    def _remark(self, here: list[_Terms], query: PriceQuery) -> str:
+        if here:
+            price = here[0].price
+            return (
+                f"{self._name}, line {price.line}: the price of a machine is not used, since the number of its "
+                "accelerators is not known: add devices to the entry, such as devices: 8"
+            )
+        if elsewhere := self._fitting(query):
+            price = elsewhere[0].price
+            region = f"in {query.region}" if query.region else "without the label topology.kubernetes.io/region"
+            return (
+                f"{self._name} has no price for its region: line {price.line} is for {price.title}, and its node is "
+                f"{region}: add an entry"
+            )
+        return ""
+
+
+def _by_region() -> defaultdict[str, list[_Terms]]:
+    return defaultdict(list)
+
+
+def _keys(terms: _Terms) -> Iterator[tuple[str, str]]:
+    """Yield the index keys of an entry, by one of its conditions."""
+    price = terms.price
+    if price.instance_type:
+        yield "machine", price.instance_type.lower()
+    elif price.accelerator_class:
+        yield "class", price.accelerator_class
+    elif terms.products:
+        yield from (("product", name) for name in terms.products)
+    else:
+        yield "name", _key(price.accelerator)
+
+
+def _keys_of(query: PriceQuery) -> Iterator[tuple[str, str]]:
+    yield "machine", query.instance_type.lower()
+    yield from (("class", name) for name in query.classes)
+    if query.product is not None:
+        yield "product", query.product.name
+    yield from (("name", _key(name)) for name in query.names)
+
+
+def _key(name: str) -> str:
+    return "-".join(name.lower().replace("_", "-").split())
+
+
+def read_prices(content: bytes, path: Path) -> ParsedFile[tuple[Price, ...]]:
+    """Return the prices in a file; raises ValueError for an invalid file."""
+    text = content.decode("utf-8-sig")
+    is_csv = path.suffix.lower() == ".csv"
+    rows, found = _csv_rows(text) if is_csv else read_rows(text, form=_FORM, key="prices", beside=_beside)
+    problems = list(found)
+    entries: list[Price] = []
+    first_lines: dict[tuple[str, ...], int] = {}
+    for row in rows:
+        try:
+            entry = _entry(row)
+        except ValueError as error:
+            problems.append(f"line {row.line}: {error}")
+            continue
+        repeated = _repeated(entry, first_lines)
+        if repeated:
+            problems.append(f"line {entry.line}: {repeated}")
+        else:
+            entries.append(entry)
+    return ParsedFile(tuple(entries), len(entries), tuple(problems))
+
+
+def _beside(key: str, value: object) -> str:
+    """Return the error for a key next to `prices`."""
+    if key != "currency":
+        return f"{key!r:.40} is unknown: {hint_at(key, ('prices', 'currency'))}"
+    if value != "USD":
+        return f"currency is {value!r:.40}: convert the prices to US dollars, and write USD or leave it out"
+    return ""
+
+
+def _csv_rows(text: str) -> Rows:
+    reader = csv.reader(io.StringIO(text), skipinitialspace=True, strict=True)
+    lines = ((reader.line_num, [cell.strip() for cell in cells]) for cells in reader)
+    try:
+        table = [(line, cells) for line, cells in lines if any(cells) and not cells[0].startswith("#")]
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: not CSV: {error}") from error
+    if not table:
+        raise ValueError(f"it is empty: begin with a line of column names, of {', '.join(_FIELDS)}")
+    (at, names), *rest = table
+    for name in names:
+        if name not in _FIELDS or names.count(name) > 1:
+            what = "occurs twice" if name in _FIELDS else f"is unknown: {hint_at(name, _FIELDS)}"
+            raise ValueError(f"line {at}: column {name!r} {what}")
+    long = [f"line {line}: more cells than columns: remove a comma" for line, cells in rest if len(cells) > len(names)]
+    rows = [
+        Row(line, {name: cell for name, cell in zip(names, cells, strict=False) if cell})
+        for line, cells in rest
+        if len(cells) <= len(names)
+    ]
+    return Rows(tuple(rows), tuple(long))
+
+
+def _entry(row: Row) -> Price:
+    """Return the entry; raises ValueError with field, value and remedy."""
+    fields = row.fields
+    for name in fields:
+        if name not in _FIELDS:
+            raise ValueError(f"{name!r:.40} is unknown: {hint_at(name, _FIELDS)}")
+    accelerator, accelerator_class, instance_type, region = (_text(fields, name) for name in _CONDITIONS)
+    if not (accelerator or accelerator_class or instance_type):
+        raise ValueError("the entry has no condition: add accelerator, class or instanceType")
+    per_hour, spot_per_hour = (_number(fields, name, _dollars) for name in _PRICES)
+    if per_hour is None and spot_per_hour is None:
+        raise ValueError("there is no price: add perHour, spotPerHour or both, in US dollars")
+    per = fields.get("per", "machine" if instance_type else "device")
+    if per not in get_args(PricedUnit):
+        raise ValueError(f"per is {per!r:.40}: write device for one accelerator, or machine for all of them")
+    devices = _number(fields, "devices", _count)
+    if devices is not None and per != "machine":
+        raise ValueError("devices counts those of a machine: write per: machine, or leave it out")
+    return Price(
+        line=row.line,
+        accelerator=accelerator,
+        accelerator_class=accelerator_class,
+        instance_type=instance_type,
+        region=region,
+        per="machine" if per == "machine" else "device",
+        devices=None if devices is None else int(devices),
+        per_hour=per_hour,
+        spot_per_hour=spot_per_hour,
+    )
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name, "")
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r:.40}: write text, in quotes")  # noqa: TRY004  of a file
+    return value.strip()
+
+
+def _number(fields: Mapping[str, object], name: str, check: Callable[[float], str]) -> float | None:
+    """Return the number; None if missing. `check` returns the remedy for a number out of range."""
+    value = fields.get(name)
+    if value is None:
+        return None
+    try:
+        number = float("nan") if isinstance(value, bool) or not isinstance(value, str | int | float) else float(value)
+    except (ValueError, OverflowError):
+        number = float("nan")
+    if remedy := check(number):
+        raise ValueError(f"{name} is {value!r:.40}: {remedy}")
+    return number
+
+
+def _dollars(number: float) -> str:
+    if not isfinite(number) or number < 0:
+        return "write US dollars an hour, a number of 0 or more without a currency sign"
+    return "" if number <= _MOST_DOLLARS else f"write US dollars an hour, {_MOST_DOLLARS:,.0f} at most"
+
+
+def _count(number: float) -> str:
+    ok = isfinite(number) and number == int(number) and 1 <= number <= _MOST_DEVICES
+    return "" if ok else f"write the number of accelerators of the machine, a whole one from 1 to {_MOST_DEVICES}"
+
+
+def _repeated(entry: Price, first_lines: dict[tuple[str, ...], int]) -> str:
+    """Return an error if an earlier entry has a price for the same conditions; otherwise record this entry."""
+    conditions = (entry.accelerator, entry.accelerator_class, entry.instance_type, entry.region)
+    prices = zip(_PRICES, (entry.per_hour, entry.spot_per_hour), strict=True)
+    keys = [(*map(str.lower, conditions), name) for name, price in prices if price is not None]
+    for key in keys:
+        if key in first_lines:
+            return f"{entry.title} has {key[-1]} in line {first_lines[key]} already, which counts: remove one of them"
+    first_lines.update(dict.fromkeys(keys, entry.line))
+    return ""

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leader election by a lease: its state without I/O, and the task that renews it or waits for it."""
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+
+import msgspec
+import structlog
+
+from epp.framework.clock import Clock
+from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
+from epp.kube.resources import LEASES
+
+_ABSENT = 404
+_CONFLICT = 409
+_MOST_CONFLICTS = 3
+_LONGEST_SECONDS = 60.0
+"""Maximum for the duration that another replica writes into the lease."""
+_CREDITED_RETRIES = 2
+_JITTER = (0.8, 1.2)
+_FORBIDDEN = frozenset({401, 403})
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """Name and timing of a lease; the default times are those of Kubernetes components."""
+
+    name: str
+    namespace: str
+    seconds: float = 15.0
+    """Time after the last renewal until another replica may take the lease."""
+    retry_seconds: float = 2.0
+    """Time between two attempts to renew or take the lease."""
+
+
+class Step(Enum):
+    """The next request of an attempt."""
+
+    READ = "GET"
+    CREATE = "POST"
+    REPLACE = "PUT"
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class _Lease(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    spec: _Spec = _Spec()
+
+
+class Lease:
+    """State of the lease from the view of one replica, without I/O.
+
+    An attempt is a call of `begin`, then `step` with `answered` or `refused` until `step` returns None. A write has the
+    resourceVersion that it replaces: if two replicas write at the same time, the API server rejects one. The replica
+    uses its own clock: a lease expires when it is unchanged for its duration. Time without access to the API server
+    counts only in part, because the holder cannot renew the lease either.
+
+    A leader steps down when it sees another holder, but not when the API server is unreachable. If all replicas lose
+    access, the leader continues alone. If only the leader loses access, two replicas serve until it has access again.
+    Two pickers are worse for prefix caches; no picker is an outage.
+    """
+
+    def __init__(self, settings: LeaseSettings, identity: str, clock: Clock) -> None:
+        self.identity = identity
+        self.is_leader = False
+        """Whether this replica held the lease in its last known version."""
+        self._settings = settings
+        self._clock = clock
+        self._document: Mapping[str, object] | None = None
+        """Last known version; None without a lease."""
+        self._spec = _Spec()
+        self._read_at = 0.0
+        self._unchanged_seconds = 0.0
+        self._is_current = False
+        self._is_done = True
+        self._conflicts = 0
+        self._resigns = False
+
+    @property
+    def holder(self) -> str:
+        """Holder in the last known version; empty for none."""
+        return self._spec.holder_identity or ""
+
+    @property
+    def since(self) -> str:
+        """Time at which the holder took the lease, by its clock."""
+        return (self._spec.acquire_time or "") if self.holder else ""
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether the lease was not renewed in time."""
+        theirs = min(self._spec.lease_duration_seconds or 0, _LONGEST_SECONDS)
+        return self._unchanged_seconds >= max(self._settings.seconds, theirs)
+
+    def begin(self) -> None:
+        """Start an attempt to renew or take the lease."""
+        self._is_current = self.is_leader and self._document is not None
+        self._is_done = self._resigns
+        self._conflicts = 0
+
+    def resign(self) -> None:
+        """Start the last attempt, which releases the lease."""
+        self.begin()
+        self._resigns = True
+        self._is_done = self._is_current = False
+
+    def step(self) -> Step | None:
+        """Return the next request; None at the end of the attempt."""
+        if self._is_done or self._conflicts >= _MOST_CONFLICTS:
+            return None
+        if not self._is_current:
+            return Step.READ
+        is_mine = self.holder == self.identity
+        if self._resigns:
+            return Step.REPLACE if is_mine and self._document is not None else None
+        if self._document is None:
+            return Step.CREATE
+        return Step.REPLACE if is_mine or not self.holder or self.has_expired else None
+
+    def content(self) -> dict[str, object]:
+        """Return the object to write: the last known version with a new spec, or a new object."""
+        before = self._document or {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._settings.name, "namespace": self._settings.namespace},
+        }
+        now = datetime.fromtimestamp(self._clock.utc(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        is_mine = self._document is not None and self.holder == self.identity
+        transitions = self._spec.lease_transitions or 0
+        spec = {
+            "holderIdentity": "" if self._resigns else self.identity,
+            "leaseDurationSeconds": 1 if self._resigns else max(1, math.ceil(self._settings.seconds)),
+            "acquireTime": self.since if is_mine and self.since and not self._resigns else now,
+            "renewTime": now,
+            "leaseTransitions": transitions if is_mine or self._document is None else transitions + 1,
+        }
+        earlier = before.get("spec")
+        return {**before, "spec": {**(earlier if isinstance(earlier, Mapping) else {}), **spec}}
+
+    def answered(self, step: Step, content: bytes) -> None:
+        """Handle the response to a step; raises ValueError if it is unreadable."""
+        try:
+            document = msgspec.json.decode(content, type=dict[str, object])
+            spec = msgspec.convert(document, _Lease).spec
+        except msgspec.DecodeError as error:
+            raise ValueError(f"the lease is unreadable: {error}") from error
+        now = self._clock.now()
+        if spec == self._spec and self._document is not None:
+            credited = _CREDITED_RETRIES * self._settings.retry_seconds
+            self._unchanged_seconds += min(now - self._read_at, credited)
+        else:
+            self._unchanged_seconds = 0.0
+        self._document, self._spec, self._read_at = document, spec, now
+        self.is_leader = self.holder == self.identity
+        self._is_current = True
+        self._is_done = step is not Step.READ
+
+    def refused(self, step: Step, status: int) -> bool:
+        """Handle an error status; return False for an unexpected one, which ends the attempt."""
+        if step is Step.READ and status == _ABSENT:
+            self._document, self._spec = None, _Spec()
+            self._is_current = True
+            return True
+        if status == _CONFLICT or (step is Step.REPLACE and status == _ABSENT):
+            self._conflicts += 1
+            self._is_current = False
+            return True
+        self._is_done = True
+        return False
+
+
+class LeaderElection:
+    """Elects one leader among the replicas with the same lease.
+
+    llm-d-router ends its process if it does not renew the lease in time. This picker becomes a follower: open streams
+    continue, and it still knows the endpoints when it leads again.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        settings: LeaseSettings,
+        identity: str,
+        *,
+        clock: Clock,
+        generator: random.Random | None = None,
+    ) -> None:
+        self.settings = settings
+        self.problem = ""
+        """Reason why the last attempt failed; empty if it succeeded."""
+        self._api = api
+        self._lease = Lease(settings, identity, clock)
+        self._clock = clock
+        self._generator = generator or random.Random()  # noqa: S311  spreads requests, guards nothing
+        self._collection = LEASES.path("v1", settings.namespace)
+        self._answer_seconds = settings.seconds / 3
+        self._on_change: Callable[[bool], None] | None = None
+        self._leads = False
+        self._logged_holder = ""
+        self._failing_since: float | None = None
+        self._is_failure_logged = False
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this replica leads."""
+        return self._leads
+
+    @property
+    def holder(self) -> str:
+        """Last known leader; empty for none."""
+        return self._lease.holder
+
+    @property
+    def since(self) -> str:
+        """Time at which the leader took the lease, by its clock."""
+        return self._lease.since
+
+    @property
+    def identity(self) -> str:
+        """This replica."""
+        return self._lease.identity
+
+    async def run(self, on_change: Callable[[bool], None]) -> None:
+        """Renew the lease or wait for it until cancelled; call `on_change` when `is_leader` changes."""
+        self._on_change = on_change
+        while True:
+            await self._attempt()
+            await asyncio.sleep(self.settings.retry_seconds * self._generator.uniform(*_JITTER))
+
+    def step_down(self) -> None:
+        """Stop leading, but keep the lease. Cancel `run`, then call `release`."""
+        self._on_change = None
+        self._leads = False
+
+    async def release(self) -> None:
+        """Release the lease if this replica holds it, so that another replica can take it immediately."""
+        self._lease.resign()
+        try:
+            async with asyncio.timeout(self._answer_seconds):
+                wrote = await self._send_all()
+        except (ApiError, ApiUnreachableError, TimeoutError, ValueError) as error:
+            _log.warning("lease not released; it expires later", lease=self._title, reason=_words(error))
+        else:
+            if wrote:
+                _log.info("lease released", lease=self._title)
+
+    @property
+    def _title(self) -> str:
+        return f"{self.settings.namespace}/{self.settings.name}"
+
+    async def _attempt(self) -> None:
+        self._lease.begin()
+        try:
+            await self._send_all()
+        except (ApiError, ApiUnreachableError, TimeoutError, ValueError) as error:
+            self._failed(error)
+        else:
+            if self._is_failure_logged:
+                _log.info("lease readable again", lease=self._title)
+            self.problem, self._failing_since, self._is_failure_logged = "", None, False
+        self._publish()
+
+    async def _send_all(self) -> bool:
+        """Send the requests of an attempt; return whether the lease was written. Raises errors of requests."""
+        wrote = False
+        while (step := self._lease.step()) is not None:
+            content = None if step is Step.READ else self._lease.content()
+            path = self._collection if step is Step.CREATE else f"{self._collection}/{self.settings.name}"
+            try:
+                async with asyncio.timeout(self._answer_seconds):
+                    answer = await self._api.request(step.value, path, body=content)
+            except ApiError as error:
+                if not self._lease.refused(step, error.status):
+                    raise
+            else:
+                self._lease.answered(step, answer)
+                wrote = step is not Step.READ
+        return wrote
+
+    def _failed(self, error: Exception) -> None:
+        """Log a failure once: missing rights immediately, other errors when another replica may take the lease."""
+        self.problem = _words(error)
+        now = self._clock.now()
+        if self._failing_since is None:
+            self._failing_since = now
+        if self._is_failure_logged:
+            return
+        if isinstance(error, ApiError) and error.status in _FORBIDDEN:
+            remedy = f"allow get, create and update of leases.{LEASES.group} in {self.settings.namespace}"
+            _log.error("no access to the lease", lease=self._title, reason=self.problem, remedy=remedy)
+        elif now - self._failing_since >= self.settings.seconds - self._answer_seconds:
+            _log.warning("lease not readable", lease=self._title, reason=self.problem, leader=self._leads)
+        else:
+            return
+        self._is_failure_logged = True
+
+    def _publish(self) -> None:
+        if self._on_change is None:
+            return
+        if self.holder not in {self._logged_holder, self.identity} and not self._leads:
+            _log.info("another replica leads", lease=self._title, holder=self.holder, since=self.since)
+        self._logged_holder = self.holder or self._logged_holder
+        if self._lease.is_leader == self._leads:
+            return
+        self._leads = self._lease.is_leader
+        if self._leads:
+            _log.info("this replica leads", lease=self._title, identity=self.identity)
+        else:
+            _log.warning("this replica no longer leads", lease=self._title, holder=self.holder)
+        self._on_change(self._leads)
+
+
+def _words(error: Exception) -> str:
+    return str(error) or "no answer in time"

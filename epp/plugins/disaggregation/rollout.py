@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Split traffic between the revisions of a DisaggregatedSet during a rollout."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from epp.framework import (
+    Candidates,
+    Endpoint,
+    Floats,
+    Mask,
+    Name,
+    Parameters,
+    Positions,
+    Request,
+    Response,
+    ResponseHeaders,
+    Screener,
+    Snapshot,
+    Stability,
+)
+from epp.framework.label_selectors import LabelSelector
+from epp.framework.plugin_status import PluginMetric, Sample
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+class RolloutScope(Parameters, frozen=True):
+    """The pods that are counted."""
+
+    label_selector: Name
+    """Label selector, such as `disaggregatedset.x-k8s.io/name=my-set`, of the endpoints that count for the shares of
+    revisions."""
+
+    def __post_init__(self) -> None:
+        """Check the selector; raises ValueError."""
+        try:
+            LabelSelector.parse(self.label_selector)
+        except ValueError as error:
+            raise ValueError(f"labelSelector: {error}") from None
+
+
+class HeaderSelector(Parameters, frozen=True):
+    """A header and the label that it selects."""
+
+    name: Name
+    """Name in metrics."""
+    header_name: Name
+    """Header of requests and of responses."""
+    label_key: Name
+    """Label of endpoints."""
+    mode: Literal["strict", "prefer"]
+    """`strict`: a request with the header goes only to endpoints whose label has its value. `prefer`: the header is set
+    on responses only; a `header-label-affinity-scorer` can prefer such endpoints."""
+
+    def __post_init__(self) -> None:
+        """Check the name of the header; raises ValueError."""
+        if not _HEADER_NAME.fullmatch(self.header_name):
+            raise ValueError(f"headerName {self.header_name!r} is not the name of a header: write one like x-revision")
+
+
+class RequiredRoles(Parameters, frozen=True):
+    """Roles without which a revision cannot serve."""
+
+    values: Annotated[tuple[Name, ...], Meta(min_length=1)]
+    """Values of the role's label."""
+
+    def __post_init__(self) -> None:
+        """Refuse a repeated role."""
+        _refuse_repeated("values", self.values)
+
+
+class RevisionGating(Parameters, frozen=True):
+    """Shares of revisions."""
+
+    mode: Literal["sum", "max-role", "disabled"]
+    """Weight of a revision: its pods of all required roles (`sum`), or of the role with the most pods in total
+    (`max-role`). `disabled` neither excludes nor chooses revisions."""
+    revision_label_key: Name = "disaggregatedset.x-k8s.io/revision"
+    """Label with the revision."""
+    role_label_key: Name = "disaggregatedset.x-k8s.io/role"
+    """Label with the role."""
+    require_roles: RequiredRoles | None = None
+    """Roles for which a revision must have a pod; required unless the mode is `disabled`."""
+
+    def __post_init__(self) -> None:
+        """Refuse gating without roles."""
+        if self.mode != "disabled" and self.require_roles is None:
+            raise ValueError(
+                f"requireRoles is missing: mode {self.mode} needs it; write requireRoles.values, or disabled"
+            )
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The required roles; empty where gating is disabled."""
+        return () if self.mode == "disabled" or self.require_roles is None else self.require_roles.values
+
+
+class RolloutScreenerParameters(Parameters, frozen=True):
+    """Scope, headers and gating."""
+
+    scope: RolloutScope
+    """The pods that are counted."""
+    header_selectors: tuple[HeaderSelector, ...] = ()
+    """Headers that select labels."""
+    revision_gating: RevisionGating = RevisionGating(mode="disabled")
+    """Shares of revisions."""
+
+    def __post_init__(self) -> None:
+        """Refuse two selectors with one name or one header, and parameters without effect."""
+        _refuse_repeated("headerSelectors: name", (each.name for each in self.header_selectors))
+        _refuse_repeated("headerSelectors: headerName", (each.header_name.lower() for each in self.header_selectors))
+        if not self.header_selectors and not self.revision_gating.roles:
+            raise ValueError("neither headerSelectors nor revisionGating has an effect: give one of them")
+
+
+def _refuse_repeated(what: str, names: Iterable[str]) -> None:
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise ValueError(f"{what} {repeated[0]!r} is repeated; remove one")
+
+
+NONE = -1
+"""Number for no revision, and for a role that is not required."""
+
+
+class RolloutLabels(NamedTuple):
+    """Labels of endpoints that define the rollout."""
+
+    scope: LabelSelector
+    """Endpoints that count."""
+    revision: str
+    """Label with the revision."""
+    role: str
+    """Label with the role."""
+    roles: tuple[str, ...]
+    """Required roles."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutLayout:
+    """Revisions, roles and pods of all slots, as numbers."""
+
+    revisions: tuple[str, ...]
+    """By number, sorted."""
+    revision: Positions
+    """By slot; NONE without the label."""
+    role: Positions
+    """By slot; NONE for endpoints that do not count."""
+    pod: Positions
+    """By slot, for endpoints that count."""
+    roles: int
+    """Number of roles."""
+
+
+def lay_out(endpoints: tuple[Endpoint | None, ...], labels: RolloutLabels) -> RolloutLayout:
+    """Return the layout of all slots. Endpoints with the same UID are ranks of one pod; one without is a pod."""
+    number_of_role = {role: number for number, role in enumerate(labels.roles)}
+    pods: dict[str, int] = {}
+    revision_of, role_of, pod_of = [""] * len(endpoints), [NONE] * len(endpoints), [0] * len(endpoints)
+    for slot, endpoint in enumerate(endpoints):
+        if endpoint is None:
+            continue
+        revision_of[slot] = endpoint.labels.get(labels.revision, "")
+        role = number_of_role.get(endpoint.labels.get(labels.role, ""), NONE)
+        if role != NONE and labels.scope.matches(endpoint.labels):
+            role_of[slot] = role
+            pod_of[slot] = pods.setdefault(endpoint.uid or f"name:{endpoint.id}", len(pods))
+    revisions = tuple(sorted({*revision_of} - {""}))
+    numbers = {"": NONE} | {revision: number for number, revision in enumerate(revisions)}
+    return RolloutLayout(
+        revisions,
+        np.array([numbers[revision] for revision in revision_of], dtype=np.intp),
+        np.array(role_of, dtype=np.intp),
+        np.array(pod_of, dtype=np.intp),
+        len(labels.roles),
+    )
+
+
+def pod_counts(layout: RolloutLayout, slots: Positions) -> NDArray[np.intp]:
+    """Return the number of pods by revision and role, of the endpoints in these slots."""
+    counting = slots[(layout.role[slots] != NONE) & (layout.revision[slots] != NONE)]
+    group = layout.revision[counting] * layout.roles + layout.role[counting]
+    pods = int(layout.pod.max(initial=0)) + 1
+    group_of_pod = np.unique(group * pods + layout.pod[counting]) // pods
+    counts = np.bincount(group_of_pod, minlength=len(layout.revisions) * layout.roles)
+    return counts.reshape(len(layout.revisions), layout.roles)
+
+
+def shares(counts: NDArray[np.intp], *, by_largest_role: bool) -> Floats:
+    """Return the share of each revision; 0 for a revision that lacks a role.
+
+    The weight of a revision is its number of pods: of all roles, or of the role with the most pods in all complete
+    revisions (the first such role).
+    """
+    complete = (counts > 0).all(axis=1)
+    if not complete.any():
+        return np.zeros(len(counts))
+    weights = counts[:, counts[complete].sum(axis=0).argmax()] if by_largest_role else counts.sum(axis=1)
+    found: Floats = np.where(complete, weights, 0) / weights[complete].sum()
+    return found
+
+
+_NO_MATCH = PluginMetric(
+    "disaggregatedset_strict_header_no_match",
+    "Requests with a strict header that no endpoint matches; they were refused.",
+    ("selector",),
+    is_counter=True,
+)
+_SHARE = PluginMetric(
+    "disaggregatedset_revision_gating_share",
+    "Share of requests of a revision, 0..1, at the last request; 0 for a revision that lacks a required role.",
+    ("mode", "revision"),
+)
+_MOST_REVISIONS_SHOWN = 100
+
+
+class _Shares(NamedTuple):
+    """Shares of revisions, and their inputs."""
+
+    layout: RolloutLayout
+    available: Positions
+    by_revision: Floats
+    """By number of the revision; the last entry, for no revision, is 0."""
+
+
+class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], ResponseHeaders[RolloutScreenerParameters]):
+    """Keeps the endpoints of one revision, the same for all profiles of a request.
+
+    First, each `strict` selector whose header the request has keeps the endpoints with that label. Then, with
+    `revisionGating`, endpoints without a revision are excluded, and so are revisions without a pod of a required role.
+    One of the remaining revisions is chosen at random, weighted by its pods: reachable endpoints that match the scope,
+    where several ranks of one pod count once. A request without remaining endpoints is refused with 503. The labels of
+    the serving endpoint for all selectors are set as response headers.
+    """
+
+    plugin_type = "disaggregatedset-rollout-screener"
+    stability = Stability.ALPHA
+    metrics = (_NO_MATCH, _SHARE)
+
+    def setup(self) -> None:
+        gating = self.parameters.revision_gating
+        scope = LabelSelector.parse(self.parameters.scope.label_selector)
+        self._labels = RolloutLabels(scope, gating.revision_label_key, gating.role_label_key, gating.roles)
+        selectors = self.parameters.header_selectors
+        self._strict = [
+            (each.name, each.header_name.lower(), each.label_key) for each in selectors if each.mode == "strict"
+        ]
+        self._stamped = [(each.header_name.lower(), each.label_key) for each in selectors]
+        self._no_match = {name: 0 for name, _, _ in self._strict}
+        self._shares: _Shares | None = None
+
+    def screen(self, request: Request, candidates: Candidates) -> Mask:
+        if not self._labels.roles:
+            return self._with_strict_headers(request, candidates, np.ones(len(candidates), dtype=np.bool_))
+        found = self._shares_of(candidates.snapshot)
+        revisions = found.layout.revision[candidates.slots]
+        kept = self._with_strict_headers(request, candidates, found.by_revision[revisions] > 0)
+        if kept.any():
+            left = np.unique(revisions[kept])
+            up_to = found.by_revision[left].cumsum()
+            drawn = request.uniform(f"{self.plugin_type}/{self.name}") * up_to[-1]
+            kept &= revisions == left[min(int(up_to.searchsorted(drawn, side="right")), len(left) - 1)]
+        return kept
+
+    def response_headers(self, request: Request, response: Response) -> Mapping[str, str]:
+        values = ((header, response.served.labels.get(key, "")) for header, key in self._stamped)
+        return {header: value for header, value in values if value and value.isascii() and value.isprintable()}
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        counts = [Sample(_NO_MATCH, count, (name,)) for name, count in self._no_match.items()]
+        found = self._shares
+        if found is None:
+            return counts
+        mode = self.parameters.revision_gating.mode
+        largest = sorted(
+            zip(found.layout.revisions, found.by_revision.tolist(), strict=False), key=lambda each: -each[1]
+        )
+        return counts + [Sample(_SHARE, share, (mode, name)) for name, share in largest[:_MOST_REVISIONS_SHOWN]]
+
+    def _with_strict_headers(self, request: Request, candidates: Candidates, kept: Mask) -> Mask:
+        """Return the kept endpoints that match all strict headers of the request."""
+        for name, header, key in self._strict:
+            wanted = request.headers.get(header)
+            if wanted and kept.any():
+                kept = kept & candidates.where_label_is(key, wanted)
+                self._no_match[name] += not kept.any() and not request.dry_run
+        return kept
+
+    def _shares_of(self, snapshot: Snapshot) -> _Shares:
+        """Return the shares of revisions, computed once for each set of endpoints."""
+        layout = snapshot.endpoints.derive(lay_out, self._labels)
+        before = self._shares
+        if before is not None and before.layout is layout and before.available is snapshot.available:
+            return before
+        by_largest_role = self.parameters.revision_gating.mode == "max-role"
+        by_revision = shares(pod_counts(layout, snapshot.available), by_largest_role=by_largest_role)
+        found = _Shares(layout, snapshot.available, np.append(by_revision, 0.0))
+        if not snapshot.dry_run:
+            self._shares = found
+        return found

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies of flow control: ordering, fairness between flows, eviction and usage limits."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Literal
+
+from epp.framework import Parameters, PositiveShare, Request, Stability
+from epp.framework.flow_control import (
+    EvictionFilter,
+    EvictionOrder,
+    FairnessPolicy,
+    FlowOrder,
+    HeadOrder,
+    OrderingPolicy,
+    Queued,
+    UnderWay,
+    UsageLimitPolicy,
+)
+from epp.framework.rates import ttft_target_seconds
+
+
+class FcfsOrdering(OrderingPolicy[Parameters]):
+    """First come, first served."""
+
+    plugin_type = "fcfs-ordering-policy"
+    in_order_of_arrival = True
+
+    def key(self, queued: Queued) -> float:
+        return 0.0
+
+
+class EdfOrdering(OrderingPolicy[Parameters]):
+    """Earliest deadline first: the time of arrival in the queue plus the TTL."""
+
+    plugin_type = "edf-ordering-policy"
+
+    def key(self, queued: Queued) -> float:
+        return queued.deadline
+
+
+class SloDeadlineOrdering(OrderingPolicy[Parameters]):
+    """Earliest due time of the first token: arrival plus `x-llm-d-slo-ttft-ms`; other requests are last."""
+
+    plugin_type = "slo-deadline-ordering-policy"
+
+    def key(self, queued: Queued) -> float:
+        return queued.request.received_at + ttft_target_seconds(queued.request.headers)
+
+
+class GlobalStrictFairness(FairnessPolicy[Parameters]):
+    """No fairness between flows: the ordering policy sorts the requests of all flows together."""
+
+    plugin_type = "global-strict-fairness-policy"
+    in_order_of_arrival = True
+
+    def order(self) -> FlowOrder:
+        return HeadOrder()
+
+
+class _RoundRobin(FlowOrder):
+    """The flow that was dispatched longest ago; a new flow is last."""
+
+    def __init__(self) -> None:
+        self._turns: OrderedDict[str, None] = OrderedDict()
+
+    def head(self, flow: str, key: float, queued: Queued) -> None:
+        self._turns.setdefault(flow)
+
+    def empty(self, flow: str) -> None:
+        self._turns.pop(flow, None)
+
+    def first(self) -> str:
+        return next(iter(self._turns))
+
+    def dispatched(self, flow: str) -> None:
+        self._turns.move_to_end(flow)
+
+
+class RoundRobinFairness(FairnessPolicy[Parameters]):
+    """One request of each flow, in rotation."""
+
+    plugin_type = "round-robin-fairness-policy"
+
+    def order(self) -> FlowOrder:
+        return _RoundRobin()
+
+
+class SheddableEvictionParameters(Parameters, frozen=True):
+    """Progress up to which a request may be ended."""
+
+    after_first_token: bool = False
+    """Also end requests after their first token; their clients get a truncated response."""
+
+
+class SheddableEviction(EvictionFilter[SheddableEvictionParameters]):
+    """Requests of negative priority, until their first token."""
+
+    plugin_type = "sheddable-eviction-filter"
+    stability = Stability.ALPHA
+
+    def setup(self) -> None:
+        self.after_first_token = self.parameters.after_first_token
+
+    def evictable(self, request: Request) -> bool:
+        return request.priority < 0
+
+
+class PriorityThenTimeEviction(EvictionOrder[Parameters]):
+    """The lowest priority first; among equals, the request dispatched last, which loses the least work."""
+
+    plugin_type = "priority-then-time-eviction-order-policy"
+    stability = Stability.ALPHA
+
+    def key(self, under_way: UnderWay) -> tuple[float, ...]:
+        return (under_way.request.priority, -under_way.dispatched_at)
+
+
+class StaticUsageLimitParameters(Parameters, frozen=True):
+    """One limit."""
+
+    threshold: PositiveShare = 1.0
+    """Fullness of an endpoint at which it gets no further requests, 0..1."""
+
+
+class StaticUsageLimit(UsageLimitPolicy[StaticUsageLimitParameters]):
+    """The same ceiling for all priorities."""
+
+    plugin_type = "static-usage-limit-policy"
+    reads_saturation = False
+
+    def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
+        return [self.parameters.threshold] * len(priorities)
+
+
+class PriorityHoldbackParameters(Parameters, frozen=True):
+    """Ceilings of the lowest and the highest priority."""
+
+    min_ceiling: PositiveShare
+    """Ceiling of the lowest priority, 0..1."""
+    max_ceiling: PositiveShare = 1.0
+    """Ceiling of the highest priority, 0..1."""
+    shape: Literal["linear"] = "linear"
+    """How ceilings grow between the two."""
+    domain: Literal["rank", "value"] = "rank"
+    """Scale of the growth: by the rank of a priority, or by its distance from the lowest one."""
+
+    def __post_init__(self) -> None:
+        """Refuse a ceiling that falls; raises ValueError."""
+        if self.min_ceiling > self.max_ceiling:
+            raise ValueError(f"minCeiling {self.min_ceiling:g} is above maxCeiling {self.max_ceiling:g}")
+
+
+class PriorityHoldback(UsageLimitPolicy[PriorityHoldbackParameters]):
+    """Holds room back for higher priorities: the ceiling grows from `minCeiling` to `maxCeiling`.
+
+    The priorities are those of the configuration, 0, and the request's own. A single priority has `maxCeiling`.
+    """
+
+    plugin_type = "priority-holdback-policy"
+    reads_saturation = False
+    stability = Stability.ALPHA
+
+    def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
+        given = self.parameters
+        if len(priorities) == 1:
+            return [given.max_ceiling]
+        if given.domain == "rank":
+            places = [float(rank) for rank in range(len(priorities) - 1, -1, -1)]
+        else:
+            places = [float(priority - priorities[-1]) for priority in priorities]
+        span = given.max_ceiling - given.min_ceiling
+        return [given.min_ceiling + span * place / places[0] for place in places]
+
+
+class SoftReflectiveCeiling(UsageLimitPolicy[Parameters]):
+    """Lowers the ceilings of lower priorities as the pool fills: `1 - rank * saturation / (priorities - 1)`.
+
+    `rank` is 0 for the highest priority, whose ceiling stays at 1. A priority whose ceiling is reached may still
+    dispatch at one call in `round(saturation / (1 - saturation))`, to prevent starvation before the pool is full.
+    """
+
+    plugin_type = "soft-reflective-ceiling-policy"
+    stability = Stability.ALPHA
+
+    def setup(self) -> None:
+        self._calls = 0
+
+    def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
+        last = max(1, len(priorities) - 1)
+        share = min(max(saturation, 0.0), 1.0)
+        found = [1.0 - rank * share / last for rank in range(len(priorities))]
+        if saturation >= 1.0:
+            return found
+        self._calls += 1
+        if self._calls % max(1, round(share / (1.0 - share))) == 0:
+            return [1.0 if saturation >= ceiling else ceiling for ceiling in found]
+        return found

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Admission of requests by load, and values that are reported with responses."""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from math import exp, isfinite, log
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from epp.framework import (
+    KV_USAGE,
+    WAITING,
+    Admitter,
+    Candidates,
+    Metadata,
+    MetadataValue,
+    Name,
+    Parameters,
+    Positive,
+    Request,
+    Response,
+    ResponseReporter,
+    Usage,
+)
+from epp.framework.errors import SheddableDroppedError
+from epp.framework.headers import DESTINATION_NAMESPACE
+from epp.framework.messages import install_command
+
+
+class ProbabilisticAdmitterParameters(Parameters, frozen=True):
+    """Thresholds of a full engine, and the shape of the probability."""
+
+    queue_depth_threshold: Positive = 5.0
+    """Requests in an engine's queue at which it is full."""
+    kv_cache_util_threshold: Positive = 0.8
+    """Share of an engine's KV cache in use, 0..1, at which it is full."""
+    power: Positive = 5.0
+    """Steepness: the higher, the later and the more abruptly the probability rises."""
+    k: Positive = 300.0
+    """Factor: the probability is 1 from a saturation of `(1/k)^(1/power)`, 0.32 by default."""
+
+
+class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
+    """Refuses requests of negative priority with probability `min(saturation^power * k, 1)`.
+
+    The saturation is the mean over the candidates of `max(waiting / queueDepthThreshold, kv / kvCacheUtilThreshold)`.
+    If one value is unknown, the other counts; candidates with neither are left out. Without any metrics, all requests
+    are admitted.
+    """
+
+    plugin_type = "probabilistic-admitter"
+    reads = (WAITING, KV_USAGE)
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        threshold = self.parameters.kv_cache_util_threshold
+        if threshold <= 1:
+            return ()
+        return (f"kvCacheUtilThreshold is {threshold:g}, and a KV cache is never fuller than 1: write a share",)
+
+    def admit(self, request: Request, candidates: Candidates) -> None:
+        if request.priority < 0 and request.uniform(self.plugin_type) < self.probability(candidates):
+            raise SheddableDroppedError
+
+    def probability(self, candidates: Candidates) -> float:
+        """Return the probability with which a sheddable request is refused."""
+        fullness = np.fmax(
+            candidates.values(WAITING) / self.parameters.queue_depth_threshold,
+            candidates.values(KV_USAGE) / self.parameters.kv_cache_util_threshold,
+        )
+        known = fullness[~np.isnan(fullness)]
+        saturation = float(known.mean()) if len(known) else 0.0
+        if saturation <= 0:
+            return 0.0
+        # As logarithms: a power of a long queue may exceed the range of floats.
+        return exp(min(0.0, self.parameters.power * log(saturation) + log(self.parameters.k)))
+
+
+Variables: TypeAlias = Mapping[str, object]
+
+_SAMPLE = Usage(prompt_tokens=101, completion_tokens=13, cached_tokens=37)
+
+
+class UsageExpression:
+    """A compiled expression. Its variable `usage` has the fields of OpenAI's usage object.
+
+    These are `prompt_tokens`, `completion_tokens`, `total_tokens` and `prompt_tokens_details.cached_tokens`. CEL does
+    not convert numbers: they are doubles, as in JSON, or integers if the expression fails with doubles.
+    """
+
+    def __init__(self, source: str, *, place: str, gives: tuple[type, ...] = (str, int, float, bool)) -> None:
+        """Compile and try it; raises ValueError with the place and the expression if it fails."""
+        try:
+            cel = import_module("cel_expr_python.cel")
+        except ImportError as error:
+            raise ValueError(f"{place} needs the package cel-expr-python: {install_command('cel')}") from error
+        self._what = f"{place} {source!r}"
+        self._gives = gives
+        self._error_type = cel.Type.ERROR
+        environment = cel.NewEnv(variables={"usage": cel.Type.Map(cel.Type.STRING, cel.Type.DYN)})
+        try:
+            self._program = environment.compile(source)
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]  # the lines below draw the expression
+            raise ValueError(f"{self._what} is not a CEL expression over `usage`: {reason}") from error
+        self.value(_SAMPLE)
+
+    def value(self, usage: Usage) -> MetadataValue:
+        """Return its value, numbers always finite; raises ValueError if it fails or has another type."""
+        found = self._evaluate(_variables(usage, float))
+        if found.type() == self._error_type:
+            as_integers = self._evaluate(_variables(usage, int))
+            if as_integers.type() == self._error_type:
+                raise ValueError(f"{self._what} fails: {found.plain_value()}")
+            found = as_integers
+        value: MetadataValue = found.plain_value()
+        if not isinstance(value, self._gives) or (isinstance(value, float) and not isfinite(value)):
+            kinds = ", ".join(kind.__name__ for kind in self._gives)
+            raise ValueError(f"{self._what} gives {value!r}; it must give one of: {kinds}")
+        return value
+
+    def _evaluate(self, variables: Variables) -> Any:
+        return self._program.eval(data=variables)
+
+
+def _variables(usage: Usage, number: type[int] | type[float]) -> Variables:
+    return {
+        "usage": {
+            "prompt_tokens": number(usage.prompt_tokens),
+            "completion_tokens": number(usage.completion_tokens),
+            "total_tokens": number(usage.prompt_tokens + usage.completion_tokens),
+            "prompt_tokens_details": {"cached_tokens": number(usage.cached_tokens)},
+        }
+    }
+
+
+class AttributeKey(Parameters, frozen=True):
+    """Place of the value in the dynamic metadata."""
+
+    name: Name
+    """Key within the namespace."""
+    namespace: Name = DESTINATION_NAMESPACE
+    """Namespace of the dynamic metadata."""
+
+
+class ReportedAttribute(Parameters, frozen=True):
+    """A value and its place."""
+
+    key: AttributeKey
+    """Place of the value."""
+    expression: str
+    """CEL expression over `usage` for the value: a string, a number or a bool."""
+    condition: str = ""
+    """CEL expression over `usage` that is true if there is a value; empty for always."""
+
+
+class AttributeReporterParameters(Parameters, frozen=True):
+    """The value to report."""
+
+    attributes: tuple[ReportedAttribute, ...]
+    """Exactly one entry; for several values, declare several plugins."""
+
+    def __post_init__(self) -> None:
+        """Require exactly one attribute."""
+        if len(self.attributes) != 1:
+            raise ValueError(f"attributes has {len(self.attributes)} entries; it must have exactly one")
+
+
+class AttributeReporter(ResponseReporter[AttributeReporterParameters]):
+    """Puts the value of `expression` into the dynamic metadata of a response that reports its usage.
+
+    `usage` has `prompt_tokens`, `completion_tokens`, `total_tokens` and `prompt_tokens_details.cached_tokens`,
+    regardless of their names in the model server's API. They are doubles (write `2.0 * usage.completion_tokens`), or
+    integers if the expression fails with doubles (`usage.prompt_tokens / 2`). If the expression fails on a response,
+    nothing is reported for it.
+    """
+
+    plugin_type = "request-attribute-reporter"
+
+    def setup(self) -> None:
+        attribute = self.parameters.attributes[0]
+        self._key = attribute.key
+        self.namespaces = (attribute.key.namespace,)
+        self._expression = UsageExpression(attribute.expression, place="attributes[0].expression")
+        condition = attribute.condition or "true"
+        self._condition = UsageExpression(condition, place="attributes[0].condition", gives=(bool,))
+
+    def report(self, request: Request, response: Response) -> Metadata:
+        usage = response.usage
+        if usage is None or not self._condition.value(usage):
+            return {}
+        return {self._key.namespace: {self._key.name: self._expression.value(usage)}}

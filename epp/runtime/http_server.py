@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An aiohttp application in a thread with its own event loop, with limits on connections and time."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from threading import Thread
+from typing import Final, TypeAlias
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import Payload
+
+from epp.runtime.addresses import listener
+from epp.runtime.http_connections import Accepting, ConnectionCounts, Contexts, Cut, OpenConnections
+from epp.runtime.process import share_of_limit
+
+_BACKLOG: Final = 1024
+_CLOSE_SECONDS: Final = 1.0
+_MOST_THREADS: Final = 3
+"""For slow answers: the metrics page, the state of health and a placement can be made at the same time."""
+_MOST_FIELDS: Final = 100
+_FIELD_BYTES: Final = 8190
+_PIECE_BYTES: Final = 64 * 1024
+
+_TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
+_NO_LOG: Final = logging.getLogger("epp.http_server")
+"""A logger that is disabled: aiohttp would write a line for each request."""
+_NO_LOG.disabled = True
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+"""Answers one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Limits that keep one client from blocking the others."""
+
+    connections: int = 1024
+    """Open connections, an eighth of the limit of file descriptors at most.
+
+    A further connection closes the oldest one of the host with most, idle before busy ones.
+    """
+    request_seconds: float = 10.0
+    """Time for the head of a request, from the start of the connection or the end of the previous response."""
+    body_seconds: float = 5.0
+    """Time for the body of a request."""
+    response_seconds: float = 30.0
+    """Time for the client to read a response."""
+
+
+class HttpServer:
+    """Listens from its construction, which raises OSError, until `close`."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        app: web.Application,
+        limits: HttpLimits,
+        *,
+        name: str,
+        counts: ConnectionCounts | None = None,
+        tls: Contexts | None = None,
+    ) -> None:
+        """Listen and serve the application. `name` is for log lines; without `tls`, connections are plaintext."""
+        app.middlewares.insert(0, _mark_busy)
+        self._app = app
+        self._limits = replace(limits, connections=share_of_limit(limits.connections))
+        self._name = name
+        self._counts = counts or ConnectionCounts()
+        self._tls = tls
+        self._listener = listener(host, port, backlog=_BACKLOG)
+        self._listener.settimeout(0)
+        self.port: int = self._listener.getsockname()[1]
+        self._loop = asyncio.SelectorEventLoop()
+        self._stop = asyncio.Event()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close the port and every connection; block until the thread has ended."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner, self._listener:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop.set_default_executor(ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix=self._name))
+        connections: OpenConnections[_Connection] = OpenConnections()
+        accepting = Accepting(
+            connections,
+            self._counts,
+            most=self._limits.connections,
+            name=self._name,
+            tls=self._tls,
+            handshake_seconds=self._limits.request_seconds,
+        )
+        runner = web.AppRunner(self._app, handler_cancellation=True, shutdown_timeout=_CLOSE_SECONDS)
+        await runner.setup()
+        server = runner.server
+        assert server is not None  # noqa: S101  it is set up
+
+        def connection() -> _Connection:
+            return _Connection(server, self._loop, connections, self._limits, self._counts)
+
+        await accepting.run(self._listener, connection, self._stop)
+        await runner.cleanup()
+        for left in connections.all:  # those that did not end in time
+            left.abort()
+        await asyncio.sleep(0)  # lets the transports close their sockets
+
+
+class _Connection(web.RequestHandler):
+    """One connection, with a time limit for what it waits for: a request, or the client that reads a response."""
+
+    __slots__ = ("_awaited", "_connections", "_counts", "_socket", "_timer", "busy", "host", "limits", "since")
+
+    def __init__(
+        self,
+        server: web.Server,
+        loop: asyncio.AbstractEventLoop,
+        connections: "OpenConnections[_Connection]",
+        limits: HttpLimits,
+        counts: ConnectionCounts,
+    ) -> None:
+        super().__init__(
+            server,
+            loop=loop,
+            access_log=_NO_LOG,
+            max_headers=_MOST_FIELDS,
+            max_line_size=_FIELD_BYTES,
+            max_field_size=_FIELD_BYTES,
+            lingering_time=min(1.0, limits.body_seconds),
+            auto_decompress=False,
+        )
+        self._connections = connections
+        self.limits = limits
+        self._counts = counts
+        self._socket: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._awaited = True
+        """Whether the head of a request is incomplete, as opposed to an idle connection between two requests."""
+        self.host = ""
+        self.busy = False
+        self.since = time.monotonic()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the first request."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  a TCP connection
+        transport.set_write_buffer_limits(high=0)  # a write then ends when the kernel has all of it
+        peer = transport.get_extra_info("peername")
+        self.host = peer[0] if peer else ""
+        self._socket = transport
+        self._connections.add(self)
+        self._counts.opened()
+        self._limit(self.limits.request_seconds)
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request."""
+        self._awaited = True
+        super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forget the connection."""
+        self._limit(None)
+        self._connections.discard(self)
+        self._counts.closed()
+        super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._socket is not None:
+            self._socket.abort()
+
+    def end(self, cause: Cut) -> None:
+        """Close the connection at once, and count why."""
+        self._counts.cut(cause)
+        self.abort()
+
+    def begin(self) -> None:
+        """Note that a request is being answered."""
+        self._limit(None)
+        self._change(busy=True)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send a response within its time, then wait for the next request."""
+        self._limit(self.limits.response_seconds)
+        sent = await super().finish_response(request, resp, start_time)
+        self._change(busy=False)
+        self._limit(self.limits.request_seconds)
+        return sent
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,  # noqa: ARG002  of the base class
+        status: int = HTTPStatus.INTERNAL_SERVER_ERROR,
+        exc: BaseException | None = None,  # noqa: ARG002
+        message: str | None = None,  # noqa: ARG002
+    ) -> web.StreamResponse:
+        """Answer what is not HTTP. Handlers answer their own failures."""
+        if status == HTTPStatus.BAD_REQUEST:
+            self._counts.cut(Cut.BAD_REQUEST)
+        refusal = response(b"bad request\n", _TEXT, HTTPStatus(status))
+        refusal.force_close()
+        return refusal
+
+    def _change(self, *, busy: bool) -> None:
+        self._awaited = False
+        if self.transport is None:  # the connection is gone
+            return
+        self._connections.discard(self)
+        self.busy, self.since = busy, time.monotonic()
+        self._connections.add(self)
+
+    def _limit(self, seconds: float | None) -> None:
+        """Close the connection after this time; None for no limit."""
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = None if seconds is None else loop.call_later(seconds, self._time_out)
+
+    def _time_out(self) -> None:
+        if self.busy:
+            self.end(Cut.RESPONSE_TIMEOUT)
+        elif self._awaited:
+            self.end(Cut.REQUEST_TIMEOUT)
+        else:
+            self.abort()
+
+
+@web.middleware
+async def _mark_busy(request: web.Request, handler: Handler) -> web.StreamResponse:
+    _connection_of(request).begin()
+    return await handler(request)
+
+
+class _Pieces(Payload):
+    """A body that connections share. A slow client has one piece of it in its buffer, not a copy of the whole."""
+
+    _value: bytes
+
+    def __init__(self, value: bytes) -> None:
+        super().__init__(value)
+        self._size = len(value)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Return the body as text."""
+        return self._value.decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Write the body as the client reads it."""
+        view = memoryview(self._value)
+        for start in range(0, len(view), _PIECE_BYTES):
+            await writer.write(view[start : start + _PIECE_BYTES])
+            await writer.drain()
+
+
+def response(body: bytes, headers: Mapping[str, str], status: HTTPStatus = HTTPStatus.OK) -> web.Response:
+    """Return a response."""
+    content = _Pieces(body) if len(body) > _PIECE_BYTES else body
+    return web.Response(status=status, body=content, headers={"Server": "epp", **headers})
+
+
+async def read_body(request: web.Request, most_bytes: int) -> bytes:
+    """Return the body of a request.
+
+    Raises web.HTTPRequestEntityTooLarge for a larger body, and ConnectionError for one that does not come in time: its
+    connection is closed.
+    """
+    if (request.content_length or 0) > most_bytes:
+        raise web.HTTPRequestEntityTooLarge(most_bytes, request.content_length or 0)
+    connection = _connection_of(request)
+    try:
+        async with asyncio.timeout(connection.limits.body_seconds):
+            return await request.clone(client_max_size=most_bytes).read()
+    except TimeoutError:
+        connection.end(Cut.REQUEST_TIMEOUT)
+        raise ConnectionResetError("the body did not come in time") from None
+
+
+def _connection_of(request: web.Request) -> _Connection:
+    connection = request.protocol
+    assert isinstance(connection, _Connection)  # noqa: S101  the server makes no others
+    return connection

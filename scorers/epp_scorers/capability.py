@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prefer accelerators by their memory and speed: the smallest that suffices, or the fastest."""
+
+from math import isfinite
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from epp.framework import (
+    ACCELERATOR,
+    AcceleratorTag,
+    Candidates,
+    Category,
+    Floats,
+    NonNegative,
+    Parameters,
+    Request,
+    Scorer,
+    tag_numbers,
+)
+from epp.framework.accelerators.requirements import Memory, read_memory
+from epp.framework.accelerators.tag import PRECISIONS, AcceleratorKind, Precision
+from epp.framework.limits import Weight, require_weights
+from epp.framework.quantities import memory_suffices
+
+_STEP = 0.5
+"""Factor for each place down the list of preferred precisions."""
+
+
+class BestFitParameters(Parameters, frozen=True):
+    """Requirements on one device, and weights of memory and compute."""
+
+    min_memory: Memory | None = None
+    """Memory required of one device or slice: a quantity such as `40Gi`, or a number of GiB."""
+    min_compute_tflops: NonNegative | None = msgspec.field(default=None, name="minComputeTFLOPS")
+    """TFLOPS (TOPS for integers) at which a device is fast enough; without it, any known figure is."""
+    preferred_precisions: tuple[Precision, ...] = ()
+    """Precisions to compute in, best first. The first one with a known figure counts, halved for each place down the
+    list."""
+    memory_weight: Weight = 0.7
+    """Weight of the memory term `M`."""
+    compute_weight: Weight = 0.3
+    """Weight of the compute term `C`."""
+
+    def __post_init__(self) -> None:
+        """Refuse weights that are all 0, and check the amount of memory."""
+        require_weights({"memoryWeight": self.memory_weight, "computeWeight": self.compute_weight})
+        read_memory("minMemory", self.min_memory)
+
+
+class BestFitScorer(Scorer[BestFitParameters]):
+    """`0.7 * M + 0.3 * C`, divided by the sum of the weights.
+
+    `M` is `minMemory / memory` of one device or slice: 1 without `minMemory`, 0 if the memory is unknown. `C` is
+    `min(1, tflops / minComputeTFLOPS)` of one device or slice, or 1 for any known figure without `minComputeTFLOPS`,
+    times 0.5 for each place of the precision down the list `preferredPrecisions`. fp16 is tried after the last of them;
+    fp8 falls back to the INT8 figure. Without `preferredPrecisions` the largest figure counts. Without any figure `C`
+    is 0.
+
+    0 for an endpoint with less than `minMemory`, one on CPUs, and one with neither memory nor figures known. Memory 3 %
+    below `minMemory` is accepted, because devices report less than their nominal size.
+    """
+
+    plugin_type = "best-fit-scorer"
+    category = Category.AFFINITY
+    zero_means = "has too little memory, no accelerator, or an unknown one"
+    reads = (ACCELERATOR,)
+
+    def setup(self) -> None:
+        self._need_bytes = read_memory("minMemory", self.parameters.min_memory)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        return np.clip(tag_numbers(candidates, self._score), 0.0, 1.0)
+
+    def _score(self, tag: AcceleratorTag) -> float:
+        compute = self._compute(tag)
+        if tag.kind is AcceleratorKind.CPU or (tag.memory_bytes is None and not compute):
+            return 0.0
+        memory = self._memory(tag)
+        if memory is None:
+            return 0.0
+        heavy, light = self.parameters.memory_weight, self.parameters.compute_weight
+        return (heavy * memory + light * compute) / (heavy + light)
+
+    def _memory(self, tag: AcceleratorTag) -> float | None:
+        """Return `M`; None if the memory is too small."""
+        if self._need_bytes is None:
+            return 1.0
+        if tag.memory_bytes is None:
+            return 0.0
+        if not memory_suffices(tag.memory_bytes, self._need_bytes):
+            return None
+        return min(1.0, self._need_bytes / tag.memory_bytes)
+
+    def _compute(self, tag: AcceleratorTag) -> float:
+        preferred = self.parameters.preferred_precisions
+        if not preferred:
+            return self._enough(max(tag.device_tflops(precision) for precision in PRECISIONS))
+        for place, precision in enumerate((*preferred, "fp16")):
+            tflops = tag.device_tflops(precision)
+            if tflops:
+                return float(self._enough(tflops) * _STEP**place)
+        return 0.0
+
+    def _enough(self, tflops: float) -> float:
+        required = self.parameters.min_compute_tflops
+        if not tflops or not required:
+            return float(tflops > 0)
+        return min(1.0, tflops / required)
+
+
+class MostCapableParameters(Parameters, frozen=True):
+    """Figures to compare, and their weights."""
+
+    preferred_precisions: Annotated[tuple[Precision, ...], Meta(min_length=1)] = ("fp16",)
+    """Precisions to compare TFLOPS in; for each endpoint the first one with a known figure counts."""
+    basis: Literal["endpoint", "device"] = "endpoint"
+    """Compare all devices of an endpoint together, or one device of each."""
+    memory_weight: Weight = 0.5
+    """Weight of the memory."""
+    bandwidth_weight: Weight = 0.3
+    """Weight of the memory bandwidth."""
+    compute_weight: Weight = 0.2
+    """Weight of the TFLOPS."""
+
+    def __post_init__(self) -> None:
+        """Refuse weights that are all 0."""
+        require_weights(
+            {
+                "memoryWeight": self.memory_weight,
+                "bandwidthWeight": self.bandwidth_weight,
+                "computeWeight": self.compute_weight,
+            }
+        )
+
+
+class MostCapableScorer(Scorer[MostCapableParameters]):
+    """`0.5 * memory / max + 0.3 * bandwidth / max + 0.2 * tflops / max`, divided by the sum of the weights.
+
+    Each maximum is over the candidates. A slice counts with its share of the device. Unknown figures, and all figures
+    of endpoints on CPUs, count as 0.
+    """
+
+    plugin_type = "most-capable-scorer"
+    category = Category.AFFINITY
+    zero_means = "has no accelerator, or nothing is known of it"
+    reads = (ACCELERATOR,)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        parameters = self.parameters
+        weights = np.array([parameters.memory_weight, parameters.bandwidth_weight, parameters.compute_weight])
+        terms = np.array([_share(self._numbers(candidates, name)) for name in ("memory", "bandwidth", "tflops")])
+        scores: Floats = np.clip(weights @ terms / weights.sum(), 0.0, 1.0)
+        return scores
+
+    def _numbers(self, candidates: Candidates, name: str) -> Floats:
+        return tag_numbers(candidates, self._number, name)
+
+    def _number(self, tag: AcceleratorTag, name: str) -> float:
+        if tag.kind is AcceleratorKind.CPU:
+            return 0.0
+        count = max(tag.count, 1) if self.parameters.basis == "endpoint" else 1
+        match name:
+            case "memory":
+                number = float(tag.memory_bytes or 0) * count
+            case "bandwidth":
+                number = (tag.bandwidth_gbps or 0.0) * tag.partition.memory_fraction * count
+            case _:
+                number = next(filter(None, map(tag.device_tflops, self.parameters.preferred_precisions)), 0.0) * count
+        return number if isfinite(number) and number > 0 else 0.0
+
+
+def _share(numbers: Floats) -> Floats:
+    largest = numbers.max(initial=0.0)
+    return numbers / largest if largest else numbers
