@@ -16,6 +16,8 @@ from epp.pool.discovery.pod_files import PodFileParameters
 from epp.routing.policies import PolicyFiles
 from epp.runtime.addresses import is_ip, parse_host
 
+FLAG = "--objects"
+
 
 def split_list(text: str) -> tuple[str, ...]:
     """Return the parts of a comma-separated list."""
@@ -84,9 +86,6 @@ def read_bind_address(text: str, flag: str = "--bind-address") -> str:
     if not is_ip(host):
         raise ConfigurationError(f"{flag}: {text!r} is not an IP address: write one of this machine, without a port")
     return parse_host(host)
-
-
-FLAG = "--objects"
 
 
 def is_in_files(flags: PickerFlags, config: LoadedConfig | None) -> bool:

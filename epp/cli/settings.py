@@ -45,6 +45,8 @@ from epp.telemetry.tracing import TracingError, TracingSettings, read_environmen
 if TYPE_CHECKING:  # imported where an exporter is set
     from epp.telemetry.tracing.tracing import Tracing
 
+_log = structlog.get_logger()
+
 
 def configure_logs(flags: PickerFlags) -> LogWriter:
     """Set up log lines for the whole process; return their writer."""
@@ -231,9 +233,6 @@ def _admin(flags: PickerFlags) -> AdminSettings | None:
         return None
     host = read_bind_address(flags.admin_host, "--admin-host")
     return AdminSettings(host=host, port=flags.admin_port, token_file=flags.admin_token_file)
-
-
-_log = structlog.get_logger()
 
 
 def read_tracing(flags: PickerFlags, variables: Mapping[str, str] = os.environ) -> "Tracing | None":

@@ -29,13 +29,13 @@ from epp.framework.registry import Registry
 
 _MOST_NAME = 60
 _MOST_CLASSES = 20
+_records = msgspec.json.Decoder(DecisionRecord)
 
 
 class _Answer(msgspec.Struct):
     decisions: list[DecisionRecord]
 
 
-_records = msgspec.json.Decoder(DecisionRecord)
 _answers = msgspec.json.Decoder(_Answer)
 
 
@@ -139,9 +139,7 @@ def _sides(found: Comparison, flags: Simulate) -> Table:
         table.add_column(_plain(name), justify="right")
     sides = (found.config, found.against)
 
-    def row(label: str, *values: str) -> None:
-        table.add_row(label, *values)
-
+    row = table.add_row
     row("routed", *(str(side.routed) for side in sides))
     for error in dict.fromkeys((*found.config.refused, *found.against.refused)):
         row(f"refused: {_plain(error)}", *(str(side.refused.get(error, 0)) for side in sides))

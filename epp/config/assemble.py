@@ -42,6 +42,9 @@ DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "pass
 _HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2
 
 _T = TypeVar("_T")
+_PROPAGATE_PRIORITY = ("requestHandler", "propagatePriority")
+FLOW_CONTROL = "flowControl"
+FEATURE_GATES = (FLOW_CONTROL, "haPopulateNonLeaderDatastore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +232,6 @@ def _check_headers(instances: Instances) -> None:
                     f"{type(plugin).__name__}",
                     *instances.path_of(plugin),
                 )
-
-
-_PROPAGATE_PRIORITY = ("requestHandler", "propagatePriority")
-
-FLOW_CONTROL = "flowControl"
-FEATURE_GATES = (FLOW_CONTROL, "haPopulateNonLeaderDatastore")
 
 
 def check_features(config: EndpointPickerConfig, instances: Instances) -> Mapping[str, bool]:

@@ -109,7 +109,7 @@ class Instances:
         if name in self._by_name or name in self._unusable:
             self.fail(f"two plugins are named {name!r}", *path, remedy="give one of them another name")
             return
-        if not self._knows(spec, path):
+        if not self._is_buildable(spec, path):
             return
         self._paths[name] = path
         self._given[name] = frozenset(spec.parameters or {})
@@ -124,7 +124,7 @@ class Instances:
             return
         if self._build(cls, name, spec.parameters or {}, path):
             del self._unusable[name]
-            self._judge(self._by_name[name], path)
+            self._warn_about(self._by_name[name], path)
 
     def _build(self, cls: type[Plugin[Any]], name: str, given: Mapping[str, object], path: Path) -> bool:
         """Build a declared plugin; on failure, record why and return False."""
@@ -259,7 +259,7 @@ class Instances:
                 found[parameter] = target
         return found
 
-    def _knows(self, spec: PluginSpec, path: Path) -> bool:
+    def _is_buildable(self, spec: PluginSpec, path: Path) -> bool:
         """Whether the type can be built; records why not."""
         kind, name = spec.type, spec.instance_name
         if kind in self._builder.registry.types or ":" in kind:
@@ -301,7 +301,7 @@ class Instances:
             return before
         return self._builder.registry.construct(cls, typed, name=name, clock=self._builder.clock)
 
-    def _judge(self, plugin: Plugin[Any], path: Path) -> None:
+    def _warn_about(self, plugin: Plugin[Any], path: Path) -> None:
         if plugin.stability is Stability.DEPRECATED:
             self.warn(f"{_called(plugin.name, plugin.plugin_type)} is deprecated", *path)
         for warning in plugin.warnings:

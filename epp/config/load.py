@@ -19,18 +19,6 @@ from epp.framework.messages import hint_at
 
 _PLACES = (FilePath(__file__).parents[1] / "ready_made", FilePath(__file__).parents[2] / "config")
 DIRECTORY = next((place for place in _PLACES if place.is_dir()), _PLACES[-1])
-
-
-def sample_texts() -> Mapping[str, str]:
-    """Return the text of each file by its name without `.yaml`, in order of the names."""
-    return MappingProxyType({path.stem: path.read_text(encoding="utf-8") for path in sorted(DIRECTORY.glob("*.yaml"))})
-
-
-def summary(text: str) -> str:
-    """Return the first line of a file, a comment with one sentence."""
-    return text.partition("\n")[0].removeprefix("# ")
-
-
 _SHAPES = {
     "dict_type": "should be a mapping",
     "model_type": "should be a mapping",
@@ -41,9 +29,18 @@ _SHAPES = {
     "float_type": "should be a number",
 }
 _EMPTY = EndpointPickerConfig.model_validate({"apiVersion": API_VERSION, "kind": KIND})
-
 DEFAULT_SAMPLE = "adaptive"
 """The ready-made configuration that is used if none is given."""
+
+
+def sample_texts() -> Mapping[str, str]:
+    """Return the text of each file by its name without `.yaml`, in order of the names."""
+    return MappingProxyType({path.stem: path.read_text(encoding="utf-8") for path in sorted(DIRECTORY.glob("*.yaml"))})
+
+
+def summary(text: str) -> str:
+    """Return the first line of a file, a comment with one sentence."""
+    return text.partition("\n")[0].removeprefix("# ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,47 @@ BAND_REQUESTS = 5000
 """Default limit of waiting requests at one priority."""
 BAND_BYTES = 10**9
 """Default limit of the bytes of their bodies."""
+StaleRule: TypeAlias = Literal["Ignore", "Neutral", "Drop"]
+Cause: TypeAlias = Literal["constraint", "availability", "stale", "saturation", "unstated"]
+WITHOUT_TASK: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(
+        ("disagg-headers-handler", "prefill-header-handler"),
+        "the profile handlers set the headers for disaggregated serving themselves",
+    )
+)
+"""Types of llm-d-router that a file may declare without effect, with the reason."""
+NOT_YET: frozenset[str] = frozenset(
+    {
+        "burst-prefix-cache-producer",
+        "endpoint-pin-screener",
+        "latency-scorer",
+        "latency-slo-admitter",
+        "mm-embeddings-cache-producer",
+        "mm-embeddings-cache-scorer",
+        "models-responder",
+        "multicluster-approx-prefix-cache-producer",
+        "multicluster-file-discovery",
+        "multicluster-kv-cache-utilization-scorer",
+        "multicluster-metrics-data-source",
+        "multicluster-metrics-extractor",
+        "multicluster-prefix-cache-scorer",
+        "multicluster-queue-scorer",
+        "multicluster-session-affinity-filter",
+        "outlen-bucket",
+        "p2p-source-producer",
+        "precise-prefix-cache-producer",
+        "precise-prefix-cache-scorer",
+        "predicted-latency-producer",
+        "reserve-endpoint",
+        "slo-headroom-tier-filter",
+        "thunder-agent",
+        "vertexai-parser",
+        "vllmgrpc-parser",
+    }
+)
+"""Types of llm-d-router that are not supported yet."""
+_LARGEST_WRITTEN_OUT = 1e15
+_REFERENCES = "#/$defs/{name}"
 
 
 def _read_quantity(value: object) -> object:
@@ -52,8 +93,6 @@ Seconds: TypeAlias = Annotated[
 PositiveSeconds: TypeAlias = Annotated[
     float, BeforeValidator(_read_age), WithJsonSchema({"type": "string", "examples": ["5s", "500ms"]})
 ]
-StaleRule: TypeAlias = Literal["Ignore", "Neutral", "Drop"]
-Cause: TypeAlias = Literal["constraint", "availability", "stale", "saturation", "unstated"]
 
 
 class _Model(BaseModel):
@@ -248,50 +287,6 @@ class EndpointPickerConfig(_Model):
     """Deprecated: flowControl.saturationDetector."""
     parser: PluginRef | None = None
     """Deprecated: requestHandler.parsers."""
-
-
-WITHOUT_TASK: Mapping[str, str] = MappingProxyType(
-    dict.fromkeys(
-        ("disagg-headers-handler", "prefill-header-handler"),
-        "the profile handlers set the headers for disaggregated serving themselves",
-    )
-)
-"""Types of llm-d-router that a file may declare without effect, with the reason."""
-
-NOT_YET: frozenset[str] = frozenset(
-    {
-        "burst-prefix-cache-producer",
-        "endpoint-pin-screener",
-        "latency-scorer",
-        "latency-slo-admitter",
-        "mm-embeddings-cache-producer",
-        "mm-embeddings-cache-scorer",
-        "models-responder",
-        "multicluster-approx-prefix-cache-producer",
-        "multicluster-file-discovery",
-        "multicluster-kv-cache-utilization-scorer",
-        "multicluster-metrics-data-source",
-        "multicluster-metrics-extractor",
-        "multicluster-prefix-cache-scorer",
-        "multicluster-queue-scorer",
-        "multicluster-session-affinity-filter",
-        "outlen-bucket",
-        "p2p-source-producer",
-        "precise-prefix-cache-producer",
-        "precise-prefix-cache-scorer",
-        "predicted-latency-producer",
-        "reserve-endpoint",
-        "slo-headroom-tier-filter",
-        "thunder-agent",
-        "vertexai-parser",
-        "vllmgrpc-parser",
-    }
-)
-"""Types of llm-d-router that are not supported yet."""
-
-
-_LARGEST_WRITTEN_OUT = 1e15
-_REFERENCES = "#/$defs/{name}"
 
 
 def config_schema(registry: Registry) -> dict[str, Any]:

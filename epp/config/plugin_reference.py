@@ -31,6 +31,29 @@ OTHER = "Plugin"
 _ATOMS: Mapping[object, str] = types.MappingProxyType(
     {bool: "bool", int: "int", float: "float", str: "string", Any: "any", object: "any"}
 )
+_HEADINGS = {cls.__name__: cls.role.title for cls in all_roles()} | {OTHER: "Others"}
+_MODULES = (snapshot, arrays, request, quotas, rates, selection)
+_OWN = "the picker"
+_KINDS = (
+    (
+        "Columns",
+        Column,
+        (
+            "One number for each endpoint. `candidates.values(WAITING)` is an array with one entry for each candidate, "
+            "NaN if it is not reported: the endpoint has no metrics page, or the page is missing or stale. NaN is "
+            "neither idle nor busy. `comparable_load(candidates, WAITING)` compares candidates, `expected_load` "
+            "compares them with a limit: both replace NaN in `WAITING`, `RUNNING` and `KV_USAGE` by an estimate from "
+            "the picker's own requests in flight, on the scale of the candidates that report; `fill_unknown` does so "
+            "for any load."
+        ),
+    ),
+    (
+        "Attributes",
+        Attribute,
+        "One record for each endpoint. `candidates.records(LORA)` is a list with one entry for each candidate.",
+    ),
+    ("Request data", DataKey, "One value for each request. `request.get(PREFIX_MATCH)` is None if no plugin wrote it."),
+)
 
 
 class ParameterEntry(msgspec.Struct, frozen=True, rename="camel"):
@@ -164,9 +187,6 @@ def _field_texts(cls: type[msgspec.Struct]) -> dict[str, str]:
     return texts
 
 
-_HEADINGS = {cls.__name__: cls.role.title for cls in all_roles()} | {OTHER: "Others"}
-
-
 def plugin_markdown(entries: Sequence[PluginEntry]) -> str:
     """Return the page of all plugin types, in the order of `plugin_reference`."""
     return "\n".join(_lines(entries)) + "\n"
@@ -212,30 +232,6 @@ def _rows(parameters: Iterable[ParameterEntry], prefix: str) -> Iterator[str]:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-_MODULES = (snapshot, arrays, request, quotas, rates, selection)
-_OWN = "the picker"
-_KINDS = (
-    (
-        "Columns",
-        Column,
-        (
-            "One number for each endpoint. `candidates.values(WAITING)` is an array with one entry for each candidate, "
-            "NaN if it is not reported: the endpoint has no metrics page, or the page is missing or stale. NaN is "
-            "neither idle nor busy. `comparable_load(candidates, WAITING)` compares candidates, `expected_load` "
-            "compares them with a limit: both replace NaN in `WAITING`, `RUNNING` and `KV_USAGE` by an estimate from "
-            "the picker's own requests in flight, on the scale of the candidates that report; `fill_unknown` does so "
-            "for any load."
-        ),
-    ),
-    (
-        "Attributes",
-        Attribute,
-        "One record for each endpoint. `candidates.records(LORA)` is a list with one entry for each candidate.",
-    ),
-    ("Request data", DataKey, "One value for each request. `request.get(PREFIX_MATCH)` is None if no plugin wrote it."),
-)
 
 
 def data_markdown(registry: Registry) -> str:

@@ -28,6 +28,8 @@ from epp.routing.scheduling import OnStale, Profile, ProfileFilter, Staleness, W
 DEFAULT_PICKER = "max-score-picker"
 DEFAULT_PROFILE_PICKER = "single-profile-handler"
 DEFAULT_AGGREGATOR = "first-result-aggregator"
+_ALWAYS_ACTIVE = (RequestHeaders, Screener, Admitter, ResponseHeaders, ResponseReporter)
+"""Roles that run for every request, wherever the plugin is named, with effects on clients or gateways."""
 
 
 def build_profiles(config: EndpointPickerConfig, instances: Instances) -> dict[str, Profile | None]:
@@ -225,10 +227,6 @@ def _policy(ref: WeightedRef) -> OnError | None:
     return OnError(ref.on_error) if ref.on_error else None
 
 
-_FELT = (RequestHeaders, Screener, Admitter, ResponseHeaders, ResponseReporter)
-"""Roles that run for every request, wherever the plugin is named, with effects on clients or gateways."""
-
-
 def divide_profiles(
     built: Mapping[str, Profile | None], instances: Instances, *, all_known: bool
 ) -> tuple[dict[str, Profile | None], dict[str, Profile]]:
@@ -270,12 +268,12 @@ def check_shadows(
     warned: set[str] = set()
     for profile in shadows.values():
         for plugin in _plugins_of(profile):
-            felt = next((role.role.title.lower() for role in _FELT if isinstance(plugin, role)), "")
-            if felt and plugin.name not in used and plugin.name not in warned:
+            title = next((role.role.title.lower() for role in _ALWAYS_ACTIVE if isinstance(plugin, role)), "")
+            if title and plugin.name not in used and plugin.name not in warned:
                 warned.add(plugin.name)
                 instances.warn(
                     f"plugin {plugin.name!r} is named only by the shadow profile {profile.name!r}, but affects every "
-                    f"request ({felt})",
+                    f"request ({title})",
                     *instances.path_of(plugin),
                 )
 

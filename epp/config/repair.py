@@ -69,7 +69,7 @@ def repaired(content: dict[str, Any], errors: Iterable[ErrorDetails]) -> Repaire
     for _ in range(_MOST_ROUNDS):
         renamed: list[tuple[_Keys, str]] = []
         in_order = sorted(errors, key=lambda error: error["type"] == "missing")  # a misspelt key may be the one
-        _take_out(left, [path for error in in_order for path in _fix(left, error, renamed)])
+        _remove(left, [path for error in in_order for path in _fix(left, error, renamed)])
         try:
             return Repaired(EndpointPickerConfig.model_validate(left), _gaps(content, left), tuple(further))
         except ValidationError as again:
@@ -189,7 +189,7 @@ def _fix(left: _Keys, error: ErrorDetails, renamed: list[tuple[_Keys, str]]) -> 
         yield tuple(around)
 
 
-def _take_out(left: _Keys, paths: Iterable[Path]) -> None:
+def _remove(left: _Keys, paths: Iterable[Path]) -> None:
     items: dict[Path, list[int]] = {}
     for path in paths:
         if isinstance(path[-1], int):

@@ -118,7 +118,7 @@ def find_sources(text: str, origin: str) -> Sources:
         raise NoConfigError([Problem("is empty", origin=origin, remedy=_BEGINNING)])
     sources = Sources()
     for document in documents:
-        _look_into(document, sources)
+        _search(document, sources)
     if not sources.found:
         problem = f"holds no {KIND}, but {', '.join(sources.skipped)}"
         raise NoConfigError([Problem(problem, origin=origin, remedy=_BEGINNING)])
@@ -130,21 +130,21 @@ def problem_of(fault: Fault, origin: str) -> Problem:
     return Problem(fault.message, (), fault.place.position, origin, fault.remedy, fault.place.inside)
 
 
-def _look_into(document: Document, sources: Sources) -> None:
+def _search(document: Document, sources: Sources) -> None:
     content = document.content
     kind = content.get("kind") if isinstance(content, dict) else None
     if isinstance(content, dict) and kind == "ConfigMap":
-        _look_into_config_map(document, content, sources)
+        _search_config_map(document, content, sources)
     elif isinstance(content, dict) and kind in ("List", "ConfigMapList") and isinstance(content.get("items"), list):
         for index in range(len(content["items"])):
-            _look_into(document.part("items", index), sources)
+            _search(document.part("items", index), sources)
     elif isinstance(content, dict) and _is_meant(content):
         sources.found.append(Source(document, "", document.faults))
     else:
         sources.skipped.append(_described(content))
 
 
-def _look_into_config_map(document: Document, content: dict[str, object], sources: Sources) -> None:
+def _search_config_map(document: Document, content: dict[str, object], sources: Sources) -> None:
     data = content.get("data")
     name = _described(content)
     before = len(sources.found)

@@ -17,6 +17,9 @@ from epp.framework.plugin import Datum, Plugin, R, Stage, roles_of
 from epp.framework.request import DataKey
 from epp.framework.roles import PreRequest, Producer
 
+METRICS_SOURCE = "metrics-data-source"
+METRICS_EXTRACTOR = "core-metrics-extractor"
+
 
 def add_missing_producers(instances: Instances) -> None:
     """Add the default producer of each datum that plugins read and no plugin writes."""
@@ -108,10 +111,6 @@ def _warn_of_another(reader: Plugin[Any], datum: Datum, instances: Instances) ->
 
 def _stage(plugin: Plugin[Any]) -> Stage:
     return min((cls.role.stage for cls in roles_of(type(plugin))), default=Stage.BACKGROUND)
-
-
-METRICS_SOURCE = "metrics-data-source"
-METRICS_EXTRACTOR = "core-metrics-extractor"
 
 
 @dataclass(slots=True)

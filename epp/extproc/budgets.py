@@ -113,10 +113,10 @@ class Budgets:
     def __init__(self, settings: BudgetSettings) -> None:
         self._warnings = RateLimitedLog()
         self.settings = settings
-        self.connections = Capacity("connections", gateway_connections(settings.max_connections), self._say)
-        self.streams = Capacity("streams", settings.max_streams, self._say)
-        self.pending = PendingStreams("pending_streams", settings.max_pending_streams, self._say)
-        self.gathered = BufferedBytes("gathered_bytes", settings.max_gathered_bytes, self._say)
+        self.connections = Capacity("connections", gateway_connections(settings.max_connections), self._warn)
+        self.streams = Capacity("streams", settings.max_streams, self._warn)
+        self.pending = PendingStreams("pending_streams", settings.max_pending_streams, self._warn)
+        self.gathered = BufferedBytes("gathered_bytes", settings.max_gathered_bytes, self._warn)
         limit = settings.max_streams
         self.most_streams = limit + max(limit // _EXTRA_STREAMS, 1)
         """At this number of streams, new ones get no session, not even for a refusal."""
@@ -127,7 +127,7 @@ class Budgets:
         """Yield each budget."""
         return iter((self.connections, self.streams, self.pending, self.gathered))
 
-    def _say(self, capacity: Capacity) -> None:
+    def _warn(self, capacity: Capacity) -> None:
         flag = _REMEDIES[capacity.name]
         self._warnings.warn(
             "budget used up",

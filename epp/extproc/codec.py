@@ -19,6 +19,10 @@ _REMEMBERED = 1024
 """Prefixes of values shorter than this are cached: pieces of event streams are short and frequent."""
 _CONTINUES = 0x80
 _VARINTS = (FieldDescriptor.TYPE_BOOL, FieldDescriptor.TYPE_ENUM, FieldDescriptor.TYPE_INT32)
+_LARGE_BYTES: Final = 4096
+"""Below this size decoding is as fast."""
+_NOTHING: Final = ProcessingRequest()
+_LONGEST_LENGTH: Final = 5
 
 
 def varint(number: int) -> bytes:
@@ -77,15 +81,11 @@ class Nested:
         return found
 
 
-_LARGE_BYTES: Final = 4096
-"""Below this size decoding is as fast."""
 _REQUEST_BODY: Final = tag(ProcessingRequest, "request_body")[0]
 _BODY: Final = tag(HttpBody, "body")[0]
 _ENDINGS: Final = {b"": False, flag(HttpBody, "end_of_stream"): True}
 _LONGEST_ENDING: Final = max(map(len, _ENDINGS))
 _NO_METADATA: Final = (b"", tag(ProcessingRequest, "metadata_context") + varint(0))
-_NOTHING: Final = ProcessingRequest()
-_LONGEST_LENGTH: Final = 5
 
 
 class RequestPiece(msgspec.Struct, frozen=True):

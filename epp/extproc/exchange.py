@@ -13,6 +13,11 @@ from epp.extproc.wire import ProcessingRequest
 from epp.routing.director import PendingRequest
 from epp.routing.director.observers import RequestTracer
 
+_CONCLUSIVE_EXCHANGES = 10
+Answer: TypeAlias = bytes | PendingRequest
+"""A serialised ProcessingResponse, or a held request: the carrier settles it before it asks for the next answer."""
+DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
+
 
 class BodyMode(IntEnum):
     """Envoy's own names and numbers."""
@@ -37,7 +42,6 @@ class Modes(NamedTuple):
 
 
 _MODES = tuple(BodyMode)
-_TELLING_EXCHANGES = 10
 
 
 class GatewayTraits:
@@ -65,7 +69,7 @@ class GatewayTraits:
             self._exchanges_without_headers = None
             return False
         self._exchanges_without_headers += 1
-        if self._exchanges_without_headers < _TELLING_EXCHANGES:
+        if self._exchanges_without_headers < _CONCLUSIVE_EXCHANGES:
             return False
         self._exchanges_without_headers = None
         return True
@@ -82,8 +86,8 @@ def read_modes(message: ProcessingRequest) -> Modes:
     """Return the modes of a stream from its first message; raises UnknownModeError."""
     if not message.HasField("protocol_config"):
         return _NO_MODES
-    said = message.protocol_config
-    return Modes(_mode(said.request_body_mode, "request"), _mode(said.response_body_mode, "response"))
+    stated = message.protocol_config
+    return Modes(_mode(stated.request_body_mode, "request"), _mode(stated.response_body_mode, "response"))
 
 
 def _mode(number: int, side: str) -> BodyMode:
@@ -167,12 +171,6 @@ class Faults:
         self._warnings.warn(
             "stream closed: protocol error", now, peer=peer, problem=str(error), fault=error.fault.value
         )
-
-
-Answer: TypeAlias = bytes | PendingRequest
-"""A serialised ProcessingResponse, or a held request: the carrier settles it before it asks for the next answer."""
-
-DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

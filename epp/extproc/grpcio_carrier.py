@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     _Message: TypeAlias = ProcessingRequest | RequestPiece
     _Context: TypeAlias = grpc.aio.ServicerContext[_Message, bytes]
 
+_INTERRUPTED = object()
+_LATE = object()
+_GRPC_MOST_BYTES = 2**31 - 1
+_PENDING_STREAMS = 100_000
+"""Largest burst of new streams; by default gRPC refuses some above 1,000."""
+
 
 def server_credentials(cert_path: Path | None, *, reload: bool = True) -> grpc.ServerCredentials:
     """Return credentials from `tls.crt` and `tls.key` in a directory, self-signed ones without a directory.
@@ -148,13 +154,6 @@ class HealthServicer(health_pb2_grpc.HealthServicer):
                 await changed.wait()
         finally:
             unwatch()
-
-
-_INTERRUPTED = object()
-_LATE = object()
-_GRPC_MOST_BYTES = 2**31 - 1
-_PENDING_STREAMS = 100_000
-"""Largest burst of new streams; by default gRPC refuses some above 1,000."""
 
 
 class GrpcioCarrier:

@@ -44,6 +44,12 @@ MOST_FIELDS = 1000
 MOST_BYTES = 256 * 1024
 """Of all header fields of one message; Envoy's `max_request_headers_kb` is 60 by default."""
 _SHORT_BYTES = 4096
+Network: TypeAlias = IPv4Network | IPv6Network
+ALL = "all"
+HEADER = "header:"
+DECISION_RECORD_GROUP = "decision-record"
+_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+_MOST_GATEWAYS = 1024
 
 
 def read_headers(headers: HeaderMap) -> Headers:
@@ -102,15 +108,6 @@ def read_served(metadata: Metadata) -> str | None:
         return None
     fields = namespace[DESTINATION_NAMESPACE].fields
     return fields[DESTINATION_SERVED].string_value or None if DESTINATION_SERVED in fields else None
-
-
-Network: TypeAlias = IPv4Network | IPv6Network
-
-ALL = "all"
-HEADER = "header:"
-DECISION_RECORD_GROUP = "decision-record"
-_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
-_MOST_GATEWAYS = 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ READINESS = "readiness"
 PROBED_FOR_BOTH = "inference-extension"
 """The name that llm-d's chart gives to the liveness probe and the readiness probe of a single replica."""
 _READY_NAMES = ("", READINESS, SERVICE)
+_SERVICE = "grpc.health.v1.Health"
 
 
 class Health:
@@ -85,9 +86,6 @@ def _status(*, ready: bool) -> int:
     return HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
 
 
-_SERVICE = "grpc.health.v1.Health"
-
-
 def health_methods(health: Health) -> Methods:
     """Return Check, List and Watch."""
     return {
@@ -147,14 +145,14 @@ class _Watch(Call):
         self._health = health
         self._outlet = outlet
         self._name: str | None = None
-        self._told: int | None = None
-        self._unwatch = health.watch(self._tell)
+        self._last_sent: int | None = None
+        self._unwatch = health.watch(self._send_changes)
 
     def receive(self, message: bytes) -> Answers:
         if self._name is not None:
             raise RpcError(Status.INVALID_ARGUMENT, "a second message")
         self._name = _name(message)
-        return self._news()
+        return self._changes()
 
     def half_close(self) -> Answers:
         if self._name is None:
@@ -164,16 +162,16 @@ class _Watch(Call):
     def close(self) -> None:
         self._unwatch()
 
-    def _tell(self) -> None:
+    def _send_changes(self) -> None:
         if self._name is not None:
-            for answer in self._news():
+            for answer in self._changes():
                 self._outlet.send(answer)
         if not self._health.open:
             self._outlet.finish()
 
-    def _news(self) -> list[bytes]:
+    def _changes(self) -> list[bytes]:
         status = self._health.statuses.get(self._name or "", HealthCheckResponse.SERVICE_UNKNOWN)
-        if status == self._told:
+        if status == self._last_sent:
             return []
-        self._told = status
+        self._last_sent = status
         return [HealthCheckResponse(status=status).SerializeToString()]

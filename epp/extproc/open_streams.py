@@ -13,6 +13,12 @@ from epp.extproc.http2.capacity import Account
 from epp.extproc.session import Session
 from epp.routing.director import Cause
 
+_MOST_GATEWAYS = 1024
+OK, CANCELED, INVALID_ARGUMENT, UNAVAILABLE = "OK", "Canceled", "InvalidArgument", "Unavailable"
+"""Statuses of streams in the spelling of Go's gRPC library."""
+SessionMaker: TypeAlias = Callable[[GatewayTraits, Claim, Mapping[str, str]], Session]
+"""Makes a session from the traits of its gateway, its claim, and the initial metadata of its stream."""
+
 
 class StreamObserver:
     """No-op callbacks; override those of interest."""
@@ -64,15 +70,6 @@ class OpenStreams:
                     await self._arrival.wait()
             if not self._arrival.is_set():
                 return
-
-
-_MOST_GATEWAYS = 1024
-
-OK, CANCELED, INVALID_ARGUMENT, UNAVAILABLE = "OK", "Canceled", "InvalidArgument", "Unavailable"
-"""Statuses of streams in the spelling of Go's gRPC library."""
-
-SessionMaker: TypeAlias = Callable[[GatewayTraits, Claim, Mapping[str, str]], Session]
-"""Makes a session from the traits of its gateway, its claim, and the initial metadata of its stream."""
 
 
 class SessionSource:

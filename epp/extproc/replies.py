@@ -44,6 +44,51 @@ PIECE_BYTES = 62_000
 _Struct = type(ProcessingResponse().dynamic_metadata)
 _Entry = _Struct.FieldsEntry
 _Value = type(_Struct().fields[""])
+_BODY_MUTATION = tag(CommonResponse, "body_mutation")
+_HEADER_MUTATION = tag(CommonResponse, "header_mutation")
+_ROUTED = flag(CommonResponse, "clear_route_cache") + _HEADER_MUTATION
+_REPLACED = Nested(tag(BodyMutation, "body"), _BODY_MUTATION)
+_REMOVED = Nested(tag(HeaderMutation, "remove_headers"))
+_METADATA = Nested(
+    tag(_Value, "string_value"),
+    text(_Entry, "key", DESTINATION) + tag(_Entry, "value"),
+    tag(_Struct, "fields"),
+    tag(_Value, "struct_value"),
+    text(_Entry, "key", DESTINATION_NAMESPACE) + tag(_Entry, "value"),
+    tag(_Struct, "fields"),
+    tag(ProcessingResponse, "dynamic_metadata"),
+)
+REQUEST_HEADERS_PASS = ProcessingResponse(
+    request_headers=HeadersResponse(response=CommonResponse())
+).SerializeToString()
+"""Lets the request headers wait for the answer to the body."""
+REQUEST_BODY_PASS = ProcessingResponse(request_body=BodyResponse(response=CommonResponse())).SerializeToString()
+"""Lets one piece of the request body pass."""
+REQUEST_TRAILERS_PASS = ProcessingResponse(request_trailers=TrailersResponse()).SerializeToString()
+RESPONSE_BODY_PASS = ProcessingResponse(response_body=BodyResponse(response=CommonResponse())).SerializeToString()
+"""Lets one piece of the response body pass."""
+RESPONSE_TRAILERS_PASS = ProcessingResponse(response_trailers=TrailersResponse()).SerializeToString()
+_RESPONSE_BODY_CLEARED = ProcessingResponse(
+    response_body=BodyResponse(response=CommonResponse(body_mutation=BodyMutation(clear_body=True)))
+).SerializeToString()
+MetadataValue: TypeAlias = str | float | Mapping[str, float]
+"""A value of dynamic metadata."""
+_ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
+_OPENAI_PATHS = ("/chat/completions", "/completions", "/embeddings", "/responses")
+_OPENAI_PREFIX = "/v1/"
+_SGLANG_PATH = "/generate"
+_OPENAI_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "invalid_request_error",
+    412: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    431: "invalid_request_error",
+}
+_ANTHROPIC_TYPES = {**_OPENAI_TYPES, 413: "request_too_large", 503: "overloaded_error"}
 
 
 def _setting(name: str) -> Nested:
@@ -72,12 +117,7 @@ def _piece(kind: str, *, end_of_stream: bool) -> Nested:
     return _body(kind, end + tag(StreamedBodyResponse, "body"), tag(BodyMutation, "streamed_response"), _BODY_MUTATION)
 
 
-_BODY_MUTATION = tag(CommonResponse, "body_mutation")
-_HEADER_MUTATION = tag(CommonResponse, "header_mutation")
-_ROUTED = flag(CommonResponse, "clear_route_cache") + _HEADER_MUTATION
-_REPLACED = Nested(tag(BodyMutation, "body"), _BODY_MUTATION)
 _SETTINGS = {name: _setting(name) for name in (DESTINATION, CONTENT_LENGTH, REQUEST_ID)}
-_REMOVED = Nested(tag(HeaderMutation, "remove_headers"))
 _REQUEST_HEADERS_ROUTED = _headers("request_headers", _ROUTED)
 _REQUEST_BODY_ROUTED = _body("request_body", _ROUTED)
 _REQUEST_BODY_REPLACED = _body("request_body")
@@ -87,33 +127,8 @@ _RESPONSE_HEADERS = _headers("response_headers", _HEADER_MUTATION)
 _RESPONSE_BODY_REPLACED = _body("response_body", tag(BodyMutation, "body"), _BODY_MUTATION)
 _RESPONSE_PIECE = _piece("response_body", end_of_stream=False)
 _LAST_RESPONSE_PIECE = _piece("response_body", end_of_stream=True)
-_METADATA = Nested(
-    tag(_Value, "string_value"),
-    text(_Entry, "key", DESTINATION) + tag(_Entry, "value"),
-    tag(_Struct, "fields"),
-    tag(_Value, "struct_value"),
-    text(_Entry, "key", DESTINATION_NAMESPACE) + tag(_Entry, "value"),
-    tag(_Struct, "fields"),
-    tag(ProcessingResponse, "dynamic_metadata"),
-)
 
-REQUEST_HEADERS_PASS = ProcessingResponse(
-    request_headers=HeadersResponse(response=CommonResponse())
-).SerializeToString()
-"""Lets the request headers wait for the answer to the body."""
-REQUEST_BODY_PASS = ProcessingResponse(request_body=BodyResponse(response=CommonResponse())).SerializeToString()
-"""Lets one piece of the request body pass."""
-REQUEST_TRAILERS_PASS = ProcessingResponse(request_trailers=TrailersResponse()).SerializeToString()
-RESPONSE_BODY_PASS = ProcessingResponse(response_body=BodyResponse(response=CommonResponse())).SerializeToString()
-"""Lets one piece of the response body pass."""
-RESPONSE_TRAILERS_PASS = ProcessingResponse(response_trailers=TrailersResponse()).SerializeToString()
-_RESPONSE_BODY_CLEARED = ProcessingResponse(
-    response_body=BodyResponse(response=CommonResponse(body_mutation=BodyMutation(clear_body=True)))
-).SerializeToString()
 _RESPONSE_HEADERS_SEEN = _RESPONSE_HEADERS(_setting(WENT_INTO_RESPONSE_HEADERS)(b"true"))
-
-Told: TypeAlias = str | float | Mapping[str, float]
-"""A value of dynamic metadata."""
 
 
 @dataclass(slots=True)
@@ -126,7 +141,7 @@ class Forwarding:
     """Headers to set beside the destination."""
     remove: list[str]
     """Headers to remove, unless they are set."""
-    told: Mapping[str, Told] | None = None
+    metadata: Mapping[str, MetadataValue] | None = None
     """Dynamic metadata beside the destination; None for none."""
 
 
@@ -223,10 +238,10 @@ def _mutation(setting: Mapping[str, str], remove: Sequence[str]) -> bytes:
 
 
 def _destination_metadata(forwarding: Forwarding) -> bytes:
-    if forwarding.told is None:
+    if forwarding.metadata is None:
         return _METADATA(forwarding.address.encode())
     reply = ProcessingResponse()
-    reply.dynamic_metadata.update({DESTINATION_NAMESPACE: {DESTINATION: forwarding.address, **forwarding.told}})
+    reply.dynamic_metadata.update({DESTINATION_NAMESPACE: {DESTINATION: forwarding.address, **forwarding.metadata}})
     return reply.SerializeToString()
 
 
@@ -236,24 +251,6 @@ def _pieces(body: bytes, piece: Nested, last: Nested) -> list[bytes]:
     *parts, rest = [view[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES)]
     before = piece.before(PIECE_BYTES)
     return [*(b"".join((before, part)) for part in parts), b"".join((last.before(len(rest)), rest))]
-
-
-_ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
-_OPENAI_PATHS = ("/chat/completions", "/completions", "/embeddings", "/responses")
-_OPENAI_PREFIX = "/v1/"
-_SGLANG_PATH = "/generate"
-_OPENAI_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "invalid_request_error",
-    412: "invalid_request_error",
-    413: "invalid_request_error",
-    429: "rate_limit_error",
-    431: "invalid_request_error",
-}
-_ANTHROPIC_TYPES = {**_OPENAI_TYPES, 413: "request_too_large", 503: "overloaded_error"}
 
 
 def refusal(error: RequestError, headers: Headers, *, plain: bool) -> bytes:

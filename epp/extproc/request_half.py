@@ -19,7 +19,7 @@ from epp.extproc.exchange import (
     expect,
 )
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_first, read_headers, read_some
-from epp.extproc.replies import Forwarding, Told
+from epp.extproc.replies import Forwarding, MetadataValue
 from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework import Headers, RequestError
 from epp.framework.errors import (
@@ -68,10 +68,11 @@ class RequestHalf:
     """Answers request messages; `routing` is set once the request is routed."""
 
     __slots__ = (
-        "_asked",
         "_began",
+        "_body_seen",
         "_claim",
         "_counted",
+        "_decided",
         "_director",
         "_evict",
         "_held",
@@ -82,7 +83,6 @@ class RequestHalf:
         "_pieces",
         "_progress",
         "_settings",
-        "_shown",
         "_size",
         "_traits",
         "headers",
@@ -113,10 +113,10 @@ class RequestHalf:
         self._traits = traits
         self._progress = _EXPECTED
         self._pieces: list[bytes | bytearray | memoryview] = []
-        self._shown = False  # whether a piece of the body arrived, even an empty one
+        self._body_seen = False  # whether a piece of the body arrived, even an empty one
         self._size = 0
         self._counted = 0  # bytes of the body on the account of the stream
-        self._asked = False
+        self._decided = False
         self._held: tuple[PendingRequest, Callable[[Routing], Sequence[bytes]]] | None = None
         self._ignored: Sequence[str] = ()
         self.headers = _NO_HEADERS
@@ -128,12 +128,12 @@ class RequestHalf:
     def awaiting_body(self) -> bool:
         """Whether a gateway without stated modes may wait for an answer to the headers before it sends the body."""
         waits = self._mode is None and not self._traits.streams_body_unprompted
-        return waits and self._progress is _BODY and not self._shown
+        return waits and self._progress is _BODY and not self._body_seen
 
     @property
     def is_incomplete(self) -> bool:
         """Whether the gateway must send more of the request soon; False while the gateway buffers the body."""
-        return not self._asked and (self._mode not in _BUFFERED or self._progress is _EXPECTED)
+        return not self._decided and (self._mode not in _BUFFERED or self._progress is _EXPECTED)
 
     def processed(self) -> None:
         """Record the processing time of the request; only the first call counts."""
@@ -145,7 +145,7 @@ class RequestHalf:
         """Record a client that left before its request was complete or routed."""
         if self._held is not None:
             self._held[0].abandon()
-        elif self._progress is not _EXPECTED and not self._asked:
+        elif self._progress is not _EXPECTED and not self._decided:
             self._refuse(ClientGoneError("before its request was complete"))
 
     def release(self) -> None:
@@ -156,14 +156,14 @@ class RequestHalf:
 
     def answered_by_gateway(self, response: HttpHeaders) -> None:
         """Record a request that the gateway refused because its buffer is too small for the body."""
-        if self._asked or self._mode not in _BUFFERED or are_too_large(response.headers):
+        if self._decided or self._mode not in _BUFFERED or are_too_large(response.headers):
             return
         if read_some(response.headers, _STATUS).get(":status") == str(BodyTooLargeError.status):
             self._refuse(BodyTooLargeError(self._settings.max_body_bytes))
 
     def give_up(self, error: RequestError) -> RequestError | None:
         """Drop an incomplete request; return its refusal, or None if it is complete."""
-        if self._asked:
+        if self._decided:
             return None
         self._pieces.clear()
         self._progress = _ENDED
@@ -233,7 +233,7 @@ class RequestHalf:
         if self._mode in _BUFFERED:
             raise self._refuse(BodyMissingError())  # Envoy sends a buffered body before the trailers
         body = self._gathered()
-        return self._route(body, partial(self._with_trailers, body, shown=self._shown))
+        return self._route(body, partial(self._with_trailers, body, has_pieces=self._body_seen))
 
     def resume(self) -> Sequence[bytes]:
         """Return the answers of a pending request that is settled."""
@@ -254,7 +254,7 @@ class RequestHalf:
     def _gather(self, piece: bytes | memoryview, *, whole: bool) -> None:
         """Append a piece of the body; `whole` marks the last one."""
         size = len(piece)
-        self._shown = True
+        self._body_seen = True
         self._size += size
         if not whole:
             self._claim.progressed(size)
@@ -287,7 +287,7 @@ class RequestHalf:
         return first if isinstance(first, bytes) else b"".join(pieces)
 
     def _refuse(self, error: RequestError) -> RequestError:
-        self._asked = True
+        self._decided = True
         self._pieces.clear()
         self._count(0)
         self._claim.complete()
@@ -299,7 +299,7 @@ class RequestHalf:
         """Route the request; return its answer, or the pending request."""
         if self.routing is not None:
             raise ProtocolError("unexpected request_body: the body was complete and has been answered")
-        self._asked = True
+        self._decided = True
         self._claim.complete()
         self._count(0)
         trace = self.trace
@@ -312,10 +312,10 @@ class RequestHalf:
             self._held = outcome, answer
             if not outcome.longest_seconds:  # otherwise it may be in a queue, which has its own limit
                 self._count(len(body))
-            return (*self._asking_for_time(outcome, body), outcome)
+            return (*self._time_extension(outcome, body), outcome)
         return self._routed(outcome, answer)
 
-    def _asking_for_time(self, held: PendingRequest, body: bytes) -> Sequence[bytes]:
+    def _time_extension(self, held: PendingRequest, body: bytes) -> Sequence[bytes]:
         """Return a reply that extends Envoy's message timeout for a pending request; none for other gateways."""
         has_no_limit = self._mode is BodyMode.FULL_DUPLEX_STREAMED and body
         if not self._is_envoy or has_no_limit or not held.longest_seconds:
@@ -345,10 +345,10 @@ class RequestHalf:
         pieces = self._returned(forwarding, routing, body, end_of_stream=True)
         return [replies.destination_with_headers(forwarding), *pieces]
 
-    def _with_trailers(self, body: bytes, routing: Routing, *, shown: bool) -> Sequence[bytes]:
+    def _with_trailers(self, body: bytes, routing: Routing, *, has_pieces: bool) -> Sequence[bytes]:
         forwarding = self._forwarding(routing)
         # Envoy accepts no piece without one of its own.
-        pieces = self._returned(forwarding, routing, body, end_of_stream=False) if shown else ()
+        pieces = self._returned(forwarding, routing, body, end_of_stream=False) if has_pieces else ()
         return [replies.destination_with_headers(forwarding), *pieces, replies.REQUEST_TRAILERS_PASS]
 
     def _returned(
@@ -366,24 +366,26 @@ class RequestHalf:
             setting[REQUEST_ID] = routing.request.id
         if self.trace is not None:
             setting.update(self.trace.headers)
-        told = _told(routing) if self._settings.emit_scores else None
-        return Forwarding(",".join(destination.addresses), setting, [*routing.control_names, *self._ignored], told)
+        pick_metadata = _pick_metadata(routing) if self._settings.emit_scores else None
+        return Forwarding(
+            ",".join(destination.addresses), setting, [*routing.control_names, *self._ignored], pick_metadata
+        )
 
 
-def _told(routing: Routing) -> Mapping[str, Told]:
+def _pick_metadata(routing: Routing) -> Mapping[str, MetadataValue]:
     """Return metadata for the gateway: the scores, and accelerator, price and reason of the pick."""
     primary, decision = routing.result.primary, routing.decision
     totals = zip(primary.candidates.endpoints, primary.totals.tolist(), strict=True)
-    told: dict[str, Told] = {
+    found: dict[str, MetadataValue] = {
         ENDPOINT_SCORES: {endpoint.hostport: total for endpoint, total in totals},
         ENDPOINT_REASON: decision.why(),
     }
     if decision.accelerator:
-        told[ENDPOINT_ACCELERATOR] = decision.accelerator
+        found[ENDPOINT_ACCELERATOR] = decision.accelerator
     cost = decision.cost_per_hour
     if cost is not None and isfinite(cost):
-        told[ENDPOINT_COST] = cost
-    return told
+        found[ENDPOINT_COST] = cost
+    return found
 
 
 def _rewritten(routing: Routing, body: bytes, *, incomplete: bool = False) -> bytes:

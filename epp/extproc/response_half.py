@@ -63,7 +63,6 @@ class ResponseHalf:
     """Answers response messages, and reports them to the routing."""
 
     __slots__ = (
-        "_asked",
         "_bytes_left",
         "_decision_headers",
         "_headers_shown",
@@ -72,6 +71,7 @@ class ResponseHalf:
         "_mode",
         "_modes",
         "_now",
+        "_requested_mode",
         "_response_usage",
         "_restorer",
         "_sliced",
@@ -85,7 +85,7 @@ class ResponseHalf:
         self._modes = modes
         self._mode = modes.response
         self._in_place = modes.response in IN_PLACE
-        self._asked: BodyMode | None = None
+        self._requested_mode: BodyMode | None = None
         self._response_usage = settings.response_usage
         self._now = clock.now
         self._decision_headers = settings.decision_headers
@@ -102,7 +102,7 @@ class ResponseHalf:
     @property
     def unseen(self) -> bool:
         """Whether the gateway shows only the headers of this response, as far as known."""
-        hidden = self._mode is BodyMode.NONE or self._asked is BodyMode.STREAMED
+        hidden = self._mode is BodyMode.NONE or self._requested_mode is BodyMode.STREAMED
         return hidden and self.progress is _BODY
 
     def on_headers(self, message: HttpHeaders, routing: Routing | None) -> Sequence[bytes]:
@@ -128,8 +128,8 @@ class ResponseHalf:
             if self._restorer is not None:
                 remove.append(CONTENT_LENGTH)  # the model's name changes the length
         answer = replies.response_headers_pass(added, remove)
-        if self._asked is not None and self._modes.request is not None:
-            answer += replies.modes_field(self._modes.request, self._asked)
+        if self._requested_mode is not None and self._modes.request is not None:
+            answer += replies.modes_field(self._modes.request, self._requested_mode)
         return (answer,)
 
     @property
@@ -142,10 +142,10 @@ class ResponseHalf:
         if self.progress is not _BODY:  # the gateway does not send response headers
             expect("response_body", self.progress, _EXPECTED)
             self.progress = _BODY
-        if self._asked is not None:
-            self._shown()
+        if self._requested_mode is not None:
+            self._body_shown()
         piece, last = message.body, message.end_of_stream
-        if len(piece) > SHORT_BYTES and routing is not None and self._takes_long(piece, routing):
+        if len(piece) > SHORT_BYTES and routing is not None and self._needs_slices(piece, routing):
             self._held = held = PendingRequest(partial(self._read_slices, piece, routing, last=last))
             return (held,)
         return self._pass(piece, routing, piece, last=last)
@@ -160,7 +160,7 @@ class ResponseHalf:
         self._sliced = _NO_PIECE
         return self._pass(piece, routing, unread, restored, last=last)
 
-    def _takes_long(self, piece: bytes, routing: Routing) -> bool:
+    def _needs_slices(self, piece: bytes, routing: Routing) -> bool:
         reads = self._restorer is not None or (routing.counts_tokens and not self._whole)
         return reads and bool(slice_bytes(piece))
 
@@ -234,16 +234,16 @@ class ResponseHalf:
         changed = restored + restorer.feed(unread, last=whole)
         return [replies.RESPONSE_BODY_PASS if changed == piece else replies.response_body_replaced(changed)]
 
-    def _ask(self, routing: Routing, *, restored: bool, event_stream: bool) -> bool:
+    def _request_mode(self, routing: Routing, *, restored: bool, event_stream: bool) -> bool:
         """Request a better body mode if there is one; return whether to count tokens."""
         counts = self._response_usage is not ResponseUsage.NEVER and not routing.request.body.skip_response
         needed = restored or routing.needs_response(event_stream=event_stream)
         if counts and self._response_usage is ResponseUsage.ALWAYS:
             needed = True
         if self.progress is _BODY:
-            self._asked = response_mode(self._modes, needed=needed, read=needed or counts)
-            if self._asked is not None:
-                self._use(self._asked)
+            self._requested_mode = response_mode(self._modes, needed=needed, read=needed or counts)
+            if self._requested_mode is not None:
+                self._use(self._requested_mode)
         return needed or counts
 
     def assume(self, mode: BodyMode) -> None:
@@ -257,8 +257,8 @@ class ResponseHalf:
 
     def check_headers_shown(self) -> None:
         """Log once for each gateway that hides response headers that decision headers have no effect."""
-        asked, self._decision_headers = self._decision_headers, False  # one exchange counts once
-        if asked and self._traits.end_of_exchange(headers_shown=self._headers_shown):
+        wanted, self._decision_headers = self._decision_headers, False  # one exchange counts once
+        if wanted and self._traits.end_of_exchange(headers_shown=self._headers_shown):
             _log.warning(
                 "--decision-headers has no effect: the gateway does not show response headers; set "
                 "response_header_mode SEND in processing_mode of its ext_proc filter"
@@ -269,7 +269,7 @@ class ResponseHalf:
         status = headers.get(":status") or headers.get("status", "")
         event_stream = _EVENT_STREAM in headers.get("content-type", "")
         client_model = routing.request.body.model if routing.request.rewrites_model else ""
-        read = self._ask(routing, restored=bool(client_model), event_stream=event_stream)
+        read = self._request_mode(routing, restored=bool(client_model), event_stream=event_stream)
         code = int(status) if status.isdecimal() else 0
         added = routing.response_started(
             code,
@@ -286,11 +286,11 @@ class ResponseHalf:
             added |= _decision(routing)
         return added
 
-    def _shown(self) -> None:
+    def _body_shown(self) -> None:
         """Record that the body is shown, whatever mode was requested."""
-        if self._asked is BodyMode.NONE:  # not granted
+        if self._requested_mode is BodyMode.NONE:  # not granted
             self._use(self._modes.response)
-        self._asked = None
+        self._requested_mode = None
 
     def _use(self, mode: BodyMode | None) -> None:
         self._mode = mode

@@ -18,6 +18,8 @@ from epp.extproc.tls import TlsVersion
 from epp.runtime.addresses import parse_host_port, shown_listening
 
 _HEADROOM_BYTES = 1024 * 1024
+_log = structlog.get_logger()
+_FLUSH_SECONDS = 1.0
 
 
 class Transport(StrEnum):
@@ -60,11 +62,6 @@ class ServerSettings:
     """Names of gRPC metadata, in lower case, that sessions can read."""
     budgets: BudgetSettings = field(default_factory=BudgetSettings)
     """Limits on the resources of all gateways together."""
-
-
-_log = structlog.get_logger()
-
-_FLUSH_SECONDS = 1.0
 
 
 class Carrier(Protocol):

@@ -24,6 +24,24 @@ _log = structlog.get_logger()
 _MOST_SECONDS = 60
 _MOST_BYTES = 1024 * 1024
 _FILES = ("tls.key", "tls.crt")
+_Marks = tuple[tuple[int, int, int, int], ...]
+ALPN = "h2"
+_TLS_1_2_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Forward secrecy and authenticated encryption, as RFC 9113 requires; all suites of TLS 1.3 have both."""
+_KEY_EXCHANGE = ("ECDHE_ECDSA", "ECDHE_RSA")
+_CIPHERS = {
+    "AES_128_GCM_SHA256": "AES128-GCM-SHA256",
+    "AES_256_GCM_SHA384": "AES256-GCM-SHA384",
+    "CHACHA20_POLY1305_SHA256": "CHACHA20-POLY1305",
+    "CHACHA20_POLY1305": "CHACHA20-POLY1305",
+}
+_TLS_1_2 = {
+    f"TLS_{exchange}_WITH_{cipher}": f"{exchange.replace('_', '-')}-{name}"
+    for exchange in _KEY_EXCHANGE
+    for cipher, name in _CIPHERS.items()
+}
+_TLS_1_3 = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
+"""Always enabled, as in Go."""
 
 
 class TlsVersion(StrEnum):
@@ -31,9 +49,6 @@ class TlsVersion(StrEnum):
 
     TLS_1_2 = "VersionTLS12"
     TLS_1_3 = "VersionTLS13"
-
-
-_Marks = tuple[tuple[int, int, int, int], ...]
 
 
 class CertificateFiles:
@@ -44,7 +59,7 @@ class CertificateFiles:
         self._directory = directory
         self._lock = Lock()
         try:
-            self._marks = self._look()
+            self._marks = self._fingerprint()
             self.pair = self._read()
             """Key and certificate chain, PEM; the last valid pair."""
         except OSError as error:
@@ -62,7 +77,7 @@ class CertificateFiles:
         with self._lock:
             marks: _Marks | None = None
             try:
-                marks = self._look()
+                marks = self._fingerprint()
                 if marks == self._marks:
                     return False
                 pair = self._read()
@@ -85,7 +100,7 @@ class CertificateFiles:
             _log.info("certificate renewed", cert_path=str(self._directory), expires=expiry(pair[1]))
         return renewed
 
-    def _look(self) -> _Marks:
+    def _fingerprint(self) -> _Marks:
         """Return a fingerprint of the files from their metadata."""
         stats = [(self._directory / name).stat() for name in _FILES]
         return tuple((stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats)
@@ -120,9 +135,6 @@ def self_signed() -> tuple[bytes, bytes]:
     return key, begin + rest
 
 
-ALPN = "h2"
-_TLS_1_2_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Forward secrecy and authenticated encryption, as RFC 9113 requires; all suites of TLS 1.3 have both."""
 _VERSIONS = {TlsVersion.TLS_1_2: ssl.TLSVersion.TLSv1_2, TlsVersion.TLS_1_3: ssl.TLSVersion.TLSv1_3}
 
 
@@ -186,22 +198,6 @@ def _file(content: bytes) -> Iterator[str]:
             file.write(content)
             file.flush()
             yield file.name
-
-
-_KEY_EXCHANGE = ("ECDHE_ECDSA", "ECDHE_RSA")
-_CIPHERS = {
-    "AES_128_GCM_SHA256": "AES128-GCM-SHA256",
-    "AES_256_GCM_SHA384": "AES256-GCM-SHA384",
-    "CHACHA20_POLY1305_SHA256": "CHACHA20-POLY1305",
-    "CHACHA20_POLY1305": "CHACHA20-POLY1305",
-}
-_TLS_1_2 = {
-    f"TLS_{exchange}_WITH_{cipher}": f"{exchange.replace('_', '-')}-{name}"
-    for exchange in _KEY_EXCHANGE
-    for cipher, name in _CIPHERS.items()
-}
-_TLS_1_3 = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-"""Always enabled, as in Go."""
 
 
 def openssl_ciphers(text: str) -> str:

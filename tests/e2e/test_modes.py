@@ -14,7 +14,7 @@ from world import until
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.lab.gateway import BodyMode, HeaderMode
 
-SIZES = (0, 1, 62_000, 62_001, 2_000_000)
+SIZES = (0, 1, 62_000, 62_001, 5_000_000)
 
 
 def buffer_limit(*modes: BodyMode) -> int:

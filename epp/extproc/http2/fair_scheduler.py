@@ -11,6 +11,8 @@ FEW_BYTES = 16_384
 """Reads up to this size bypass the queue."""
 _MOST_LATER_BYTES = 65_536
 """Unprocessed bytes above which reading pauses."""
+MOST_ENDINGS = 16
+"""Calls that end in one iteration of the event loop; with their records, that takes one or two milliseconds."""
 
 
 class FairScheduler:
@@ -71,7 +73,7 @@ class PacedProtocol(asyncio.Protocol):
         self._scheduler = scheduler
         self._transport: asyncio.Transport | None = None
         self._later = b""
-        self._awaits_turn = False
+        self._is_queued = False
         self._is_paused = False
         self.is_closing = False
         """Whether reading and writing have ended."""
@@ -84,7 +86,7 @@ class PacedProtocol(asyncio.Protocol):
             self._later += data
         elif self._scheduler.must_wait(len(data), self._loop.time()):
             self._later = data
-            self._come_again()
+            self._continue_later()
         else:
             self._take(data)
         if len(self._later) > _MOST_LATER_BYTES and self._transport is not None:
@@ -98,14 +100,14 @@ class PacedProtocol(asyncio.Protocol):
     def _take(self, data: bytes) -> None:
         raise NotImplementedError
 
-    def _come_again(self) -> None:
-        if not self._awaits_turn:
-            self._awaits_turn = True
+    def _continue_later(self) -> None:
+        if not self._is_queued:
+            self._is_queued = True
             self._scheduler.wait(self._resume)
 
     def _resume(self) -> None:
         """Handle the kept input, then resume reading."""
-        self._awaits_turn = False
+        self._is_queued = False
         if self._is_paused or self.is_closing or not self._later:
             return
         data, self._later = self._later, b""
@@ -120,10 +122,6 @@ class PacedProtocol(asyncio.Protocol):
         transport = self._transport
         if not (self._later or self._is_paused or self.is_closing or transport is None or transport.is_closing()):
             transport.resume_reading()
-
-
-MOST_ENDINGS = 16
-"""Calls that end in one iteration of the event loop; with their records, that takes one or two milliseconds."""
 
 
 class Pace:

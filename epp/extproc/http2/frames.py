@@ -42,6 +42,7 @@ MESSAGE_HEAD: Final = Struct(">BHBBLBL")
 _SETTING: Final = Struct(">HL")
 _WORD: Final = Struct(">L")
 _TWO_WORDS: Final = Struct(">LL")
+_PRIORITY_BYTES = 5
 
 
 class Setting(IntEnum):
@@ -85,9 +86,6 @@ def word(payload: bytes, at: int = 0) -> int:
     """Return the 32-bit number at this place."""
     number: int = _WORD.unpack_from(payload, at)[0]
     return number
-
-
-_PRIORITY_BYTES = 5
 
 
 class Block(NamedTuple):

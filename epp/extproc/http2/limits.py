@@ -7,6 +7,9 @@ import structlog
 
 from epp.extproc.http2.status import ErrorCode, GoawayError
 
+_log = structlog.get_logger()
+_MOST_HOSTS = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:
@@ -107,11 +110,8 @@ class Budget:
         self._expected = min(self._expected + events, most)
 
 
-_log = structlog.get_logger()
-
 _OF_ONE = Rate(20, 0.2)
 _OF_ALL = Rate(200, 2)
-_MOST_HOSTS = 256
 
 
 @dataclass(slots=True)

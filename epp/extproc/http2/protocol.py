@@ -111,7 +111,7 @@ class GrpcProtocol(PacedProtocol):
             self._stalled.cancel()
             self._stalled = None
         if self._later:
-            self._come_again()
+            self._continue_later()
         elif self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -190,7 +190,7 @@ class GrpcProtocol(PacedProtocol):
         if connection.out or connection.closed:
             self._write()
         if self._later:
-            self._come_again()
+            self._continue_later()
         elif self._is_ending and self._transport is not None:
             self._transport.close()
 

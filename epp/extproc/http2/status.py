@@ -5,6 +5,11 @@ from enum import IntEnum
 from typing import Final
 from urllib.parse import quote
 
+_STATUS_200: Final = b"\x88"
+_CONTENT_TYPE: Final = 31  # index of the name in the static table
+_MOST_MESSAGE_BYTES = 1024
+_PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if code != ord("%"))
+
 
 class ErrorCode(IntEnum):
     """RFC 9113, section 7."""
@@ -61,12 +66,6 @@ class RpcError(Exception):
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-_STATUS_200: Final = b"\x88"
-_CONTENT_TYPE: Final = 31  # index of the name in the static table
-_MOST_MESSAGE_BYTES = 1024
-_PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if code != ord("%"))
 
 
 def field(name: bytes, value: bytes) -> bytes:

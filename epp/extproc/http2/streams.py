@@ -23,6 +23,9 @@ _WINDOW_BITS: Mapping[str, int] = MappingProxyType({"gzip": 31, "deflate": 15})
 """The `wbits` of zlib for each encoding; gRPC's deflate is the zlib format."""
 _MOST_DECOMPRESSED_BYTES = 8 * 1024 * 1024
 """Limit for one message: this takes about 20 ms of the event loop. Gateways send bodies in pieces or uncompressed."""
+_REMEMBERED: Final = 4096
+_UNDER_WAY: Final = 8
+"""Frames that a client may send before it learns that we ended a stream."""
 
 
 def check_prefix(compressed: int, length: int, max_bytes: int, encoding: str) -> None:
@@ -137,11 +140,6 @@ class Inbox:
         self.size -= size
         first = taken[0] if len(taken) == 1 else None
         return first if isinstance(first, bytes) else b"".join(taken)
-
-
-_REMEMBERED: Final = 4096
-_UNDER_WAY: Final = 8
-"""Frames that a client may send before it learns that we ended a stream."""
 
 
 @dataclass(slots=True, eq=False)

@@ -16,6 +16,10 @@ from epp.extproc.http2.limits import Budget, Limits, RateLimitedLog
 from epp.extproc.http2.service import peer_of
 
 _HEAD_BYTES: Final = 5
+_READ_BYTES: Final = 65_536
+FEW_RECORDS: Final = 16
+"""Minimum number of records decrypted in each iteration of the loop."""
+_LINGER_SECONDS: Final = 1.0
 
 
 class TlsRecords:
@@ -47,12 +51,6 @@ class TlsRecords:
             if not self._left:
                 self.ended += 1
         return at
-
-
-_READ_BYTES: Final = 65_536
-FEW_RECORDS: Final = 16
-"""Minimum number of records decrypted in each iteration of the loop."""
-_LINGER_SECONDS: Final = 1.0
 
 
 class TlsSession(PacedProtocol):
@@ -92,7 +90,7 @@ class TlsSession(PacedProtocol):
     def eof_received(self) -> bool:
         """Close after the input is handled: TLS has no half-open connections."""
         if self.is_closing or not self._later:
-            self._tell_end()
+            self._forward_eof()
             return False
         self._is_ending = True
         return True
@@ -143,7 +141,7 @@ class TlsSession(PacedProtocol):
         """Resume reading, with the kept input first."""
         self._is_paused = False
         if self._later:
-            self._come_again()
+            self._continue_later()
         else:
             self._read_on()
 
@@ -187,17 +185,17 @@ class TlsSession(PacedProtocol):
                     ends = self._scheduler.ends(now)
                 if self._is_paused or now >= ends:
                     self._later = data[at:]
-                    self._come_again()
+                    self._continue_later()
                     return
             stop = self._records.take(data, at, FEW_RECORDS)
             self._incoming.write(data[at:stop])
-            self._pass_on()
+            self._decrypt()
             at = stop
         if self._is_ending:
-            self._tell_end()
+            self._forward_eof()
             self.close()
 
-    def _pass_on(self) -> None:
+    def _decrypt(self) -> None:
         try:
             content, has_ended = self._decrypted()
         except ssl.SSLError:  # caused by the client
@@ -211,7 +209,7 @@ class TlsSession(PacedProtocol):
         elif upper is not None:
             self._count_empty()
         if has_ended:
-            self._tell_end()
+            self._forward_eof()
             self.close()
 
     def _decrypted(self) -> tuple[bytes, bool]:
@@ -254,7 +252,7 @@ class TlsSession(PacedProtocol):
         if self._outgoing.pending and self._transport is not None:
             self._transport.write(self._outgoing.read())
 
-    def _tell_end(self) -> None:
+    def _forward_eof(self) -> None:
         if self._upper is not None and not self.is_closing:
             self._upper.eof_received()
 

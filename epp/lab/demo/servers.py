@@ -16,6 +16,35 @@ from epp.pool.discovery import StaticDiscovery, Target
 from epp.runtime.addresses import parse_host_port
 
 _STOP_SECONDS = 3.0
+PRESETS: Mapping[str, AcceleratorDeclaration] = MappingProxyType(
+    {
+        "h100": AcceleratorDeclaration(accelerator_class="h100", count=1, cost_per_hour=4.25),
+        "a100-3g.20gb": AcceleratorDeclaration(
+            accelerator_class="a100-40gb", count=1, profile="3g.20gb", cost_per_hour=2.00
+        ),
+        "t4": AcceleratorDeclaration(accelerator_class="t4", count=1, cost_per_hour=0.53),
+    }
+)
+"""The hardware that each preset simulates; US dollars for a whole device."""
+_CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: cost-aware-spill
+  parameters: {queueThreshold: 2, kvThreshold: 0.5, limits: {t4: {maxConcurrency: 3}, a100: {maxConcurrency: 6}}}
+- type: prefix-cache-scorer
+- type: active-request-scorer
+  parameters: {normalizeBy: relativeCapacity}
+- type: queue-scorer
+  parameters: {normalizeBy: relativeCapacity}
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: cost-aware-spill
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: active-request-scorer, weight: 2}
+  - {pluginRef: queue-scorer, weight: 2}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,38 +129,6 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-
-
-PRESETS: Mapping[str, AcceleratorDeclaration] = MappingProxyType(
-    {
-        "h100": AcceleratorDeclaration(accelerator_class="h100", count=1, cost_per_hour=4.25),
-        "a100-3g.20gb": AcceleratorDeclaration(
-            accelerator_class="a100-40gb", count=1, profile="3g.20gb", cost_per_hour=2.00
-        ),
-        "t4": AcceleratorDeclaration(accelerator_class="t4", count=1, cost_per_hour=0.53),
-    }
-)
-"""The hardware that each preset simulates; US dollars for a whole device."""
-
-_CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: cost-aware-spill
-  parameters: {queueThreshold: 2, kvThreshold: 0.5, limits: {t4: {maxConcurrency: 3}, a100: {maxConcurrency: 6}}}
-- type: prefix-cache-scorer
-- type: active-request-scorer
-  parameters: {normalizeBy: relativeCapacity}
-- type: queue-scorer
-  parameters: {normalizeBy: relativeCapacity}
-schedulingProfiles:
-- name: default
-  plugins:
-  - pluginRef: cost-aware-spill
-  - {pluginRef: prefix-cache-scorer, weight: 3}
-  - {pluginRef: active-request-scorer, weight: 2}
-  - {pluginRef: queue-scorer, weight: 2}
-"""
 
 
 def demo_config() -> LoadedConfig:

@@ -49,6 +49,12 @@ flowControl:
   defaultRequestTTL: 3s
   defaultPriorityBand: {fairnessPolicyRef: round-robin-fairness-policy}
 """
+_RECENT_SECONDS = 10.0
+_MOST_TENANTS = 8
+"""Further tenants are not shown: clients choose their names."""
+_MOST_LABEL = 24
+_UNKNOWN = "-"
+_HEADINGS = ("sent", "answered", "at\nservers", "waiting", "refused", "time in\nqueue", "time to\nanswer")
 
 
 class Phase(Enum):
@@ -119,13 +125,6 @@ class TwoTenants:
                 await response.read()
 
 
-_RECENT_SECONDS = 10.0
-_MOST_TENANTS = 8
-"""Further tenants are not shown: clients choose their names."""
-_MOST_LABEL = 24
-_UNKNOWN = "-"
-
-
 class Recent:
     """Durations that ended in the last ten seconds."""
 
@@ -171,9 +170,6 @@ class TenantRow:
         """Return the cells of the table after the name."""
         counts = (self.sent, self.answered, self.under_way, len(self.waiting), self.refused)
         return (*map(str, counts), str(self.waits), str(self.answers))
-
-
-_HEADINGS = ("sent", "answered", "at\nservers", "waiting", "refused", "time in\nqueue", "time to\nanswer")
 
 
 class Tenants(DirectorObserver):
@@ -232,11 +228,14 @@ class Tenants(DirectorObserver):
     def line(self) -> str:
         """Return one line about all tenants."""
         titles = [heading.replace("\n", " ") for heading in _HEADINGS]
-        told = [
-            " ".join(f"{title} {cell}" for title, cell in zip(titles, row.cells(), strict=True)) for row in self.rows
-        ]
         return " | ".join(
-            f"{printable(row.name, _MOST_LABEL)} {text}" for row, text in zip(self.rows, told, strict=True)
+            " ".join(
+                (
+                    printable(row.name, _MOST_LABEL),
+                    *(f"{title} {cell}" for title, cell in zip(titles, row.cells(), strict=True)),
+                )
+            )
+            for row in self.rows
         )
 
     def _row(self, request: Request) -> TenantRow | None:

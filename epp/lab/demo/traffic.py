@@ -19,6 +19,15 @@ _P90 = 0.9
 _FEWEST = 10
 """Minimum number of requests for a comparison."""
 _SIM_SERVER = "x-sim-server"
+_TURNS = 6
+_SYSTEM = "You are the assistant of shop {number}. " + "Be brief, be friendly, quote prices in euros. " * 40
+_QUESTIONS = (
+    "Where is my parcel?",
+    "Do you have this in blue?",
+    "How do I return a pair of shoes?",
+    "Is the offer of last week still on?",
+    "Which size fits someone of 1.80 m?",
+)
 
 
 class Sample(NamedTuple):
@@ -119,17 +128,6 @@ async def ask(
     if samples is not None and first:
         samples.add(Sample(server, started, first, time.monotonic()))
     return "".join(pieces)
-
-
-_TURNS = 6
-_SYSTEM = "You are the assistant of shop {number}. " + "Be brief, be friendly, quote prices in euros. " * 40
-_QUESTIONS = (
-    "Where is my parcel?",
-    "Do you have this in blue?",
-    "How do I return a pair of shoes?",
-    "Is the offer of last week still on?",
-    "Which size fits someone of 1.80 m?",
-)
 
 
 class Traffic:

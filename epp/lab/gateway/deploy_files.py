@@ -71,25 +71,6 @@ _STANDALONE_OVERRIDE_HOST = msgspec.structs.replace(
     failure_mode=FailureMode.FAIL_OPEN,
     eds_file=Path("/etc/envoy/endpoints.json"),
 )
-
-
-def standalone_yaml() -> str:
-    """Return the text of `deploy/envoy.yaml`, with comments."""
-    return _HEADER.format(name="envoy.yaml", more=_ORIGINAL_DST) + bootstrap_yaml(_STANDALONE)
-
-
-def standalone_buffered_yaml() -> str:
-    """Return the text of `deploy/envoy-buffered.yaml`, with comments."""
-    header = _HEADER.format(name="envoy-buffered.yaml", more=_BUFFERED)
-    return header + bootstrap_yaml(msgspec.structs.replace(_STANDALONE, body_mode=Bodies.BUFFERED))
-
-
-def standalone_override_host_yaml() -> str:
-    """Return the text of `deploy/envoy-override-host.yaml`, with comments."""
-    header = _HEADER.format(name="envoy-override-host.yaml", more=_OVERRIDE_HOST)
-    return header + bootstrap_yaml(_STANDALONE_OVERRIDE_HOST)
-
-
 ADMIN = "envoy_admin"
 """The cluster of Envoy's own admin interface, for its statistics only."""
 FALLBACK = "any_model_server"
@@ -99,7 +80,6 @@ LISTEN_PORT = 8081
 STATUS_PORT = 19001
 HEAP_BYTES = 768 * 1024 * 1024
 """Limit of Envoy's heap; the chart computes it from the limit of its container."""
-
 _CHART_HEADER = """\
 # Envoy of the stand-alone flavour, with {mode}. Generated from epp/lab/gateway/ by `make docs`; a test
 # compares the two. The chart replaces ports, the picker's address, limits and the name of the model servers' Service.
@@ -121,6 +101,23 @@ _EDGE: Mapping[str, Json] = {
 """Normalisation of paths."""
 
 
+def standalone_yaml() -> str:
+    """Return the text of `deploy/envoy.yaml`, with comments."""
+    return _HEADER.format(name="envoy.yaml", more=_ORIGINAL_DST) + bootstrap_yaml(_STANDALONE)
+
+
+def standalone_buffered_yaml() -> str:
+    """Return the text of `deploy/envoy-buffered.yaml`, with comments."""
+    header = _HEADER.format(name="envoy-buffered.yaml", more=_BUFFERED)
+    return header + bootstrap_yaml(msgspec.structs.replace(_STANDALONE, body_mode=Bodies.BUFFERED))
+
+
+def standalone_override_host_yaml() -> str:
+    """Return the text of `deploy/envoy-override-host.yaml`, with comments."""
+    header = _HEADER.format(name="envoy-override-host.yaml", more=_OVERRIDE_HOST)
+    return header + bootstrap_yaml(_STANDALONE_OVERRIDE_HOST)
+
+
 def chart_proxy_yaml(mode: FailureMode, bodies: Bodies | None = None) -> str:
     """Return the text of the file for a failure mode, with its default body modes or `bodies`."""
     opened = mode is FailureMode.FAIL_OPEN
@@ -130,7 +127,7 @@ def chart_proxy_yaml(mode: FailureMode, bodies: Bodies | None = None) -> str:
     manager = _connection_manager(_mapping(listeners[0]))
     manager.update(_EDGE)
     if opened:
-        _let_pass(manager)
+        _add_fallback_route(manager)
         clusters.append(_fallback(_mapping(clusters[0])))
     listeners.append(_status_listener())
     clusters.append(_local_cluster(ADMIN, ADMIN_PORT))
@@ -158,7 +155,7 @@ def _connection_manager(listener: Mapping[str, Json]) -> dict[str, Json]:
     return _mapping(_mapping(_list(chain["filters"])[0])["typed_config"])
 
 
-def _let_pass(manager: Mapping[str, Json]) -> None:
+def _add_fallback_route(manager: Mapping[str, Json]) -> None:
     """Send requests without a picker's decision to any ready model server.
 
     The picker's reply clears Envoy's choice of a route: a request with a destination then takes the first route. Other

@@ -28,6 +28,15 @@ HTTPS = "https"
 
 # sockaddr_un.sun_path holds 108 bytes with its terminator.
 _MAX_SOCKET_PATH_BYTES = 107
+MOST_SECONDS = 3600.0
+"""The longest message timeout that Envoy accepts."""
+_POSITIVE = (
+    "buffer_limit_bytes",
+    "concurrency",
+    "connect_timeout_seconds",
+    "max_body_bytes",
+    "message_timeout_seconds",
+)
 
 
 class BodyMode(StrEnum):
@@ -94,15 +103,6 @@ _BODY_MODES_BY_DEFAULT = {
     FailureMode.FAIL_OPEN: BodyModes(BodyMode.BUFFERED, BodyMode.STREAMED),
 }
 _MESSAGE_TIMEOUT_SECONDS = {FailureMode.FAIL_CLOSE: 1000.0, FailureMode.FAIL_OPEN: 10.0}
-MOST_SECONDS = 3600.0
-"""The longest message timeout that Envoy accepts."""
-_POSITIVE = (
-    "buffer_limit_bytes",
-    "concurrency",
-    "connect_timeout_seconds",
-    "max_body_bytes",
-    "message_timeout_seconds",
-)
 
 
 class PipeAddress(msgspec.Struct, frozen=True):

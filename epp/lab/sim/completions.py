@@ -148,38 +148,22 @@ class _Replies(ABC):
 
     def opening_events(self) -> bytes:
         """Return the events before the first token."""
-        opening = self.opening()
-        return b"" if opening is None else _event(opening)
+        return b""
 
     def chunk_event(self, emission: Emission) -> bytes:
-        """Return the event of one token."""
-        return _event(self.chunk(emission))
+        """Return the event of one token; the last one has the finish reason."""
+        text = self._text(emission, first=emission.index)
+        return _event(self._reply(self.chunk_object, self._chunk_choices(text, emission.finish_reason)))
 
     def ending_events(self, last: Emission, *, with_usage: bool) -> bytes:
-        """Return the events after the last token."""
-        return (_event(self.usage_chunk(last)) if with_usage else b"") + b"data: [DONE]\n\n"
+        """Return the events after the last token; the usage is in a chunk without choices."""
+        usage = _event(self._reply(self.chunk_object, [], self._usage(last))) if with_usage else b""
+        return usage + b"data: [DONE]\n\n"
 
     def body(self, last: Emission) -> bytes:
         """Return the unstreamed answer, which ended with the emission `last`."""
-        return msgspec.json.encode(self.whole(last))
-
-    def opening(self) -> Reply | None:
-        """Return the chunk before the first token, if there is one."""
-        return None
-
-    def chunk(self, emission: Emission) -> Reply:
-        """Return the chunk of one token; the last one has the finish reason."""
-        text = self._text(emission, first=emission.index)
-        return self._reply(self.chunk_object, self._chunk_choices(text, emission.finish_reason))
-
-    def usage_chunk(self, last: Emission) -> Reply:
-        """Return the chunk after the last token, with the usage and no choices."""
-        return self._reply(self.chunk_object, [], self._usage(last))
-
-    def whole(self, last: Emission) -> Reply:
-        """Return the unstreamed answer, which ended with the emission `last`."""
         choices = self._whole_choices(self._text(last, first=0), last.finish_reason)
-        return self._reply(self.whole_object, choices, self._usage(last))
+        return msgspec.json.encode(self._reply(self.whole_object, choices, self._usage(last)))
 
     @abstractmethod
     def _chunk_choices(self, text: str, reason: str | None) -> list[ChunkChoice] | list[TextChoice]: ...
@@ -214,13 +198,13 @@ class _ChatReplies(_Replies):
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def opening(self) -> Reply:
+    def opening_events(self) -> bytes:
         delta = Delta(role="assistant", content="")
         if self._plan.tool:
             call = FunctionCall("", self._plan.tool)
             calls = [ToolCall(id=f"call_{self.id}", type="function", index=0, function=call)]
             delta = Delta(role="assistant", tool_calls=calls)
-        return self._reply(self.chunk_object, [ChunkChoice(delta=delta)])
+        return _event(self._reply(self.chunk_object, [ChunkChoice(delta=delta)]))
 
     def _chunk_choices(self, text: str, reason: str | None) -> list[ChunkChoice]:
         delta = Delta(content=text)

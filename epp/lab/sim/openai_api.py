@@ -6,6 +6,9 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+ToolChoice: TypeAlias = str | dict[str, Raw]
+"""`none`, `auto`, `required`, or the function that is to be called."""
+
 
 class StreamOptions(msgspec.Struct, frozen=True):
     """Options of a streamed answer."""
@@ -18,10 +21,6 @@ class ChatMessage(msgspec.Struct, frozen=True):
 
     role: str
     content: str | list[dict[str, Raw]] | None = None
-
-
-ToolChoice: TypeAlias = str | dict[str, Raw]
-"""`none`, `auto`, `required`, or the function that is to be called."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):

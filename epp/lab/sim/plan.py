@@ -24,6 +24,8 @@ _WORD_BYTES = (
     b" sat met won got let put cut set hid led fed ate dug"
 )
 _WORDS = tuple(_WORD_BYTES[start : start + _BYTES_PER_TOKEN] for start in range(0, len(_WORD_BYTES), _BYTES_PER_TOKEN))
+_COMPLETION_MAX_TOKENS = 16  # the API's default for completions
+_Body = TypeVar("_Body", bound=ChatRequest | CompletionRequest | ResponsesRequest)
 
 
 def tokenize(text: str) -> list[bytes]:
@@ -70,11 +72,6 @@ def block_hashes(
         parent = xxhash.xxh3_128_digest(parent + b"\xff".join(tokens[end - block_size : end]))
         hashes.append(parent)
     return tuple(hashes)
-
-
-_COMPLETION_MAX_TOKENS = 16  # the API's default for completions
-
-_Body = TypeVar("_Body", bound=ChatRequest | CompletionRequest | ResponsesRequest)
 
 
 class Plan(msgspec.Struct, frozen=True):

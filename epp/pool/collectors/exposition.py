@@ -273,7 +273,7 @@ class PageLayout:
         found = page.find(start, max(at - _VERY_NEAR, 0), at + len(start) + _VERY_NEAR)
         if found < 0:
             found = page.find(start, max(at - _NEAR, 0), at + len(start) + _NEAR)
-        if found >= 0:  # what follows has probably moved as far
+        if found >= 0:  # the following series have probably moved as far
             self._shift = found - position.at
         return found
 

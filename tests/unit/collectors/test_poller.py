@@ -17,7 +17,7 @@ from epp.framework.snapshot import RUNNING
 from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
 from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget
-from epp.pool.collectors.polling.poller import Member, Poller
+from epp.pool.collectors.polling.poller import PolledFeed, Poller
 from epp.routing.datastore import Datastore
 
 FASTEST, SLOWEST = 0.05, 0.15
@@ -43,13 +43,13 @@ class Length(Extractor):
         return Report({RUNNING: len(page)})
 
 
-class Answering(Member):
+class Answering(PolledFeed):
     """Is answered when the test says so."""
 
     __slots__ = ("done",)
     done: Callable[[], None] | None
 
-    def begin(self, done: Callable[[Member, bytes | Exception], None]) -> None:
+    def begin(self, done: Callable[[PolledFeed, bytes | Exception], None]) -> None:
         assert self.done is None, "a poll began before the one before it was answered"
         self.done = lambda page=b"page": done(self, page)
 

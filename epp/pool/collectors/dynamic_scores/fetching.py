@@ -29,7 +29,7 @@ class Fetcher(Client):
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        """Open it."""
+        """Open the client."""
         context = await asyncio.to_thread(ssl.create_default_context, cafile=self._ca_cert_path or None)
         self._session = aiohttp.ClientSession(
             timeout=self._timeout,
@@ -48,11 +48,11 @@ class Fetcher(Client):
             await self._session.close()
 
     async def get(self, url: str, *, query: Mapping[str, str] | None = None, token_file: str = "") -> bytes:
-        """Return the body of the answer; raises FetchError."""
+        """Return the body of the response; raises FetchError."""
         return await self._fetch("GET", url, query, None, token_file)
 
     async def post(self, url: str, body: bytes, *, token_file: str = "") -> bytes:
-        """Send JSON; return the body of the answer; raises FetchError."""
+        """Send JSON and return the body of the response; raises FetchError."""
         return await self._fetch("POST", url, None, body, token_file)
 
     async def _fetch(

@@ -158,7 +158,7 @@ class DynamicScoreSourceParameters(Parameters, frozen=True):
     """Value of several results for the same pod, device, node, app or cluster: their mean, the highest, the lowest, or
     the last."""
     timeout: str = "5s"
-    """Time limit for a request, from connecting to the last byte of the answer."""
+    """Time limit for a request, from connecting to the last byte of the response."""
     validity: str = ""
     """Time for which a score is valid; by default three times the interval of its scorer."""
     ca_cert_path: str = ""

@@ -192,7 +192,7 @@ class _Answered(msgspec.Struct):
 
 
 def _series(body: bytes, url: str) -> bytes:
-    """Return the series in an answer of Prometheus as the inside of a JSON list; raises FetchError."""
+    """Return the series in a response of Prometheus as the elements of a JSON list; raises FetchError."""
     try:
         found = msgspec.json.decode(body, type=_Answered)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -284,9 +284,9 @@ class ScorerPoller:
             answer = await self.request.scores(client, self._clock)
         except (FetchError, ResultError, PageError) as error:
             self.failures += 1
-            self._say(str(error))
+            self._log_state(str(error))
             return False
-        self._say("")
+        self._log_state("")
         self.answers += 1
         self.left_out = answer.left_out
         self._answered_at = self._clock.now()
@@ -318,10 +318,10 @@ class ScorerPoller:
             self.request = self.request.synced(said)
         except (FetchError, ValueError) as error:
             self.failures += 1
-            self._say(f"configuration of the scorer not used: {error}")
+            self._log_state(f"configuration of the scorer not used: {error}")
 
-    def _say(self, problem: str) -> None:
-        """Log a failure once, until the scorer answers again."""
+    def _log_state(self, problem: str) -> None:
+        """Log the first failure, and the recovery."""
         if problem and not self._failing:
             _log.warning("dynamic scorer failed", plugin=self._owner, scorer=self.request.name, reason=problem)
         elif self._failing and not problem:

@@ -18,7 +18,7 @@ from epp.pool.collectors.page_limits import PageLimits
 from epp.pool.collectors.polling.conditions import Conditions, Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
 from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget, slowest_interval
-from epp.pool.collectors.polling.poller import Member, Poller
+from epp.pool.collectors.polling.poller import PolledFeed, Poller
 from epp.pool.collectors.sources.http import HttpSource
 from epp.pool.collectors.sources.probes import ConnectionProbe, EndpointTls
 from epp.pool.collectors.steps import run_in_steps
@@ -136,7 +136,7 @@ class Collector:
         self._feeds = self.checked(feeds)
         self._equip(self._feeds)
         self._ending: set[asyncio.Task[None]] = set()
-        self._members: dict[str, dict[Feed, Member]] = {}
+        self._polled_feeds: dict[str, dict[Feed, PolledFeed]] = {}
         """By id of the endpoint."""
         self._endpoints: dict[str, Endpoint] = {}
         self._reachability: dict[str, Reachability] = {}
@@ -156,8 +156,8 @@ class Collector:
     def untried(self) -> int:
         """Number of endpoints with a feed for their requests that has not been polled yet."""
         return sum(
-            any(not member.poll.was_tried and member.poll.reads_requests for member in members.values())
-            for members in self._members.values()
+            any(not polled.poll.was_tried and polled.poll.reads_requests for polled in polled_feeds.values())
+            for polled_feeds in self._polled_feeds.values()
         )
 
     def checked(self, feeds: Sequence[Feed]) -> tuple[Feed, ...]:
@@ -214,10 +214,10 @@ class Collector:
         """Limit the interval of idle endpoints, so that their metrics stay younger than that."""
         self._trusted_seconds = seconds
         slowest = self._slowest_seconds
-        for members in self._members.values():
-            for member in members.values():
-                if member.cadence is not None:
-                    member.cadence.limit(slowest)
+        for polled_feeds in self._polled_feeds.values():
+            for polled in polled_feeds.values():
+                if polled.cadence is not None:
+                    polled.cadence.limit(slowest)
 
     def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
         """Rule out HTTPS endpoints that join from now on, except those with a host name or these addresses."""
@@ -274,8 +274,8 @@ class Collector:
             self._begin(endpoint)
             return
         self._endpoints[identity] = endpoint
-        for member in self._members.get(identity, {}).values():
-            member.endpoint = endpoint
+        for polled in self._polled_feeds.get(identity, {}).values():
+            polled.endpoint = endpoint
 
     def _size_changed(self) -> None:
         self._capacity.changed(
@@ -312,11 +312,11 @@ class Collector:
         return self._feeds if asked else (*self._feeds, self._probe)
 
     def _begin_feeds(self, endpoint: Endpoint) -> None:
-        members = self._members.setdefault(endpoint.id, {})
+        polled_feeds = self._polled_feeds.setdefault(endpoint.id, {})
         for feed in self._feeds_of(endpoint):
-            if feed not in members:
-                members[feed] = member = self._member(endpoint, feed)
-                self._poller.add(member, self._interval_of(feed))
+            if feed not in polled_feeds:
+                polled_feeds[feed] = polled = self._polled_feed(endpoint, feed)
+                self._poller.add(polled, self._interval_of(feed))
 
     def _replace_all_feeds(self) -> Iterator[None]:
         """Replace the feeds, one endpoint per step."""
@@ -328,14 +328,14 @@ class Collector:
 
     def _replace_feeds(self, endpoint: Endpoint) -> None:
         """Stop the removed feeds of an endpoint and start its new ones."""
-        members, wanted = self._members[endpoint.id], self._feeds_of(endpoint)
-        for feed in tuple(members):
+        polled_feeds, wanted = self._polled_feeds[endpoint.id], self._feeds_of(endpoint)
+        for feed in tuple(polled_feeds):
             if feed not in wanted:
-                self._end_member(members.pop(feed))
+                self._end_feed(polled_feeds.pop(feed))
                 self._reachability[endpoint.id].forget(feed.source.name)
         self._begin_feeds(endpoint)
 
-    def _member(self, endpoint: Endpoint, feed: Feed) -> Member:
+    def _polled_feed(self, endpoint: Endpoint, feed: Feed) -> PolledFeed:
         poll = Poll(
             self._store,
             feed,
@@ -347,7 +347,7 @@ class Collector:
         )
         own = feed.source.interval_seconds is not None
         cadence = None if own else Cadence(self._interval_seconds, self._slowest_seconds, self._clock.now())
-        return Member(self._store, endpoint, poll, cadence=cadence, brief=feed is self._probe)
+        return PolledFeed(self._store, endpoint, poll, cadence=cadence, brief=feed is self._probe)
 
     @property
     def _slowest_seconds(self) -> float:
@@ -357,11 +357,11 @@ class Collector:
         if self._endpoints.pop(identity, None) is not None:
             del self._reachability[identity]
             self.conditions.remove(identity)
-            for member in self._members.pop(identity).values():  # including feeds that are being replaced
-                self._end_member(member)
+            for polled in self._polled_feeds.pop(identity).values():  # including feeds that are being replaced
+                self._end_feed(polled)
 
-    def _end_member(self, member: Member) -> None:
-        for task in self._poller.remove(member):
+    def _end_feed(self, polled: PolledFeed) -> None:
+        for task in self._poller.remove(polled):
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 

@@ -163,7 +163,7 @@ class Poll:
 
     @property
     def reads_requests(self) -> bool:
-        """Whether pages tell how many requests an endpoint has."""
+        """Whether pages have the number of requests of an endpoint."""
         return any(datum in _REQUESTS for extractor in self._feed.extractors for datum in extractor.writes)
 
     def settle(self, endpoint: Endpoint, outcome: bytes | Exception, delay_seconds: float = 0.0) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Polls of all members in one task: each when it is due, all within a budget."""
+"""Polls of all feeds of all endpoints in one task: each when it is due, all within a budget."""
 
 import asyncio
 import math
@@ -24,7 +24,7 @@ from epp.routing.outliers import Told, Verdict
 _SHARE = 0.05
 """Largest share of a core that the pages of one endpoint may use; beyond it, the endpoint is polled less often."""
 
-Done: TypeAlias = Callable[["Member", bytes | Exception], None]
+Done: TypeAlias = Callable[["PolledFeed", bytes | Exception], None]
 _STEP_SECONDS = 0.004
 """Time until the next step while due polls wait for the budget."""
 _SOON_SECONDS = 0.01
@@ -38,7 +38,7 @@ _MOST_BRIEF_PER_SECOND = 200.0
 """Limit on brief connections, which cost more than pages on persistent ones."""
 
 
-class Member:
+class PolledFeed:
     """One feed of one endpoint: the poll in progress, and the time of the next one.
 
     Pages over HTTP need no task unless an error occurs; each fetch of any other source is a task.
@@ -92,7 +92,7 @@ class Member:
                     client.close()
                 self._client = client = source.client_for(self.endpoint, self.poll.metric_filter)
                 client.on_end = self.on_end
-            client.ask(lambda outcome: done(self, outcome))
+            client.request(lambda outcome: done(self, outcome))
         else:
             name = f"collect {source.name} of {self.endpoint.id}"
             self._task = asyncio.get_running_loop().create_task(self._fetch(source, done), name=name)
@@ -157,12 +157,12 @@ class Poller:
         self._urgent = UrgentBudget()
         self._generator = generator
         self._cpu_seconds = cpu_seconds
-        self._timetable: Timetable[Member] = Timetable(clock.now() - generator.random())
-        self._members: dict[str, set[Member]] = {}
+        self._timetable: Timetable[PolledFeed] = Timetable(clock.now() - generator.random())
+        self._polled_feeds: dict[str, set[PolledFeed]] = {}
         """By id of the endpoint."""
         self._count = 0
         self._brief = 0
-        self._waiting: deque[Member] = deque()
+        self._waiting: deque[PolledFeed] = deque()
         self._unaccounted_seconds = 0.0
         self._sequence = store.ledger.sequence
         self._alarm: asyncio.Future[None] | None = None
@@ -174,7 +174,7 @@ class Poller:
 
     @property
     def count(self) -> int:
-        """Number of members."""
+        """Number of polled feeds, counted for each endpoint."""
         return self._count
 
     @property
@@ -182,41 +182,41 @@ class Poller:
         """Expected time between the due time and the start of a poll."""
         return len(self._waiting) / self._budget.polls_per_second
 
-    def add(self, member: Member, interval: float) -> None:
-        """Start to poll a member, for the first time within its interval or a second."""
-        self._members.setdefault(member.endpoint.id, set()).add(member)
+    def add(self, polled: PolledFeed, interval: float) -> None:
+        """Start to poll a feed, for the first time within its interval or a second."""
+        self._polled_feeds.setdefault(polled.endpoint.id, set()).add(polled)
         self._count += 1
-        self._brief += member.brief
-        member.wait = interval
-        if member.tells_reachability:
-            member.on_end = lambda: self._connection_ended(member)
+        self._brief += polled.brief
+        polled.wait = interval
+        if polled.tells_reachability:
+            polled.on_end = lambda: self._connection_ended(polled)
         now = self._clock.now()
         longest = min(interval, _LONGEST_FIRST_WAIT_SECONDS)
         first = now - longest * self._generator.random()
-        self._put(member, self._timetable.after(first, longest, now, self._count))
+        self._put(polled, self._timetable.after(first, longest, now, self._count))
 
-    def remove(self, member: Member) -> Collection[asyncio.Task[None]]:
-        """Stop polling a member; return its cancelled tasks."""
-        members = self._members[member.endpoint.id]
-        members.remove(member)
-        if not members:
-            del self._members[member.endpoint.id]
+    def remove(self, polled: PolledFeed) -> Collection[asyncio.Task[None]]:
+        """Stop polling a feed; return its cancelled tasks."""
+        polled_feeds = self._polled_feeds[polled.endpoint.id]
+        polled_feeds.remove(polled)
+        if not polled_feeds:
+            del self._polled_feeds[polled.endpoint.id]
         self._count -= 1
-        self._brief -= member.brief
-        self._timetable.remove(member)
-        member.on_end = None  # avoids a reference cycle
-        return tuple(member.end())
+        self._brief -= polled.brief
+        self._timetable.remove(polled)
+        polled.on_end = None  # avoids a reference cycle
+        return tuple(polled.end())
 
     def ask(self, identity: str, tell: Told) -> None:
         """Poll an endpoint urgently, at the port that requests are sent to, and call `tell` once with the verdict."""
-        members = [member for member in self._members.get(identity, ()) if member.tells_reachability]
-        if not members:
+        polled_feeds = [polled for polled in self._polled_feeds.get(identity, ()) if polled.tells_reachability]
+        if not polled_feeds:
             tell(Verdict.SILENT)
             return
-        member = min(members, key=lambda one: one.wait)
+        polled = min(polled_feeds, key=lambda one: one.wait)
         now = self._clock.now()
-        member.priority.ask(now, tell)
-        self._poll_urgently(member, now)
+        polled.priority.ask(now, tell)
+        self._poll_urgently(polled, now)
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -254,69 +254,69 @@ class Poller:
         """Start at most so many polls, or fewer if they need connections; return their number."""
         began = load = 0
         while self._waiting and began < most and load < at_once:
-            member = self._waiting.popleft()
-            if not member.gone:
+            polled = self._waiting.popleft()
+            if not polled.gone:
                 began += 1
-                load += _CONNECTING if member.needs_connection else 1
-                self._begin_one(member)
+                load += _CONNECTING if polled.needs_connection else 1
+                self._begin_one(polled)
         self._budget.began(began)
         return began
 
-    def _begin_one(self, member: Member) -> None:
-        member.priority.began_at = self._clock.now()
+    def _begin_one(self, polled: PolledFeed) -> None:
+        polled.priority.began_at = self._clock.now()
         try:
-            member.begin(self._settle)
+            polled.begin(self._settle)
         except Exception as error:  # noqa: BLE001  a certificate file that cannot be read, say
-            self._settle(member, error)
+            self._settle(polled, error)
 
-    def _connection_ended(self, member: Member) -> None:
+    def _connection_ended(self, polled: PolledFeed) -> None:
         """Report a server that closed a connection and may have failed."""
         now = self._clock.now()
-        if not member.gone and member.priority.connection_ended(now) and self.on_connection_end is not None:
-            self.on_connection_end(member.endpoint)
+        if not polled.gone and polled.priority.connection_ended(now) and self.on_connection_end is not None:
+            self.on_connection_end(polled.endpoint)
 
-    def _poll_urgently(self, member: Member, now: float) -> None:
-        """Poll a member as soon as possible, unless a poll is in progress or waiting."""
-        if self._timetable.due_of(member) == math.inf:
+    def _poll_urgently(self, polled: PolledFeed, now: float) -> None:
+        """Poll a feed as soon as possible, unless a poll is in progress or waiting."""
+        if self._timetable.due_of(polled) == math.inf:
             return
-        earliest = member.priority.earliest
+        earliest = polled.priority.earliest
         if earliest > now or not self._urgent.take(now):
-            self._put(member, min(max(now, earliest), self._timetable.due_of(member)))
+            self._put(polled, min(max(now, earliest), self._timetable.due_of(polled)))
             return
-        self._timetable.remove(member)
+        self._timetable.remove(polled)
         self._budget.began(1)
-        self._begin_one(member)
+        self._begin_one(polled)
 
-    def _settle(self, member: Member, outcome: bytes | Exception) -> None:
-        if member.gone:
+    def _settle(self, polled: PolledFeed, outcome: bytes | Exception) -> None:
+        if polled.gone:
             return
         now = self._clock.now()
         try:
-            member.settle(outcome, self.delay_seconds, now)
+            polled.settle(outcome, self.delay_seconds, now)
         finally:
-            wait = max(member.wait, self._brief / _MOST_BRIEF_PER_SECOND) if member.brief else member.wait
-            due = self._timetable.after(member.due, wait, now, self._count)
-            self._put(member, min(due, max(now, member.priority.earliest)) if member.priority.is_asked else due)
+            wait = max(polled.wait, self._brief / _MOST_BRIEF_PER_SECOND) if polled.brief else polled.wait
+            due = self._timetable.after(polled.due, wait, now, self._count)
+            self._put(polled, min(due, max(now, polled.priority.earliest)) if polled.priority.is_asked else due)
 
     def _shorten_intervals(self, now: float) -> None:
         """Shorten the interval of endpoints that were sent a request."""
         if self._sequence == self._store.ledger.sequence:
             return
         for endpoint in self._store.picked_since(self._sequence):
-            for member in self._members.get(endpoint.id, ()):
-                cadence = member.cadence
+            for polled in self._polled_feeds.get(endpoint.id, ()):
+                cadence = polled.cadence
                 if cadence is None:
                     continue
                 cadence.event(now)
-                wait = max(cadence.interval(now), member.least_wait)
-                due = max(now, member.due - member.wait + wait)
-                if due < self._timetable.due_of(member) < math.inf:
-                    self._put(member, due)
+                wait = max(cadence.interval(now), polled.least_wait)
+                due = max(now, polled.due - polled.wait + wait)
+                if due < self._timetable.due_of(polled) < math.inf:
+                    self._put(polled, due)
         self._sequence = self._store.ledger.sequence
 
-    def _put(self, member: Member, due: float) -> None:
-        member.due = due
-        self._timetable.put(member, due)
+    def _put(self, polled: PolledFeed, due: float) -> None:
+        polled.due = due
+        self._timetable.put(polled, due)
         if due < self._next_step:
             self._set_timer(due)
 

@@ -180,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether it is connected and no response is outstanding."""
         return self._transport is not None and self._done is None
 
-    def ask(self, request: bytes, done: Callable[[Outcome], None]) -> None:
+    def send(self, request: bytes, done: Callable[[Outcome], None]) -> None:
         """Send a request, and call `done` once with its outcome after this has returned."""
         if self._transport is None or self._reader is None:
             raise RuntimeError("the connection is not open")

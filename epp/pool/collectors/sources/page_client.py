@@ -163,20 +163,20 @@ class PageClient:
         """Whether a connection is open."""
         return self._connection is not None and self._connection.open
 
-    def ask(self, done: Callable[[bytes | Exception], None]) -> None:
+    def request(self, done: Callable[[bytes | Exception], None]) -> None:
         """Request the page; call `done` later, once, with it or an UnreachableError, PageError or NotAskedError."""
         self._done = done
         connection = self._connection
         if connection is not None and connection.open:
             self._link.deadlines.begin(self)
-            connection.ask(self.target.request, self._answered)
+            connection.send(self.target.request, self._answered)
         else:
             self._start(None)
 
     async def page(self) -> bytes:
-        """Request the page and return it; raises the errors that `ask` reports."""
+        """Request the page and return it; raises the errors that `request` reports."""
         outcome: asyncio.Future[bytes | Exception] = asyncio.get_running_loop().create_future()
-        self.ask(lambda result: None if outcome.done() else outcome.set_result(result))
+        self.request(lambda result: None if outcome.done() else outcome.set_result(result))
         try:
             result = await outcome
         except asyncio.CancelledError:
@@ -245,26 +245,26 @@ class PageClient:
     async def _resume(self, error: Exception | None) -> None:
         result: bytes | Exception
         try:
-            result = await self._classify(error) if error is not None else await self._ask_anew()
+            result = await self._classify(error) if error is not None else await self._request_anew()
         except Exception as unforeseen:  # noqa: BLE001  reported too, so that polls continue
             result = unforeseen
         self._task = None
         self._report(result)
 
-    async def _ask_anew(self) -> bytes | Exception:
+    async def _request_anew(self) -> bytes | Exception:
         """Request on a new connection; if file descriptors are scarce, on a short-lived one."""
         try:
-            return await self._asked(keep=True)
+            return await self._request_once(keep=True)
         except NotAskedError:
             await self._link.wait_for_descriptor()
         except Exception as error:  # noqa: BLE001  classified
             return await self._classify(error)
         try:
-            return await self._asked(keep=False)
+            return await self._request_once(keep=False)
         except Exception as error:  # noqa: BLE001  classified
             return await self._classify(error)
 
-    async def _asked(self, *, keep: bool) -> bytes:
+    async def _request_once(self, *, keep: bool) -> bytes:
         self._disconnect()
         self.seconds = 0.0
         try:
@@ -279,7 +279,7 @@ class PageClient:
                 if keep:
                     connection.on_idle_end = self.on_end
                 outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-                connection.ask(self.target.request, lambda got: None if outcome.done() else outcome.set_result(got))
+                connection.send(self.target.request, lambda got: None if outcome.done() else outcome.set_result(got))
                 answer = await outcome
             self.seconds = connection.seconds
             return page_of(answer, self.attempt.url, self._link.remedy)
