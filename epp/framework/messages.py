@@ -20,6 +20,14 @@ _SECRET = re.compile(
 )
 _MOST_PATH, _MOST_READ = 128, 8192
 _MOST_QUOTED = 64
+_WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+_MOST_EDITS = 3
+_FEWEST_LETTERS = 3
+_MOST_LISTED = 20
+_NEAREST = 3
+_AROUND = ("epp.framework", "epp.routing.scheduling", "epp.routing.director", "epp.config", "importlib")
+"""Code that plugins call, and that calls them: a line in it tells little of the plugin's mistake."""
+_PROJECT = "inference-epp"
 
 
 def shown_path(path: str) -> str:
@@ -46,13 +54,6 @@ def quoted(text: str) -> str:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
-
-
-_WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
-_MOST_EDITS = 3
-_FEWEST_LETTERS = 3
-_MOST_LISTED = 20
-_NEAREST = 3
 
 
 def hint_at(name: str, known: Iterable[str], otherwise: str = "") -> str:
@@ -118,10 +119,6 @@ def _edits(one: str, other: str, limit: int) -> int:
     return row[-1]
 
 
-_AROUND = ("epp.framework", "epp.routing.scheduling", "epp.routing.director", "epp.config", "importlib")
-"""Code that plugins call, and that calls them: a line in it tells little of the plugin's mistake."""
-
-
 def described(error: BaseException, owner: type | None = None) -> str:
     """Return `KeyError: 'x' (my_plugins/zones.py:25)`: the last line in the package of `owner`, or else of any.
 
@@ -156,9 +153,6 @@ def _frames(error: BaseException) -> Iterator[tuple[str, FrameType, int]]:
 
 def _is_around(name: str) -> bool:
     return any(name == other or name.startswith(f"{other}.") for other in _AROUND)
-
-
-_PROJECT = "inference-epp"
 
 
 class _DirInfo(msgspec.Struct):

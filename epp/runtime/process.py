@@ -16,6 +16,23 @@ _OWN = 32
 """Listeners, pipes and the like that a picker opens at its start."""
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 """Error numbers for no descriptor left."""
+_YOUNG = 4_000
+"""Net new objects between two collections; Python has 700. Requests leave no cycles."""
+_MIDDLE = 1
+"""Collections of the young generation before one of the middle generation; Python has 10. One of the middle generation
+visits 12,000 objects in 2 or 3 ms; after a change of pool or configuration, all of them may stay."""
+_FULL = 250
+"""Collections of the middle generation between two full ones; Python has 10."""
+_NEVER = 2**31 - 1
+_SWEEP_SECONDS = 0.004
+"""Work on lasting objects, such as joining endpoints, between two sweeps: some 10,000 objects."""
+_LOOK_SECONDS = 5.0
+_FULL_SECONDS = 0.005
+"""Time that a full collection may take as it becomes due; twice as much where it has been due for twice as long."""
+_SECONDS_PER_BLOCK = 3e-7
+"""Time of a full collection for each small block of memory in use: a guess, before the first one."""
+_FEW_BLOCKS = 10_000
+"""Too few blocks for a measurement."""
 
 
 def raise_limit() -> None:
@@ -81,25 +98,6 @@ def polling_bound(*, kept: bool) -> int | None:
 
 def _reserve(most: int) -> int:
     return min(_RESERVE, most // 2)
-
-
-_YOUNG = 4_000
-"""Net new objects between two collections; Python has 700. Requests leave no cycles."""
-_MIDDLE = 1
-"""Collections of the young generation before one of the middle generation; Python has 10. One of the middle generation
-visits 12,000 objects in 2 or 3 ms; after a change of pool or configuration, all of them may stay."""
-_FULL = 250
-"""Collections of the middle generation between two full ones; Python has 10."""
-_NEVER = 2**31 - 1
-_SWEEP_SECONDS = 0.004
-"""Work on lasting objects, such as joining endpoints, between two sweeps: some 10,000 objects."""
-_LOOK_SECONDS = 5.0
-_FULL_SECONDS = 0.005
-"""Time that a full collection may take as it becomes due; twice as much where it has been due for twice as long."""
-_SECONDS_PER_BLOCK = 3e-7
-"""Time of a full collection for each small block of memory in use: a guess, before the first one."""
-_FEW_BLOCKS = 10_000
-"""Too few blocks for a measurement."""
 
 
 def collect_rarely() -> None:

@@ -14,6 +14,8 @@ from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.snapshot import Column
 
 _NOBODY = Identity("", "")
+_FEW = 8
+"""Most cells of a column that are faster to write one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +108,6 @@ def by_id(endpoints: Iterable[Endpoint]) -> dict[str, Endpoint]:
             raise ValueError(f"two endpoints are named {endpoint.id!r}: names are unique within a namespace")
         wanted[endpoint.id] = endpoint
     return wanted
-
-
-_FEW = 8
-"""Most cells of a column that are faster to write one by one."""
 
 
 class ColumnTable:

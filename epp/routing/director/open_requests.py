@@ -12,6 +12,12 @@ from epp.routing.director.routing import Routing
 MOST_OF_ONE_ID = 16
 """Open attempts to compare for one id: clients may use one id for many requests."""
 _MOST_DIGITS = 6
+RESERVATION_SECONDS = 600.0
+"""Time without an answer after which a request does not count as load of its endpoint."""
+SWEEP_SECONDS = 30.0
+"""Time between two sweeps for such requests."""
+_EXPIRED = 32
+"""Requests that expire in one step, which takes some milliseconds."""
 
 
 class Attempts:
@@ -75,14 +81,6 @@ def _are_alike(one: Request, other: Request) -> bool:
         and one.body.model == other.body.model
         and one.body.prompt == other.body.prompt
     )
-
-
-RESERVATION_SECONDS = 600.0
-"""Time without an answer after which a request does not count as load of its endpoint."""
-SWEEP_SECONDS = 30.0
-"""Time between two sweeps for such requests."""
-_EXPIRED = 32
-"""Requests that expire in one step, which takes some milliseconds."""
 
 
 class Reservations:

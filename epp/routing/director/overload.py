@@ -24,6 +24,8 @@ _FULL_QUEUE = 5.0
 """Requests in an engine's queue at which it is full: the default of `utilization-detector`."""
 _FULL_KV_USAGE = 0.8
 """Share of an engine's KV cache at which it is full, likewise."""
+_LONGEST_SECONDS = 0.05
+"""Longest time between two looks at the queues: known load of endpoints ages."""
 
 
 class UsualDetector(SaturationDetector[Parameters]):
@@ -54,10 +56,6 @@ def shed(request: Request, candidates: Candidates, detector: SaturationDetector[
     """Raise SheddableDroppedError for a request of negative priority while the pool is saturated."""
     if request.priority < 0 and saturation_of(detector, candidates).effective >= 1.0:
         raise SheddableDroppedError
-
-
-_LONGEST_SECONDS = 0.05
-"""Longest time between two looks at the queues: known load of endpoints ages."""
 
 
 class QueueStatus(msgspec.Struct, frozen=True):

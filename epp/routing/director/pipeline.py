@@ -19,6 +19,7 @@ from epp.routing.scheduling import Profile
 from epp.routing.scheduling.scheduler import Scheduler
 
 _MOST_PATHS = 16
+_REWRITE_DRAW = "model-rewrite"
 
 
 class ParserTable:
@@ -137,9 +138,6 @@ class Pipeline:
     def metadata_namespaces(self) -> frozenset[str]:
         """Namespaces of the dynamic metadata that plugins send."""
         return frozenset(namespace for reporter in self.of(ResponseReporter) for namespace in reporter.namespaces)
-
-
-_REWRITE_DRAW = "model-rewrite"
 
 
 @dataclass(frozen=True, slots=True)

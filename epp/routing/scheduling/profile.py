@@ -26,6 +26,14 @@ from epp.framework.request import Request
 from epp.framework.result import DropCause, FilterTrace, lasting_cause
 from epp.framework.roles import Filter, Picker, Scorer
 
+AGE_STEP = "staleAfter"
+"""Name, in traces, of the step that drops stale endpoints before any filter."""
+_OPENED = "fails open"
+_NOTHING: frozenset[DropCause] = frozenset()
+_MOST_REASONS = 3
+_MOST_EXPLAINED = 64
+"""Most candidates to ask for reasons: many requests can be refused in a second."""
+
 
 class OnStale(StrEnum):
     """How a plugin is shown endpoints that have not reported for too long."""
@@ -120,15 +128,8 @@ class Profile:
         return min([*ages, inf if self.drop_stale_after_seconds is None else self.drop_stale_after_seconds])
 
 
-AGE_STEP = "staleAfter"
-"""Name, in traces, of the step that drops stale endpoints before any filter."""
-_OPENED = "fails open"
-_NOTHING: frozenset[DropCause] = frozenset()
 _Kept: TypeAlias = tuple[ProfileFilter | None, Mapping[DropCause, Mask]]
 """A filter, or None for the age of metrics, and the candidates that it keeps by cause."""
-_MOST_REASONS = 3
-_MOST_EXPLAINED = 64
-"""Most candidates to ask for reasons: many requests can be refused in a second."""
 
 
 class Narrowing:
