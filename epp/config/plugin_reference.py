@@ -15,7 +15,7 @@ import msgspec
 
 import epp.framework
 from epp.framework import limits, quotas, rates, request, snapshot
-from epp.framework.accelerators import arrays, packing, selection
+from epp.framework.accelerators import arrays, selection
 from epp.framework.clock import SystemClock
 from epp.framework.errors import ConfigurationError
 from epp.framework.limits import Corrected
@@ -32,7 +32,7 @@ _ATOMS: Mapping[object, str] = types.MappingProxyType(
     {bool: "bool", int: "int", float: "float", str: "string", Any: "any", object: "any"}
 )
 _HEADINGS = {cls.__name__: cls.role.title for cls in all_roles()} | {OTHER: "Others"}
-_MODULES = (snapshot, arrays, packing, request, quotas, rates, selection)
+_MODULES = (snapshot, arrays, request, quotas, rates, selection)
 _OWN = "the picker"
 _KINDS = (
     (

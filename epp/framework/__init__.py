@@ -4,8 +4,7 @@
 from epp.framework import errors, headers
 from epp.framework import limits as _limits
 from epp.framework import roles as _roles
-from epp.framework.accelerators.arrays import tag_mask, tag_numbers
-from epp.framework.accelerators.packing import PLACEMENT
+from epp.framework.accelerators.arrays import PLACEMENT, tag_mask, tag_numbers
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats, Mask, Positions

@@ -32,6 +32,11 @@ _ENGINE_LOAD = frozenset({WAITING.name, RUNNING.name, KV_USAGE.name})
 """Columns whose age is known, by METRICS_AT."""
 _NO_VALUE, _NO_LABEL = -1, -2
 """Numbers of a value that no endpoint has, and of endpoints without the label."""
+LEVELS = ("host", "rack", "zone", "region", "cluster")
+"""Closest first; also the names of the fields of a `Topology`."""
+FAR = len(LEVELS)
+"""The closeness of an endpoint that shares no level."""
+_UNKNOWN = hash("")
 
 
 class Candidates:
@@ -184,14 +189,6 @@ def _canonical(text: str) -> str:
     if not port:
         return str(ip)
     return f"[{ip}]:{port}" if isinstance(ip, IPv6Address) else f"{ip}:{port}"
-
-
-LEVELS = ("host", "rack", "zone", "region", "cluster")
-"""Closest first; also the names of the fields of a `Topology`."""
-FAR = len(LEVELS)
-"""The closeness of an endpoint that shares no level."""
-
-_UNKNOWN = hash("")
 
 
 def closeness(candidates: Candidates, slot: int) -> Positions:

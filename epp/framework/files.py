@@ -18,15 +18,21 @@ import msgspec
 
 from epp.framework.parameters import ParameterError, read_struct
 
+_ALLOWED: ContextVar[tuple[frozenset[str], frozenset[str]] | None] = ContextVar("files that may be read", default=None)
+UNCHANGED_SECONDS = 1.5
+"""Longer than a pause between two writes of one program, and than the second between two looks at a file."""
+LONGEST_SECONDS = 10.0
+"""A file that is written in place again and again takes effect all the same."""
+_WHEN = f"it takes effect once it has not changed for {UNCHANGED_SECONDS:g} s"
+_MOST_BYTES = 16 * 1024 * 1024
+S = TypeVar("S", bound=msgspec.Struct)
+
 
 class FileId(NamedTuple):
     """A file of a file system: another one after a rename over it, the same one after a write in place."""
 
     device: int
     inode: int
-
-
-_ALLOWED: ContextVar[tuple[frozenset[str], frozenset[str]] | None] = ContextVar("files that may be read", default=None)
 
 
 class FileContent(NamedTuple):
@@ -114,12 +120,6 @@ def _read(descriptor: int, most_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-UNCHANGED_SECONDS = 1.5
-"""Longer than a pause between two writes of one program, and than the second between two looks at a file."""
-LONGEST_SECONDS = 10.0
-"""A file that is written in place again and again takes effect all the same."""
-
-
 class UnsettledVersion(NamedTuple):
     """A version that waits for the second look."""
 
@@ -150,14 +150,6 @@ def doubt(*, in_place: bool, entries: int = 0, entries_before: int = 0) -> str:
     if 2 * entries < entries_before:
         return f"it has {entries} entries in place of {entries_before}: {_WHEN}"
     return ""
-
-
-_WHEN = f"it takes effect once it has not changed for {UNCHANGED_SECONDS:g} s"
-
-
-_MOST_BYTES = 16 * 1024 * 1024
-
-S = TypeVar("S", bound=msgspec.Struct)
 
 
 def read_list(parameter: str, path: str, entry: type[S]) -> tuple[S, ...]:

@@ -16,6 +16,11 @@ from epp.framework.heap import Heap
 from epp.framework.plugin import P, Plugin, Role
 from epp.framework.request import Request
 
+ROLE_LABEL = "llm-d.ai/role"
+ENCODE_ROLES = ("encode", "encode-prefill", "encode-prefill-decode")
+PREFILL_ROLES = ("prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode")
+DECODE_ROLES = ("decode", "prefill-decode", "both", "encode-prefill-decode")
+
 
 def as_fullness(value: object, count: int) -> Floats:
     """Return an array of a number for each of `count` candidates; raises ResultError."""
@@ -261,12 +266,6 @@ class HeadOrder(FlowOrder):
         number = self._numbers.get(flow)
         if number is not None:
             self._heads.discard(number)
-
-
-ROLE_LABEL = "llm-d.ai/role"
-ENCODE_ROLES = ("encode", "encode-prefill", "encode-prefill-decode")
-PREFILL_ROLES = ("prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode")
-DECODE_ROLES = ("decode", "prefill-decode", "both", "encode-prefill-decode")
 
 
 class Saturation(NamedTuple):

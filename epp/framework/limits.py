@@ -14,6 +14,26 @@ from msgspec import Meta
 __all__ = ["Count", "Name", "Natural", "NonNegative", "Port", "Positive", "PositiveShare", "Share"]
 
 _LARGEST = sys.float_info.max
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+"""A whole number of at least 1."""
+Natural: TypeAlias = Annotated[int, Meta(ge=0)]
+"""A whole number of at least 0."""
+Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535)]
+"""A TCP port."""
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+"""A number between 0 and 1, both included."""
+PositiveShare: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
+"""A number above 0 and up to 1."""
+NonNegative: TypeAlias = Annotated[float, Meta(ge=0, le=_LARGEST)]
+"""A finite number of at least 0."""
+Positive: TypeAlias = Annotated[float, Meta(gt=0, le=_LARGEST)]
+"""A finite number above 0."""
+Threshold: TypeAlias = Annotated[float, Meta(gt=0)]
+"""A number above 0, or infinity for one that is never reached."""
+Weight: TypeAlias = Annotated[float, Meta(ge=0, le=1e6)]
+"""A weight relative to others."""
+Name: TypeAlias = Annotated[str, Meta(min_length=1)]
+"""A text that is not empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +58,6 @@ class Corrected:
         return f"{what} for {', '.join(map(str, self.only))}" if self.only else f"{what} otherwise"
 
 
-Count: TypeAlias = Annotated[int, Meta(ge=1)]
-"""A whole number of at least 1."""
-Natural: TypeAlias = Annotated[int, Meta(ge=0)]
-"""A whole number of at least 0."""
-Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535)]
-"""A TCP port."""
-Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-"""A number between 0 and 1, both included."""
-PositiveShare: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
-"""A number above 0 and up to 1."""
-NonNegative: TypeAlias = Annotated[float, Meta(ge=0, le=_LARGEST)]
-"""A finite number of at least 0."""
-Positive: TypeAlias = Annotated[float, Meta(gt=0, le=_LARGEST)]
-"""A finite number above 0."""
-Threshold: TypeAlias = Annotated[float, Meta(gt=0)]
-"""A number above 0, or infinity for one that is never reached."""
-Weight: TypeAlias = Annotated[float, Meta(ge=0, le=1e6)]
-"""A weight relative to others."""
-Name: TypeAlias = Annotated[str, Meta(min_length=1)]
-"""A text that is not empty."""
 CountOrDefault: TypeAlias = Annotated[int, Meta(ge=1), Corrected()]
 """A whole number of at least 1; otherwise the default counts."""
 NaturalOrDefault: TypeAlias = Annotated[int, Meta(ge=0), Corrected()]
@@ -78,6 +78,12 @@ PortOrZero: TypeAlias = Annotated[
     Port | None, Corrected(by=lambda _: None, only=(0,), words="between 1 and 65535, or left out")
 ]
 """A TCP port; 0 counts as left out."""
+
+
+def require_weights(weights: Mapping[str, float]) -> None:
+    """Raise ValueError with the names of the weights if all are 0."""
+    if not sum(weights.values()):
+        raise ValueError(f"{' and '.join(weights)} are all 0; set at least one of them above 0")
 
 
 def metas_of(annotation: Any) -> Iterator[Meta]:

@@ -19,6 +19,15 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _MOST_PATH, _MOST_READ = 128, 8192
+_MOST_QUOTED = 64
+_WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+_MOST_EDITS = 3
+_FEWEST_LETTERS = 3
+_MOST_LISTED = 20
+_NEAREST = 3
+_AROUND = ("epp.framework", "epp.routing.scheduling", "epp.routing.director", "epp.config", "importlib")
+"""Code that plugins call, and that calls them: a line in it tells little of the plugin's mistake."""
+_PROJECT = "inference-epp"
 
 
 def shown_path(path: str) -> str:
@@ -30,7 +39,7 @@ def shown_path(path: str) -> str:
     return printable(_SECRET.sub(r"\1REDACTED", head), _MOST_PATH)
 
 
-def printable(text: str, most: int = 64) -> str:
+def printable(text: str, most: int = _MOST_QUOTED) -> str:
     """Return the text cut to `most` characters, with escapes for unprintable characters."""
     text = _cut(text, most)
     if not text.isprintable():
@@ -38,20 +47,13 @@ def printable(text: str, most: int = 64) -> str:
     return _cut(text, most)
 
 
-def quoted(text: str, most: int = 64) -> str:
-    """Return the text in quotes, cut and escaped in the same way."""
-    return repr(_cut(text, most))
+def quoted(text: str) -> str:
+    """Return the text in quotes, cut to 64 characters and escaped."""
+    return repr(_cut(text, _MOST_QUOTED))
 
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
-
-
-_WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
-_MOST_EDITS = 3
-_FEWEST_LETTERS = 3
-_MOST_LISTED = 20
-_NEAREST = 3
 
 
 def hint_at(name: str, known: Iterable[str], otherwise: str = "") -> str:
@@ -117,10 +119,6 @@ def _edits(one: str, other: str, limit: int) -> int:
     return row[-1]
 
 
-_AROUND = ("epp.framework", "epp.routing.scheduling", "epp.routing.director", "epp.config", "importlib")
-"""Code that plugins call, and that calls them: a line in it tells little of the plugin's mistake."""
-
-
 def described(error: BaseException, owner: type | None = None) -> str:
     """Return `KeyError: 'x' (my_plugins/zones.py:25)`: the last line in the package of `owner`, or else of any.
 
@@ -155,9 +153,6 @@ def _frames(error: BaseException) -> Iterator[tuple[str, FrameType, int]]:
 
 def _is_around(name: str) -> bool:
     return any(name == other or name.startswith(f"{other}.") for other in _AROUND)
-
-
-_PROJECT = "inference-epp"
 
 
 class _DirInfo(msgspec.Struct):

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from epp.framework.snapshot import Snapshot
 
+MOST_ENDPOINTS = 100
+
 
 @dataclass(frozen=True, slots=True)
 class InputProblem:
@@ -136,9 +138,6 @@ class Sample:
     """A Distribution for a histogram."""
     labels: tuple[str, ...] = ()
     """Values of the further labels."""
-
-
-MOST_ENDPOINTS = 100
 
 
 def endpoint_state(snapshot: Snapshot, numbers: Mapping[str, NDArray[np.generic]]) -> dict[str, object]:

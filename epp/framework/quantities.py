@@ -14,6 +14,17 @@ _UNITS = {
 _QUANTITY = re.compile(r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
 
 _SIZE = re.compile(r"([0-9][0-9.]*(?:[eE]\+?[0-9]{1,2})?)([kKMGTPE]B|[kMGTPE]|[KMGTPE]iB?|B)?")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
+GIB = 2**30
+NOMINAL_TOLERANCE = 0.03
+"""Relative tolerance: a device with nominally 80 GiB reports 79.6."""
+_BARE_LIMIT = 2**20
+_NAME = re.compile(
+    r"(?:^|[/-])(?:mig-)?(?P<size>(?:[1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb)"
+    r"(?P<attributes>(?:(?:\+|\.|-plus-)(?!shared)[a-z]+|-me)*)(?:[-.]shared)?$"
+)
+_ATTRIBUTE = re.compile(r"-plus-|[+.]|(?=-me)")
 
 
 def exact_quantity(text: str | float) -> Fraction:
@@ -51,10 +62,6 @@ def parse_size(text: str) -> int:
     raise ValueError(f"{text!r} is not a size: write bytes, or a number with k, M, G, Ki, Mi or Gi, such as 32Mi")
 
 
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
-
-
 def parse_duration(text: str) -> float:
     """Return seconds: the sum of numbers with a unit each, or a bare `0`; raises ValueError for anything else."""
     if text == "0":
@@ -68,13 +75,6 @@ def parse_duration(text: str) -> float:
             f"{text!r} is not a duration: write numbers with a unit (ns, us, ms, s, m, h), such as '50ms' or '1m30s'"
         )
     return seconds
-
-
-GIB = 2**30
-NOMINAL_TOLERANCE = 0.03
-"""Relative tolerance: a device with nominally 80 GiB reports 79.6."""
-
-_BARE_LIMIT = 2**20
 
 
 def parse_memory(value: str | float) -> int:
@@ -97,13 +97,6 @@ def parse_memory(value: str | float) -> int:
 def memory_suffices(have_bytes: float, need_bytes: float) -> bool:
     """Return whether the size suffices, within the tolerance."""
     return have_bytes >= need_bytes * (1 - NOMINAL_TOLERANCE)
-
-
-_NAME = re.compile(
-    r"(?:^|[/-])(?:mig-)?(?P<size>(?:[1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb)"
-    r"(?P<attributes>(?:(?:\+|\.|-plus-)(?!shared)[a-z]+|-me)*)(?:[-.]shared)?$"
-)
-_ATTRIBUTE = re.compile(r"-plus-|[+.]|(?=-me)")
 
 
 def canonical_mig_name(text: str) -> str | None:

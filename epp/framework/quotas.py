@@ -14,6 +14,8 @@ from epp.framework.request import DataKey
 
 ALERT_PERCENT = 95.0
 """Default share of a limit from which its use is reported."""
+Qos: TypeAlias = Literal["low", "medium", "high", "critical"]
+"""Quality of service, in the words of TensorFusion."""
 
 
 class SingleLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,10 +127,6 @@ class QuotaSource(Plugin[P], role=Role(title="Quotas")):
     @abstractmethod
     def quota_of(self, tenant: str) -> Quota | None:
         """Return the quota of a tenant; None for no limits. Called for each request, so it must be a plain look-up."""
-
-
-Qos: TypeAlias = Literal["low", "medium", "high", "critical"]
-"""Quality of service, in the words of TensorFusion."""
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,24 @@ from epp.framework.load import comparable_load, is_known
 from epp.framework.request import DataKey, Headers, PrefixMatch, Request
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING, WAITING, Column, Snapshot
 
+_ZERO, _ONE, _INFINITE = (read_only(np.array(number)) for number in (0.0, 1.0, np.inf))
+"""Arrays of no dimension: NumPy works with them at half the cost of floats."""
+DEFAULT_OUTPUT_TOKENS = 200.0
+"""Tokens of an answer, before any was seen."""
+_ARRAYS = (
+    "prefill_tokens_per_second",
+    "itl_base_seconds",
+    "itl_seconds_per_request",
+    "ttft_base_seconds",
+    "ttft_seconds_per_token",
+    "kinds",
+    "prefill_samples",
+    "itl_samples",
+)
+TARGET_IN_REACH: DataKey[bool] = DataKey("target-in-reach")
+"""Whether any endpoint is expected to meet the latency limits of the request; missing without an estimate."""
+_MS = 1e-3
+
 
 class BySlot(Protocol):
     """Arrays with one number for each slot, or for each of some slots."""
@@ -73,10 +91,6 @@ class Reported(Generic[T]):
         return self._by_slot
 
 
-_ZERO, _ONE, _INFINITE = (read_only(np.array(number)) for number in (0.0, 1.0, np.inf))
-"""Arrays of no dimension: NumPy works with them at half the cost of floats."""
-
-
 class Queues(NamedTuple):
     """Wait for a place: `max(waiting, in_flight - room) * turn_seconds`; one number for each endpoint.
 
@@ -119,20 +133,6 @@ class Queues(NamedTuple):
     def seconds_at(self, slot: int, in_flight: float) -> float:
         """Return the same for one of the endpoints."""
         return max(in_flight - self.room.item(slot), self.waiting.item(slot)) * self.turn_seconds.item(slot)
-
-
-DEFAULT_OUTPUT_TOKENS = 200.0
-"""Tokens of an answer, before any was seen."""
-_ARRAYS = (
-    "prefill_tokens_per_second",
-    "itl_base_seconds",
-    "itl_seconds_per_request",
-    "ttft_base_seconds",
-    "ttft_seconds_per_token",
-    "kinds",
-    "prefill_samples",
-    "itl_samples",
-)
 
 
 class _Terms(NamedTuple):
@@ -281,9 +281,6 @@ class EndpointRates:
 ENDPOINT_RATES: DataKey[EndpointRates] = DataKey("endpoint-rates", "endpoint-rates-producer")
 """Prefill and generation rates of all endpoints, by slot."""
 
-TARGET_IN_REACH: DataKey[bool] = DataKey("target-in-reach")
-"""Whether any endpoint is expected to meet the latency limits of the request; missing without an estimate."""
-
 
 def uncached_tokens(request: Request, candidates: Candidates, match: PrefixMatch | None) -> Floats:
     """Return the prompt tokens that each candidate has to compute; the whole prompt without match data."""
@@ -305,9 +302,6 @@ def batch_sizes(candidates: Candidates) -> Floats:
 
 def _provenance(samples: int, source: str) -> str:
     return f"learned ({samples} samples)" if samples else source
-
-
-_MS = 1e-3
 
 
 def target_seconds(headers: Headers, names: tuple[str, ...], default_ms: float = 0.0) -> float:

@@ -57,12 +57,6 @@ def lowest_over(values: Floats) -> Floats:
     return lowest / values if lowest > 0 else (values == 0).astype(np.float64)
 
 
-def require_weights(weights: Mapping[str, float]) -> None:
-    """Raise ValueError with the names of the weights if all are 0."""
-    if not sum(weights.values()):
-        raise ValueError(f"{' and '.join(weights)} are all 0; set at least one of them above 0")
-
-
 class LoadParameters(Parameters, frozen=True):
     """The capacity to divide load by."""
 

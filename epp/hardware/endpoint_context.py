@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from epp.framework.accelerators.packing import EndpointPlacement, PlacementTemplate
+from epp.framework.accelerators.arrays import EndpointPlacement, PlacementTemplate
 from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import HOSTNAME, Inventory
 from epp.hardware.tensor_fusion import read_template

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from epp.framework.accelerators.packing import NO_PLACEMENT, EndpointPlacement
+from epp.framework.accelerators.arrays import NO_PLACEMENT, EndpointPlacement
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, Partition, Sharing
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters

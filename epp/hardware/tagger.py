@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import structlog
 
-from epp.framework.accelerators.packing import PLACEMENT
+from epp.framework.accelerators.arrays import PLACEMENT
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, KnowsAccelerators, Report, every_endpoint

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import msgspec
 
-from epp.framework.accelerators.packing import PlacementMode, PlacementTemplate
+from epp.framework.accelerators.arrays import PlacementMode, PlacementTemplate
 from epp.framework.plugin_status import PluginMetric, Sample
 from epp.kube.objects.tensor_fusion import Amount, GpuFilter, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
 

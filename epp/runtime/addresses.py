@@ -12,6 +12,13 @@ _MAX_PORT = 65535
 _MAX_HOST_CHARACTERS = 253
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
+EVERYWHERE = "::"
+"""The host that stands for all addresses of this machine, IPv6 and IPv4."""
+_REASONS = {
+    errno.EADDRINUSE: "the address is taken by another process: stop it (`ss -ltnp` names it), or choose another port",
+    errno.EADDRNOTAVAIL: "this machine has no such address: choose one of its own, or :: for all of them",
+    errno.EACCES: "this user may not: choose a port above 1023",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +81,6 @@ def parse_port(value: object, *, min_port: int = 1) -> int:
     if isinstance(port, bool) or not isinstance(port, int) or not min_port <= port <= _MAX_PORT:
         raise ValueError(f"{reprlib.repr(value)} is not a port: write a number from {min_port} to {_MAX_PORT}")
     return port
-
-
-EVERYWHERE = "::"
-"""The host that stands for all addresses of this machine, IPv6 and IPv4."""
-
-_REASONS = {
-    errno.EADDRINUSE: "the address is taken by another process: stop it (`ss -ltnp` names it), or choose another port",
-    errno.EADDRNOTAVAIL: "this machine has no such address: choose one of its own, or :: for all of them",
-    errno.EACCES: "this user may not: choose a port above 1023",
-}
 
 
 def listener(host: str, port: int, *, backlog: int = 1) -> socket.socket:

@@ -23,6 +23,8 @@ _POLL_MILLISECONDS = 1000
 _RETRY_SECONDS = 5.0
 
 _log = structlog.get_logger()
+LIMIT_BYTES = 16 * 1024 * 1024
+T = TypeVar("T")
 
 
 class Reloads:
@@ -85,11 +87,6 @@ async def changes(*paths: Path) -> AsyncIterator[None]:
             _log.warning("file watch failed, retrying", directories=list(map(str, directories)), reason=str(error))
         await asyncio.sleep(_RETRY_SECONDS)
         yield
-
-
-LIMIT_BYTES = 16 * 1024 * 1024
-
-T = TypeVar("T")
 
 
 class ParsedFile(NamedTuple, Generic[T]):

@@ -16,12 +16,29 @@ _OWN = 32
 """Listeners, pipes and the like that a picker opens at its start."""
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 """Error numbers for no descriptor left."""
+_YOUNG = 4_000
+"""Net new objects between two collections; Python has 700. Requests leave no cycles."""
+_MIDDLE = 1
+"""Collections of the young generation before one of the middle generation; Python has 10. One of the middle generation
+visits 12,000 objects in 2 or 3 ms; after a change of pool or configuration, all of them may stay."""
+_FULL = 250
+"""Collections of the middle generation between two full ones; Python has 10."""
+_NEVER = 2**31 - 1
+_SWEEP_SECONDS = 0.004
+"""Work on lasting objects, such as joining endpoints, between two sweeps: some 10,000 objects."""
+_LOOK_SECONDS = 5.0
+_FULL_SECONDS = 0.005
+"""Time that a full collection may take as it becomes due; twice as much where it has been due for twice as long."""
+_SECONDS_PER_BLOCK = 3e-7
+"""Time of a full collection for each small block of memory in use: a guess, before the first one."""
+_FEW_BLOCKS = 10_000
+"""Too few blocks for a measurement."""
 
 
 def raise_limit() -> None:
     """Raise the soft limit to the hard limit, if the platform allows it."""
     if sys.platform != "win32":
-        import resource  # noqa: PLC0415  not to be had on Windows
+        import resource  # noqa: PLC0415  not available on Windows
 
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(ValueError, OSError):
@@ -32,20 +49,20 @@ def limit() -> int | None:
     """Return how many descriptors this process may have; None for no limit."""
     if sys.platform == "win32":
         return None
-    import resource  # noqa: PLC0415  not to be had on Windows
+    import resource  # noqa: PLC0415  not available on Windows
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def share_of_limit(wanted: int) -> int:
-    """Return how many connections a port may have that is not for requests: as wanted, an eighth of all at most."""
+    """Return the connection limit of a port that serves no requests: `wanted`, an eighth of all descriptors at most."""
     most = limit()
     return wanted if most is None else max(min(wanted, most // _PORT_SHARE), 1)
 
 
 def gateway_connections(wanted: int) -> int:
-    """Return how many connections gateways may have: as wanted, half of all at most.
+    """Return the connection limit of gateways: `wanted`, half of all descriptors at most.
 
     With more, new connections would find no descriptor before an idle connection is closed.
     """
@@ -83,36 +100,18 @@ def _reserve(most: int) -> int:
     return min(_RESERVE, most // 2)
 
 
-_YOUNG = 4_000
-"""Net new objects between two collections; Python has 700. Requests leave no cycles, and need fewer while in flight."""
-_MIDDLE = 1
-"""Collections of the young generation before one of the middle generation; Python has 10. One of the middle generation
-visits 12,000 objects in 2 or 3 ms; after a change of pool or configuration, all of them may stay."""
-_FULL = 250
-"""Collections of the middle generation between two full ones; Python has 10."""
-_NEVER = 2**31 - 1
-_SWEEP_SECONDS = 0.004
-"""Work on what stays, such as endpoints that join, between two sweeps: it makes some 10,000 objects."""
-_LOOK_SECONDS = 5.0
-_FULL_SECONDS = 0.005
-"""Time that a full collection may take as it becomes due; twice as much where it has been due for twice as long."""
-_SECONDS_PER_BLOCK = 3e-7
-"""Time of a full collection for each small block of memory in use: a guess, before the first one."""
-_FEW_BLOCKS = 10_000
-"""Too few to measure that by."""
-
-
 def collect_rarely() -> None:
-    """Let collections of garbage, which stop the event loop, be rare and leave out imported modules.
+    """Make garbage collections, which stop the event loop, rare, and exclude imported modules from them.
 
-    None is a full one, which would look at all requests that wait: that is for `collect_in_quiet_moments`.
+    Automatic collections are never full, because a full one visits all waiting requests; see
+    `collect_in_quiet_moments`.
     """
     gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
     gc.freeze()
 
 
 def freeze() -> None:
-    """Leave all that exists now out of collections for good.
+    """Exclude all present objects from collections permanently.
 
     Call it once, at the start: frozen objects are never collected.
     """
@@ -145,20 +144,20 @@ class Sweeps:
 
 
 SWEEPS = Sweeps()
-"""Of the process, as garbage is."""
+"""One for the process, because garbage collection is."""
 
 
 class FullCollections:
-    """Decides when to look at all objects: soon where they are few, and the later the more they are.
+    """Decides when to collect all objects: soon if they are few, later if they are many.
 
-    100,000 requests that wait are two million objects, and a look at them takes a second. Cycles that live for long are
-    rare, those of a former configuration, say: they can wait for a quiet moment.
+    100,000 waiting requests are two million objects, and a full collection takes a second. Long-lived cycles, such as a
+    former configuration, are rare and can wait for a quiet moment.
     """
 
     def __init__(self, sweeps: Sweeps = SWEEPS) -> None:
         self._sweeps = sweeps
         self._base = sys.getallocatedblocks()
-        """Blocks that are frozen, or as good as that."""
+        """Blocks that are frozen or lasting."""
         self._seconds_per_block = _SECONDS_PER_BLOCK
         self._count = 0
 

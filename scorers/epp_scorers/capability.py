@@ -22,9 +22,8 @@ from epp.framework import (
 )
 from epp.framework.accelerators.requirements import Memory, read_memory
 from epp.framework.accelerators.tag import PRECISIONS, AcceleratorKind, Precision
-from epp.framework.limits import Weight
+from epp.framework.limits import Weight, require_weights
 from epp.framework.quantities import memory_suffices
-from epp.framework.scoring import require_weights
 
 _STEP = 0.5
 """Factor for each place down the list of preferred precisions."""

@@ -22,7 +22,7 @@ from epp.framework import (
     Share,
     tag_numbers,
 )
-from epp.framework.accelerators.packing import (
+from epp.framework.accelerators.arrays import (
     PLACEMENT,
     UNKNOWN_SCORE,
     USAGE_INPUTS,

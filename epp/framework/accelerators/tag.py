@@ -249,9 +249,9 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         fraction = self.partition.memory_fraction if basis == "memory" else self.partition.compute_fraction
         return price * fraction * max(self.count, 1)
 
-    def price_source(self, preference: SpotPreference = "auto") -> str:
+    def price_source(self) -> str:
         """Return the source of the price; empty if there is none."""
-        return self.provenance.get(self.cost.price_field(preference), "")
+        return self.provenance.get(self.cost.price_field(), "")
 
 
 class AcceleratorDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):

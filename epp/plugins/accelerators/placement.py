@@ -17,7 +17,7 @@ from epp.framework import (
     Natural,
     Request,
 )
-from epp.framework.accelerators.packing import PLACEMENT, EndpointPlacement, PlacementTemplate
+from epp.framework.accelerators.arrays import PLACEMENT, EndpointPlacement, PlacementTemplate
 from epp.framework.accelerators.places import requests_on_device, requests_on_node
 from epp.framework.arrays import Positions
 from epp.framework.result import DropCause

@@ -10,18 +10,18 @@ from epp.routing.datastore.slots import ColumnTable
 
 
 class Flow(NamedTuple):
-    """Whose work it is."""
+    """Owner of work: fairness id and priority."""
 
     fairness_id: str
     priority: int
 
 
 class Place(NamedTuple):
-    """Where work of a flow is under way."""
+    """Slot and flow of running work."""
 
     slot: int
     epoch: int
-    """Work at a slot of an earlier epoch is for an endpoint that has left."""
+    """Epoch of the slot; work of an earlier epoch belongs to an endpoint that has left."""
     flow: Flow
 
 
@@ -68,7 +68,7 @@ class Ledger:
         }
 
     def call_on_next(self, listener: Callable[[], None] | None) -> None:
-        """Call `listener` with the next request that is credited, once; None for nothing."""
+        """Call `listener` once, with the next credited request; None removes it."""
         self._on_next = listener
 
     def open(self, slot: int, tokens: int = 0, flow: Flow = NO_FLOW) -> "Ticket":
@@ -94,7 +94,7 @@ class Ledger:
         return work
 
     def take_work(self, work: Work, tokens: int) -> None:
-        """Count one request less with so many tokens."""
+        """Subtract one request with so many tokens."""
         work.requests -= 1
         work.tokens -= tokens
         if not work.requests:
@@ -106,13 +106,13 @@ class Ledger:
             self._epochs[slot] = self._epochs.get(slot, 0) + 1
 
     def release_tokens(self, slot: int, epoch: int, tokens: int) -> None:
-        """Give tokens back."""
+        """Subtract tokens."""
         if self._epochs.get(slot, 0) == epoch:
             self._table.add(IN_FLIGHT_TOKENS, slot, -tokens)
             self._on_release()
 
     def release_request(self, slot: int, epoch: int, *, failed: bool) -> None:
-        """Give one request back and count it as served, and as failed if it was."""
+        """Subtract one request and count it as served, and as failed if it failed."""
         if self._epochs.get(slot, 0) == epoch:
             self._table.add(IN_FLIGHT, slot, -1)
             self._table.add(SERVED, slot, 1)
@@ -121,7 +121,7 @@ class Ledger:
             self._on_release()
 
     def count_failed(self, slot: int, epoch: int) -> None:
-        """Count a request that was given back as failed after all."""
+        """Count a subtracted request as failed."""
         if self._epochs.get(slot, 0) == epoch:
             self._table.add(FAILED, slot, 1)
 
@@ -156,14 +156,14 @@ class Ticket:
         return self._slot
 
     def first_token(self) -> None:
-        """Give the prompt's tokens back: the endpoint has computed them."""
+        """Subtract the prompt's tokens: the endpoint has computed them."""
         tokens, self._tokens = self._tokens, 0
         if tokens:
             self._work.tokens -= tokens
             self._ledger.release_tokens(self._slot, self._epoch, tokens)
 
     def move(self, slot: int) -> None:
-        """Credit another slot instead: the gateway went there."""
+        """Credit another slot instead: the gateway used that endpoint."""
         if not self._closed and slot != self._slot:
             self._ledger.take_work(self._work, self._tokens)
             self._epoch = self._ledger.transfer(self._slot, self._epoch, self._tokens, slot)
@@ -171,7 +171,7 @@ class Ticket:
             self._slot = slot
 
     def close(self, *, failed: bool = False) -> None:
-        """Give everything back: the response ended, however it did."""
+        """Subtract everything: the response ended."""
         if self._closed:
             return
         self._closed = True
@@ -181,7 +181,7 @@ class Ticket:
         self._ledger.release_request(self._slot, self._epoch, failed=failed)
 
     def fail(self) -> None:
-        """Count a closed request as failed after all."""
+        """Count a closed request as failed."""
         if self._closed and not self._failed:
             self._failed = True
             self._ledger.count_failed(self._slot, self._epoch)
@@ -207,7 +207,7 @@ class Credit:
         self._close_legs()
 
     def move(self, slot: int) -> None:
-        """Credit another slot than the target's: the gateway went there."""
+        """Credit another slot than the target's: the gateway used that endpoint."""
         self._target.move(slot)
 
     def close(self, *, failed: bool) -> None:
@@ -225,15 +225,15 @@ class Credit:
 
 
 _MOST = 1_000_000
-"""Requests of one engine that are believed; no engine has as many."""
+"""Largest plausible number of requests of one engine."""
 
 
 class Inheritance:
     """Counts, as requests in flight, what engines report beyond own requests when this picker takes over.
 
-    At the first report of an endpoint, all that is not own is inherited. Own requests come and go with each report, so
-    later ones only show how much of it can still be there: it never grows. What others send all the time, or an engine
-    that does not report again, would keep it for ever: it ends at a set time.
+    At the first report of an endpoint, all requests beyond own ones are inherited. Later reports can only reduce that
+    number. It ends at a set time, because other clients, or an engine that never reports again, would keep it for
+    ever.
     """
 
     __slots__ = ("_expected", "_heirs", "_table", "_until")
@@ -255,7 +255,7 @@ class Inheritance:
             self.reported(slot, now)
 
     def reported(self, slot: int, now: float) -> None:
-        """Look at the load that is known of a slot since its last report."""
+        """Update the inherited requests of a slot from its last report."""
         if slot in self._heirs:
             most = self._table.get(INHERITED, slot)
         elif slot in self._expected:
@@ -274,19 +274,19 @@ class Inheritance:
         self._put(slot, min(most, max(0.0, int(min(sum(known), _MOST)) - own)))
 
     def forget(self, *slots: int) -> None:
-        """Note that the endpoints of slots left, with their numbers; others there inherit nothing."""
+        """Forget slots whose endpoints left; the next endpoints there inherit nothing."""
         self._expected.difference_update(slots)
         self._heirs.difference_update(slots)
 
     def sweep(self, now: float) -> bool:
-        """End it if it is time; return whether that made room."""
+        """End the inheritance if it is time; return whether that made room."""
         if now < self._until:
             return False
         self._expected.clear()
         return self.end()
 
     def end(self) -> bool:
-        """Count nothing as inherited any more; return whether anything was."""
+        """End all inheritance; return whether there was any."""
         heirs = tuple(self._heirs)
         if not heirs:
             return False

@@ -14,20 +14,22 @@ from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.snapshot import Column
 
 _NOBODY = Identity("", "")
+_FEW = 8
+"""Most cells of a column that are faster to write one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one change did to the pool."""
+    """Endpoints that one change added, removed or relabelled."""
 
     added: tuple[tuple[int, Endpoint], ...]
     removed: tuple[tuple[int, Endpoint], ...]
     updated: tuple[tuple[int, Endpoint], ...] = ()
-    """Those that stayed and took other labels."""
+    """Remaining endpoints with changed labels."""
 
 
 class Slots:
-    """Slots from 0 on; of the free ones, the lowest is taken first."""
+    """Slots from 0 on; the lowest free slot is taken first."""
 
     __slots__ = ("_by_address", "_free", "endpoints", "identities", "slots")
 
@@ -57,7 +59,7 @@ class Slots:
         return min(self._by_address.get(hostport, ()), default=None)
 
     def is_kept(self, endpoint: Endpoint) -> bool:
-        """Return whether it is the same as one that is here, but perhaps for its labels."""
+        """Return whether the pool has the same endpoint, perhaps with other labels."""
         slot = self.slots.get(endpoint.id)
         return slot is not None and not endpoint.identity.is_another_than(self.identities[slot])
 
@@ -68,12 +70,12 @@ class Slots:
         return slot
 
     def relabel(self, slot: int, endpoint: Endpoint) -> None:
-        """Put an endpoint in place of itself with other labels."""
+        """Replace an endpoint by itself with other labels."""
         self.endpoints[slot] = endpoint
         self.identities[slot] = endpoint.identity.after(self.identities[slot])
 
     def clear(self, slot: int) -> Endpoint:
-        """Take the endpoint of a slot in use out of it."""
+        """Remove the endpoint of a slot in use."""
         endpoint = self.endpoints[slot]
         assert endpoint is not None  # noqa: S101  of a slot in use
         self.endpoints[slot] = None
@@ -87,14 +89,14 @@ class Slots:
         return endpoint
 
     def put_at(self, slot: int, endpoint: Endpoint, identity: Identity) -> None:
-        """Put an endpoint into this slot; after one of a choice of the caller's, `count_free` before the next `put`."""
+        """Put an endpoint into this slot; if the caller chose the slot, call `count_free` before the next `put`."""
         self.endpoints[slot] = endpoint
         self.identities[slot] = identity
         self.slots[endpoint.id] = slot
         self._by_address.setdefault(endpoint.hostport, []).append(slot)
 
     def count_free(self) -> None:
-        """Find out which slots are free."""
+        """Recompute the free slots."""
         self._free = [slot for slot, endpoint in enumerate(self.endpoints) if endpoint is None]  # sorted, so a heap
 
 
@@ -106,10 +108,6 @@ def by_id(endpoints: Iterable[Endpoint]) -> dict[str, Endpoint]:
             raise ValueError(f"two endpoints are named {endpoint.id!r}: names are unique within a namespace")
         wanted[endpoint.id] = endpoint
     return wanted
-
-
-_FEW = 8
-"""Cells of a column that are written one by one in less time than all together."""
 
 
 class ColumnTable:
@@ -168,7 +166,7 @@ class ColumnTable:
         self._dirty.add(name)
 
     def take(self, source: Column, slots: Sequence[int], *others: Column) -> None:
-        """Take from these slots all that is in one column, and as much from the others."""
+        """Subtract the values of one column at these slots from it and from the other columns."""
         positions = np.array(slots, dtype=np.intp)
         amounts = self._working[source.name][positions]
         for column in (source, *others):
@@ -176,7 +174,7 @@ class ColumnTable:
             self._dirty.add(column.name)
 
     def reset(self, slots: Sequence[int]) -> None:
-        """Make everything about some slots unknown."""
+        """Reset some slots to unknown in all columns."""
         positions = np.array(slots, dtype=np.intp) if len(slots) > _FEW else None
         for name, column in self._columns.items():
             if positions is not None:
@@ -188,7 +186,7 @@ class ColumnTable:
         self._dirty.update(self._columns)
 
     def clear(self, column: Column) -> None:
-        """Make a column unknown in all slots."""
+        """Reset a column to unknown in all slots."""
         if column.name in self._working:
             self._working[column.name].fill(column.unknown)
             self._dirty.add(column.name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of very many endpoints at once, prepared in steps and then put as a whole."""
+"""Changes of very many endpoints at once, prepared in steps and applied as a whole."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
@@ -23,7 +23,7 @@ Tagged: TypeAlias = tuple[Endpoint, Iterable[Report]]
 class Staging:
     """The next content of the datastore; requests see the present content until all of it is replaced.
 
-    Valid for the pool of the moment in which it was begun, as far as it replaces that.
+    Valid only while the pool is the one of its beginning, if it replaces the pool.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Staging:
         wanted: Mapping[str, Endpoint] | None,
         derivations: Mapping[str, Iterable[Derivation]],
     ) -> None:
-        """Begin; `attributes` are copies of the records by slot, as they were after so many writes."""
+        """Begin; `attributes` are copies of the records by slot, and `writes` counts their writes so far."""
         self.version = version
         self.places = places
         self.change = Change((), ())
@@ -56,7 +56,7 @@ class Staging:
         self._derivations = derivations
 
     def steps(self) -> Iterator[None]:
-        """Prepare it, in steps of a fraction of a millisecond, but for what plugins build of all records together."""
+        """Prepare it, in steps of a fraction of a millisecond; a plugin's build from all records is one step."""
         if self._wanted is not None:
             yield from self._fill(self.places, self._wanted)
         yield from self._tag()
@@ -66,7 +66,7 @@ class Staging:
             yield from self._derive(name, self.attributes[name][1], self._snapshot.attributes.get(name))
 
     def _fill(self, before: Slots, wanted: Mapping[str, Endpoint]) -> Iterator[None]:
-        """Find the slot of each endpoint: the one that it has, or else the lowest that is free."""
+        """Find the slot of each endpoint: its present one, or the lowest free one."""
         places = self.places = Slots(len(before.endpoints))
         removed: list[tuple[int, Endpoint]] = []
         updated: list[tuple[int, Endpoint]] = []

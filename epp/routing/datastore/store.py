@@ -40,7 +40,7 @@ _CORE_NAMES = frozenset(column.name for column in CORE_COLUMNS)
 
 
 class Datastore:
-    """Single writer, one event loop; a snapshot taken stays as it is whatever is written later."""
+    """Has a single writer on one event loop; later writes do not change a snapshot."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -49,7 +49,7 @@ class Datastore:
         self._reports: list[Report | None] = []
         """By slot: the last report, unless other values were written since."""
         self._has_core = bytearray()
-        """Whether that has a core column."""
+        """Whether that report has a core column."""
         self._attributes: dict[str, tuple[Attribute[Any], list[object]]] = {}
         self._listeners: list[Callable[[Change], None]] = []
         self._on_news: Callable[[], None] | None = None
@@ -82,14 +82,14 @@ class Datastore:
         self._listeners.append(listener)
 
     def call_on_news(self, listener: Callable[[], None]) -> None:
-        """Call `listener` once, with the next news that may mean room: a report, another pool, work given back."""
+        """Call `listener` once, after the next change that may free capacity: a report, a new pool, ended work."""
         self._on_news = listener
 
     def replace(self, endpoints: Iterable[Endpoint]) -> Change:
         """Make these the pool.
 
-        An endpoint with the identity of one that is there keeps its slot and what is known of it, and takes the new
-        labels; any other is new. Raises ValueError for two endpoints of one id.
+        An endpoint with an identity in the pool keeps its slot and data, and takes the new labels; any other is
+        new. Raises ValueError for two endpoints of one id.
         """
         wanted = by_id(endpoints)
         return self._apply(wanted, self._places.slots.keys() - wanted.keys())
@@ -139,8 +139,8 @@ class Datastore:
     def report(self, endpoint: Endpoint, report: Report) -> None:
         """Write the report of an endpoint; ignored once it left.
 
-        METRICS_AT becomes now where the report has a core column: a list of models, or an exporter that still speaks,
-        must not make old numbers of the engine look fresh.
+        METRICS_AT becomes now if the report has a core column: a list of models, or a report of an exporter, must not
+        make old numbers of the engine look fresh.
         """
         slot = self.slot_of(endpoint)
         if slot is None:
@@ -156,29 +156,29 @@ class Datastore:
         self._tell_news()
 
     def inherit(self, seconds: float) -> None:
-        """Count what endpoints have under way as in flight, for so long at most: another picker was here before.
+        """Count the running requests of endpoints as in flight for so long at most: a former picker sent them.
 
-        Endpoints that join later inherit nothing: no request was sent there from here.
+        Endpoints that join later inherit nothing.
         """
         self._inheritance.begin(self._places.slots.values(), self._clock.now(), seconds)
         self._tell_news()
 
     def sweep_inherited(self) -> None:
-        """Count requests as inherited no more when their time is up."""
+        """End the inheritance of requests when their time is up."""
         if self._inheritance.sweep(self._clock.now()):
             self._tell_news()
 
     def tag(self, endpoint: Endpoint, report: Report) -> None:
         """Write a tagger's report on the endpoint; METRICS_AT stays. Ignored if the endpoint has left.
 
-        An endpoint that is found to have another pod, or whose node was started again, starts from nothing.
+        An endpoint with a new pod, or on a restarted node, starts without data.
         """
         slot = self.slot_of(self._identified(endpoint, report))
         if slot is not None:
             self._write(slot, report)
 
     def _identified(self, endpoint: Endpoint, report: Report) -> Endpoint:
-        """Note the pod and the boot of an endpoint; return the endpoint, or the new one that took its place."""
+        """Note the pod UID and boot id of an endpoint; return the endpoint, or its replacement."""
         slot = self.slot_of(endpoint)
         if slot is None or not (report.uid or report.boot_id):
             return endpoint
@@ -199,8 +199,8 @@ class Datastore:
     ) -> Staging:
         """Begin to prepare tags of many endpoints and, unless it is None, a whole pool, as in `replace`.
 
-        `derivations` are what requests will derive of the endpoints and their tags besides what they do now, by name of
-        the attribute; ENDPOINTS stands for the endpoints. Raises ValueError for two endpoints of one id.
+        `derivations` are additional derivations that requests will need, by name of the attribute; ENDPOINTS stands
+        for the endpoints. Raises ValueError for two endpoints of one id.
         """
         pool = None if wanted is None else by_id(wanted)
         while pool is not None and len(pool) > self._table.capacity:
@@ -218,7 +218,7 @@ class Datastore:
         )
 
     def put_pool(self, staging: Staging) -> bool:
-        """Put a prepared pool in place of the one that is there; return False, with no change, if that has changed."""
+        """Replace the pool by a prepared one; return False, without effect, if the pool has changed since."""
         if staging.version != self._version:
             return False
         change, self._places = staging.change, staging.places
@@ -239,7 +239,7 @@ class Datastore:
         return True
 
     def put_tags(self, staging: Staging) -> None:
-        """Put the prepared tags of the endpoints that are still the same objects."""
+        """Write the prepared tags of endpoints that are still the same objects."""
         endpoints = self._places.endpoints
         for name, (attribute, *tags) in staging.tags.items():
             if not self._take_over(name, staging):
@@ -258,7 +258,7 @@ class Datastore:
                 self._identified(endpoint, report)
 
     def _take_over(self, name: str, staging: Staging) -> bool:
-        """Take the records of an attribute from a staging as a whole; return False where others were written since."""
+        """Take all records of an attribute from a staging; return False if records were written since."""
         found = staging.attributes.get(name)
         if found is None:
             return False
@@ -308,7 +308,7 @@ class Datastore:
             self._tell_news()
 
     def avoid(self, slot: int, *, avoided: bool) -> None:
-        """Write whether requests avoid the endpoint of a slot while there are others."""
+        """Write whether requests avoid the endpoint of a slot if they can."""
         if self._table.get(AVOIDED, slot) != avoided:
             self._table.put(AVOIDED, slot, avoided)
             self._tell_news()
@@ -411,7 +411,7 @@ class Datastore:
                 self._changed(attribute.name)
 
     def _vacate(self, slot: int) -> Endpoint:
-        """Take the endpoint of a slot in use out of it."""
+        """Remove the endpoint of a slot in use."""
         endpoint = self._places.clear(slot)
         self._reports[slot] = None
         self.ledger.forget(slot)

@@ -6,8 +6,7 @@ from epp.routing.director.decision import Decision, top_values
 from epp.routing.director.director import Director
 from epp.routing.director.incoming_request import Seeds
 from epp.routing.director.observers import DirectorObserver, Observers, Refusal
-from epp.routing.director.pipeline import ParserTable, Pipeline, ResponseNeeds
-from epp.routing.director.policies import PoolPolicies, Rewrite
+from epp.routing.director.pipeline import ParserTable, Pipeline, PoolPolicies, ResponseNeeds, Rewrite
 from epp.routing.director.router import Runtime
 from epp.routing.director.routing import Cause, Routing
 from epp.routing.director.simulation import Simulated, Simulation

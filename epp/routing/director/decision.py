@@ -24,7 +24,7 @@ _EQUAL = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """References to a request and to what its scheduling has left; nothing is copied."""
+    """A request and its scheduling result, by reference."""
 
     request: Request
     result: SchedulingResult
@@ -36,7 +36,7 @@ class Decision:
 
     @property
     def cached_share(self) -> float | None:
-        """Share of the prompt that the endpoint is believed to hold in its KV cache; None where nothing tells."""
+        """Expected share of the prompt in the endpoint's KV cache; None if unknown."""
         match = self.request.get(PREFIX_MATCH)
         if match is None or not match.total_blocks:
             return None
@@ -67,7 +67,7 @@ class Decision:
     def scores(self, most: int = 2) -> dict[str, float]:
         """Scores of the endpoint by scorer, the ones farthest from the candidates' mean first.
 
-        Empty where no scorer tells the candidates apart.
+        Empty if all candidates have equal scores.
         """
         leads: list[tuple[float, str, float]] = []
         picked = self.result.primary.picked[0]

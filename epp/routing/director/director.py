@@ -21,8 +21,7 @@ from epp.routing.director.incoming_request import IncomingRequest, Seeds
 from epp.routing.director.observers import TRACE, FlowReports, Refusal, RequestTrace
 from epp.routing.director.open_requests import RESERVATION_SECONDS, Attempts, Reservations
 from epp.routing.director.overload import Dispatcher, QueueStatus, UsualDetector, shed
-from epp.routing.director.pipeline import Pipeline
-from epp.routing.director.policies import NO_POLICIES, PoolPolicies
+from epp.routing.director.pipeline import NO_POLICIES, Pipeline, PoolPolicies
 from epp.routing.director.router import (
     BlockedError,
     NeedsFullEndpointError,
@@ -38,7 +37,7 @@ from epp.routing.outliers import OutlierDetector, OutlierSettings
 
 
 class Director:
-    """Synchronous from end to end, unless an admitter holds a request."""
+    """Routes requests synchronously, unless a request has to wait."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class Director:
         store.subscribe(self._pool_changed)
 
     def use(self, pipeline: Pipeline) -> None:
-        """Route new and queued requests by another pipeline; routed requests keep theirs."""
+        """Replace the pipeline for new and queued requests; routed requests keep theirs."""
         self._pipeline = self._router.pipeline = pipeline
         self.quotas.use(pipeline.of(QuotaSource))
         if pipeline.flow_control is None:
@@ -160,7 +159,7 @@ class Director:
         return error
 
     def processed(self, since: float) -> None:
-        """Record that a request was answered: it goes to an endpoint, or is refused. Its first message came then."""
+        """Record that a request, whose first message came at `since`, was routed or refused."""
         self._observer.request_processed(self.clock.now() - since)
 
     def route(
@@ -178,8 +177,7 @@ class Director:
         Its headers came at `began_at` on the clock, just now by default.
 
         A request without a body names no model and may go to any endpoint that the profiles allow, unless it is a POST
-        to an API that a parser reads; so may one of whose body only an `incomplete` beginning is known, or nothing, if
-        that does not say enough.
+        to an API of a parser. An `incomplete` body is treated the same if it is empty or does not name the model.
         """
         if self._is_closed:
             raise self.refuse(headers, StartingError())
@@ -227,7 +225,7 @@ class Director:
             raise
 
     def _proceed(self, incoming: IncomingRequest) -> Routing | QueueDirective | WaitingRequest:
-        """Return the routing, or what to wait for."""
+        """Return the routing, or the directive or queue that holds the request."""
         candidates, flow = self._router.candidates(incoming), self.flow
         if incoming.admitted:
             return self._route_or_wait(incoming, candidates)
@@ -243,7 +241,7 @@ class Director:
     def _route_or_wait(
         self, incoming: IncomingRequest, candidates: Candidates
     ) -> Routing | QueueDirective | WaitingRequest:
-        """Return the routing, or what to wait for, of a request that does not wait for room."""
+        """Do the same for a request that does not wait for room."""
         blocked = self._router.blocked(incoming)
         if blocked is None:
             try:
@@ -255,7 +253,7 @@ class Director:
     def _enter(
         self, flow: FlowControl, incoming: IncomingRequest, candidates: Candidates
     ) -> Routing | QueueDirective | WaitingRequest:
-        """Return the routing where there is room, or what to wait for."""
+        """Do the same for a request that may have to wait for room."""
         waiting = WaitingRequest(incoming, self._router)
         has_endpoints = bool(len(candidates))
         blocked = self._router.blocked(incoming)
@@ -317,7 +315,7 @@ class Director:
         if isinstance(hold, WaitingRequest) and self._flow is not None:
             self._flow.leave(hold)
             self.quotas.forget_nomination(incoming.request)
-        if isinstance(hold, WaitingRequest) and isinstance(hold.outcome, Routing):  # released in the same turn
+        if isinstance(hold, WaitingRequest) and isinstance(hold.outcome, Routing):  # released in the same iteration
             hold.outcome.complete(Cause.CLIENT_DISCONNECT)
         else:
             self._refused(incoming.request, ClientGoneError("while the request was held"))
@@ -341,7 +339,7 @@ class Director:
 
 
 async def _end_of(awaited: Awaitable[None]) -> None:
-    """Wait for it; raises RuntimeError where it was cancelled by others than this task, whose end that is not."""
+    """Wait for it; raises RuntimeError if it was cancelled, unless this task itself was."""
     try:
         await awaited
     except asyncio.CancelledError:

@@ -18,8 +18,14 @@ from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Headers, Request
 from epp.framework.roles import Admitter, RequestHeaders
 from epp.routing.bodies import completed
 from epp.routing.director.observers import DirectorObserver
-from epp.routing.director.pipeline import ParserTable, Pipeline
-from epp.routing.director.policies import PoolPolicies, assign_priority, choose_model, give_priority
+from epp.routing.director.pipeline import (
+    ParserTable,
+    Pipeline,
+    PoolPolicies,
+    assign_priority,
+    choose_model,
+    give_priority,
+)
 
 DEFAULT_PATH = "/v1/completions"
 _NO_BODY = RequestBody()

@@ -19,20 +19,20 @@ from epp.framework.errors import RequestError
 from epp.framework.request import DataKey, Headers, Request
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot
-from epp.routing.director.policies import Rewrite
+from epp.routing.director.pipeline import Rewrite
 from epp.routing.director.routing import Cause, Routing, RoutingObserver
 from epp.routing.outliers import OutlierObserver
 
 
 class RequestTrace(ABC):
-    """The part of a trace that this picker has, from the headers of a request to the end of its response."""
+    """The spans of this picker in a trace, from the headers of a request to the end of its response."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def headers(self) -> Mapping[str, str]:
-        """Request headers that tell the endpoint of the trace."""
+        """Request headers with the trace context for the endpoint."""
 
     @property
     @abstractmethod
@@ -116,9 +116,9 @@ _EVENTS = [name for name in dir(DirectorObserver) if not name.startswith("_")]
 
 
 class Observers(DirectorObserver):
-    """Tells each of them everything, in order.
+    """Passes each event to all observers, in order.
 
-    An event that one of them alone records reaches it without a call in between: there are many for each request.
+    An event with one recording observer is its method itself, without a call in between: events are frequent.
     """
 
     def __init__(self, *observers: DirectorObserver) -> None:
@@ -139,7 +139,7 @@ def _all(methods: Sequence[Callable[..., None]]) -> Callable[..., None]:
 
 
 class FlowReports(FlowObserver):
-    """Writes on each request how long it waited and how that ended, and tells the observer."""
+    """Writes the queueing outcome to each request, and passes events to the observer."""
 
     def __init__(self, observer: FlowObserver) -> None:
         self._observer = observer

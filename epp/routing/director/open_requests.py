@@ -10,15 +10,21 @@ from epp.framework.request import Request
 from epp.routing.director.routing import Routing
 
 MOST_OF_ONE_ID = 16
-"""Open attempts of one id among which a later one looks for its like: clients may use one id for many requests."""
+"""Open attempts to compare for one id: clients may use one id for many requests."""
 _MOST_DIGITS = 6
+RESERVATION_SECONDS = 600.0
+"""Time without an answer after which a request does not count as load of its endpoint."""
+SWEEP_SECONDS = 30.0
+"""Time between two sweeps for such requests."""
+_EXPIRED = 32
+"""Requests that expire in one step, which takes some milliseconds."""
 
 
 class Attempts:
     """Open attempts by the id of their request.
 
-    An id alone names no request: clients choose ids, and use one for all requests of a trace. A superseded exchange is
-    ended, so that its load ends with its reservation: repeated ids cannot hide work.
+    An id does not identify a request: clients choose ids, and use one for all requests of a trace. A superseded
+    exchange is ended, so that its load ends with its reservation: repeated ids cannot hide work.
     """
 
     def __init__(self) -> None:
@@ -28,7 +34,7 @@ class Attempts:
         return sum(len(attempts) for attempts in self._open.values())
 
     def supersede_former(self, request: Request) -> bool:
-        """End the attempt before this one, if it is under way and not answered; return whether there was one."""
+        """End the former attempt at this request if it is open and unanswered; return whether there was one."""
         attempts = self._open.get(request.id)
         if attempts is None:
             return False
@@ -43,14 +49,14 @@ class Attempts:
         return False
 
     def opened(self, attempt: Routing) -> None:
-        """Note a routed request; of very many with one id, the oldest are independent from now on."""
+        """Add a routed request; the oldest of more than 16 with one id is dropped from the comparison."""
         attempts = self._open.setdefault(attempt.request.id, [])
         if len(attempts) == MOST_OF_ONE_ID:
             del attempts[0]
         attempts.append(attempt)
 
     def ended(self, attempt: Routing) -> None:
-        """Note the end of one."""
+        """Remove an ended request."""
         attempts = self._open.get(attempt.request.id)
         if attempts is None:
             return
@@ -67,7 +73,7 @@ def attempt_of(request: Request) -> int:
 
 
 def _are_alike(one: Request, other: Request) -> bool:
-    """Whether both ask the same for the same flow, as far as their bodies were seen."""
+    """Return whether both have the same content and flow, as far as their bodies were seen."""
     return (
         one.size_bytes == other.size_bytes > 0
         and one.path == other.path
@@ -75,14 +81,6 @@ def _are_alike(one: Request, other: Request) -> bool:
         and one.body.model == other.body.model
         and one.body.prompt == other.body.prompt
     )
-
-
-RESERVATION_SECONDS = 600.0
-"""Time without an answer after which an endpoint is not believed to work on a request any more."""
-SWEEP_SECONDS = 30.0
-"""Time between two looks for such requests."""
-_EXPIRED = 32
-"""Requests that expire in one step, which takes some milliseconds."""
 
 
 class Reservations:
@@ -97,17 +95,17 @@ class Reservations:
         self._clock = clock
         self.seconds = seconds
         self._assumed: dict[Routing, float] = {}
-        """When each was picked for, the first one first."""
+        """Time of each pick, oldest first."""
 
     def __len__(self) -> int:
         return len(self._assumed)
 
     def assume(self, assumed: Routing, at: float) -> None:
-        """Note a request that is picked for now."""
+        """Add a request that was just picked for."""
         self._assumed[assumed] = at
 
     def settle(self, assumed: Routing) -> None:
-        """Note that it was answered, or has ended."""
+        """Remove a request that was answered or has ended."""
         self._assumed.pop(assumed, None)
 
     def __iter__(self) -> Iterator[Routing]:

@@ -24,13 +24,15 @@ _FULL_QUEUE = 5.0
 """Requests in an engine's queue at which it is full: the default of `utilization-detector`."""
 _FULL_KV_USAGE = 0.8
 """Share of an engine's KV cache at which it is full, likewise."""
+_LONGEST_SECONDS = 0.05
+"""Longest time between two looks at the queues: known load of endpoints ages."""
 
 
 class UsualDetector(SaturationDetector[Parameters]):
     """The detector of a configuration that names none: `utilization-detector` without a limit of age.
 
-    An endpoint whose numbers are unknown or old is not full for that reason, as llm-d-router has it: sheddable requests
-    to a pool without metrics pages, or with slow ones, are served.
+    Unknown or old numbers do not make an endpoint full, as in llm-d-router: a pool without metrics pages, or with slow
+    ones, serves sheddable requests.
     """
 
     def __init__(self) -> None:
@@ -56,10 +58,6 @@ def shed(request: Request, candidates: Candidates, detector: SaturationDetector[
         raise SheddableDroppedError
 
 
-_LONGEST_SECONDS = 0.05
-"""Longest time between two looks at the queues: known load of endpoints ages."""
-
-
 class QueueStatus(msgspec.Struct, frozen=True):
     """Waiting requests at one moment."""
 
@@ -67,14 +65,14 @@ class QueueStatus(msgspec.Struct, frozen=True):
     size_bytes: int = 0
     """Of their bodies."""
     since: float | None = None
-    """When the first of them came, in seconds on the clock; None where none waits."""
+    """Arrival of the oldest one, in seconds on the clock; None for empty queues."""
 
 
 _NOBODY = QueueStatus()
 
 
 class Dispatcher:
-    """Looks at the queues whenever there may be room, for as long as requests wait."""
+    """Dispatches queued requests whenever there may be room, as long as requests wait."""
 
     def __init__(self, store: Datastore, clock: Clock, current: Callable[[], FlowControl | None]) -> None:
         self._store = store
@@ -82,12 +80,12 @@ class Dispatcher:
         self._current = current
         self._timer: asyncio.TimerHandle | None = None
         self._is_soon = False
-        """Whether the timer is for the next turn."""
+        """Whether the timer is for the next iteration."""
         self.latest = _NOBODY
         """Status at the last look; at most 50 ms old, unless the event loop is late."""
 
     def arm(self) -> None:
-        """Begin, unless it has begun; look in the next turn where one that came has left something to do."""
+        """Start, unless started; look in the next loop iteration if flow control is behind."""
         if self._timer is None:
             self._wait()
         flow = self._current()
@@ -109,7 +107,7 @@ class Dispatcher:
         self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._look)
 
     def on_update(self) -> None:
-        """Look in the next turn of the event loop, since there may be room: much may change in this one."""
+        """Look in the next iteration of the event loop, once for all changes of this one."""
         if self._timer is not None:
             self._timer.cancel()
             self._look_soon()
@@ -124,7 +122,7 @@ class Dispatcher:
             if flow is not None:
                 flow.pool_changed(has_endpoints=bool(len(self._store.snapshot().available)))
                 is_soon = flow.dispatch()
-        finally:  # whatever went wrong is logged by the event loop, and others still wait
+        finally:  # the event loop logs the error, and other requests still wait
             if self._timer is not None:  # it may have been set meanwhile
                 self._timer.cancel()
             if is_soon:

@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsers, producers, scheduler and hooks of one configuration, replaced as a whole."""
+"""Pipeline and policies: all that configuration and pool say about requests, each replaced as a whole."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from epp.admission.flow_control import FlowControlSettings
 from epp.framework.errors import NoParserError
 from epp.framework.flow_control import SaturationDetector
-from epp.framework.headers import CONTROL, Spellings
+from epp.framework.headers import CONTROL, MODEL_REWRITE, OBJECTIVE, Spellings
 from epp.framework.plugin import Plugin, R
-from epp.framework.request import Headers
+from epp.framework.quotas import Tenant
+from epp.framework.request import Headers, Request
 from epp.framework.roles import Parser, ResponseHeaders, ResponseReporter, ResponseTiming
 from epp.routing.scheduling import Profile
 from epp.routing.scheduling.scheduler import Scheduler
 
 _MOST_PATHS = 16
+_REWRITE_DRAW = "model-rewrite"
 
 
 class ParserTable:
@@ -69,7 +73,7 @@ class ParserTable:
         return "", self._fallback
 
     def _claimed(self, path: str) -> tuple[str, Parser[Any]] | None:
-        """Return the claim that matches a path, a trailing slash apart, and whose it is."""
+        """Return the claim that matches a path, without a trailing slash, and its parser."""
         whole = path.rstrip("/")
         if whole in self._by_path:
             return whole, self._by_path[whole]
@@ -82,12 +86,12 @@ class ParserTable:
 
 
 class ResponseNeeds(NamedTuple):
-    """What plugins need of the bodies of responses."""
+    """Parts of response bodies that plugins need."""
 
     body: bool = False
     """Times, tokens or the end."""
     streams: bool = False
-    """Those of event streams: prompts count as in flight until they begin, and plugins measure them."""
+    """Bodies of event streams: prompts count as in flight until the first event, and plugins measure them."""
 
 
 NO_NEEDS = ResponseNeeds()
@@ -107,7 +111,7 @@ class Pipeline:
     flow_control: FlowControlSettings | None = None
     """None where requests do not wait for room."""
     shedding: SaturationDetector[Any] | None = None
-    """What says then that the pool is saturated; None for the usual."""
+    """The saturation detector for shedding; None for the default."""
     shadows: Mapping[str, Profile] = field(default_factory=dict)
     """Shadow profiles by name: they run after the response, and only their picks are recorded."""
     _kept_back: Spellings = field(init=False, repr=False, compare=False)
@@ -122,7 +126,7 @@ class Pipeline:
         return found
 
     def control_names(self, headers: Headers) -> list[str]:
-        """Return the names present that must not reach an endpoint: those of the protocol, and those plugins set."""
+        """Return the present names that must not reach an endpoint: protocol headers, and headers that plugins set."""
         return self._kept_back.among(headers)
 
     @property
@@ -134,3 +138,80 @@ class Pipeline:
     def metadata_namespaces(self) -> frozenset[str]:
         """Namespaces of the dynamic metadata that plugins send."""
         return frozenset(namespace for reporter in self.of(ResponseReporter) for namespace in reporter.namespaces)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """One rule of an InferenceModelRewrite: the models that share the matching requests, by weight."""
+
+    name: str
+    """Name of the object."""
+    generic: bool = False
+    """Whether it matches any model, not one model by name."""
+    models: tuple[str, ...] = ()
+    """Empty for a rule that leaves the model as it is: its targets are invalid."""
+    weights: tuple[int, ...] = ()
+    """Share of each model, 1 or more."""
+    _limits: tuple[int, ...] = field(init=False, repr=False)
+    """Sums of the weights up to each model."""
+
+    def __post_init__(self) -> None:
+        """Derive the limits."""
+        object.__setattr__(self, "_limits", tuple(accumulate(self.weights)))
+
+    def model_at(self, share: float) -> str:
+        """Return the model for a number in [0, 1); empty where the rule leaves the model as it is."""
+        if not self.models:
+            return ""
+        index = bisect_right(self._limits, share * self._limits[-1])
+        return self.models[min(index, len(self.models) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPolicies:
+    """All policies of a pool at one moment; immutable, its mappings included."""
+
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    """Priority of each objective by name."""
+    exact: Mapping[str, Rewrite] = field(default_factory=dict)
+    """The rule for each model that a rule names."""
+    generic: Rewrite | None = None
+    """The rule for all other models, and for requests that name none."""
+
+    def rewrite_of(self, model: str) -> Rewrite | None:
+        """Return the rule for requests for a model; None for none."""
+        return self.exact.get(model, self.generic)
+
+
+NO_POLICIES = PoolPolicies()
+"""No objectives, no rewrites."""
+
+
+def give_priority(request: Request, policies: PoolPolicies) -> None:
+    """Set the priority by the objective that the request names; 0 if it names none, or one that is unknown."""
+    if not policies.priorities:
+        return
+    objective = request.headers.first_of(*OBJECTIVE) or ""
+    priority = policies.priorities.get(objective)
+    if objective and priority is not None:
+        request.priority, request.objective = priority, objective
+
+
+def assign_priority(request: Request, tenant: Tenant) -> None:
+    """Let the tenant name the flow; its priority holds without an objective, and its highest one bounds any."""
+    request.fairness_id = tenant.name
+    if tenant.priority is not None and not request.objective:
+        request.priority = tenant.priority
+    if tenant.highest_priority is not None and request.priority > tenant.highest_priority:
+        request.priority = tenant.highest_priority
+
+
+def choose_model(request: Request, policies: PoolPolicies) -> Rewrite | None:
+    """Set the model to ask for: by a rule for the one in the body, or else by the header; return the rule."""
+    request.target_model = request.headers.first_of(*MODEL_REWRITE) or ""
+    rewrite = policies.rewrite_of(request.body.model)
+    model = "" if rewrite is None else rewrite.model_at(request.uniform(_REWRITE_DRAW))
+    if rewrite is None or not model:
+        return None
+    request.target_model, request.rewritten_by = model, rewrite.name
+    return rewrite

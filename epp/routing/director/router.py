@@ -45,7 +45,7 @@ from epp.routing.outliers import OutlierDetector
 
 _IF_AVAILABLE = re.compile(r"(?:\A|,)\s*+if-available\s*+(?:[;=,]|\Z)", re.IGNORECASE | re.ASCII)
 PERHAPS_ELSEWHERE = (UnmetConstraintError, OverQuotaError, ResourceExhaustedError, ServiceUnavailableError)
-"""Refusals by the endpoints that have room, where full ones may do."""
+"""Refusals among endpoints with room that may not hold for full endpoints."""
 _NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -85,7 +85,7 @@ class BlockedError(Exception):
 
 
 class Router:
-    """Takes the endpoints as they are at each call."""
+    """Routes admitted requests; each call uses the present snapshot."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Router:
         self._outliers = outliers
 
     def candidates(self, incoming: IncomingRequest) -> Candidates:
-        """Return the endpoints that the gateway allows for a request, as things are now."""
+        """Return the endpoints of the present snapshot that the gateway allows for a request."""
         return self.among(self._store.snapshot(), incoming)
 
     def among(self, snapshot: Snapshot, incoming: IncomingRequest) -> Candidates:
@@ -139,7 +139,7 @@ class Router:
         return True
 
     def go(self, incoming: IncomingRequest, candidates: Candidates, room: Mask) -> Routing | QueueDirective:
-        """Route a request that has waited, by the pipeline of now, to one of the candidates that have room.
+        """Route a request that has waited, by the present pipeline, to one of the candidates with room.
 
         Raises NeedsFullEndpointError where only others can serve it, BlockedError where the quota of its tenant has to
         have room first, or a RequestError that refuses it.
@@ -275,8 +275,8 @@ class Router:
     def _within_quota(self, request: Request, candidates: Candidates) -> Candidates:
         """Return the candidates that the quota of its tenant allows for.
 
-        Raises OverQuotaError where the request is too large for all of them, and BlockedError where it is not for some,
-        and no candidate has room beside the running requests.
+        Raises OverQuotaError if the request is too large for all candidates, and BlockedError if no candidate has room
+        beside the running requests.
         """
         quotas = self._quotas
         large = quotas.fits_single(request, candidates)
@@ -326,7 +326,7 @@ class Router:
 
 
 def none_eligible(snapshot: Snapshot) -> RequestError:
-    """Return the refusal for want of candidates: those of the gateway's subset, or all of the pool."""
+    """Return the refusal of a request without candidates in the gateway's subset or the pool."""
     if len(snapshot.slots) and not len(snapshot.available):
         return UnavailableError(detail=f"none of {len(snapshot.slots)} endpoints can be reached")
     return NoEndpointsError()

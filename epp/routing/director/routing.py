@@ -32,7 +32,7 @@ class Cause(StrEnum):
     NATURAL = "natural"
     """The response is complete."""
     CLIENT_DISCONNECT = "client-disconnect"
-    """The gateway closed the exchange before that: the client left, for all that is known."""
+    """The gateway closed the exchange before that; presumably the client left."""
     SERVER_LOST = "server-lost"
     """The gateway closed the exchange during the response, and the model server refuses connections."""
     UNSEEN = "unseen"
@@ -57,18 +57,18 @@ class RoutingObserver(PluginObserver):
         """Record the first piece of the body of a response."""
 
     def expired(self, routing: "Routing") -> None:
-        """Record that a routed request counts for its endpoint no more, since that has not answered for too long."""
+        """Record that a routed request stopped counting as load: its endpoint has not answered for too long."""
 
     def completed(self, routing: "Routing", cause: Cause) -> None:
         """Record the end of a routed request."""
 
 
 class ShowsHeaders(Protocol):
-    """A gateway, as far as it is known."""
+    """Observed traits of a gateway."""
 
     @property
     def shows_response_headers(self) -> bool:
-        """Whether it has shown those of any response."""
+        """Whether it has shown the headers of any response."""
 
 
 def _unnoted(_: object) -> None:
@@ -127,7 +127,7 @@ class Routing:
     ) -> None:
         """`reservation` is of the quota of the tenant; it is released with the credit.
 
-        `settled` is called once or more, first as the endpoint has answered, or as the request is given up or ends.
+        `settled` is called at least once: when the endpoint has answered, or the request expires or ends.
         """
         self.request = request
         self.result = result
@@ -224,7 +224,7 @@ class Routing:
 
     @property
     def eviction(self) -> RequestError | None:
-        """The error to end the request with; None where it has ended, or is answered and to be spared then."""
+        """The error to end the request with; None if it has ended, or if it is answered and is then spared."""
         if self._eviction is None or self._completed:
             return None
         error, even_if_answered = self._eviction
@@ -232,12 +232,12 @@ class Routing:
 
     @property
     def pipeline(self) -> Pipeline:
-        """What routed it."""
+        """The pipeline that routed it."""
         return self._pipeline
 
     @property
     def decision(self) -> Decision:
-        """Why it goes where it goes."""
+        """Explanation of the pick."""
         return Decision(self.request, self.result)
 
     @property
@@ -267,7 +267,7 @@ class Routing:
     def served_by(self, hostport: str) -> None:
         """Record the address that the gateway really used: a fallback, perhaps.
 
-        Nothing counts for an endpoint that took the address of one of the targets since.
+        An endpoint that has taken over the address of a target since is not credited.
         """
         is_news, self._served_address = hostport != self._served_address, hostport
         destination = self.result.destination
@@ -386,7 +386,7 @@ class Routing:
         self._tell_end()
 
     def _inquire(self) -> bool:
-        """Find out whether it was the model server that left; return False where it cannot be asked."""
+        """Probe whether the model server has gone; return False if probes are impossible."""
         self.ended_at = self._outliers.now
         return self._outliers.inquire(self.served, self._told)
 
@@ -432,7 +432,7 @@ class Routing:
             self._take_back()
 
     def _take_back(self) -> None:
-        """Tell plugins that nothing of the prompt is at the endpoint."""
+        """Tell plugins that the endpoint did not compute the prompt."""
         for plugin in self._pipeline.of(PreRequest):
             with suppress(PluginFailedError):
                 self._guard.call(PreRequest.role, plugin, plugin.request_failed, self.request, self.result)

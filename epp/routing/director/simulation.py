@@ -26,8 +26,7 @@ from epp.routing.director.incoming_request import IncomingRequest, path_of
 from epp.routing.director.observers import DirectorObserver
 from epp.routing.director.open_requests import Attempts, Reservations
 from epp.routing.director.overload import UsualDetector, shed
-from epp.routing.director.pipeline import Pipeline
-from epp.routing.director.policies import PoolPolicies
+from epp.routing.director.pipeline import Pipeline, PoolPolicies
 from epp.routing.director.router import PERHAPS_ELSEWHERE, BlockedError, QueueDirective, Router, Runtime, none_eligible
 from epp.routing.outliers import OutlierDetector
 
@@ -97,7 +96,7 @@ class Simulation:
         dry = Runtime(runtime.store, clock, trace)
         self._guard = dry.guard
         self.pipeline = replace(pipeline, scheduler=pipeline.scheduler.observed_by(trace))
-        """The one that decides."""
+        """The pipeline that is simulated."""
         self._clock = clock
         self._snapshot = msgspec.structs.replace(snapshot or runtime.store.snapshot(), dry_run=True)
         self._policies = policies
@@ -188,7 +187,7 @@ class Simulation:
     def _with_room(
         self, incoming: IncomingRequest, candidates: Candidates, settings: FlowControlSettings
     ) -> tuple[SchedulingResult | RequestError, str]:
-        """Return where a request goes among the candidates with room; among all, where none of those can serve it."""
+        """Return the outcome among candidates with room; among all if none of those can serve it."""
         settings = guarded(replace(settings, usage_limits=copy(settings.usage_limits)), self._guard)
         room = settings.detector.fullness(candidates) < settings.ceiling(incoming.request.priority, candidates)
         if not room.any():
@@ -206,7 +205,7 @@ class Simulation:
             return outcome, "room at an endpoint that can serve it"
 
     def _scheduled(self, incoming: IncomingRequest, candidates: Candidates) -> tuple[SchedulingResult, str]:
-        """Return where a request goes, and which admitter would hold it before; raises BlockedError."""
+        """Return the result, and the admitter that would hold the request before; raises BlockedError."""
         waits = ""
         while isinstance(outcome := self._router.decide(incoming, candidates), QueueDirective):
             waits = f"the admitter {printable(outcome.admitter.name)}"

@@ -15,7 +15,7 @@ from epp.routing.director.routing import Cause, Routing
 
 
 class WaitingRequest(QueuedRequest):
-    """A request that waits for room, or is asked whether it has to."""
+    """A request that waits for room, or whose need to wait is being checked."""
 
     def __init__(self, incoming: IncomingRequest, router: Router) -> None:
         self.request = incoming.request
@@ -35,12 +35,12 @@ class WaitingRequest(QueuedRequest):
         return self._router.fitting(self.incoming)
 
     def blocked(self) -> Blocked | None:
-        """Return what quota it waits for; None for one that is to be refused instead of waiting, too."""
+        """Return the quota limit that it waits for; None if there is none, or if it is refused instead of waiting."""
         blocked = self._router.blocked(self.incoming)
         return blocked if blocked is not None and blocked.waits else None
 
     def preempt(self) -> bool:
-        """End others so that it fits into the quota of its tenant."""
+        """End other requests so that it fits into the quota of its tenant."""
         return self._router.preempt(self.incoming)
 
     def route(self, candidates: Candidates, room: Mask) -> bool | Blocked:
@@ -100,9 +100,9 @@ class PendingRequest:
         *,
         longest_seconds: float = 0.0,
     ) -> None:
-        """`abandoned` is called where the request is given up before anything awaits it; later, `proceed` is ended."""
+        """`abandoned` is called if the request is abandoned before `settle`; after that, `proceed` is cancelled."""
         self.longest_seconds = longest_seconds
-        """How long it may wait for room; infinite for as long as it takes, 0 where only something else holds it."""
+        """Longest wait for room; infinite for no limit, 0 if it does not wait for room."""
         self._proceed = proceed
         self._abandoned = abandoned
         self._has_begun = False
@@ -117,7 +117,7 @@ class PendingRequest:
             self._outcome = error
 
     def abandon(self) -> None:
-        """Give the request up; where it is awaited now, that ends by cancellation instead."""
+        """Abandon the request; a running `settle` ends by cancellation instead."""
         if not self._has_begun:
             self._has_begun = True
             self._abandoned()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of endpoints that fail: which ones requests avoid for a while."""
+"""Detection of failing endpoints, which requests then avoid for a while."""
 
 from epp.routing.outliers.outlier_detector import Ejected, OutlierDetector, OutlierObserver
 from epp.routing.outliers.record import Ask, Failure, OutlierSettings, Told, Verdict, failure_of

@@ -13,12 +13,12 @@ from epp.routing.datastore import Change, Datastore
 from epp.routing.outliers.record import Ask, Failure, OutlierSettings, Record, RequestCounts, State, Told, Verdict
 
 _LONGEST_SUSPICION_SECONDS = 3.0
-"""By then the polls themselves have found a silent endpoint to be one."""
+"""After this time, polls have detected a silent endpoint."""
 
 _MOST_MODELS = 1000
 """Models whose last answering endpoint is remembered."""
 _BUSY_SECONDS = 3.0
-"""An endpoint that has succeeded so shortly before it answers 429 is busy, not broken."""
+"""An endpoint that answers 429 this soon after a success is busy, not broken."""
 _FAILING_SECONDS = 30.0
 """Time for which an endpoint counts as failing after a failure, unless it succeeds."""
 _STANDARD_DEVIATIONS = 3.0
@@ -48,7 +48,7 @@ class OutlierObserver:
         """Record an ejection."""
 
     def ejection_spared(self, cause: Failure) -> None:
-        """Record that an endpoint was not ejected, as too many are already."""
+        """Record that an endpoint was not ejected because of the limit."""
 
     def endpoints_ejected(self, count: int) -> None:
         """Record how many are ejected now."""
@@ -73,8 +73,9 @@ class Ejected:
 class OutlierDetector:
     """Writes to the datastore which endpoints requests avoid.
 
-    A failed connection makes an endpoint suspect: it is avoided, and its port asked at once. If it refuses, the polls
-    keep it out until it answers; if it answers, it is back, and after several such failures in a row it is ejected.
+    After a failed connection, an endpoint is suspected: it is avoided, and its port is probed at once. If the port
+    refuses, polls exclude the endpoint until it answers; if it answers, the endpoint is used again. Several such
+    failures in a row eject it.
 
     An endpoint is ejected after `consecutive_5xx` failures of any kind in a row, if other endpoints succeed meanwhile
     or none of them fails; and when its success rate is far below that of the others. The time of ejections grows with
@@ -96,7 +97,7 @@ class OutlierDetector:
         self._clock = clock
         self._observer = observer or OutlierObserver()
         self._records: dict[int, Record] = {}
-        """By slot; of endpoints that nothing is held against, there is none."""
+        """By slot; endpoints without failures have none."""
         self.on_trial: set[int] = set()
         """Slots whose next request decides; usually none."""
         self._successes = 0
@@ -115,7 +116,7 @@ class OutlierDetector:
         store.subscribe(self._pool_changed)
 
     def ask_with(self, ask: Ask) -> None:
-        """Let endpoints be asked."""
+        """Set the function that probes endpoints."""
         self._ask = ask
 
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -124,7 +125,7 @@ class OutlierDetector:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is held against any endpoint."""
+        """Whether no endpoint has failures."""
         return not self._records
 
     @property
@@ -144,7 +145,7 @@ class OutlierDetector:
         return self._clock.now()
 
     def inquire(self, endpoint: Endpoint, tell: Told) -> bool:
-        """Ask the port of an endpoint, and tell the verdict, once; return False where it cannot be asked."""
+        """Probe the port of an endpoint, and report the verdict once; return False if probes are impossible."""
         if self._ask is None:
             return False
         self._ask(endpoint, tell)
@@ -222,13 +223,13 @@ class OutlierDetector:
         self._judge(slot, record, failure)
 
     def _is_excused(self, slot: int, failure: Failure, model: str, now: float) -> bool:
-        """Return whether no endpoint may have the model, or the endpoint is at work and full."""
+        """Return whether the endpoint is not at fault: no other is known to have the model, or it is busy."""
         if failure is Failure.MODEL:
             return self._answered.get(model, slot) == slot
         return failure is Failure.OVERLOAD and now - self._succeeded_at.get(slot, -inf) < _BUSY_SECONDS
 
     def suspect(self, endpoint: Endpoint) -> None:
-        """Avoid an endpoint until its port has answered, since there are signs that it has died."""
+        """Avoid an endpoint until its port has answered, because it may have died."""
         slot = self._store.slot_of(endpoint)
         if slot is None or not self.settings.enabled or self._ask is None:
             return
@@ -259,7 +260,7 @@ class OutlierDetector:
         return record
 
     def _suspect(self, slot: int, record: Record, *, counts: bool) -> None:
-        """Avoid an endpoint until its port has been asked; without means to ask, count the failure at once."""
+        """Avoid an endpoint until its port was probed; if probes are impossible, count the failure at once."""
         record.has_failed = counts or (record.has_failed and record.state is State.SUSPECTED)
         if record.state is State.SUSPECTED:
             return  # many requests may fail at one moment
@@ -309,14 +310,14 @@ class OutlierDetector:
             self._tell()
 
     def _release_unproven(self, failed: int) -> None:
-        """Let the endpoint return that was ejected before another one has answered: that fails as well."""
+        """Readmit the endpoint that was ejected before another one has answered: the other one fails too."""
         slot, self._unproven = self._unproven, None
         record = None if slot is None or slot == failed else self._records.get(slot)
         if slot is not None and record is not None and record.state is State.EJECTED:
             self._put(slot, record, State.IN)
 
     def _others_do_better(self, slot: int, record: Record) -> bool:
-        """Return whether the requests are not to blame: others have succeeded meanwhile, or none of them fails."""
+        """Return whether the endpoint is at fault: others have succeeded meanwhile, or none of them fails."""
         if self._successes > record.successes_before:
             return True
         earliest = self._clock.now() - _FAILING_SECONDS
@@ -327,7 +328,7 @@ class OutlierDetector:
         )
 
     def _succeeds_too_rarely(self, record: Record) -> bool:
-        """Compare the success rate with that of the others; by counts, as few endpoints have no spread of rates."""
+        """Compare the success rate with the others' by counts: rates of few endpoints have no spread."""
         least, own, pool = self.settings.success_rate_request_volume, record.requests, self._requests
         count = own.failures + own.successes
         others = pool.failures + pool.successes - count
@@ -387,7 +388,7 @@ class OutlierDetector:
             self._changed()
 
     def _keep_within_limit(self) -> None:
-        """Let endpoints return, the ones first that would anyway, where the pool has become too small for them."""
+        """Readmit endpoints, the earliest due first, if the pool has become too small for their number."""
         out = [(record.until, slot) for slot, record in self._records.items() if record.state.is_ejected]
         for _, slot in sorted(out)[: max(len(out) - self.settings.most_ejected(self._store.count), 0)]:
             self._put(slot, self._records[slot], State.IN)

@@ -10,18 +10,18 @@ from epp.framework.endpoint import Endpoint
 
 
 class Verdict(StrEnum):
-    """The outcome of one question."""
+    """The result of one probe."""
 
     ANSWERS = "answers"
     REFUSES = "refuses"
-    """Nothing listens there, or it closes connections without a word."""
+    """The port refuses connections, or closes them without an answer."""
     SILENT = "silent"
-    """No answer in time, or the endpoint could not be asked."""
+    """No answer in time, or the probe failed."""
 
 
 Told: TypeAlias = Callable[[Verdict], None]
 Ask: TypeAlias = Callable[[Endpoint, Told], None]
-"""Asks an endpoint soon, and tells the verdict once."""
+"""Probes an endpoint soon, and reports the verdict once."""
 
 
 class Failure(StrEnum):
@@ -30,9 +30,9 @@ class Failure(StrEnum):
     CONNECTION = "connection"
     """The gateway had no connection to it, or lost it before the response."""
     GATEWAY = "gateway"
-    """It answered 502, 503 or 504: what serves behind it is gone."""
+    """It answered 502, 503 or 504: its engine is gone."""
     SERVER = "server"
-    """Any other error of its own, which the request may have caused; a 200 without a token, too."""
+    """Any other server error, which the request may have caused; also a 200 without a token."""
     OVERLOAD = "overload"
     """It answered 429; counts where it has not succeeded shortly before."""
     MODEL = "model"
@@ -99,7 +99,7 @@ class State(Enum):
 
     IN = auto()
     SUSPECTED = auto()
-    """A connection failed: its port is being asked."""
+    """A connection failed: its port is being probed."""
     EJECTED = auto()
     ON_TRIAL = auto()
     """The time of its ejection is over: one request may go there."""
@@ -123,7 +123,7 @@ HALF_WINDOW_SECONDS = 15.0
 
 
 class RequestCounts:
-    """Successful and failed requests of the last 15 to 30 seconds, in two halves that begin for all at one time."""
+    """Successful and failed requests of the last 15 to 30 seconds, in two halves that start at common times."""
 
     __slots__ = ("_half", "_now", "_past")
 
@@ -190,12 +190,12 @@ class Record:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is held against the endpoint."""
+        """Whether the endpoint has no failures."""
         held = self.connections or self.errors or self.ejections or self.requests.failures
         return self.state is State.IN and not held
 
     def last(self, now: float, seconds: float) -> None:
-        """Let the present state last so long from now."""
+        """Set the end of the present state, so many seconds from now."""
         self.until, self.seconds = now + seconds, seconds
 
     def acquit(self) -> None:

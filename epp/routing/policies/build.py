@@ -16,7 +16,7 @@ from epp.kube.objects.inference import (
     PoolMember,
     RewriteRule,
 )
-from epp.routing.director.policies import PoolPolicies, Rewrite
+from epp.routing.director.pipeline import PoolPolicies, Rewrite
 
 _M = TypeVar("_M", bound=PoolMember)
 _DEFAULT_GROUPS = frozenset({POOL_GROUP, GROUP, LEGACY_GROUP})

@@ -14,7 +14,7 @@ from epp.kube.objects.decode import decode_object
 from epp.kube.objects.inference import InferenceModelRewrite, rewrite_faults
 from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, REWRITES, Resource
 from epp.kube.watched import Watched, WatchState
-from epp.routing.director.policies import PoolPolicies
+from epp.routing.director.pipeline import PoolPolicies
 from epp.routing.policies.build import PoolIdentity, build_policies
 
 _MOST_PROBLEMS = 100

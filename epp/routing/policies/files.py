@@ -12,7 +12,7 @@ from epp.framework.plugin_status import InputProblem, InputState
 from epp.kube.objects.followed import Change, FollowedObjects
 from epp.kube.objects.inference import POLICY_KINDS, rewrite_faults
 from epp.kube.objects.last_good import FileObjects
-from epp.routing.director.policies import PoolPolicies
+from epp.routing.director.pipeline import PoolPolicies
 from epp.routing.policies.build import BuiltPolicies, PoolIdentity, build_policies
 
 _GRACE_PERIOD = "5m"

@@ -21,8 +21,7 @@ from epp.framework.guard import Failure, Guard, SchedulingObserver
 from epp.framework.request import Request
 from epp.framework.result import FilterTrace, ProfileAttempt, ProfileResult, ScoreTrace
 from epp.framework.roles import Draw, Picker
-from epp.routing.scheduling.narrowing import Narrowing, seen
-from epp.routing.scheduling.profile import Profile, WeightedScorer
+from epp.routing.scheduling.profile import Narrowing, Profile, WeightedScorer, seen
 
 
 class Cycle:

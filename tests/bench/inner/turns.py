@@ -28,8 +28,7 @@ from epp.framework.quotas import Blocked
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, PendingRequest, PoolPolicies, Rewrite, Runtime
-from epp.routing.director.pipeline import Pipeline
-from epp.routing.director.policies import NO_POLICIES
+from epp.routing.director.pipeline import NO_POLICIES, Pipeline
 from epp.runtime.process import collect_rarely
 from epp.telemetry.metrics import Metrics
 

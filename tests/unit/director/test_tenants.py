@@ -36,7 +36,7 @@ from epp.routing.director import (
     Runtime,
     Seeds,
 )
-from epp.routing.director.policies import assign_priority
+from epp.routing.director.pipeline import assign_priority
 
 BODY = b'{"model":"m","prompt":"hello"}'
 FAIRNESS, OBJECTIVE = "x-llm-d-inference-fairness-id", "x-llm-d-inference-objective"

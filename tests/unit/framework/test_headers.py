@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of headers: each in one place, and a client's own kept from endpoints."""
+"""Names of headers, in all spellings."""
 
 import ast
 import re
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import epp
 import scorers
 from epp.framework import Headers, headers
+from epp.framework.headers import Spellings
 
 NAME = re.compile(r"x-[a-z0-9-]+")
 OTHERS = {"x-sim-server", "x-anthropic-billing-header"}
@@ -71,3 +72,86 @@ def test_first_of_several_values_answers_and_all_are_kept_in_order(fields):
         assert made.fields() == tuple(fields)
         assert [made.get(name) for name in expected] == list(expected.values())
         assert (made.get("other"), made.get("other", "none"), "other" in made) == (None, "none", False)
+
+
+CONTROL_NAMES = [
+    *sorted(headers.CONTROL.names),
+    *(beginning + "of-any-kind" for beginning in sorted(headers.CONTROL.beginnings)),
+    *headers.FAIRNESS_ID,
+    *headers.OBJECTIVE,
+    *headers.MODEL_REWRITE,
+    headers.DESTINATION,
+    headers.ACCELERATOR_PREFIX + "class",
+]
+SEPARATORS = st.sampled_from("-_.!#$%&'*+^`|~")
+TOKENS = st.text("abdeglpwxy0-_.", min_size=1, max_size=24)
+
+
+@st.composite
+def spellings(draw, names=CONTROL_NAMES):
+    words = draw(st.sampled_from(names)).split("-")
+    return "".join(word + draw(SEPARATORS) for word in words[:-1]) + words[-1]
+
+
+def folded(name: str) -> str:
+    """The variable in which CGI hands a header on."""
+    return re.sub("[^a-z0-9]", "_", name)
+
+
+FOLDED = {folded(name) for name in headers.CONTROL.names}
+FOLDED_BEGINNINGS = tuple(map(folded, headers.CONTROL.beginnings))
+
+
+@given(st.lists(spellings() | TOKENS | st.sampled_from(["accept", "x-request-id", "cookie"]), unique=True, max_size=12))
+def test_those_among_any_names_are_those_that_fold_to_one(names):
+    expected = [name for name in names if folded(name) in FOLDED or folded(name).startswith(FOLDED_BEGINNINGS)]
+    assert headers.CONTROL.among(names) == expected
+
+
+@given(spellings())
+def test_every_spelling_of_a_control_name_is_one(name):
+    assert headers.CONTROL.among([name]) == [name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("x_gateway_destination_endpoint", "x-epp_accelerator-class", "x_data-parallel_rank", "x_prefiller_host_port"),
+        *("x_llm_d_inference_fairness_id", "x-llm_d-slo-ttft-ms", "x_slo_tpot_ms", "x.gateway.model.name.rewrite"),
+    ],
+)
+def test_spellings_as_they_are_seen(name):
+    assert headers.CONTROL.has(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x-eppo",
+        "my-x-epp-a",
+        "xx-epp-a",
+        "xepp-a",
+        "x-llmd-a",
+        "x-prefiller-hostport",
+        "x-data-parallel-ranks",
+        "x-slo",
+    ],
+)
+def test_names_that_only_look_like_one_are_none(name):
+    assert headers.CONTROL.among([name, "x-epp", "x-gateway"]) == []
+
+
+@given(st.lists(spellings() | TOKENS, max_size=4), st.integers(1, 2))
+def test_names_among_very_long_ones_are_found_too(names, count):
+    long = ["x-" * 3000, "x-epp-" + "a" * 5000][:count]
+    assert headers.CONTROL.among([*names, *long]) == [*headers.CONTROL.among(names), *long[1:]]
+
+
+def test_none_is_nothing():
+    assert Spellings().among(["", "a", "x-epp-a"]) == []
+
+
+def test_more_names_count_beside_them():
+    more = headers.CONTROL.beside({"api-key"})
+    assert more.among(["api_key", "api-key", "x-epp_a", "apikey"]) == ["api_key", "api-key", "x-epp_a"]
+    assert headers.CONTROL.among(["api_key"]) == []

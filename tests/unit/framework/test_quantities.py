@@ -1,11 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Quantities, durations, memory sizes and names of MIG profiles."""
+
+import math
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework.quantities import exact_quantity, parse_quantity
+from epp.framework.quantities import (
+    GIB,
+    canonical_mig_name,
+    compute_slices,
+    exact_quantity,
+    memory_suffices,
+    parse_duration,
+    parse_memory,
+    parse_quantity,
+)
 
 DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
@@ -146,3 +158,108 @@ def test_ome_1_decimal_suffixes_are_powers_of_ten(whole, thousandths, suffix, si
 @given(st.integers(0, 10**6), st.integers(-30, 30), st.sampled_from("eE"))
 def test_ome_1_exponents_have_a_sign(number, exponent, letter):
     assert exact_quantity(f"{number}{letter}{exponent}") == number * Fraction(10) ** exponent
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("50ms", 0.05),
+        ("1s", 1.0),
+        ("1m30s", 90.0),
+        ("1.5h", 5400.0),
+        (".5s", 0.5),
+        ("1.s", 1.0),
+        ("100µs", 1e-4),
+        ("100us", 1e-4),
+        ("7ns", 7e-9),
+        ("0", 0.0),
+        ("0s", 0.0),
+    ],
+)
+def test_duration_is_the_sum_of_its_parts(text, seconds):
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "5", "ms", "-1s", "1 s", "1s ", "1d", "1e3s", "s1", ".s", "1m30", "\uff11s"])
+def test_anything_else_is_refused_with_an_example(text):
+    with pytest.raises(ValueError, match="not a duration: write numbers with a unit") as refusal:
+        parse_duration(text)
+    assert repr(text) in str(refusal.value)
+
+
+UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(sorted(UNITS))), min_size=1, max_size=6))
+def test_parts_may_come_in_any_order_and_number(parts):
+    text = "".join(f"{count}{unit}" for count, unit in parts)
+    assert math.isclose(parse_duration(text), sum(count * UNITS[unit] for count, unit in parts))
+
+
+@given(st.text(max_size=12))
+def test_any_text_gives_seconds_or_a_refusal(text):
+    try:
+        assert parse_duration(text) >= 0
+    except ValueError as refusal:
+        assert "not a duration" in str(refusal)  # noqa: PT017 - either outcome is right
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [
+        ("40Gi", 40 * GIB),
+        ("80G", 80 * 10**9),
+        (40, 40 * GIB),
+        (1.5, 3 * GIB // 2),
+        ("40", 40 * GIB),
+        (" 16Gi ", 16 * GIB),
+        (17179869184, 16 * GIB),
+        ("17179869184", 16 * GIB),
+    ],
+)
+def test_quantities_and_plain_numbers_of_gib(written, size):
+    assert parse_memory(written) == size
+
+
+@pytest.mark.parametrize("written", ["", "much", "-1Gi", 0, "0", "0Gi", -3, float("nan"), float("inf")])
+def test_what_is_no_size_is_refused(written):
+    with pytest.raises(ValueError, match=r"memory size|quantity"):
+        parse_memory(written)
+
+
+def test_nominal_size_may_be_three_per_cent_short():
+    assert memory_suffices(79.6 * GIB, 80 * GIB)
+    assert memory_suffices(97, 100)
+    assert not memory_suffices(96.9, 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("3g.20gb", "3g.20gb"),
+        ("nvidia.com/mig-3g.20gb", "3g.20gb"),
+        ("instaslice.redhat.com/mig-3g.20gb", "3g.20gb"),
+        ("mig-3g.20gb", "3g.20gb"),
+        ("NVIDIA-A100-SXM4-40GB-MIG-3g.20gb", "3g.20gb"),
+        ("NVIDIA-A100-SXM4-40GB-MIG-3g.20gb-SHARED", "3g.20gb"),
+        ("1g.5gb+me", "1g.5gb+me"),
+        ("nvidia.com/mig-1g.5gb.me", "1g.5gb+me"),
+        ("mig.das.com/1g.5gb-plus-me", "1g.5gb+me"),
+        ("1g.24gb+me.all", "1g.24gb+me.all"),
+        ("1g.24gb-me", "1g.24gb-me"),
+        ("1c.3g.20gb", "1c.3g.20gb"),
+    ],
+)
+def test_is_6_every_spelling_of_a_profile_is_the_same_profile(text, name):
+    assert canonical_mig_name(text) == name
+
+
+@pytest.mark.parametrize("text", ["", "3g", "20gb", "0g.5gb", "3g.20gb!", "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu"])
+def test_is_6_what_is_no_profile_has_no_name(text):
+    assert canonical_mig_name(text) is None
+
+
+def test_is_6_compute_slices_are_those_of_the_compute_instance():
+    assert compute_slices("3g.20gb") == 3
+    assert compute_slices("1c.3g.20gb") == 1
+    assert compute_slices("") is None

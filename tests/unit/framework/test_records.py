@@ -80,7 +80,7 @@ def test_a_function_made_anew_at_each_call_is_refused():
         return factor * tag.count
 
     for function in (closure, lambda tag: tag.count, partial(scaled, factor=2)):
-        with pytest.raises(TypeError, match="define it at module level or as a method, and pass what it needs"):
+        with pytest.raises(TypeError, match="define it at module level or as a method, and pass its inputs"):
             tag_numbers(POOL, function)
 
 

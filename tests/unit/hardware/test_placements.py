@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.framework.accelerators.packing import NO_PLACEMENT, PlacementMode, PlacementTemplate
+from epp.framework.accelerators.arrays import NO_PLACEMENT, PlacementMode, PlacementTemplate
 from epp.framework.endpoint import Endpoint
 from epp.hardware.tag_builder import TagBuilder, TaggerOptions
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.kube.objects.decode import versions_in
-from epp.routing.director.policies import PoolPolicies, Rewrite
+from epp.routing.director.pipeline import PoolPolicies, Rewrite
 from epp.routing.policies import BuiltPolicies, PoolIdentity, build_policies
 
 CURRENT = "llm-d.ai/v1alpha2"

@@ -9,7 +9,7 @@ from epp.framework import SystemClock
 from epp.kube import watched
 from epp.kube.cluster import Cluster
 from epp.kube.watched import WatchState
-from epp.routing.director.policies import PoolPolicies
+from epp.routing.director.pipeline import PoolPolicies
 from epp.routing.policies import PoolIdentity
 from epp.routing.policies.cluster import ClusterPolicies
 from epp.runtime.supervisor import Supervisor

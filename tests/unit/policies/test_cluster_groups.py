@@ -8,7 +8,7 @@ from waiting import until
 
 from epp.framework import SystemClock
 from epp.kube.cluster import Cluster
-from epp.routing.director.policies import PoolPolicies
+from epp.routing.director.pipeline import PoolPolicies
 from epp.routing.policies import PoolIdentity
 from epp.routing.policies.cluster import ClusterPolicies
 from epp.runtime.supervisor import Supervisor

@@ -22,7 +22,7 @@ from epp.framework.guard import Guard, SchedulingObserver
 from epp.framework.result import FilterTrace, lasting_cause
 from epp.framework.testing import candidates
 from epp.routing.scheduling import OnStale, Profile, ProfileFilter, Staleness
-from epp.routing.scheduling.narrowing import Narrowing
+from epp.routing.scheduling.profile import Narrowing
 
 
 class Keeps(Filter[FilterParameters]):

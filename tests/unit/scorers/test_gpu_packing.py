@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from epp.framework import ConfigurationError, Request
-from epp.framework.accelerators.packing import PLACEMENT, EndpointPlacement, PlacementMode, PlacementTemplate
+from epp.framework.accelerators.arrays import PLACEMENT, EndpointPlacement, PlacementMode, PlacementTemplate
 from epp.framework.accelerators.tag import (
     NO_TAG,
     TFLOPS_USED,

@@ -2,7 +2,7 @@
 """Endpoints that the GPU filters of a placement template keep."""
 
 from epp.framework import ManualClock, Request
-from epp.framework.accelerators.packing import PLACEMENT, EndpointPlacement, PlacementTemplate
+from epp.framework.accelerators.arrays import PLACEMENT, EndpointPlacement, PlacementTemplate
 from epp.framework.accelerators.tag import AcceleratorTag, Device
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS

@@ -1,12 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How close endpoints are held to stand."""
+"""Candidates: their columns, and their closeness to an endpoint."""
 
 import numpy as np
 
-from epp.framework import Topology
+from epp.framework import Column, Topology
 from epp.framework.candidates import FAR, LEVELS, closeness
-from epp.framework.snapshot import TOPOLOGY
+from epp.framework.snapshot import TOPOLOGY, WAITING, column_named
 from epp.framework.testing import candidates
+
+
+def test_column_is_equal_to_another_of_its_name_although_nan_is_equal_to_nothing():
+    assert Column("depth", "m") == Column("depth", "m")
+    assert len({Column("depth", "m"), Column("depth", "m", 0.0)}) == 1
+    assert Column("depth", "m") != Column("depth", "km")
+
+
+def test_core_column_is_found_by_its_name_and_any_other_is_made():
+    assert column_named("waiting") is WAITING
+    assert column_named("depth") == Column("depth", "")
+
 
 POOL = candidates(
     records={
