@@ -25,7 +25,7 @@ from epp.config.plugin_data import data_markdown
 from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import plugin_reference
 from epp.config.schema import config_schema
-from epp.explain.series import DecisionMetrics
+from epp.explain.recorder import DecisionMetrics
 from epp.extproc.client_headers import ALL, GROUPS, HEADER, group_of
 from epp.extproc.settings import ServerSettings
 from epp.framework import Endpoint, errors, headers

@@ -11,7 +11,7 @@ from aiohttp import web
 from epp.admin.answers import AdminError, LoopCalls, as_json, read_one
 from epp.admin.simulate import SimulatedPicker
 from epp.clusters.placement import ClusterTotal
-from epp.explain.simulating import error_of
+from epp.explain.building import error_of
 from epp.framework.arrays import Floats, Positions
 from epp.framework.clusters import ClusterIndex, Clusters
 from epp.framework.errors import RequestError

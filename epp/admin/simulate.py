@@ -17,8 +17,8 @@ from msgspec import UNSET, UnsetType
 
 from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_json, read_object
 from epp.config import Assembly
+from epp.explain.building import error_of, simulated_record
 from epp.explain.made_up_pool import MOST_CHANGES, EndpointChange, UnknownEndpointError, made_up
-from epp.explain.simulating import error_of, simulated_record
 from epp.framework.candidates import Subset
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS

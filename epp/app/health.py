@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from epp.explain.file import DecisionFile
+from epp.explain.storage import DecisionFile
 from epp.extproc.budgets import Budgets
 from epp.framework.plugin_status import HasInputs
 from epp.routing.director.overload import QueueStatus

@@ -25,8 +25,7 @@ from epp.app.running import RunningConfig
 from epp.app.servers import Servers
 from epp.app.settings import PickerSettings
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
-from epp.explain.recorder import Recorder, Setup, recorder_of
-from epp.explain.series import DecisionMetrics
+from epp.explain.recorder import DecisionMetrics, Recorder, Setup, recorder_of
 from epp.explain.shadows import Shadows
 from epp.extproc.budgets import Claim
 from epp.extproc.exchange import ExchangeSettings

@@ -22,7 +22,7 @@ from epp.framework.quotas import QuotaSource
 from epp.framework.snapshot import INHERITED
 from epp.kube.readers import ClusterReaders
 from epp.pool.collectors import Collector, PageLimits, Tagging
-from epp.pool.collectors.turns import in_turns
+from epp.pool.collectors.steps import run_in_steps
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver, Observers, Runtime
 from epp.routing.director.open_requests import RESERVATION_SECONDS
@@ -214,7 +214,7 @@ class RunningConfig:
     async def _refresh_gauges(self) -> None:
         while True:
             snapshot = self.store.snapshot()  # while a large pool changes, there are others meanwhile
-            await in_turns(snapshot.derive_ahead(GAUGE_DERIVATIONS))
+            await run_in_steps(snapshot.derive_ahead(GAUGE_DERIVATIONS))
             self._metrics.refresh_pool(snapshot, self.director.flow)
             self._metrics.refresh_quotas(self.director.quotas, self.tenants)
             await asyncio.sleep(self._gauge_seconds)
@@ -225,7 +225,7 @@ class RunningConfig:
         await asyncio.sleep(_TAGGING_SECONDS)
         while True:
             snapshot = self.store.snapshot()
-            await in_turns(snapshot.derive_ahead(GAUGE_DERIVATIONS))
+            await run_in_steps(snapshot.derive_ahead(GAUGE_DERIVATIONS))
             watch.look(snapshot, self.assembly.plugins)
             await asyncio.sleep(self._gauge_seconds)
 

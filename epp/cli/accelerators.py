@@ -29,7 +29,7 @@ from epp.hardware.tensor_fusion import QuotaReport, quota_reports
 from epp.kube.objects.decode import versions_in
 from epp.kube.objects.files import ObjectFiles, parse
 from epp.kube.objects.inference import INFERENCE_KINDS, InferencePool
-from epp.pool.discovery.pod_choice import Chosen, PodChoice, choose
+from epp.pool.discovery.pods import Chosen, PodChoice, choose
 from epp.routing.datastore import Datastore
 
 _GIB = 2**30

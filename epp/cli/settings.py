@@ -20,7 +20,7 @@ from epp.cli.kubernetes import is_in_cluster, read_source
 from epp.cli.picker_flags import PickerFlags, Serve
 from epp.cli.tracing import read_tracing
 from epp.config import LoadedConfig
-from epp.explain.settings import DecisionSettings, FileSettings
+from epp.explain.storage import DecisionSettings, FileSettings
 from epp.extproc.budgets import DEFAULT_GATHERED_BYTES, BudgetSettings, least_gathered_bytes
 from epp.extproc.modes import ResponseUsage
 from epp.extproc.settings import ServerSettings

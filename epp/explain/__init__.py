@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions: why each request went where it went, as a record that outlives it."""
+"""Records of routing decisions, simulated requests, shadow profiles, and comparison of configurations."""

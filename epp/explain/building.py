@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the record of a decision from what its scheduling has left: afterwards, and without any effect."""
+"""Builds the record of a decision, routed or simulated, from the results of its scheduling."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
+from uuid import uuid4
 
 import numpy as np
 from msgspec.structs import replace
@@ -33,13 +34,14 @@ from epp.framework.quotas import TENANT
 from epp.framework.request import Request
 from epp.framework.result import FailedScheduling, ProfileAttempt, ProfileResult, SchedulingResult
 from epp.framework.snapshot import METRICS_AT, Snapshot
-from epp.routing.director import Decision
+from epp.routing.director import Decision, Simulated, Simulation
 from epp.routing.scheduling import Profile
 
 MOST_NAME = 128
-"""Characters of a name that a client has chosen."""
+"""Longest name, in characters: clients may choose names."""
 _MOST_TEXT = 300
 _NO_TIMINGS = Timings()
+_MOST_WHY = 300
 
 
 def record_of(
@@ -60,9 +62,9 @@ def record_of(
 ) -> DecisionRecord:
     """Return the record of a request that was routed, or refused with an error.
 
-    `profiles` are those that ran, whose plugins are asked for reasons; `at` is the time of the decision, in seconds
-    since 1970; `snapshot` stands in for that of an error which came before any profile ran, where it is known. `served`
-    is the endpoint that served in the end, perhaps a fallback. Time in a queue is filled in.
+    `profiles` are those that ran; their plugins give the reasons. `at` is the time of the decision, in seconds since
+    1970. `snapshot` is used if no profile ran. `served` is the endpoint that served the request, perhaps a fallback.
+    The time in a queue is taken from the request.
     """
     pick, failure = None, None
     if isinstance(outcome, RequestError):
@@ -95,7 +97,7 @@ def record_of(
 
 
 def failure_of(error: RequestError) -> Failure:
-    """Return an error as records have it."""
+    """Return an error in the format of records."""
     return Failure(
         type=type(error).__name__,
         code=error.code,
@@ -146,7 +148,7 @@ def _seen(request: Request, snapshot: Snapshot, considered: Candidates | None) -
 
 
 def _age(snapshot: Snapshot, now: float) -> float:
-    """Return the seconds since the last report of any endpoint; 0 where there is none."""
+    """Return the seconds since the last report of any endpoint; 0 without a report."""
     reported = snapshot.column(METRICS_AT)[snapshot.slots]
     known = reported[np.isfinite(reported)]
     age = number(now - known.max()) if len(known) else None
@@ -154,7 +156,7 @@ def _age(snapshot: Snapshot, now: float) -> float:
 
 
 def _considered(outcome: SchedulingResult | RequestError) -> Candidates | None:
-    """Return the candidates that profiles had, before any filter; None where none ran."""
+    """Return the candidates of the profiles before all filters; None if no profile ran."""
     if isinstance(outcome, SchedulingResult):
         return before_filters(outcome.primary)
     runs = {} if outcome.scheduling is None else outcome.scheduling.profiles
@@ -227,3 +229,41 @@ def _with_queue(request: Request, timings: Timings) -> Timings:
     if stay is None or not stay.waited:
         return timings
     return replace(timings, queue=round(stay.seconds, 6), queue_outcome=stay.outcome.value)
+
+
+def simulated_record(
+    simulation: Simulation, found: Simulated, *, at: float, config_generation: int = 0
+) -> DecisionRecord:
+    """Return the record of a simulated request; `at` is the current time in seconds since 1970."""
+    record = record_of(
+        found.request,
+        found.outcome,
+        simulation.pipeline.scheduler.profiles,
+        id=f"simulated-{uuid4().hex[:16]}",
+        kind="simulated",
+        at=at,
+        snapshot=found.snapshot,
+        config_generation=config_generation,
+        timings=Timings(scheduling=round(found.seconds, 6)),
+    )
+    why = record.why
+    if found.waits:
+        why = printable(f"waits for {found.waits}; then {why}", _MOST_WHY)
+    seen = record.seen
+    if seen is not None:
+        seen = replace(seen, eligible=found.eligible, screened=found.screened)
+    return replace(record, why=why, seen=seen)
+
+
+def error_of(error: RequestError) -> Mapping[str, Any]:
+    """Return the error of a simulated request as plain data, with the response that a client would get."""
+    shown = {
+        "type": type(error).__name__.removesuffix("Error"),
+        "message": error.message,
+        "code": error.code,
+        "status": error.status,
+        "reason": error.reason or None,
+        "detail": error.detail or None,
+        "retryAfterSeconds": error.retry_after_seconds,
+    }
+    return {key: value for key, value in shown.items() if value is not None}

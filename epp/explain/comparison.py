@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two configurations compared by the decisions that they take on the same recorded requests."""
+"""Comparison of two configurations by their decisions on the same recorded requests."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 
 from epp.config import Assembly
 from epp.explain.record import CandidateScore, DecisionRecord
-from epp.explain.replay import Fleet, Replay, Taken, asked_anew, same_plugins
+from epp.explain.replay import Fleet, Replay, Taken, called_again, same_plugins
 
 _MOST_MOVES = 20
 _DIGITS = 6
@@ -22,33 +22,33 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Side(_Part, frozen=True, kw_only=True):
-    """What one configuration does with the requests."""
+    """Decisions of one configuration."""
 
     routed: int
     refused: Mapping[str, int]
-    """Requests that it refuses, by error."""
+    """Refused requests by error."""
     classes: Mapping[str, int]
     """Picks by accelerator class, or else model."""
     cost_per_hour: float | None
-    """Mean price of the endpoints picked, in dollars; None where none is known."""
+    """Mean price of the picked endpoints in dollars per hour; None if no price is known."""
     priced: int
-    """Picks whose endpoint has a price."""
+    """Picks of endpoints with a known price."""
     waiting: float | None
-    """Mean of the requests in the queue of the endpoint picked, as it had reported."""
+    """Mean number of requests in the queue of the picked endpoint, as last reported."""
     running: float | None
     kv_usage: float | None
     in_flight: float | None
-    """Mean of this picker's own requests there."""
+    """Mean number of requests of this picker in flight there."""
     load_unknown: int
-    """Picks of endpoints whose load the record does not have."""
+    """Picks of endpoints without load in the record."""
     busiest: str
     """The endpoint with most picks."""
     busiest_share: float
-    """Its share of them, 0 to 1."""
+    """Its share of the picks, 0 to 1."""
 
 
 class Shift(_Part, frozen=True, kw_only=True):
-    """Requests that go elsewhere."""
+    """Requests that are routed to another class."""
 
     before: str
     """Accelerator class, or else model."""
@@ -57,26 +57,26 @@ class Shift(_Part, frozen=True, kw_only=True):
 
 
 class Comparison(_Part, frozen=True, kw_only=True):
-    """Both configurations."""
+    """Decisions of both configurations."""
 
     decisions: int
     replayed: int
     skipped: Mapping[str, int]
-    """Records that cannot be taken again, by reason."""
+    """Records that cannot be replayed, by reason."""
     reproduced: int
-    """Decisions that the first configuration takes as they were recorded."""
+    """Decisions of the first configuration that equal the recorded ones."""
     differing: int
-    """Decisions that the second one takes otherwise than the first one."""
+    """Decisions that differ between the configurations."""
     cut: int
-    """Records that list some of the endpoints only, among which both choose."""
+    """Records with a part of the endpoints, to which the replay is limited."""
     config: Side
     against: Side
     moves: Sequence[Shift]
-    """Of the requests that go elsewhere, from class to class; those of most requests first."""
+    """Differing decisions by class before and after, most frequent first."""
     recalled: Sequence[str]
-    """Plugins of the second configuration that say what they said then."""
+    """Plugins of the second configuration whose recorded results are used."""
     asked_anew: Mapping[str, Sequence[str]]
-    """Its plugins that are asked again, with the data that they read and no record has."""
+    """Plugins of the second configuration that are called again, with the data they read that records lack."""
 
 
 class _Sums:
@@ -123,10 +123,9 @@ class _Sums:
 
 
 def compare(records: Sequence[DecisionRecord], config: Assembly, against: Assembly) -> Comparison:
-    """Return what the second configuration does otherwise than the first one, under which these were recorded.
+    """Compare the second configuration with the first one, under which the records were made.
 
-    Each decision is taken by itself, on the endpoints as they were then: that one goes elsewhere changes nothing for
-    those after it.
+    Each decision is replayed on the recorded state of the endpoints: a different decision has no effect on later ones.
     """
     usable, skipped = _usable(records)
     fleet = Fleet.of(usable)
@@ -147,7 +146,7 @@ def compare(records: Sequence[DecisionRecord], config: Assembly, against: Assemb
             moves[_place(fleet, taken), _place(fleet, otherwise)] += 1
         if picked in fleet.slots:
             last_picked[fleet.slots[picked]] = number
-    again = asked_anew(against, config)
+    again = called_again(against, config)
     return Comparison(
         decisions=len(records),
         replayed=len(usable),
@@ -164,13 +163,13 @@ def compare(records: Sequence[DecisionRecord], config: Assembly, against: Assemb
 
 
 def class_of(fleet: Fleet, taken: Taken) -> str:
-    """Return the accelerator class of the endpoint that was picked, or else its model."""
+    """Return the accelerator class of the picked endpoint, or else its model."""
     tag = fleet.tags[taken.slot]
     return tag.primary_class or tag.model or _NO_CLASS
 
 
 def _usable(records: Iterable[DecisionRecord]) -> tuple[list[DecisionRecord], Mapping[str, int]]:
-    """Return the records that can be taken again, the oldest first, and the number of the others by reason."""
+    """Return the records that can be replayed, oldest first, and the number of the others by reason."""
     usable, skipped = [], Counter[str]()
     for record in records:
         if record.kind == "simulated":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pool as it might be: the endpoints of now, some of them with other load or labels."""
+"""A hypothetical pool: a snapshot with changed load or labels of some endpoints."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,11 +31,11 @@ from epp.framework.snapshot import (
 from epp.routing.datastore.store import available_of
 
 MOST_CHANGES = 256
-"""Endpoints that may be changed at once: each is tagged again where its labels change."""
+"""Endpoints that may be changed at once: changed labels are tagged again."""
 
 
 class EndpointChange(Parameters, frozen=True, kw_only=True):
-    """Other values of an endpoint; null for unknown, and what is left out stays as it is."""
+    """Changed values of an endpoint; null means unknown, and omitted values do not change."""
 
     waiting: NonNegative | UnsetType | None = UNSET
     """Requests in the engine's queue."""
@@ -44,15 +44,15 @@ class EndpointChange(Parameters, frozen=True, kw_only=True):
     kv_usage: Share | UnsetType | None = UNSET
     """Share of the KV cache in use."""
     in_flight: NonNegative | UnsetType = UNSET
-    """Requests that this picker sent there and that have not ended."""
+    """Requests of this picker in flight."""
     available: bool | UnsetType = UNSET
-    """Whether it answers, and is not avoided."""
+    """Whether it can be reached and is not excluded."""
     labels: dict[str, str | None] | UnsetType = UNSET
-    """Labels to set; null takes one away."""
+    """Labels to set; null removes a label."""
 
     @property
     def numbers(self) -> Mapping[Column, float]:
-        """The numbers that change."""
+        """Changed columns."""
         given = {WAITING: self.waiting, RUNNING: self.running, KV_USAGE: self.kv_usage, IN_FLIGHT: self.in_flight}
         found = {
             column: column.unknown if value is None else float(value)
@@ -65,7 +65,7 @@ class EndpointChange(Parameters, frozen=True, kw_only=True):
 
 
 class UnknownEndpointError(ValueError):
-    """A change of an endpoint that is not in the pool, or is named by a name that several have."""
+    """A changed endpoint is not in the pool, or its name is ambiguous."""
 
 
 def made_up(
@@ -73,7 +73,7 @@ def made_up(
 ) -> Snapshot:
     """Return a snapshot with changes by name, `namespace/name` or address of an endpoint; raises UnknownEndpointError.
 
-    An endpoint whose numbers change has reported now. What its labels say is read from the changed ones.
+    The metrics of a changed endpoint are dated `now`. Taggers read the changed labels.
     """
     if not changes:
         return snapshot

@@ -9,22 +9,22 @@ from typing import Literal
 import msgspec
 
 VERSION = 1
-"""Raised with a change that readers of older records could trip over; new fields are none."""
+"""Incremented with each incompatible change; new fields are compatible."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A part of a record; what is unknown, or does not apply, is left out."""
+    """A part of a record; unknown and inapplicable values are left out."""
 
 
 class Asked(_Part, frozen=True, kw_only=True):
-    """What was asked for, and what policies made of it."""
+    """The request, and the decisions of policies on it."""
 
     path: str = ""
     model: str = ""
     target_model: str = ""
-    """Where a rewrite chose another one."""
+    """Set if a rewrite chose another model."""
     rewrite: str = ""
-    """The rule that chose it."""
+    """The rule that chose the target model."""
     objective: str = ""
     priority: int = 0
     fairness_id: str = ""
@@ -33,25 +33,25 @@ class Asked(_Part, frozen=True, kw_only=True):
     """Of the body."""
     streaming: bool = False
     subset: tuple[str, ...] = ()
-    """Addresses that the gateway allows, where it names some."""
+    """Addresses that the gateway allows; empty for all."""
     subset_more: int = 0
     seed: str = ""
-    """Of the random draws, in hexadecimal digits."""
+    """Seed of the random numbers, in hexadecimal digits."""
 
 
 class Seen(_Part, frozen=True, kw_only=True):
-    """The snapshot that was decided on, and how many endpoints were left before any profile ran."""
+    """The snapshot of the decision, and the number of endpoints left before any profile ran."""
 
     generation: int = 0
     age_seconds: float = 0.0
     """Time from the last change in it to the decision."""
     endpoints: int = 0
     available: int = 0
-    """Endpoints of these that can be reached and are not excluded."""
+    """Endpoints that can be reached and are not excluded."""
     eligible: int = 0
-    """Endpoints of these in the gateway's subset."""
+    """Available endpoints in the subset of the gateway."""
     screened: int = 0
-    """Endpoints of these after screeners, quotas and flow control."""
+    """Eligible endpoints after screeners, quotas and flow control."""
 
 
 class Drop(_Part, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class FilterStep(_Part, frozen=True, kw_only=True):
     before: int
     after: int
     problem: str = ""
-    """Why it was skipped, or kept all: it failed, or left none and falls back."""
+    """Why its result was not used: it failed, or kept no endpoint and falls back."""
     kept: tuple[str, ...] = ()
     kept_more: int = 0
     dropped: tuple[Drop, ...] = ()
@@ -81,9 +81,9 @@ class ScorerStep(_Part, frozen=True, kw_only=True):
     plugin: str
     weight: float
     problem: str = ""
-    """Its error, where it failed and gave all candidates 0."""
+    """Its error, if it failed and gave all candidates 0."""
     zero_means: str = ""
-    """What a score of 0 says of an endpoint."""
+    """Meaning of a score of 0."""
 
 
 class CandidateScore(_Part, frozen=True, kw_only=True):
@@ -93,33 +93,33 @@ class CandidateScore(_Part, frozen=True, kw_only=True):
     total: float
     """The sum of its contributions."""
     scores: tuple[float, ...] = ()
-    """Of each scorer, in their order, in [0, 1]."""
+    """Score of each scorer in [0, 1], in order of the scorers."""
     contributions: tuple[float, ...] = ()
     """Weight times score."""
     rank: int | None = None
-    """0 for the endpoint picked, 1 for its first fallback and so on; None where it was not picked."""
+    """0 for the picked endpoint, 1 for its first fallback and so on; None if it was not picked."""
     accelerator: str = ""
-    """Class, or else model."""
+    """Accelerator class, or else model."""
     cost_per_hour: float | None = None
     """Dollars."""
     in_flight: int | None = None
-    """Requests of this picker there, at the decision."""
+    """Requests of this picker in flight at the endpoint."""
     waiting: float | None = None
-    """Requests in its queue, as it reported."""
+    """Requests in the queue of the endpoint, as last reported."""
     running: float | None = None
     kv_usage: float | None = None
 
 
 class Failure(_Part, frozen=True, kw_only=True):
-    """Why a profile, or a whole request, came to nothing."""
+    """Error of a profile, or of the request."""
 
     type: str
     """The class of the error."""
     code: str = ""
-    """As metrics have it."""
+    """Code in metrics."""
     status: int = 0
     reason: str = ""
-    """The drop reason that the client is told."""
+    """Reason in the response to the client."""
     message: str = ""
     detail: str = ""
     """For operators only."""
@@ -148,22 +148,22 @@ class Pick(_Part, frozen=True, kw_only=True):
     address: str
     fallbacks: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
-    """As the gateway was told: that of the endpoint, then those of the fallbacks."""
+    """Addresses given to the gateway: the endpoint, then its fallbacks."""
     headers: tuple[str, ...] = ()
     """Names of the headers that were set for the endpoint."""
     aggregator: str = ""
     accelerator: str = ""
-    """Class, or else model."""
+    """Accelerator class, or else model."""
     accelerator_model: str = ""
     policy: str = ""
-    """By which a class was selected: what was asked for, where it was asked for."""
+    """Policy that selected the accelerator class."""
     cost_per_hour: float | None = None
-    """Dollars, of the whole endpoint."""
+    """Dollars per hour of the whole endpoint."""
     cached_share: float | None = None
 
 
 class Ending(_Part, frozen=True, kw_only=True):
-    """How it ended."""
+    """End of the response."""
 
     cause: str
     status: int = 0
@@ -177,7 +177,7 @@ class Ending(_Part, frozen=True, kw_only=True):
 
 
 class Timings(_Part, frozen=True, kw_only=True):
-    """Seconds."""
+    """Durations in seconds."""
 
     queue: float = 0.0
     queue_outcome: str = ""
@@ -189,18 +189,18 @@ class Timings(_Part, frozen=True, kw_only=True):
 
 
 class ShadowRun(_Part, frozen=True, kw_only=True):
-    """What another profile would have done."""
+    """Result of a shadow profile."""
 
     profile: str
     endpoint: str = ""
     agrees: bool = False
     score_gap: float | None = None
-    """Total of its pick less that of the real one, by its own scorers; 0 where they agree."""
+    """Total score of its pick minus that of the real pick, by its own scorers; 0 if they are the same."""
     accelerator: str = ""
     cost_per_hour: float | None = None
     seconds: float = 0.0
     problem: str = ""
-    """Why it has no pick."""
+    """Reason for a missing pick."""
 
 
 class DecisionRecord(_Part, frozen=True, kw_only=True):
@@ -221,8 +221,8 @@ class DecisionRecord(_Part, frozen=True, kw_only=True):
     pick: Pick | None = None
     failure: Failure | None = None
     ending: Ending | None = None
-    """None while the response is under way."""
+    """None before the response has ended."""
     timings: Timings = msgspec.field(default_factory=Timings)
     shadows: tuple[ShadowRun, ...] = ()
     why: str = ""
-    """In a few words."""
+    """Summary of the decision."""

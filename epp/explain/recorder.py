@@ -1,25 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records decisions of failed requests, of a sample, and of requests that ask for it.
-
-A request that is recorded costs a few references as it is routed. Its record is made afterwards, in a share of the
-event loop's time; where that is not enough, records are lost and counted.
-"""
+"""Records decisions of failed requests, of a sample, and of requests that ask for it."""
 
 import asyncio
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from epp.explain.building import MOST_NAME
-from epp.explain.file import DecisionFile
 from epp.explain.record import ShadowRun, Timings
 from epp.explain.recording import RECORDING, Recording
-from epp.explain.ring import Kept, Ring
-from epp.explain.settings import DecisionSettings
+from epp.explain.storage import DecisionFile, DecisionSettings, Kept, Ring
 from epp.framework.clock import Clock
 from epp.framework.errors import RequestError
 from epp.framework.headers import DECISION_RECORD, REQUEST_ID
@@ -33,16 +30,16 @@ from epp.routing.scheduling import Profile
 
 SAMPLED, ASKED, FAILED = "sampled", "asked", "failed"
 SHARE = 0.1
-"""Share of the event loop's time in which records are made."""
+"""Share of the event loop's time for building records."""
 _MOST_WAITING = 256
-"""Decisions that wait for their record: each holds a snapshot."""
+"""Decisions whose record is still to be built: each holds a snapshot."""
 _MOST_OPEN = 2048
 """Recorded requests whose response has not ended."""
 _FAILURES_PER_SECOND = 10.0
 _MOST_FAILURES = 50.0
-"""Failures that are recorded at once after a while without any."""
+"""Failures that are recorded in a burst."""
 _SERVER_ERROR = 500
-_NATURAL = Cause.NATURAL  # an enumeration takes longer to look up, and to hash, than all the rest
+_NATURAL = Cause.NATURAL  # a local constant: attribute access and hash of an enum member are slow
 _FAILED_BY = frozenset({Cause.ERROR, Cause.SERVER_LOST, Cause.EVICTED})
 _TRUE = frozenset({"true", "1"})
 _SEEDS = 2**64
@@ -52,27 +49,27 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What decides now."""
+    """The configuration and pool in effect."""
 
     profiles: Callable[[], Mapping[str, Profile]]
-    """Those of the configuration, by name."""
+    """Profiles of the configuration, by name."""
     generation: Callable[[], int]
-    """Number of the configuration."""
+    """Generation of the configuration."""
     snapshot: Callable[[], Snapshot]
     """The pool."""
 
 
 class Recorder(DirectorObserver):
-    """Records requests that fail, and refusals; `run` makes the records."""
+    """Records failed and refused requests; `run` builds the records."""
 
     def __init__(self, settings: DecisionSettings, clock: Clock, setup: Setup) -> None:
-        """Prepare; raises ConfigurationError for a file that cannot be written."""
+        """Raise ConfigurationError for a file that cannot be written."""
         self.ring = Ring(settings.buffer, settings.buffer_bytes)
         self.file = None if settings.file is None else DecisionFile(settings.file)
         self.recorded: Counter[str] = Counter({SAMPLED: 0, ASKED: 0, FAILED: 0})
-        """Decisions, by what they were recorded for."""
+        """Number of recorded decisions, by reason."""
         self.lost: Counter[str] = Counter({"busy": 0, "rate": 0, "error": 0})
-        """Decisions that were to be recorded: too many at a time, too many failures in a second, or a fault."""
+        """Decisions that were not recorded: too many at a time, too many failures in a second, or an error."""
         self._settings = settings
         self._clock = clock
         self._setup = setup
@@ -84,11 +81,11 @@ class Recorder(DirectorObserver):
         self._allowed_at = clock.now()
         self._waiting: deque[Recording] = deque()
         self._unwritten: dict[Recording, bytes] = {}
-        """Complete records that wait for shadow profiles; bounded by the configuration."""
+        """Complete records that wait for shadow profiles; the configuration limits their number."""
         self._wanted = asyncio.Event()
 
     def next_id(self) -> str:
-        """Return an id for a record: of a simulation, too."""
+        """Return a new record id, also for simulations."""
         self._number += 1
         return f"{self._prefix}-{self._number}"
 
@@ -120,13 +117,13 @@ class Recorder(DirectorObserver):
             self._want(self._recording(request, refusal.error, profiles, wanted_for, timings, snapshot=snapshot))
 
     def expect_shadows(self, request: Request) -> None:
-        """Leave the record of a request out of the file until `add_shadows`, if there is one."""
+        """Write the record of a request to the file only after `add_shadows`, if there is a record."""
         recording = request.get(RECORDING)
         if recording is not None:
             recording.awaits_shadows = True
 
     def add_shadows(self, request: Request, runs: Sequence[ShadowRun]) -> None:
-        """Add what other profiles would have done to the record of a request, if there is one."""
+        """Add results of shadow profiles to the record of a request, if there is a record."""
         recording = request.get(RECORDING)
         if recording is not None:
             recording.awaits_shadows = False
@@ -134,7 +131,7 @@ class Recorder(DirectorObserver):
             self._want(recording)
 
     async def run(self) -> None:
-        """Make records as long as there are some to make, in a share of the loop's time."""
+        """Build records until cancelled, in a share of the event loop's time."""
         while True:
             await self._wanted.wait()
             started = time.perf_counter()
@@ -142,7 +139,7 @@ class Recorder(DirectorObserver):
             await asyncio.sleep((time.perf_counter() - started) * (1 / SHARE - 1))
 
     async def close(self) -> None:
-        """Make the records that wait, and write them, without shadows that have not come."""
+        """Build and write all outstanding records, without waiting for shadow profiles."""
         while self._waiting:
             self._make_next()
         if self.file is not None:
@@ -152,7 +149,7 @@ class Recorder(DirectorObserver):
             await asyncio.to_thread(self.file.close)
 
     def _wanted_for(self, request: Request) -> str:
-        """Return why a request is recorded that does not fail; empty where it is not."""
+        """Return the reason to record a request that has not failed; empty for none."""
         if self._settings.asked_by_header and request.headers.get(DECISION_RECORD, "").lower() in _TRUE:
             return ASKED
         return SAMPLED if request.seed < self._threshold else ""
@@ -215,7 +212,7 @@ class Recorder(DirectorObserver):
                 _log.exception("decision not recorded", error=f"{type(error).__name__}: {error}")
             return
         if is_new:
-            self.recorded[recording.for_] += 1
+            self.recorded[recording.recorded_for] += 1
             self.ring.add(Kept(recording.id, printable(recording.request_id, MOST_NAME), recording.at, data))
         else:
             self.ring.update(recording.id, data)
@@ -230,10 +227,10 @@ class Recorder(DirectorObserver):
 
 
 class SamplingRecorder(Recorder):
-    """Also records a sample of all requests, and requests that ask for it."""
+    """A recorder that also records a sample of all requests, and requests that ask for it."""
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
-        """Begin the record of a request."""
+        """Start the record of a request."""
         wanted_for = self._wanted_for(request)
         if not wanted_for:
             return
@@ -258,11 +255,53 @@ class SamplingRecorder(Recorder):
 
 
 def recorder_of(settings: DecisionSettings, clock: Clock, setup: Setup) -> Recorder:
-    """Return a recorder that costs a request as little as the settings allow; raises ConfigurationError."""
+    """Return the cheapest recorder for the settings; raises ConfigurationError."""
     kind = SamplingRecorder if settings.records_routed else Recorder
     return kind(settings, clock, setup)
 
 
 def _unread(headers: Headers, model: str) -> Request:
-    """Return a request that was refused before its body was read."""
+    """Return a substitute for a request that was refused before its body was read."""
     return Request(headers.get(REQUEST_ID, ""), RequestBody(model=model), headers, path_of(headers))
+
+
+class DecisionMetrics(Collector):
+    """Metrics of a recorder, read at each scrape."""
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics without samples."""
+        return _families()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics; none without a recorder."""
+        recorder = self._recorder
+        if recorder is None:
+            return
+        recorded, lost, size = families = _families()
+        for why, count in recorder.recorded.items():
+            recorded.add_metric((why,), count)
+        for why, count in recorder.lost.items():
+            lost.add_metric((why,), count)
+        lost.add_metric(("file",), 0 if recorder.file is None else recorder.file.lost)
+        size.add_metric((), recorder.ring.size_bytes)
+        yield from families
+
+
+def _families() -> tuple[CounterMetricFamily, CounterMetricFamily, GaugeMetricFamily]:
+    return (
+        CounterMetricFamily(
+            "llm_d_epp_decision_records",
+            "Recorded decisions by reason: sampled, asked or failed.",
+            labels=("recorded_for",),
+        ),
+        CounterMetricFamily(
+            "llm_d_epp_decision_records_lost",
+            "Lost decision records by reason: busy, too little time; rate, too many failures in a second; error, an "
+            "error of a plugin or of the picker; file, not written to --decision-file.",
+            labels=("reason",),
+        ),
+        GaugeMetricFamily("llm_d_epp_decision_buffer_bytes", "Size of the decisions that are kept in memory."),
+    )

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One decision that is being recorded: from the pick, or the refusal, to the end of the response."""
+"""The recording of one decision, from the pick or the refusal to the end of the response."""
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
 
@@ -20,88 +21,59 @@ _decoder = msgspec.json.Decoder(DecisionRecord)
 _encoder = msgspec.json.Encoder()
 
 
+@dataclass(slots=True, eq=False)
 class Recording:
-    """Holds references until its record is made, and the record as bytes from then on."""
+    """Holds references until the record is built, then the record as bytes."""
 
-    __slots__ = (
-        "_config_generation",
-        "_ending",
-        "_made",
-        "_outcome",
-        "_profiles",
-        "_received_at",
-        "_request",
-        "_served",
-        "_shadows",
-        "_snapshot",
-        "_timings",
-        "_why",
-        "at",
-        "awaits_shadows",
-        "for_",
-        "id",
-        "is_complete",
-        "is_lost",
-        "is_queued",
-        "is_written",
-        "request_id",
-    )
+    id: str
+    request: Request | None
+    outcome: SchedulingResult | RequestError | None
+    profiles: Mapping[str, Profile] | None
+    _: KW_ONLY
+    at: float
+    """Seconds since 1970."""
+    recorded_for: str
+    config_generation: int
+    timings: Timings
+    snapshot: Snapshot | None = None
+    """For a refusal before any profile ran."""
+    request_id: str = field(init=False)
+    is_complete: bool = field(init=False)
+    """Whether all but results of shadow profiles is known."""
+    awaits_shadows: bool = False
+    """Whether results of shadow profiles are expected."""
+    is_lost: bool = False
+    """Whether its record could not be built."""
+    is_queued: bool = False
+    """Whether it is queued to be built or updated."""
+    is_written: bool = False
+    """Whether it is written to the file."""
+    _received_at: float = field(init=False)
+    _ending: Ending | None = None
+    _served: Endpoint | None = None
+    _why: str = ""
+    _shadows: tuple[ShadowRun, ...] = ()
+    _data: bytes = b""
 
-    def __init__(
-        self,
-        record_id: str,
-        request: Request,
-        outcome: SchedulingResult | RequestError,
-        profiles: Mapping[str, Profile],
-        *,
-        at: float,
-        recorded_for: str,
-        config_generation: int,
-        timings: Timings,
-        snapshot: Snapshot | None = None,
-    ) -> None:
-        """`snapshot` is that of a refusal before any profile ran."""
-        self.id = record_id
-        self.request_id = request.id
-        self.at = at
-        """Seconds since 1970."""
-        self.for_ = recorded_for
-        self.is_complete = isinstance(outcome, RequestError)
-        """Whether nothing but shadows is to come."""
-        self.awaits_shadows = False
-        """Whether shadows are to come, or word that they do not."""
-        self.is_lost = False
-        """Whether its record could not be made."""
-        self.is_queued = False
-        """Whether it is to be made, or made again."""
-        self.is_written = False
-        """Whether it is in the file."""
-        self._request: Request | None = request
-        self._received_at = request.received_at
-        self._outcome: SchedulingResult | RequestError | None = outcome
-        self._profiles: Mapping[str, Profile] | None = profiles
-        self._config_generation = config_generation
-        self._timings = timings
-        self._snapshot = snapshot
-        self._ending: Ending | None = None
-        self._served: Endpoint | None = None
-        self._why = ""
-        self._shadows: tuple[ShadowRun, ...] = ()
-        self._made = b""
+    def __post_init__(self) -> None:
+        """Copy what is needed of the request after the record is built."""
+        assert self.request is not None  # noqa: S101  dropped later
+        self.request_id, self._received_at = self.request.id, self.request.received_at
+        self.is_complete = isinstance(self.outcome, RequestError)
 
     @property
     def is_made(self) -> bool:
-        """Whether its record has been made once."""
-        return bool(self._made)
+        """Whether its record has been built."""
+        return bool(self._data)
 
     def complete(self, routing: Routing, cause: Cause, now: float) -> None:
-        """Take the end of the response, at a time on the clock."""
+        """Record the end of the response; `now` is on the clock."""
         received = self._received_at
         first, ended = routing.first_byte_at, routing.ended_at
         self.is_complete = True
         self._ending = ending_of(routing, cause)
-        self._timings = msgspec.structs.replace(
-            self._timings,
+        self.timings = msgspec.structs.replace(
+            self.timings,
             first_byte=None if first is None else round(first - received, _DIGITS),
             total=round((now if ended is None else ended) - received, _DIGITS),
         )
@@ -110,54 +82,54 @@ class Recording:
             self._why = routing.decision.why(routing.served)
 
     def add_shadows(self, runs: tuple[ShadowRun, ...]) -> None:
-        """Add what other profiles would have done."""
+        """Add results of shadow profiles."""
         self._shadows += runs
 
     def lose(self) -> None:
-        """Give up: its record cannot be made."""
+        """Mark it as lost: its record cannot be built."""
         self.is_lost = True
         self._forget()
 
     def _forget(self) -> None:
-        """Let go of what its record is made of: a request refers to its recording, and a response may be long."""
-        self._request = self._outcome = self._profiles = self._snapshot = None
+        """Drop the references: a request refers to its recording, and a response may take long."""
+        self.request = self.outcome = self.profiles = self.snapshot = None
 
     def made(self) -> bytes:
-        """Return the record as it is now, as JSON."""
-        if self._request is not None and self._outcome is not None and self._profiles is not None:
+        """Build or update the record; return it as JSON."""
+        if self.request is not None and self.outcome is not None and self.profiles is not None:
             record = record_of(
-                self._request,
-                self._outcome,
-                self._profiles,
+                self.request,
+                self.outcome,
+                self.profiles,
                 id=self.id,
-                kind="refused" if isinstance(self._outcome, RequestError) else "routed",
+                kind="refused" if isinstance(self.outcome, RequestError) else "routed",
                 at=self.at,
-                snapshot=self._snapshot,
-                recorded_for=self.for_,
-                config_generation=self._config_generation,
-                timings=self._timings,
+                snapshot=self.snapshot,
+                recorded_for=self.recorded_for,
+                config_generation=self.config_generation,
+                timings=self.timings,
                 ending=self._ending,
                 served=self._served,
                 shadows=self._shadows,
             )
             self._forget()
         else:
-            before = _decoder.decode(self._made)
+            before = _decoder.decode(self._data)
             record = msgspec.structs.replace(
                 before,
                 ending=self._ending,
                 timings=msgspec.structs.replace(
-                    self._timings, queue=before.timings.queue, queue_outcome=before.timings.queue_outcome
+                    self.timings, queue=before.timings.queue, queue_outcome=before.timings.queue_outcome
                 ),
                 shadows=self._shadows,
                 why=self._why or before.why,
             )
-        self._made = _encoder.encode(record)
-        return self._made
+        self._data = _encoder.encode(record)
+        return self._data
 
 
 RECORDING: DataKey[Recording] = DataKey("decision-recording")
-"""Of a routed request whose decision is recorded."""
+"""The recording of a routed request."""
 
 
 def ending_of(routing: Routing, cause: Cause) -> Ending:

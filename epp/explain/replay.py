@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded decisions, taken again by a configuration: on the endpoints that the record lists, as they were then."""
+"""Replay of recorded decisions by a configuration, on the recorded state of the endpoints."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -54,17 +54,17 @@ _KNOWN = (WAITING, RUNNING, KV_USAGE, IN_FLIGHT)
 RECORDED = frozenset(
     datum.name for datum in (*_KNOWN, LAST_PICKED, METRICS_AT, ACCELERATOR, TENANT, PROMPT_TOKENS, INHERITED)
 )
-"""Names of the data that records have, or that is nearly so: tokens by the size of the body."""
+"""Names of data in records, or estimated from them: tokens from the size of the body."""
 _OF_PROMPTS = frozenset(key.name for key in (PREFIX_MATCH, SESSION_ID, AGENT_IDENTITY))
-"""Names of what producers make of prompts and headers, which records do not have."""
+"""Names of data that producers compute from prompts and headers, which records do not have."""
 _PORT = 1
 _FIRST_ADDRESS = 0x0A000001
-"""10.0.0.1: an address of its own for each endpoint, where the record has only a name."""
+"""10.0.0.1: records have only names of endpoints, so each one gets an address from here on."""
 
 
 @dataclass(slots=True)
 class Fleet:
-    """The endpoints of all records, each with a slot of its own."""
+    """The endpoints of all records, with a slot for each."""
 
     slots: dict[str, int] = field(default_factory=dict)
     endpoints: list[Endpoint] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Fleet:
 
     @classmethod
     def of(cls, records: Iterable[DecisionRecord]) -> "Fleet":
-        """Return the endpoints of these records, in the order of the pool as far as it shows, with their hardware."""
+        """Return the endpoints of records with their hardware, in the order of the pool as far as it is known."""
         fleet, records = cls(), list(records)
         for name in _in_order(records):
             fleet._slot(name)
@@ -121,10 +121,7 @@ def endpoints_of(run: ProfileRun) -> Collection[str]:
 
 
 def _in_order(records: Iterable[DecisionRecord]) -> Iterable[str]:
-    """Return endpoints in the order of the pool, by which pickers number them: filters list them in that order.
-
-    Nothing where that changed.
-    """
+    """Return endpoints in the order of the pool, which filters preserve; empty if that order changed."""
     before: dict[str, set[str]] = {}
     for record in records:
         for run in record.profiles:
@@ -140,20 +137,19 @@ def _in_order(records: Iterable[DecisionRecord]) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A decision as a configuration takes it."""
+    """A replayed decision."""
 
     endpoint: str = ""
-    """Empty for a request that is refused."""
+    """Empty for a refused request."""
     slot: int = -1
     error: str = ""
 
 
 class Replay:
-    """One configuration, which takes recorded decisions again.
+    """Replays recorded decisions with one configuration.
 
-    What a plugin said then counts again where the configuration under which it was recorded has the same plugin, with
-    the same parameters: also what it had learned then. All others are asked again, and know what the record has: load,
-    accelerators and their price.
+    Recorded results are used for plugins that the recorded configuration has with the same parameters. Other plugins
+    are called again, with the recorded load, accelerators and prices.
     """
 
     def __init__(self, assembly: Assembly, recorded_by: Assembly, fleet: Fleet) -> None:
@@ -171,7 +167,7 @@ class Replay:
         self._records = _records(fleet)
 
     def take(self, record: DecisionRecord, last_picked: Floats) -> Taken:
-        """Return what becomes of a recorded request."""
+        """Return the decision on a recorded request."""
         snapshot = self._snapshot(record, last_picked)
         self._recalled.use(record, self._fleet.slots)
         request = _request(record)
@@ -209,7 +205,7 @@ class Replay:
 
 
 def same_plugins(one: Assembly, other: Assembly) -> frozenset[str]:
-    """Return the names of plugins that both have, of the same type, with the same parameters, and fed by the same."""
+    """Return the names of plugins that both have, with the same type, parameters and producers of their data."""
     others = other.instances.by_name
     return frozenset(
         name
@@ -224,8 +220,8 @@ def _are_fed_the_same(plugin: Plugin[Any], one: Assembly, other: Assembly) -> bo
     return here.keys() == there.keys() and all(_are_same(each, there[name]) for name, each in here.items())
 
 
-def asked_anew(assembly: Assembly, recorded_by: Assembly) -> Mapping[str, tuple[str, ...]]:
-    """Return the filters and scorers of a configuration that are asked again, with the data that no record has."""
+def called_again(assembly: Assembly, recorded_by: Assembly) -> Mapping[str, tuple[str, ...]]:
+    """Return the filters and scorers that are called again, with the data they read that records lack."""
     same = same_plugins(assembly, recorded_by)
     return {
         plugin.name: tuple(dict.fromkeys(_lacking(plugin, assembly, frozenset())))
@@ -236,7 +232,7 @@ def asked_anew(assembly: Assembly, recorded_by: Assembly) -> Mapping[str, tuple[
 
 
 def _lacking(plugin: Plugin[Any], assembly: Assembly, asked: frozenset[str]) -> Iterator[str]:
-    """Yield the data that a plugin reads, and no record has, nor any producer can make of what records have."""
+    """Yield the data that a plugin reads and neither records nor producers can provide."""
     for datum in (*plugin.reads, *plugin.may_read):
         name = datum.name
         if name in RECORDED:

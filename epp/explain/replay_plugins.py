@@ -16,14 +16,14 @@ _DROPPED, _KEPT = 0.0, 1.0
 
 
 class Recalled:
-    """What a record has of each plugin, by slot."""
+    """Recorded results of each plugin, by slot."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, str], Floats] = {}
         self._anywhere: dict[str, Floats] = {}
 
     def use(self, record: DecisionRecord, slots: Mapping[str, int]) -> None:
-        """Go by this record from now on; scores and verdicts of plugins that failed do not count."""
+        """Use the results of a record, except for those of failed plugins."""
         self._of.clear()
         self._anywhere.clear()
         count = len(slots)
@@ -41,7 +41,7 @@ class Recalled:
                         scores[slots[candidate.endpoint]] = candidate.scores[number]
 
     def of(self, profile: str, plugin: str, candidates: Candidates) -> Floats | None:
-        """Return what the plugin said of the candidates in this profile, or else in another; NaN where nothing."""
+        """Return the results of a plugin in a profile, or else in another; NaN for candidates without a result."""
         found = self._of.get((profile, plugin))
         if found is None:
             found = self._anywhere.get(plugin)
@@ -65,7 +65,7 @@ class RecordedFilter(Filter[Any]):
         self._recalled = recalled
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        """Return what it kept then."""
+        """Return the recorded result, or that of the real filter."""
         found = self._recalled.of(candidates.profile, self.name, candidates)
         if found is None:
             return self._real.filter(request, candidates)
@@ -85,7 +85,7 @@ class RecordedScorer(Scorer[Any]):
         self._recalled = recalled
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
-        """Return its scores of then."""
+        """Return the recorded scores, or those of the real scorer."""
         found = self._recalled.of(candidates.profile, self.name, candidates)
         if found is None:
             return self._real.score(request, candidates)

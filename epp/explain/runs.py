@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profile runs of a record: drops of each filter with reasons, and scores by scorer and endpoint."""
+"""Profile runs of a record: dropped endpoints of each filter with reasons, and scores by scorer and endpoint."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -24,13 +24,13 @@ _MOST_TEXT = 200
 _DIGITS = 6
 _NO_PICKS: Positions = np.empty(0, dtype=np.intp)
 _BY_CAUSE: Mapping[DropCause, str] = {
-    DropCause.CONSTRAINT: "is not what is asked for",
+    DropCause.CONSTRAINT: "does not match the request",
     DropCause.AVAILABILITY: "is not ready",
     DropCause.STALE: "has not reported for too long",
     DropCause.SATURATION: "is too busy",
     DropCause.UNSTATED: "",
 }
-"""The reason where a filter says no more."""
+"""The reason if the filter gives none."""
 
 
 def profile_run(
@@ -42,7 +42,7 @@ def profile_run(
     primary: bool = False,
     failure: Failure | None = None,
 ) -> ProfileRun:
-    """Return a run as a record has it; `profile` is the one that ran, whose plugins say why, or None if it is gone."""
+    """Return a run in the format of records; `profile` is the one that ran, for reasons, or None if it is gone."""
     considered = before_filters(run)
     if isinstance(run, ProfileAttempt):
         picked, picker = _NO_PICKS, ""
@@ -79,12 +79,12 @@ def name_of(snapshot: Snapshot, slot: int) -> str:
 
 
 def accelerator_of(tag: AcceleratorTag) -> str:
-    """Return the class of an accelerator, or else its model; empty for unknown."""
+    """Return the class of an accelerator, or else its model; empty if both are unknown."""
     return tag.primary_class or tag.model
 
 
 def number(value: float) -> float | None:
-    """Return a number as records have it; None for one that is not known."""
+    """Return a number in the format of records; None if it is unknown."""
     return round(float(value), _DIGITS) if isfinite(value) else None
 
 
@@ -119,7 +119,7 @@ def _filter_steps(
 
 
 def _reasons(request: Request, dropped: Candidates, plugin: str, member: ProfileFilter | None) -> list[str]:
-    """Return why each of the candidates was dropped, as far as that is known."""
+    """Return the reason why each of the candidates was dropped; empty if it is unknown."""
     count = len(dropped)
     if not count or (member is None and plugin != AGE_STEP):
         return [""] * count
@@ -128,7 +128,7 @@ def _reasons(request: Request, dropped: Candidates, plugin: str, member: Profile
         return ages
     try:
         found = [str(reason) for reason in member.filter.why_dropped(request, seen(dropped, member.staleness))]
-    except Exception:  # noqa: BLE001  a plugin may raise anything; what it dropped counts, and is known
+    except Exception:  # noqa: BLE001  a plugin may raise anything; the drops are known without it
         found = []
     otherwise = member.filter.drop_means or _BY_CAUSE[member.filter.drops]
     reasons = [reason or otherwise for reason in found] if len(found) == count else [otherwise] * count
@@ -150,7 +150,7 @@ def _scorer_step(trace: ScoreTrace, profile: Profile | None) -> ScorerStep:
 
 
 def _listed(totals: Floats | None, scores: Sequence[ScoreTrace], count: int, picked: Positions) -> list[int]:
-    """Return positions of the picked, in order, then of those with the best totals of the others."""
+    """Return the positions of the picked endpoints in order, then of the others with the best totals."""
     if totals is None:
         totals = np.zeros(count)
         for trace in scores:
@@ -191,6 +191,6 @@ def _candidate_scores(
 
 
 def cost_of(tag: AcceleratorTag) -> float | None:
-    """Return its dollars an hour, as records have them; None for unknown."""
+    """Return the dollars per hour in the format of records; None if they are unknown."""
     cost = tag.cost_per_hour()
     return None if cost is None else number(cost)

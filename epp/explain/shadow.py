@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One shadow profile: runs for requests that others have routed, within bounds, and compares its picks."""
+"""One shadow profile: its runs within limits of time and memory, and the comparison of its picks."""
 
+import resource
 from asyncio import CancelledError
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from time import perf_counter, thread_time
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -13,7 +15,6 @@ import xxhash
 from msgspec.structs import replace
 
 from epp.explain.record import ShadowRun
-from epp.explain.resident import Growth, ResidentMemory
 from epp.explain.runs import accelerator_of, cost_of, name_of, number
 from epp.framework.candidates import Candidates
 from epp.framework.errors import PluginFailedError, RequestError
@@ -25,50 +26,81 @@ from epp.framework.result import ProfileResult, SchedulingResult
 from epp.framework.snapshot import ACCELERATOR
 from epp.routing.scheduling import Cycle, Profile
 
+MOST_GROWTH_OF_RUN = 64 * 2**20
+"""Bytes by which one run may grow the process."""
+MOST_GROWTH = 256 * 2**20
+"""Bytes by which all runs together may grow the process."""
 _MOST_OVERRUNS = 5.0
 _FORGIVEN = 0.05
-"""Overruns that a run in time makes up for."""
+"""Overruns that one run within its time compensates."""
 _WAITING = 4.0
-"""Times its CPU time that a run may take in all: another process may have the CPU, or a plugin may wait."""
+"""Wall time that a run may take, as a multiple of its CPU time: the CPU may be busy with other processes."""
 _MOST_TEXT = 200
 _DIGITS = 6
 _SAME = 1e-9
 """Totals that differ by less are equal."""
-
 T = TypeVar("T")
 A = TypeVarTuple("A")
-
 _log = structlog.get_logger()
 
 
+def resident_bytes() -> int:
+    """Return the resident size of this process; 0 if it cannot be read."""
+    try:
+        pages = Path("/proc/self/statm").read_bytes().split()[1]
+    except OSError:
+        return 0
+    return int(pages) * resource.getpagesize()
+
+
+class Growth:
+    """Growth of the process by the runs of one profile."""
+
+    def __init__(self) -> None:
+        self._least = 0
+        self._sum = 0
+
+    def breach(self, before: int, after: int) -> str:
+        """Record the size of the process before and after a run; return the exceeded limit, empty for none."""
+        grown = after - before
+        if not self._least or before <= self._least:
+            self._least, self._sum = before, 0
+        self._sum = max(self._sum + grown, 0)
+        if grown > MOST_GROWTH_OF_RUN:
+            return f"took {grown >> 20} MiB of memory for one request"
+        if min(self._sum, after - self._least) > MOST_GROWTH:
+            return f"took {self._sum >> 20} MiB of memory, and does not give it back"
+        return ""
+
+
 class Outcome(StrEnum):
-    """What came of a run."""
+    """Outcome of a run, compared with the real pick."""
 
     AGREES = "agrees"
-    """It picks the same endpoint."""
+    """Same endpoint."""
     TIES = "ties"
-    """It picks another, which its own scorers hold for no better."""
+    """Another endpoint with the same total score."""
     DIFFERS = "differs"
     REFUSED = "refused"
-    """Its filters leave none."""
+    """Its filters keep no endpoint."""
     FAILED = "failed"
     TIMEOUT = "timeout"
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A routed request that waits for its shadows."""
+    """A routed request for which shadow profiles are to run."""
 
     request: Request
     """The real one."""
     dry: Request
-    """As it was when it was routed; goes nowhere."""
+    """A copy from when it was routed; it is never sent."""
     result: SchedulingResult
     at: float
-    """When it was routed, as `perf_counter` has it."""
+    """When it was routed, in seconds of `perf_counter`."""
 
     def candidates(self) -> Candidates:
-        """Return those of the real pick before any filter, in the same snapshot."""
+        """Return the candidates of the real pick before all filters, in the same snapshot."""
         primary = self.result.primary
         left = primary.candidates
         slots = primary.considered if len(primary.considered) else left.slots
@@ -77,30 +109,29 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A run, and the real pick beside it."""
+    """A run and the real pick."""
 
     run: ShadowRun
     outcome: Outcome
     real_accelerator: str = ""
     real_cost: float | None = None
-    """Dollars an hour."""
+    """Dollars per hour."""
 
 
 class _OverTimeError(Exception):
-    """A run has taken too long; no further plugin is called."""
+    """A run has exceeded its time; no further plugin is called."""
 
 
 class Shadow(SchedulingObserver):
-    """Runs one profile; on the event loop, between other work."""
+    """Runs one profile on the event loop, between other tasks."""
 
     def __init__(
         self,
         profile: Profile,
         seconds: float,
-        memory: ResidentMemory,
         failed: Callable[[str, str], None] | None = None,
     ) -> None:
-        """`seconds` of CPU time are for one request; `failed` is told profile and plugin of each call that raised."""
+        """`seconds` limits the CPU time of a run; `failed` is called with profile and plugin of each failed call."""
         self.name = profile.name
         self.problem = ""
         """Why it is disabled; empty while it runs."""
@@ -108,14 +139,13 @@ class Shadow(SchedulingObserver):
         self._logged: set[str] = set()
         """Plugins whose failures have been logged."""
         self._seconds = seconds
-        self._memory = memory
         self._overruns = 0.0
         self._growth = Growth()
         self._guard = _BoundedGuard(self, seconds)
         self._cycle = Cycle(profile, self._guard, self)
 
     def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:  # noqa: ARG002
-        """Count it; the first is logged."""
+        """Count a failed call; the first one of each plugin is logged."""
         if self._failed is not None:
             self._failed(self.name, plugin)
         if plugin not in self._logged:
@@ -123,8 +153,8 @@ class Shadow(SchedulingObserver):
             _log.warning("plugin of a shadow profile failed", profile=self.name, plugin=plugin, reason=problem)
 
     def run(self, tried: Tried) -> Compared:
-        """Return where the profile would have sent a request; raises nothing."""
-        started, before = perf_counter(), self._memory.size_bytes()
+        """Return the pick of the profile for a request; never raises."""
+        started, before = perf_counter(), resident_bytes()
         found: ProfileResult | None = None
         outcome, problem = Outcome.FAILED, ""
         self._guard.begin()
@@ -132,7 +162,7 @@ class Shadow(SchedulingObserver):
             candidates = tried.candidates()
             found = self._cycle.run(tried.dry, candidates.within(self.name, candidates.peer))
         except _OverTimeError:
-            pass  # as said below
+            pass  # reported below
         except PluginFailedError as error:
             problem = str(error)
         except RequestError as error:
@@ -143,12 +173,12 @@ class Shadow(SchedulingObserver):
         if self._guard.is_over():
             outcome, found = Outcome.TIMEOUT, None
             problem = f"took more than {self._seconds * 1e3:g} ms, in plugin {self._guard.plugin!r}"
-        self._judge(outcome, self._growth.breach(before, self._memory.size_bytes()))
+        self._judge(outcome, self._growth.breach(before, resident_bytes()))
         run = ShadowRun(profile=self.name, seconds=round(seconds, _DIGITS), problem=printable(problem, _MOST_TEXT))
         return Compared(run, outcome) if found is None else _compared(run, found, tried)
 
     def _judge(self, outcome: Outcome, breach: str) -> None:
-        """Disable the profile where it takes too much."""
+        """Disable the profile if it takes too much time or memory."""
         if outcome is not Outcome.TIMEOUT:
             self._overruns = max(self._overruns - _FORGIVEN, 0.0)
         else:
@@ -169,7 +199,7 @@ class Shadow(SchedulingObserver):
 
 
 class _BoundedGuard(Guard):
-    """Calls no further plugin once a run has taken its CPU time, or four times as long altogether."""
+    """Calls no further plugin after the CPU time of a run, or four times that in wall time."""
 
     __slots__ = ("_cpu_until", "_seconds", "_until", "plugin")
 
@@ -179,14 +209,14 @@ class _BoundedGuard(Guard):
         self.begin()
 
     def begin(self) -> None:
-        """Begin a run."""
+        """Start a run."""
         self._cpu_until = thread_time() + self._seconds
         self._until = perf_counter() + self._seconds * _WAITING
         self.plugin = ""
-        """The plugin that was called last."""
+        """The last plugin called."""
 
     def is_over(self) -> bool:
-        """Return whether the run has taken too long."""
+        """Return whether the run has exceeded its time."""
         return thread_time() >= self._cpu_until or perf_counter() >= self._until
 
     def call(self, role: Role, plugin: Plugin[Any], method: Callable[[*A], T], *arguments: *A) -> T | Failure:
@@ -197,7 +227,7 @@ class _BoundedGuard(Guard):
 
 
 def seed_of(seed: int) -> int:
-    """Return the seed of the shadows of a request: draws of theirs are independent of its own."""
+    """Return the seed for shadow profiles of a request: independent of its own random numbers."""
     return xxhash.xxh3_64_intdigest(b"shadow", seed)
 
 

@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from epp.admission.flow_control import AT_ONCE, QUEUEING_OUTCOME, FlowControl, Limits, Outcome, Waiting
+from epp.admission.flow_control import AT_ONCE, QUEUEING_OUTCOME, FlowControl, Limits, Outcome
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.flow_control import SaturationDetector, saturation_of
@@ -119,13 +119,12 @@ class FlowSeries:
             for name, what in (("requests", "Requests"), ("bytes", "Bytes of bodies"))
         )
 
-    def queued(self, waiting: Waiting) -> None:
+    def queued(self, request: Request) -> None:
         """Count a request that begins to wait."""
-        request = waiting.queued.request
         series = self._series(request)
         request.put(_QUEUED, series)
         series.with_more(self._size, self._pool).inc()
-        series.with_more(self._bytes, self._pool).value += waiting.size_bytes
+        series.with_more(self._bytes, self._pool).value += request.size_bytes
 
     def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
         """Count a request that waits no more, or is turned away; one that goes at once is counted as it is routed."""

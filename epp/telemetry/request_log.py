@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from epp.admission.flow_control import QUEUEING_OUTCOME, Outcome, Waiting
+from epp.admission.flow_control import QUEUEING_OUTCOME, Outcome
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock, SystemClock
 from epp.framework.errors import ClientGoneError, InternalError, RequestError
@@ -149,10 +149,10 @@ class StepLog(DirectorObserver):
         """Log that an admitter lets the request wait."""
         _step(request, "held", plugin=plugin)
 
-    def queued(self, waiting: Waiting) -> None:
+    def queued(self, request: Request) -> None:
         """Log that the request waits for room at an endpoint."""
-        request = waiting.queued.request
-        _step(request, "queued", flow=printable(waiting.flow), priority=waiting.priority, bytes=waiting.size_bytes)
+        flow = printable(request.fairness_id)
+        _step(request, "queued", flow=flow, priority=request.priority, bytes=request.size_bytes)
 
     def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
         """Log what became of it in flow control."""

@@ -56,7 +56,7 @@ async def beside(answer, *flags: str) -> AsyncIterator[Beside]:
         (whole(MANY), ("--max-page-series=50",), "family_series", "--max-page-series"),
         (whole(A_LINE * 3), ("--max-series-size=1k", "--max-page-series=5"), "series_bytes", "--max-series-size"),
         (whole(MANY), ("--max-page-size=2Ki",), "page_bytes", "--max-page-size"),
-        (answers()["tiny chunks"](), (), "page_chunks", "no server cuts a page so small"),
+        (answers()["tiny chunks"](), (), "page_chunks", "servers do not split a page so much"),
         (answers()["trickle"](), (), "page_seconds", "timeout of the source"),
     ],
     ids=["series of a name", "bytes of series", "bytes of a page", "chunks", "time"],

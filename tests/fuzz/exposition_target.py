@@ -9,8 +9,7 @@ from epp.framework import Endpoint
 from epp.framework.datalayer import PageError
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor
 from epp.pool.collectors.exposition import AFTER_NAME, Selector
-from epp.pool.collectors.limits import PageLimits
-from epp.pool.collectors.metric_filter import LARGE_BYTES, MetricFilter
+from epp.pool.collectors.page_limits import LARGE_BYTES, MetricFilter, PageLimits
 
 _NAMES = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:lora_requests_info", "a", "a_b")
 _SELECTORS = (*map(Selector, _NAMES), Selector("a", {"x": "y"}), Selector("a", {"x": 'q"\\\n'}))

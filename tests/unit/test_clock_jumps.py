@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import epp
-from epp.admission.quotas.days import DAY_SECONDS, Calendar, DayUse
+from epp.admission.quotas.usage import DAY_SECONDS, Calendar, DayUse
 from epp.framework import ManualClock
 
 NOON = 20_000 * DAY_SECONDS + DAY_SECONDS / 2

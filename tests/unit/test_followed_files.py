@@ -19,7 +19,7 @@ from epp.framework import ManualClock
 from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.registry import Registry
 from epp.pool.discovery import FileDiscovery, PodFileDiscovery
-from epp.pool.discovery.file import FileDiscoveryParameters
+from epp.pool.discovery.endpoints_file import FileDiscoveryParameters
 from epp.pool.discovery.pod_files import PodFileParameters
 from epp.routing.datastore import Datastore
 

@@ -23,8 +23,7 @@ from epp.framework.errors import (
 from epp.plugins.parsers import generate, json_parser
 from epp.pool.collectors import PageLimits
 from epp.pool.collectors.engines import engine
-from epp.pool.collectors.http import answers
-from epp.pool.collectors.sources import models
+from epp.pool.collectors.sources import models, response_parser
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "limits.md").read_text()
@@ -101,12 +100,15 @@ def test_every_flag_of_the_tables_was_compared():
 @pytest.mark.parametrize(
     ("limit", "written"),
     [
-        ("chunks, headers and trailers of a page", f"{answers.MOST_PIECES:,}"),
+        ("chunks, headers and trailers of a page", f"{response_parser.MOST_PIECES:,}"),
         ("time for a page", f"`timeout` of the source ({models.ModelsSourceParameters().timeout})"),
         ("bytes of a list of models", f"{models.MOST_BYTES // 2**20} MiB, {models.MOST_OBJECTS:,} objects"),
         (
             "bytes of all pages that are kept whole and not all there yet",
-            f"{PageLimits().arriving_bytes >> 20} MiB, beyond the first {answers.UNCOUNTED_BYTES >> 10} KiB of each",
+            (
+                f"{PageLimits().arriving_bytes >> 20} MiB, "
+                f"beyond the first {response_parser.UNCOUNTED_BYTES >> 10} KiB of each"
+            ),
         ),
         ("names", f"{engine.MOST_ADAPTERS:,} adapters, of {engine.LONGEST_NAME} characters each"),
     ],

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flow control: requests wait in queues in front of full endpoints, and are released when there is room."""
+"""Flow control: queues requests while endpoints have no room, and dispatches them when there is room."""
 
-from epp.admission.flow_control.band import Waiting
 from epp.admission.flow_control.control import FlowControl, FlowObserver
-from epp.admission.flow_control.entrant import Entrant
 from epp.admission.flow_control.eviction import (
     OWN_GRACE_SECONDS,
     REPORT_GRACE_SECONDS,
@@ -12,7 +10,14 @@ from epp.admission.flow_control.eviction import (
     EvictionSettings,
 )
 from epp.admission.flow_control.guarded import GuardedDetector, guarded
-from epp.admission.flow_control.outcomes import AT_ONCE, QUEUEING_OUTCOME, WAITING, Outcome, QueueingOutcome
+from epp.admission.flow_control.queued_request import (
+    AT_ONCE,
+    QUEUEING_OUTCOME,
+    WAITING,
+    Outcome,
+    QueuedRequest,
+    QueueingOutcome,
+)
 from epp.admission.flow_control.settings import NO_LIMITS, BandSettings, FlowControlSettings, Limits
 
 __all__ = [
@@ -23,7 +28,6 @@ __all__ = [
     "REPORT_GRACE_SECONDS",
     "WAITING",
     "BandSettings",
-    "Entrant",
     "EvictionObserver",
     "EvictionSettings",
     "Evictions",
@@ -33,7 +37,7 @@ __all__ = [
     "GuardedDetector",
     "Limits",
     "Outcome",
+    "QueuedRequest",
     "QueueingOutcome",
-    "Waiting",
     "guarded",
 ]

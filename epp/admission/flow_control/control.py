@@ -1,43 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which requests wait for room at an endpoint, and releases them in turn; has no event loop of its own."""
+"""Flow control: queues requests while endpoints have no room, and dispatches them in order; has no event loop."""
 
+from collections.abc import Iterator
 from math import inf
 from time import perf_counter
 
 import numpy as np
 
-from epp.admission.flow_control.band import Waiting
-from epp.admission.flow_control.drain import DrainRate
-from epp.admission.flow_control.entrant import Entrant
+from epp.admission.flow_control.deadlines import FirstTokenDeadlines, QueueTtl, due_at
 from epp.admission.flow_control.eviction import Evictions
-from epp.admission.flow_control.outcomes import Outcome
-from epp.admission.flow_control.patience import Patience
+from epp.admission.flow_control.queued_request import Outcome, QueuedRequest
 from epp.admission.flow_control.queues import Queues
-from epp.admission.flow_control.refusals import Refusals
+from epp.admission.flow_control.retry_after import DrainRate, Refusals
 from epp.admission.flow_control.settings import FlowControlSettings
-from epp.admission.flow_control.targets import Targets, due_at
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.errors import (
-    LATER_SECONDS,
-    RequestError,
-    ShuttingDownError,
-)
+from epp.framework.errors import LATER_SECONDS, RequestError, ShuttingDownError
 from epp.framework.flow_control import Queued
 from epp.framework.quotas import Blocked
 from epp.framework.request import Request
 
-_TRIED_AGAIN = 4
-"""Requests of a band that were set aside and are tried in a round, since each costs as much as a decision."""
+# Limits of one dispatch, which holds the event loop for about a millisecond:
+_RETRIED = 4
+"""Requests of a band that were set aside and are tried again: each costs as much as a routing decision."""
 _SET_ASIDE = 16
-"""Requests of a band that are set aside in a round, likewise."""
-_RELEASED = 32
-"""Requests released in a round: others have their turn before the next."""
+"""Requests of a band that are set aside."""
+_DISPATCHED = 32
+"""Requests that are dispatched."""
 _REFUSED = 32
-"""Requests refused in a round, likewise: with their answers, that takes a millisecond."""
-_QUEUED_ANEW = 128
-"""Requests queued in another order in a round, likewise."""
+"""Requests that are refused, with their responses."""
+_REQUEUED = 128
+"""Requests that are queued in another order."""
 
 
 class FlowObserver:
@@ -45,21 +39,21 @@ class FlowObserver:
 
     __slots__ = ()
 
-    def queued(self, waiting: Waiting) -> None:
-        """Record that a request begins to wait."""
+    def queued(self, request: Request) -> None:
+        """Record that a request was queued."""
 
     def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
-        """Record what became of a request, after so many seconds in a queue."""
+        """Record the outcome of a request, after so many seconds in a queue."""
 
     def enqueued(self, request: Request, seconds: float, *, waits: bool) -> None:
-        """Record how long it took to put a request into its queue, or to find that it may not wait."""
+        """Record the time that it took to queue or refuse a request."""
 
     def cycled(self, seconds: float) -> None:
-        """Record how long a look at the queues took."""
+        """Record the duration of a dispatch."""
 
 
 class FlowControl:
-    """One for each pool; its settings may change while requests wait."""
+    """Flow control of one pool; its settings may change while requests are queued."""
 
     def __init__(
         self,
@@ -75,16 +69,16 @@ class FlowControl:
         self._clock = clock
         self._observer = observer or FlowObserver()
         self._queues = Queues(settings.of, settings.limits)
-        self._waiting: dict[Entrant, Waiting] = {}
-        self._targets = Targets()
+        self._queued: set[QueuedRequest] = set()
+        self._ttl = QueueTtl()
+        self._targets = FirstTokenDeadlines()
         self._numbers = 0
         self._drain = DrainRate()
         self._refusals = Refusals(self._queues, self._drain, clock)
-        self._patience = Patience()
         self._is_dispatching = False
         self._is_behind = False
-        self._surplus_of: int | None = None
-        """Priority of a request that came although the limits for all did not allow it yet."""
+        self._surplus_priority: int | None = None
+        """Priority of a request that was queued before enough requests of lower priority were evicted for it."""
         self._is_stopped = False
         self._has_ended = False
 
@@ -95,72 +89,68 @@ class FlowControl:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it holds no more requests, and lets those go that it has."""
+        """Whether queueing is switched off, and the queues are being emptied."""
         return self._has_ended
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last look left something to do at once."""
+        """Whether the last dispatch left work that can be done now."""
         return self._is_behind
 
     @property
     def queues(self) -> Queues:
-        """What waits."""
+        """The queues."""
         return self._queues
 
     @property
     def drain(self) -> DrainRate:
-        """How fast the queues empty."""
+        """The rate of dispatches."""
         return self._drain
 
-    def enter(self, entrant: Entrant, candidates: Candidates) -> Mask | None:
-        """Return which candidates have room, for a request that may go at once; None for one that waits from now on.
+    def enter(self, entering: QueuedRequest, candidates: Candidates) -> Mask | None:
+        """Return the candidates with room for a request that need not wait; None after the request was queued.
 
-        One that waits may have been told to go before this returns. Raises a RequestError where it can neither go nor
-        wait.
+        A queued request may be routed or refused before this returns. Raises a RequestError if it cannot be queued.
         """
-        request = entrant.request
-        queues = self._queues
-        if not queues.requests or (queues.all_held and not queues.holds(request.fairness_id)):
+        request, queues = entering.request, self._queues
+        if not queues.requests or (queues.all_throttled and not queues.is_throttled(request.fairness_id)):
             room = self.room(candidates, request.priority)
             if room.any():
                 self._observer.left(request, Outcome.DISPATCHED, 0.0)
                 return room
-        self.wait(entrant, has_endpoints=bool(len(candidates)))
-        if not self._is_behind:  # the next look is due anyhow, and this turn may have many more requests
+        self.wait(entering, has_endpoints=bool(len(candidates)))
+        if not self._is_behind:  # else the next dispatch is due anyway, and many more requests may arrive before it
             self.dispatch()
         return None
 
-    def wait(self, entrant: Entrant, *, has_endpoints: bool = True) -> None:
-        """Let a request wait; raises a RequestError where it cannot."""
+    def wait(self, entering: QueuedRequest, *, has_endpoints: bool = True) -> None:
+        """Queue a request; raises a RequestError if it cannot be queued."""
         started = perf_counter()
         try:
-            self._enqueue(entrant, has_endpoints=has_endpoints)
+            self._enqueue(entering, has_endpoints=has_endpoints)
         finally:
-            self._observer.enqueued(entrant.request, perf_counter() - started, waits=entrant in self._waiting)
+            self._observer.enqueued(entering.request, perf_counter() - started, waits=entering in self._queued)
 
-    def _enqueue(self, entrant: Entrant, *, has_endpoints: bool) -> None:
-        request, now, queues = entrant.request, self._clock.now(), self._queues
+    def _enqueue(self, entering: QueuedRequest, *, has_endpoints: bool) -> None:
+        request, now, queues = entering.request, self._clock.now(), self._queues
         if self._is_stopped:
             self._observer.left(request, Outcome.REJECTED_OTHER, 0.0)
             raise ShuttingDownError("requests that would have to wait are refused")
         self._check_target(request, now)
         self._make_room(request, has_endpoints=has_endpoints)
         self._drain.start(now)
-        self._drain.came(now, request.priority)
+        self._drain.arrived(now, request.priority)
         self._numbers += 1
-        queued = Queued(request, self._numbers, now, now + queues.settings(request.priority).ttl_seconds)
-        waiting = Waiting(entrant, queued, request.fairness_id, request.priority, request.size_bytes)
-        queues.add(waiting)
-        self._waiting[entrant] = waiting
-        self._targets.add(waiting)
-        self._observer.queued(waiting)
+        entering.queued = Queued(request, self._numbers, now, now + queues.settings(request.priority).ttl_seconds)
+        queues.add(entering)
+        self._queued.add(entering)
+        self._targets.add(entering)
+        self._observer.queued(request)
 
-    def leave(self, entrant: Entrant) -> None:
-        """Take out a request whose client has left; nothing where it does not wait."""
-        waiting = self._waiting.get(entrant)
-        if waiting is not None:
-            self._take_out(waiting, Outcome.EVICTED_CONTEXT_CANCELLED)
+    def leave(self, queued: QueuedRequest) -> None:
+        """Remove a request whose client has disconnected; no effect if it is not queued."""
+        if queued in self._queued:
+            self._remove(queued, Outcome.EVICTED_CONTEXT_CANCELLED)
 
     def room(self, candidates: Candidates, priority: int) -> Mask:
         """Mark the candidates that have room for a request of a priority."""
@@ -168,58 +158,58 @@ class FlowControl:
         return room
 
     def dispatch(self) -> bool:
-        """Release requests while there is room; refuse expired ones and ones that missed their target.
+        """Dispatch requests while there is room; refuse those that expired or missed their target.
 
-        Returns whether there may be more to do at once: other requests should have a turn before that.
+        Returns whether there may be more to do now; the caller lets other tasks run first.
         """
-        if self._is_dispatching:  # by a request that leaves in its own release, say
+        if self._is_dispatching:  # such as by a request that leaves while it is routed
             return False
         self._is_dispatching, started = True, perf_counter()
         try:
-            self._is_behind = self._look()
+            self._is_behind = self._dispatch_some()
             return self._is_behind
         finally:
             self._is_dispatching = False
             self._observer.cycled(perf_counter() - started)
 
-    def _look(self) -> bool:
-        """Do some of what there is to do; return whether there may be more."""
+    def _dispatch_some(self) -> bool:
+        """Do a limited part of the work; return whether there may be more."""
         if self._is_stopped:
             return self._refuse_some()
         if self._has_ended:
-            return self._let_go()
-        is_behind = self._queues.settle(_QUEUED_ANEW) | self._expire()
-        is_behind |= self._end_surplus()
-        is_behind |= self._queues.resume_due(self._clock.now(), _QUEUED_ANEW)
-        released = 0
+            return self._release_some()
+        is_behind = self._queues.apply_some(_REQUEUED) | self._expire_some()
+        is_behind |= self._evict_surplus()
+        is_behind |= self._queues.resume_due(self._clock.now(), _REQUEUED)
+        dispatched = 0
         for priority in self._queues.priorities:
-            found = self._dispatch_band(priority, _RELEASED - released)
+            found = self._dispatch_band(priority, _DISPATCHED - dispatched)
             if found is None:
                 break
-            released += found
-            if released >= _RELEASED:
+            dispatched += found
+            if dispatched >= _DISPATCHED:
                 return True
-        self._evict()
+        self._evict_at_endpoint()
         return is_behind
 
     def next_deadline(self) -> float | None:
-        """Return when the next request will have waited too long; None where none will."""
-        ends = [self._end_of_patience(band.oldest) for band in self._queues.bands.values() if band.oldest is not None]
-        holds = [band.next_end_of_hold for band in self._queues.bands.values()]
-        return min(*ends, *holds, self._targets.next) if ends else None
+        """Return when the next request expires or a flow resumes, in seconds on the clock; None for never."""
+        ends = [self._expires_at(band.oldest) for band in self._queues.bands.values() if band.oldest is not None]
+        resumes = [band.next_resume for band in self._queues.bands.values()]
+        return min(*ends, *resumes, self._targets.next) if ends else None
 
     def resume(self, flow: str) -> None:
-        """Resume a held flow: its tenant has quota again."""
+        """Resume a throttled flow, whose tenant has quota again."""
         self._queues.resume(flow)
 
     def pool_changed(self, *, has_endpoints: bool) -> None:
-        """Note whether the pool is empty."""
-        self._patience.pool_changed(self._clock.now(), has_endpoints=has_endpoints)
+        """Record whether the pool has endpoints."""
+        self._ttl.pool_changed(self._clock.now(), has_endpoints=has_endpoints)
 
     def use(self, settings: FlowControlSettings) -> None:
-        """Apply other settings. Re-sorting a long queue spans several dispatches.
+        """Apply other settings. Queued requests keep their position in the order of arrival.
 
-        What waits keeps its number and the time it came.
+        Re-sorting a long queue spans several dispatches.
         """
         self._settings, self._has_ended = settings, False
         self._evictions.use(settings.eviction)
@@ -227,118 +217,116 @@ class FlowControl:
         self.dispatch()
 
     def end(self) -> None:
-        """Stop queueing: waiting requests are released in this dispatch and the next ones, even without room."""
+        """Stop queueing: queued requests are routed in this and the next dispatches, even without room."""
         self._has_ended = True
         self.dispatch()
 
     def stop(self) -> None:
-        """Refuse all that waits, in this dispatch and the next ones, and from now on all that would have to."""
+        """Shut down: queued requests are refused in this and the next dispatches, and no more are queued."""
         self._is_stopped = True
         self.dispatch()
 
     def _refuse_some(self) -> bool:
         """Refuse some requests; return whether there are more."""
-        queues = self._queues
-        for _ in range(min(_REFUSED, queues.requests)):
-            waiting = queues.bands[queues.priorities[0]].oldest
-            assert waiting is not None  # noqa: S101  a band without requests is dropped
-            self._refuse(waiting, ShuttingDownError("requests that wait are refused"), Outcome.EVICTED_OTHER)
-        return bool(queues.requests)
+        for queued in self._some(_REFUSED):
+            self._refuse(queued, ShuttingDownError("requests that wait are refused"), Outcome.EVICTED_OTHER)
+        return bool(self._queues.requests)
 
-    def _let_go(self) -> bool:
-        """Release some requests, whatever the room; return whether there are more."""
-        queues = self._queues
-        for _ in range(min(_RELEASED, queues.requests)):
-            waiting = queues.bands[queues.priorities[0]].oldest
-            assert waiting is not None  # noqa: S101  a band without requests is dropped
-            candidates = waiting.entrant.candidates()
-            went = waiting.entrant.go(candidates, np.ones(len(candidates), dtype=np.bool_))
-            if isinstance(went, Blocked):
-                self._refuse(waiting, went.error(), Outcome.EVICTED_OTHER)
+    def _release_some(self) -> bool:
+        """Route some requests without regard to room; return whether there are more."""
+        for queued in self._some(_DISPATCHED):
+            candidates = queued.candidates()
+            routed = queued.route(candidates, np.ones(len(candidates), dtype=np.bool_))
+            if isinstance(routed, Blocked):
+                self._refuse(queued, routed.error(), Outcome.EVICTED_OTHER)
             else:
-                self._take_out(waiting, Outcome.DISPATCHED)
-        return bool(queues.requests)
+                self._remove(queued, Outcome.DISPATCHED)
+        return bool(self._queues.requests)
+
+    def _some(self, most: int) -> Iterator[QueuedRequest]:
+        """Yield at most so many requests, the oldest of the highest priority first; the caller removes each."""
+        queues = self._queues
+        for _ in range(min(most, queues.requests)):
+            if (queued := next(iter(queues), None)) is None:
+                return
+            yield queued
 
     def _dispatch_band(self, priority: int, most: int) -> int | None:
-        """Release what can go at a priority, and hold back flows; return how many of both.
+        """Dispatch requests of a priority, and throttle flows; return how many of both.
 
-        None where the pool is full, for lower priorities too.
+        None if the pool has no room, which holds for lower priorities too.
         """
         band = self._queues.bands.get(priority)
         if band is None:
             return 0
         done = set_aside = 0
-        for tried in band.aside(min(most, _TRIED_AGAIN)):
-            if tried.entrant.blocked() is None and self._try(tried) is True:
+        for retried in band.some_set_aside(min(most, _RETRIED)):
+            if retried.blocked() is None and self._route(retried, retried.candidates()) is True:
                 done += 1
             else:
-                band.set_aside(tried)
-        while done < most and set_aside < _SET_ASIDE and (waiting := band.first) is not None:
-            blocked = waiting.entrant.blocked()
+                band.set_aside(retried)
+        while done < most and set_aside < _SET_ASIDE and (queued := band.first) is not None:
+            blocked = queued.blocked()
             if blocked is not None:
-                band.hold(waiting.flow, blocked)
+                band.throttle(queued.flow, blocked)
                 done += 1
                 continue
-            candidates = waiting.entrant.candidates()
+            candidates = queued.candidates()
             room = self.room(candidates, priority)
-            if not room.any() and not waiting.entrant.is_restricted:
+            if not room.any() and not queued.is_restricted:
                 return None
-            went = self._go(waiting, candidates, room)
-            if went is False:
-                band.set_aside(waiting)
+            routed = self._route(queued, candidates, room)
+            if routed is False:
+                band.set_aside(queued)
                 set_aside += 1
                 continue
-            if isinstance(went, Blocked):
-                band.hold(waiting.flow, went)
+            if isinstance(routed, Blocked):
+                band.throttle(queued.flow, routed)
             done += 1
         return done
 
-    def _try(self, waiting: Waiting) -> bool | Blocked:
-        candidates = waiting.entrant.candidates()
-        return self._go(waiting, candidates, self.room(candidates, waiting.priority))
-
-    def _go(self, waiting: Waiting, candidates: Candidates, room: Mask) -> bool | Blocked:
-        """Return whether a request was released, or has ended; Blocked where it may not go at all."""
-        went = room.any() and waiting.entrant.go(candidates, room)
-        if went is not True:
-            return went if isinstance(went, Blocked) else False
-        now = self._clock.now()
-        self._drain.dispatched(now, waiting.priority, waiting.flow)
-        self._take_out(waiting, Outcome.DISPATCHED, in_turn=not waiting.is_aside)
+    def _route(self, queued: QueuedRequest, candidates: Candidates, room: Mask | None = None) -> bool | Blocked:
+        """Route a request if there is room for it; return as `QueuedRequest.route`."""
+        room = self.room(candidates, queued.priority) if room is None else room
+        routed = room.any() and queued.route(candidates, room)
+        if routed is not True:
+            return routed if isinstance(routed, Blocked) else False
+        self._drain.dispatched(self._clock.now(), queued.priority, queued.flow)
+        self._remove(queued, Outcome.DISPATCHED, dispatched=not queued.is_set_aside)
         return True
 
-    def _evict(self) -> None:
-        """End requests of lower priority where the first that waits could go, if that is allowed now."""
+    def _evict_at_endpoint(self) -> None:
+        """Evict requests in flight for a queued request of higher priority, if eviction is enabled and due."""
         tried = 0
         for priority in self._queues.priorities:
             if not self._evictions.may_decide(priority):
-                break  # of lower ones even less may be ended
+                break  # and at lower priorities neither
             band = self._queues.bands[priority]
             first = [] if band.first is None else [band.first]
-            for waiting in (*first, *band.aside(_TRIED_AGAIN)):
-                if self._evict_for(waiting):
+            for queued in (*first, *band.some_set_aside(_RETRIED)):
+                if self._evict_for(queued):
                     return
                 tried += 1
-            for waiting in band.some_held(_TRIED_AGAIN):
-                if waiting.entrant.preempt():
+            for queued in band.some_throttled(_RETRIED):
+                if queued.preempt():
                     return
                 tried += 1
-            if tried >= _TRIED_AGAIN:
+            if tried >= _RETRIED:
                 break
         if tried:
             self._evictions.put_off()
 
-    def _evict_for(self, waiting: Waiting) -> bool:
-        candidates, settings = waiting.entrant.fitting(), self._settings
+    def _evict_for(self, queued: QueuedRequest) -> bool:
+        candidates, settings = queued.fitting(), self._settings
         if not len(candidates):
             return False
         fullness = settings.detector.fullness(candidates)
-        ceiling = settings.ceiling(waiting.priority, candidates)
+        ceiling = settings.ceiling(queued.priority, candidates)
         retry_after_seconds = self._refusals.retry_after(self._queues.priorities[-1], LATER_SECONDS)
-        return self._evictions.make_room(waiting.priority, candidates, fullness, ceiling, retry_after_seconds) > 0
+        return self._evictions.make_room(queued.priority, candidates, fullness, ceiling, retry_after_seconds) > 0
 
     def _check_target(self, request: Request, now: float) -> None:
-        """Refuse a request that would wait longer than the time that it has left."""
+        """Refuse a request that would miss its target for the first token in the queue."""
         left = due_at(request) - now
         if left == inf:
             return
@@ -349,11 +337,11 @@ class FlowControl:
             raise self._refusals.too_late(request, wait)
 
     def _make_room(self, request: Request, *, has_endpoints: bool) -> None:
-        """Refuse what is in the way of a request; raises a RequestError where it cannot wait."""
+        """Evict queued requests for a new one; raises a RequestError if that is not possible."""
         queues, priority, size_bytes = self._queues, request.priority, request.size_bytes
-        victims = queues.giving_way(priority, request.fairness_id, size_bytes)
-        if self._surplus_of is not None and queues.in_the_way(priority, 1, size_bytes) is not None:
-            victims = None  # others already give way to one that is here: nobody goes for a second one meanwhile
+        victims = queues.victims(priority, request.fairness_id, size_bytes)
+        if self._surplus_priority is not None and queues.next_victim(priority, 1, size_bytes) is not None:
+            victims = None  # requests are being evicted for another one
         if victims is None:
             outcome = Outcome.REJECTED_CAPACITY if has_endpoints else Outcome.REJECTED_NO_ENDPOINTS
             self._observer.left(request, outcome, 0.0)
@@ -361,35 +349,33 @@ class FlowControl:
         for victim in victims:
             error = self._refusals.full(priority, victim.flow, has_endpoints=has_endpoints)
             self._refuse(victim, error, Outcome.EVICTED_OTHER)
-        if self._clear(priority, 1, size_bytes):
-            self._surplus_of = priority  # thousands of short bodies may go for a long one
+        if self._evict_lower(priority, 1, size_bytes):
+            self._surplus_priority = priority  # a long body may replace thousands of short ones
 
-    def _clear(self, priority: int, requests: int, size_bytes: int) -> bool:
-        """Refuse some of what is of lower priority and in the way of so much more; return whether there is more."""
+    def _evict_lower(self, priority: int, requests: int, size_bytes: int) -> bool:
+        """Evict some queued requests of lower priority until the limits allow so much more; return whether not yet."""
         for _ in range(_REFUSED):
-            lower = self._queues.in_the_way(priority, requests, size_bytes)
+            lower = self._queues.next_victim(priority, requests, size_bytes)
             if lower is None:
                 return False
-            self._refuse(lower, self._refusals.gave_way(lower), Outcome.EVICTED_OTHER)
-        return self._queues.in_the_way(priority, requests, size_bytes) is not None
+            self._refuse(lower, self._refusals.evicted(lower), Outcome.EVICTED_OTHER)
+        return self._queues.next_victim(priority, requests, size_bytes) is not None
 
-    def _end_surplus(self) -> bool:
-        """Refuse some of what is in the way of a request that came before it was gone; return whether there is more."""
-        if self._surplus_of is None:
-            return False
-        if not self._clear(self._surplus_of, 0, 0):
-            self._surplus_of = None
-        return self._surplus_of is not None
+    def _evict_surplus(self) -> bool:
+        """Evict some requests for one that was queued before its place was free; return whether there are more."""
+        if self._surplus_priority is not None and not self._evict_lower(self._surplus_priority, 0, 0):
+            self._surplus_priority = None
+        return self._surplus_priority is not None
 
-    def _expire(self) -> bool:
-        """Refuse some of the requests that have waited for too long; return whether there may be more."""
-        now, has_endpoints, most = self._clock.now(), self._patience.has_endpoints, _REFUSED
+    def _expire_some(self) -> bool:
+        """Refuse some of the requests that expired or missed their target; return whether there may be more."""
+        now, has_endpoints, most = self._clock.now(), self._ttl.has_endpoints, _REFUSED
         for priority in self._queues.priorities:
             band = self._queues.bands[priority]
-            while (oldest := band.oldest) is not None and self._end_of_patience(oldest) <= now:
+            while (oldest := band.oldest) is not None and self._expires_at(oldest) <= now:
                 if not most:
                     return True
-                self._refuse(oldest, *self._refusals.timed_out(oldest, has_endpoints=has_endpoints))
+                self._refuse(oldest, *self._refusals.expired(oldest, has_endpoints=has_endpoints))
                 most -= 1
         while (late := self._targets.missed(now)) is not None:
             if not most:
@@ -398,20 +384,19 @@ class FlowControl:
             most -= 1
         return False
 
-    def _end_of_patience(self, waiting: Waiting) -> float:
-        ttl = self._queues.settings(waiting.priority).ttl_seconds
-        return self._patience.end(waiting, ttl, self._settings.no_endpoint_ttl_seconds)
+    def _expires_at(self, queued: QueuedRequest) -> float:
+        ttl = self._queues.settings(queued.priority).ttl_seconds
+        return self._ttl.expires_at(queued, ttl, self._settings.no_endpoint_ttl_seconds)
 
-    def _refuse(self, waiting: Waiting, error: RequestError, outcome: Outcome) -> None:
-        self._take_out(waiting, outcome)
-        waiting.entrant.refuse(error)
+    def _refuse(self, queued: QueuedRequest, error: RequestError, outcome: Outcome) -> None:
+        self._remove(queued, outcome)
+        queued.refuse(error)
 
-    def _take_out(self, waiting: Waiting, outcome: Outcome, *, in_turn: bool = False) -> None:
-        del self._waiting[waiting.entrant]
-        self._targets.discard(waiting)
-        self._queues.remove(waiting, in_turn=in_turn)
+    def _remove(self, queued: QueuedRequest, outcome: Outcome, *, dispatched: bool = False) -> None:
+        self._queued.remove(queued)
+        self._targets.discard(queued)
+        self._queues.remove(queued, dispatched=dispatched)
         now = self._clock.now()
         if not self._queues.requests:
             self._drain.stop(now)
-        seconds = now - waiting.queued.enqueued_at
-        self._observer.left(waiting.queued.request, outcome, seconds)
+        self._observer.left(queued.request, outcome, now - queued.queued.enqueued_at)

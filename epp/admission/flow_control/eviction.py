@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends requests under way at an endpoint that one of higher priority needs, as few as possible."""
+"""Eviction of requests in flight, as few as possible, for a queued request of higher priority."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
@@ -17,19 +17,19 @@ from epp.framework.request import Request
 from epp.framework.snapshot import IN_FLIGHT
 
 CONFIRMATION_SECONDS = 10.0
-"""Time after which revoked requests that have not ended are not waited for any more."""
+"""Longest wait for the end of evicted requests."""
 OWN_GRACE_SECONDS = 0.01
-"""Time between the end of revoked requests and the next decision, where their end itself makes room."""
+"""Time between the end of evicted requests and the next decision, if their end makes room at once."""
 REPORT_GRACE_SECONDS = 0.5
-"""The same where endpoints report it."""
+"""The same if room shows in the next report of the endpoint."""
 MOST_AT_ONCE = 2
-"""Requests revoked in one decision."""
+"""Requests that one decision may evict."""
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionSettings:
-    """Which requests may be ended, in which order, and how soon after others."""
+    """Which requests may be evicted, in which order, and how soon after others."""
 
     filter: EvictionFilter[Any]
     order: EvictionOrder[Any]
@@ -37,7 +37,7 @@ class EvictionSettings:
 
 
 class Evictable(Protocol):
-    """A request under way, as its owner shows it."""
+    """A request in flight; implemented by its owner."""
 
     @property
     def request(self) -> Request:
@@ -45,14 +45,14 @@ class Evictable(Protocol):
 
     @property
     def slot(self) -> int:
-        """Slot of the endpoint that works on it; another one where the gateway went elsewhere."""
+        """Slot of the endpoint that serves it; changes if the gateway uses a fallback."""
 
     @property
     def is_answered(self) -> bool:
-        """Whether its client may have got a part of the answer."""
+        """Whether the client may have received a part of the response."""
 
     def evict(self, error: EvictedError, *, even_if_answered: bool) -> bool:
-        """Begin to end it with an error; return False where that cannot be done. Its end is told separately."""
+        """Start to end the request with an error; return False if that is not possible. `ended` reports the end."""
 
 
 class EvictionObserver:
@@ -61,17 +61,17 @@ class EvictionObserver:
     __slots__ = ()
 
     def revoked(self, target: int, issued: int, pending: int, *, priority: int, deficit: float, credit: float) -> None:
-        """Record a decision to end `target` requests, of which so many were told to end; `pending` have yet to.
+        """Record a decision to evict `target` requests, of which `issued` are being evicted; `pending` have not ended.
 
-        They make room for a request of `priority` at an endpoint that is fuller than allowed by `deficit`; one takes
-        `credit` of it. Both are shares of what makes an endpoint full, and 0 where it is not the fullness that counts.
+        They make room for a request of `priority`. The fullness of the endpoint is beyond its ceiling by `deficit`, and
+        each request contributes `credit`; both are 0 for evictions that free a quota.
         """
 
     def revocation_confirmed(self, seconds: float, pending: int) -> None:
-        """Record that a revoked request has ended, after so many seconds; `pending` have yet to."""
+        """Record that an evicted request has ended, after so many seconds; `pending` have not."""
 
     def revocations_given_up(self, count: int) -> None:
-        """Record that so many revoked requests did not end in time."""
+        """Record that so many evicted requests did not end in time."""
 
 
 class _Entry:
@@ -88,7 +88,7 @@ class _Entry:
 
 
 class _Endpoint:
-    """What may be ended at one endpoint, by priority."""
+    """Evictable requests of one endpoint, by priority."""
 
     __slots__ = ("bands",)
 
@@ -106,7 +106,7 @@ class _Endpoint:
         band.push(entry.key, entry.number, entry)
 
     def discard(self, entry: _Entry) -> bool:
-        """Return whether it was there."""
+        """Remove an entry; return whether it was there."""
         band = self.bands.get(entry.priority)
         if band is None or entry.number not in band:
             return False
@@ -119,7 +119,8 @@ class _Endpoint:
 class Evictions:
     """Evictable requests, and requests whose eviction is pending.
 
-    A decision is made only when all that the one before revoked has ended, and a grace has passed in which that shows.
+    A decision is made only after all requests of the last one have ended, and a grace period has passed in which the
+    room shows.
     """
 
     def __init__(self, clock: Clock, observer: EvictionObserver | None = None) -> None:
@@ -136,12 +137,12 @@ class Evictions:
 
     @property
     def pending(self) -> int:
-        """Requests that were told to end and have not."""
+        """Number of evicted requests that have not ended."""
         return len(self._pending)
 
     @property
     def known(self) -> KeysView[Evictable]:
-        """Requests under way that may be ended, or were told to."""
+        """Requests in flight that are evictable or being evicted."""
         return self._entries.keys()
 
     @property
@@ -149,11 +150,11 @@ class Evictions:
         return self._settings is None or not self._settings.filter.after_first_token
 
     def use(self, settings: EvictionSettings | None) -> None:
-        """Go by other settings; None for ending nothing. What is under way is judged by those it left under."""
+        """Apply other settings; None to evict nothing. Requests in flight keep the filter and order of their start."""
         self._settings = settings
 
     def started(self, evictable: Evictable) -> bool:
-        """Note a request that leaves for its endpoint; return whether its end is to be told."""
+        """Record a request that is sent to its endpoint; return whether `ended` has to be called."""
         settings = self._settings
         if settings is None or not settings.filter.evictable(evictable.request):
             return False
@@ -164,7 +165,7 @@ class Evictions:
         return True
 
     def ended(self, evictable: Evictable) -> None:
-        """Note the end of a request, whatever ended it."""
+        """Record the end of a request."""
         entry = self._entries.pop(evictable, None)
         if entry is None:
             return
@@ -178,13 +179,13 @@ class Evictions:
             self._observer.revocation_confirmed(now - entry.revoked_at, len(self._pending))
 
     def forget(self, slots: Iterable[int]) -> None:
-        """Spare what is under way at endpoints that have left: others may take their slots."""
+        """Drop the requests of endpoints that have left the pool, whose slots may be reused."""
         for slot in self._endpoints.keys() & slots:
             for entry in list(self._endpoints[slot]):
                 self._discard(entry)
 
     def may_decide(self, priority: int) -> bool:
-        """Return whether something of a lower priority may be ended now."""
+        """Return whether requests below a priority may be evicted now."""
         if self._settings is None:
             return False
         now = self._clock.now()
@@ -199,16 +200,16 @@ class Evictions:
         return any(band < priority for band in self._by_priority)
 
     def put_off(self) -> None:
-        """Decide again only after a grace: nothing that could be ended would help."""
+        """Wait for a grace period before the next decision, since no eviction would help now."""
         if self._settings is not None:
             self._ready_at = self._clock.now() + self._settings.grace_seconds
 
     def make_room(
         self, priority: int, candidates: Candidates, fullness: Floats, ceiling: float, retry_after_seconds: int
     ) -> int:
-        """End requests of lower priority at one of the candidates; return how many.
+        """Evict requests of lower priority at one of the candidates; return their number.
 
-        `ceiling` is the fullness from which a candidate has no room; where it is 0, no end of anything makes any.
+        `ceiling` is the fullness from which a candidate has no room; if it is 0, no eviction makes room.
         """
         if ceiling <= 0:
             return 0
@@ -237,7 +238,7 @@ class Evictions:
         return issued
 
     def endable(self, priority: int) -> Mapping[Request, Evictable]:
-        """Return the requests of lower priority that may be ended now; asked for after `may_decide`."""
+        """Return the requests below a priority that may be evicted now; to be called after `may_decide`."""
         spares = self._spares_answered
         return {
             evictable.request: evictable
@@ -246,7 +247,7 @@ class Evictions:
         }
 
     def end(self, evictables: Sequence[Evictable], retry_after_seconds: int, *, priority: int) -> int:
-        """End requests that may be ended, wherever they are, for one of `priority`; return how many are told to."""
+        """Evict requests at any endpoint for a request of `priority`; return the number that are being evicted."""
         issued = sum(self._revoke(self._entries[each], retry_after_seconds) for each in evictables)
         if issued:
             self._decided_at = self._clock.now()
@@ -268,12 +269,12 @@ class Evictions:
         return False
 
     def _below(self, priority: int, slot: int) -> Iterator[_Entry]:
-        """Yield what may be ended at an endpoint, in order; each is to be revoked before the next."""
+        """Yield the evictable requests of an endpoint, in order; the caller revokes each before the next."""
         while (entry := self._first_below(priority, slot)) is not None:
             yield entry
 
     def _first_below(self, priority: int, slot: int) -> _Entry | None:
-        """Return what is to be ended first at an endpoint; drop what may not be any more."""
+        """Return the request to evict first at an endpoint; drop requests that are no longer evictable."""
         endpoint = self._endpoints.get(slot)
         best: _Entry | None = None
         for band in [each for each in (endpoint.bands if endpoint is not None else ()) if each < priority]:
@@ -288,7 +289,7 @@ class Evictions:
             if found is None:
                 return None
             entry = found[1]
-            if entry.evictable.slot != slot:  # the gateway went to another endpoint
+            if entry.evictable.slot != slot:  # the gateway used a fallback
                 self._discard(entry)
                 self._add(entry)
             elif self._spares_answered and entry.evictable.is_answered:
@@ -306,7 +307,7 @@ class Evictions:
         self._by_priority[entry.priority] += 1
 
     def _discard(self, entry: _Entry) -> None:
-        """Take out what may not be ended any more; nothing where it is out already."""
+        """Remove a request that is no longer evictable, if it is there."""
         endpoint = self._endpoints.get(entry.slot)
         if endpoint is None or not endpoint.discard(entry):
             return
@@ -318,5 +319,5 @@ class Evictions:
 
 
 def _credit(fullness: float, in_flight: float) -> float:
-    """Return how much of an endpoint one of its requests takes, if all weigh alike."""
+    """Return the contribution of one request to the fullness of an endpoint, if all are equal."""
     return fullness / in_flight if in_flight > 0 else fullness

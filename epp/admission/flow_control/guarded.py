@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies of flow control behind a guard: one that raises or returns nonsense is counted, and done without."""
+"""Guarded policies of flow control: a failure or an invalid result is counted, and replaced by a default."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -34,9 +34,15 @@ from epp.framework.flow_control import (
 from epp.framework.guard import Failure, Guard
 from epp.framework.request import Request
 
+_MOST_CEILING = 1.0
+_ARRIVAL = 0.0
+"""The key of all requests when they are in order of arrival."""
+_ORDERED = 64
+"""Flows that are put into order of arrival at each dispatch: there may be 100,000."""
+
 
 def guarded_eviction(settings: EvictionSettings, guard: Guard) -> EvictionSettings:
-    """Return the same settings with policies that never raise."""
+    """Return the settings with guarded policies, which never raise."""
     return replace(
         settings,
         filter=GuardedEvictionFilter(settings.filter, guard),
@@ -45,7 +51,7 @@ def guarded_eviction(settings: EvictionSettings, guard: Guard) -> EvictionSettin
 
 
 class GuardedEvictionFilter(EvictionFilter[Parameters]):
-    """A filter; a request for which it fails is spared."""
+    """A filter; a request for which it fails is not evicted."""
 
     def __init__(self, policy: EvictionFilter[Any], guard: Guard) -> None:
         super().__init__(name=policy.name, clock=policy.clock)
@@ -54,13 +60,14 @@ class GuardedEvictionFilter(EvictionFilter[Parameters]):
         self._guard = guard
 
     def evictable(self, request: Request) -> bool:
-        """Return what the filter says; false where it fails."""
-        found = self._guard.call(EvictionFilter.role, self._policy, _evictable, self._policy, request)
+        """Return the result of the filter; false if it fails."""
+        policy = self._policy
+        found = self._guard.call(EvictionFilter.role, policy, lambda: as_bool(policy.evictable(request)))
         return not isinstance(found, Failure) and found
 
 
 class GuardedEvictionOrder(EvictionOrder[Parameters]):
-    """An order; a request without a usable key is placed by its priority, and the last dispatched first."""
+    """An order; on failure, requests are ordered by priority, then the most recently dispatched first."""
 
     def __init__(self, policy: EvictionOrder[Any], guard: Guard) -> None:
         super().__init__(name=policy.name, clock=policy.clock)
@@ -68,28 +75,14 @@ class GuardedEvictionOrder(EvictionOrder[Parameters]):
         self._guard = guard
 
     def key(self, under_way: UnderWay) -> tuple[float, ...]:
-        """Return that of the order."""
-        found = self._guard.call(EvictionOrder.role, self._policy, _eviction_key, self._policy, under_way)
+        """Return the key of the order, or the default key if it fails."""
+        policy = self._policy
+        found = self._guard.call(EvictionOrder.role, policy, lambda: as_numbers(policy.key(under_way)))
         return (under_way.request.priority, -under_way.dispatched_at) if isinstance(found, Failure) else found
 
 
-def _evictable(policy: EvictionFilter[Any], request: Request) -> bool:
-    return as_bool(policy.evictable(request))
-
-
-def _eviction_key(policy: EvictionOrder[Any], under_way: UnderWay) -> tuple[float, ...]:
-    return as_numbers(policy.key(under_way))
-
-
-_MOST_CEILING = 1.0
-_ARRIVAL = 0.0
-"""The key of all requests where only their arrival counts."""
-_ORDERED = 64
-"""Flows that are put into the order of arrival each time that the next flow is asked for: there may be 100,000."""
-
-
 def guarded(settings: FlowControlSettings, guard: Guard) -> FlowControlSettings:
-    """Return the same settings with policies that never raise."""
+    """Return the settings with guarded policies, which never raise."""
     bands: Mapping[int, BandSettings] = {
         priority: _guarded_band(band, guard) for priority, band in settings.bands.items()
     }
@@ -109,7 +102,7 @@ def _guarded_band(band: BandSettings, guard: Guard) -> BandSettings:
 
 
 class GuardedDetector(SaturationDetector[Parameters]):
-    """A detector; where it fails, there is room everywhere."""
+    """A detector; if it fails, all endpoints have room."""
 
     def __init__(self, detector: SaturationDetector[Any], guard: Guard) -> None:
         super().__init__(name=detector.name, clock=detector.clock)
@@ -118,22 +111,26 @@ class GuardedDetector(SaturationDetector[Parameters]):
 
     @property
     def oldest_metrics_seconds(self) -> float:
-        """That of the detector."""
+        """Age limit of the detector."""
         return self._detector.oldest_metrics_seconds
 
     def fullness(self, candidates: Candidates) -> Floats:
-        """Return that of the detector; 0 where it fails."""
-        found = self._guard.call(SaturationDetector.role, self._detector, _fullness, self._detector, candidates)
-        return np.zeros(len(candidates)) if isinstance(found, Failure) else found
+        """Return the result of the detector; 0 if it fails."""
+        detector, count = self._detector, len(candidates)
+        found = self._guard.call(
+            SaturationDetector.role, detector, lambda: as_fullness(detector.fullness(candidates), count)
+        )
+        return np.zeros(count) if isinstance(found, Failure) else found
 
     def saturation(self, candidates: Candidates) -> float:
-        """Return that of the detector; 0 where it fails."""
-        found = self._guard.call(SaturationDetector.role, self._detector, _saturation, self._detector, candidates)
+        """Return the result of the detector; 0 if it fails."""
+        detector = self._detector
+        found = self._guard.call(SaturationDetector.role, detector, lambda: as_number(detector.saturation(candidates)))
         return 0.0 if isinstance(found, Failure) else found
 
 
 class GuardedUsageLimits(UsageLimitPolicy[Parameters]):
-    """Usage limits; where they fail, an endpoint may be used until it is full."""
+    """Usage limits; if they fail, endpoints may be used until they are full."""
 
     def __init__(self, policy: UsageLimitPolicy[Any], guard: Guard) -> None:
         super().__init__(name=policy.name, clock=policy.clock)
@@ -142,13 +139,16 @@ class GuardedUsageLimits(UsageLimitPolicy[Parameters]):
         self._guard = guard
 
     def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
-        """Return those of the policy; 1 where it fails."""
-        found = self._guard.call(UsageLimitPolicy.role, self._policy, _ceilings, self._policy, priorities, saturation)
-        return [_MOST_CEILING] * len(priorities) if isinstance(found, Failure) else found
+        """Return the ceilings of the policy; 1 if it fails."""
+        policy, count = self._policy, len(priorities)
+        found = self._guard.call(
+            UsageLimitPolicy.role, policy, lambda: as_ceilings(policy.ceilings(priorities, saturation), count)
+        )
+        return [_MOST_CEILING] * count if isinstance(found, Failure) else found
 
 
 class GuardedOrdering(OrderingPolicy[Parameters]):
-    """An order of requests; one without a usable key is placed by the time at which it began to wait."""
+    """An order of requests; if it fails for a request, that request is ordered by its arrival."""
 
     def __init__(self, policy: OrderingPolicy[Any], guard: Guard) -> None:
         super().__init__(name=policy.name, clock=policy.clock)
@@ -164,8 +164,9 @@ class GuardedOrdering(OrderingPolicy[Parameters]):
         return hash(self._policy)
 
     def key(self, queued: Queued) -> float:
-        """Return that of the policy, or else when the request began to wait."""
-        found = self._guard.call(OrderingPolicy.role, self._policy, _key, self._policy, queued)
+        """Return the key of the policy, or the time of arrival if it fails."""
+        policy = self._policy
+        found = self._guard.call(OrderingPolicy.role, policy, lambda: as_number(policy.key(queued)))
         return queued.enqueued_at if isinstance(found, Failure) else found
 
 
@@ -186,7 +187,7 @@ class GuardedFairness(FairnessPolicy[Parameters]):
         return hash(self._policy)
 
     def order(self) -> FlowOrder:
-        """Return one of the policy that falls back to the order of arrival."""
+        """Return an order of the policy that falls back to the order of arrival."""
         found = self._guard.call(FairnessPolicy.role, self._policy, _order, self._policy)
         return HeadOrder() if isinstance(found, Failure) else _GuardedOrder(found, self._policy, self._guard)
 
@@ -202,21 +203,21 @@ class _GuardedOrder(FlowOrder):
         """Key and first request of each flow, for a fallback order to start from."""
         self._has_failed = False
         self._left: deque[str] = deque()
-        """Flows that are not in the order of arrival yet, once the policy has failed."""
+        """Flows that are still to be put into order of arrival, once the policy has failed."""
 
     def head(self, flow: str, key: float, queued: Queued) -> None:
         self._heads[flow] = key, queued
         if self._has_failed:
             self._order.head(flow, _ARRIVAL, queued)
         else:
-            self._judge(self._guard.call(FairnessPolicy.role, self._policy, self._order.head, flow, key, queued))
+            self._check(self._guard.call(FairnessPolicy.role, self._policy, self._order.head, flow, key, queued))
 
     def empty(self, flow: str) -> None:
         self._heads.pop(flow, None)
         if self._has_failed:
             self._order.empty(flow)
         else:
-            self._judge(self._guard.call(FairnessPolicy.role, self._policy, self._order.empty, flow))
+            self._check(self._guard.call(FairnessPolicy.role, self._policy, self._order.empty, flow))
 
     def first(self) -> str:
         if not self._has_failed:
@@ -231,15 +232,15 @@ class _GuardedOrder(FlowOrder):
         if self._has_failed:
             self._order.dispatched(flow)
         else:
-            self._judge(self._guard.call(FairnessPolicy.role, self._policy, self._order.dispatched, flow))
+            self._check(self._guard.call(FairnessPolicy.role, self._policy, self._order.dispatched, flow))
 
     def _first(self) -> str:
         flow = self._order.first()
         if flow not in self._heads:
-            raise ResultError("chose a flow in which nothing waits")
+            raise ResultError("chose a flow without queued requests")
         return flow
 
-    def _judge(self, outcome: Failure | None) -> None:
+    def _check(self, outcome: Failure | None) -> None:
         if isinstance(outcome, Failure):
             self._fall_back()
 
@@ -249,29 +250,13 @@ class _GuardedOrder(FlowOrder):
         self._left = deque(self._heads)
 
     def _order_some(self) -> None:
-        """Put some flows into the order of arrival, those first that have been there longest."""
+        """Put some flows into order of arrival, the oldest first."""
         ordered = 0
         while self._left and ordered < _ORDERED:
             flow = self._left.popleft()
             if flow in self._heads:
                 self._order.head(flow, _ARRIVAL, self._heads[flow][1])
                 ordered += 1
-
-
-def _fullness(detector: SaturationDetector[Any], candidates: Candidates) -> Floats:
-    return as_fullness(detector.fullness(candidates), len(candidates))
-
-
-def _saturation(detector: SaturationDetector[Any], candidates: Candidates) -> float:
-    return as_number(detector.saturation(candidates))
-
-
-def _ceilings(policy: UsageLimitPolicy[Any], priorities: Sequence[int], saturation: float) -> Sequence[float]:
-    return as_ceilings(policy.ceilings(priorities, saturation), len(priorities))
-
-
-def _key(policy: OrderingPolicy[Any], queued: Queued) -> float:
-    return as_number(policy.key(queued))
 
 
 def _order(policy: FairnessPolicy[Any]) -> FlowOrder:

@@ -1,79 +1,115 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All requests that wait: a band for each priority, and limits for all together."""
+"""All queued requests: a band for each priority, limits for all together, and migration to another order."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
-from epp.admission.flow_control.band import Band, Waiting
-from epp.admission.flow_control.migration import Leftovers, Migration
+from epp.admission.flow_control.band import Band
+from epp.admission.flow_control.queued_request import QueuedRequest
 from epp.admission.flow_control.settings import BandSettings, Limits
 from epp.framework.quotas import Blocked
 
 SettingsOf: TypeAlias = Callable[[int], BandSettings]
-"""Settings of the band of a priority."""
+"""Returns the settings of the band of a priority."""
+
+
+class _Migration:
+    """Queues the requests of a band in another order, in steps; the source band stays in use until all are done."""
+
+    __slots__ = ("_left", "_source", "_to")
+
+    def __init__(self, source: Band, settings: BandSettings) -> None:
+        self._source = source
+        self._to = Band(settings)
+        self._left = deque(source.numbers)
+        """Numbers of the requests that are still to be queued, oldest first; some may have left the source."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all requests are in the new band."""
+        return not self._left
+
+    def step(self, most: int) -> int:
+        """Queue at most so many requests; return their number."""
+        done = 0
+        while done < most and self._left:
+            queued = self._source.numbered(self._left.popleft())
+            if queued is not None:
+                self._to.add(queued)
+            done += 1
+        return done
+
+    def added(self, queued: QueuedRequest) -> None:
+        """Record a request that was added to the source."""
+        self._left.append(queued.number)
+
+    def removed(self, queued: QueuedRequest) -> None:
+        """Record a request that was removed from the source."""
+        if queued.number in self._to:
+            self._to.remove(queued)
+
+    def finish(self) -> Band:
+        """Return the new band, without requests set aside and without throttled flows."""
+        self._source.clear_set_aside()
+        return self._to
 
 
 class Queues:
-    """Bands by priority, made as requests come and dropped when none waits there."""
+    """Bands by priority; a band exists while it has requests."""
 
     __slots__ = (
-        "_bands",
-        "_leftovers",
-        "_moves",
-        "_resuming",
-        "_settings_of",
-        "limits",
-        "priorities",
-        "requests",
+        "_bands", "_migrations", "_resuming", "_retired", "_settings_of", "limits", "priorities", "requests",
         "size_bytes",
-    )
+    )  # fmt: skip
 
     def __init__(self, settings_of: SettingsOf, limits: Limits) -> None:
         self.limits = limits
         self.requests = 0
-        """Requests that wait."""
+        """Number of queued requests."""
         self.size_bytes = 0
-        """Of their bodies."""
+        """Bytes of all bodies."""
         self.priorities: tuple[int, ...] = ()
-        """Priorities at which requests wait, highest first."""
+        """Priorities with queued requests, highest first."""
         self._settings_of = settings_of
         self._bands: dict[int, Band] = {}
-        self._moves: dict[int, Migration] = {}
-        """Of bands that are queued again, by priority."""
-        self._leftovers = Leftovers()
+        self._migrations: dict[int, _Migration] = {}
+        """By priority."""
+        self._retired: list[Band] = []
+        """Bands that are no longer used; freed in steps, since to free 100,000 requests takes 30 ms."""
         self._resuming: dict[int, int] = {}
-        """Number of flows to be resumed, by priority."""
+        """Number of flows still to be resumed, by priority."""
 
     @property
     def bands(self) -> Mapping[int, Band]:
-        """The bands in which requests wait."""
+        """The bands by priority."""
         return self._bands
 
-    def __iter__(self) -> Iterator[Waiting]:
-        """Yield all that wait, highest priority first, each priority in its order of arrival."""
+    def __iter__(self) -> Iterator[QueuedRequest]:
+        """Yield all requests, highest priority first, each priority in order of arrival."""
         for priority in self.priorities:
-            yield from self._bands[priority].oldest_first()
+            yield from self._bands[priority]
 
     def settings(self, priority: int) -> BandSettings:
-        """Return what holds at a priority."""
+        """Return the settings of the band of a priority."""
         band = self._bands.get(priority)
-        return self._settings_of(priority) if band is None or priority in self._moves else band.settings
+        return self._settings_of(priority) if band is None or priority in self._migrations else band.settings
 
     @property
-    def all_held(self) -> bool:
-        """Whether nothing waits but what is held back."""
-        return self.requests == sum(band.held_requests for band in self._bands.values())
+    def all_throttled(self) -> bool:
+        """Whether all queued requests belong to throttled flows."""
+        return self.requests == sum(band.throttled_requests for band in self._bands.values())
 
-    def holds(self, flow: str) -> bool:
-        """Return whether a flow is held back at any priority."""
-        return any(band.holds(flow) for band in self._bands.values())
+    def is_throttled(self, flow: str) -> bool:
+        """Return whether a flow is throttled at any priority."""
+        return any(band.is_throttled(flow) for band in self._bands.values())
 
-    def why_held(self, waiting: Waiting) -> Blocked | None:
-        """Return what a request is held back for; None for one that is not."""
-        return self._bands[waiting.priority].why_held(waiting)
+    def throttled_by(self, queued: QueuedRequest) -> Blocked | None:
+        """Return the quota that throttles the flow of a request; None without one."""
+        return self._bands[queued.priority].throttled_by(queued)
 
     def resume_due(self, now: float, most: int) -> bool:
-        """Resume at most so many flows whose time has come; return whether more may be due, as at midnight."""
+        """Resume at most so many flows that are due; return whether more may be due, as at midnight."""
         for band in self._bands.values():
             most -= band.resume_due(now, most)
         return not most
@@ -84,25 +120,24 @@ class Queues:
             band.resume(flow)
 
     def at_least(self, priority: int) -> int:
-        """Return how many requests of this priority or a higher one wait, and are not held back."""
-        return sum(len(band) - band.held_requests for each, band in self._bands.items() if each >= priority)
+        """Return the number of requests of this or a higher priority, without throttled flows."""
+        return sum(len(band) - band.throttled_requests for each, band in self._bands.items() if each >= priority)
 
-    def in_turn(self, priority: int, flow: str) -> int | None:
-        """Return how many requests of a flow are in its queue at a priority; None where flows have no turns there."""
+    def queue_length(self, priority: int, flow: str) -> int | None:
+        """Return the number of requests in the queue of a flow; None if flows have no shares at this priority."""
         band = self._bands.get(priority)
-        return None if band is None else band.in_turn(flow)
+        return None if band is None else band.queue_length(flow)
 
     def ahead_of(self, priority: int, flow: str) -> int:
-        """Return how many requests go before one that comes to a flow of a priority, at the least."""
-        higher = sum(len(band) - band.held_requests for each, band in self._bands.items() if each > priority)
+        """Return the least number of requests that are dispatched before a new request of a flow."""
         band = self._bands.get(priority)
-        return higher if band is None else higher + band.ahead_of(flow)
+        return self.at_least(priority + 1) + (0 if band is None else band.ahead_of(flow))
 
-    def giving_way(self, priority: int, flow: str, size_bytes: int) -> list[Waiting] | None:
-        """Return what of the same priority has to go so that one more request of a flow may come.
+    def victims(self, priority: int, flow: str, size_bytes: int) -> list[QueuedRequest] | None:
+        """Return the requests of the same priority to evict for one more request of a flow; None to refuse that one.
 
-        None where it may not, whatever else goes. What waits at lower priorities counts as gone where the limits for
-        all are reached, since it goes first.
+        If the limits for all priorities are reached, requests of lower priorities are evicted first; see
+        `next_victim`. They count as evicted here.
         """
         limits = self.settings(priority).limits
         if not limits.allow(1, size_bytes) or not self.limits.allow(1, size_bytes):
@@ -112,21 +147,20 @@ class Queues:
         lower = [each for number, each in self._bands.items() if number < priority]
         all_requests = self.requests - sum(len(each) for each in lower)
         all_bytes = self.size_bytes - sum(each.size_bytes for each in lower)
-        place = not limits.allow(own_requests + 1, 0) or not self.limits.allow(all_requests + 1, 0)
+        needs_place = not limits.allow(own_requests + 1, 0) or not self.limits.allow(all_requests + 1, 0)
         lacking = max(
             own_bytes + size_bytes - limits.size_bytes if limits.size_bytes else 0,
             all_bytes + size_bytes - self.limits.size_bytes if self.limits.size_bytes else 0,
         )
         if band is None:
-            return None if place or lacking > 0 else []
-        # more than a body has wait after a change to lower limits: then one comes for one that goes
-        return band.giving_way(flow, size_bytes, place=place, lacking_bytes=min(lacking, size_bytes))
+            return None if needs_place or lacking > 0 else []
+        # after limits were lowered, more bytes than those of this body may be lacking: each request replaces its own
+        return band.victims(flow, size_bytes, needs_place=needs_place, lacking_bytes=min(lacking, size_bytes))
 
-    def in_the_way(self, priority: int, requests: int, size_bytes: int) -> Waiting | None:
-        """Return what has to go next so that the limits for all allow so much more; None for nothing any more.
+    def next_victim(self, priority: int, requests: int, size_bytes: int) -> QueuedRequest | None:
+        """Return the request to evict next until the limits for all allow so much more; None if they do.
 
-        It is of a lower priority, the lowest first; in that, of the flow that takes most where flows share, and there
-        the last to come.
+        It has the lowest priority, below `priority`, and is the newest of the flow with the largest share there.
         """
         requests, used = self.requests + requests, self.size_bytes + size_bytes
         if self.limits.allow(requests, used) or not self.priorities or self.priorities[-1] >= priority:
@@ -134,31 +168,31 @@ class Queues:
         return self._bands[self.priorities[-1]].last(by_bytes=self.limits.allow(requests, 0))
 
     def use(self, settings_of: SettingsOf, limits: Limits) -> None:
-        """Go on under other settings, but for what `settle` does."""
+        """Apply other settings; `apply_some` completes that in steps."""
         self._settings_of, self.limits = settings_of, limits
-        self._moves.clear()
+        self._migrations.clear()
         self._resuming.clear()
         for priority, band in self._bands.items():
             settings = settings_of(priority)
             if not settings.orders_as(band.settings):
-                self._moves[priority] = Migration(band, settings)
+                self._migrations[priority] = _Migration(band, settings)
                 continue
             band.settings = settings
-            if band.held_flows:
-                self._resuming[priority] = band.held_flows  # quotas may have changed too
+            if band.throttled_flows:
+                self._resuming[priority] = band.throttled_flows  # quotas may have changed too
 
-    def settle(self, most: int) -> bool:
+    def apply_some(self, most: int) -> bool:
         """Apply a part of new settings; return whether more is left.
 
-        A band whose order changes is queued again, in its order of arrival. Until that is done, requests go in the
-        previous order.
+        A band whose order changes is queued again, in order of arrival. Until that is done, requests are dispatched in
+        the previous order.
         """
-        for priority, move in tuple(self._moves.items()):
-            most -= move.some(most)
-            if move.is_done:
-                self._leftovers.add(self._bands[priority])
-                self._bands[priority] = move.finish()
-                del self._moves[priority]
+        for priority, migration in tuple(self._migrations.items()):
+            most -= migration.step(most)
+            if migration.is_done:
+                self._retired.append(self._bands[priority])
+                self._bands[priority] = migration.finish()
+                del self._migrations[priority]
         for priority, flows in tuple(self._resuming.items()):
             some = min(most, flows)
             self._bands[priority].resume_some(some)
@@ -166,32 +200,34 @@ class Queues:
             self._resuming[priority] -= some
             if some == flows:
                 del self._resuming[priority]
-        if most:
-            self._leftovers.forget_some(most)
-        return bool(self._moves or self._resuming or self._leftovers)
+        if most and self._retired and not self._retired[-1].free_some(most):
+            self._retired.pop()
+        return bool(self._migrations or self._resuming or self._retired)
 
-    def add(self, waiting: Waiting) -> None:
-        """Let a request wait, whatever the limits."""
-        band = self._bands.get(waiting.priority)
+    def add(self, queued: QueuedRequest) -> None:
+        """Add a request, without a check of the limits."""
+        priority = queued.priority
+        band = self._bands.get(priority)
         if band is None:
-            band = self._bands[waiting.priority] = Band(self._settings_of(waiting.priority))
+            band = self._bands[priority] = Band(self._settings_of(priority))
             self.priorities = tuple(sorted(self._bands, reverse=True))
-        band.add(waiting)
-        if waiting.priority in self._moves:
-            self._moves[waiting.priority].came(waiting)
+        band.add(queued)
+        if priority in self._migrations:
+            self._migrations[priority].added(queued)
         self.requests += 1
-        self.size_bytes += waiting.size_bytes
+        self.size_bytes += queued.size_bytes
 
-    def remove(self, waiting: Waiting, *, in_turn: bool = False) -> None:
-        """Take out a request that waits; `in_turn` for the first one of its band, whose flow has had its turn."""
-        band = self._bands[waiting.priority]
-        band.remove(waiting, in_turn=in_turn)
+    def remove(self, queued: QueuedRequest, *, dispatched: bool = False) -> None:
+        """Remove a request; `dispatched` if it was the first one of its band."""
+        priority = queued.priority
+        band = self._bands[priority]
+        band.remove(queued, dispatched=dispatched)
         self.requests -= 1
-        self.size_bytes -= waiting.size_bytes
-        if waiting.priority in self._moves:
-            self._moves[waiting.priority].left(waiting)
+        self.size_bytes -= queued.size_bytes
+        if priority in self._migrations:
+            self._migrations[priority].removed(queued)
         if not len(band):
-            del self._bands[waiting.priority]
-            self._moves.pop(waiting.priority, None)
-            self._resuming.pop(waiting.priority, None)
+            del self._bands[priority]
+            self._migrations.pop(priority, None)
+            self._resuming.pop(priority, None)
             self.priorities = tuple(sorted(self._bands, reverse=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one configuration says of flow control."""
+"""Settings of flow control: limits, policies and times to live."""
 
 from bisect import insort
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ from epp.framework.flow_control import (
 
 
 class Limits(NamedTuple):
-    """Most of what may wait; 0 for any number."""
+    """Limits of queues; 0 for no limit."""
 
     requests: int = 0
     size_bytes: int = 0
 
     def allow(self, requests: int, size_bytes: int) -> bool:
-        """Return whether so many requests with bodies of so many bytes may wait."""
+        """Return whether so many requests with bodies of so many bytes may be queued."""
         return (not self.requests or requests <= self.requests) and (
             not self.size_bytes or size_bytes <= self.size_bytes
         )
@@ -34,16 +34,16 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BandSettings:
-    """What holds for the requests of one priority."""
+    """Settings of the requests of one priority."""
 
     limits: Limits
     ttl_seconds: float
-    """How long they wait; infinite for as long as it takes."""
+    """Time to live in the queue; infinite for no limit."""
     ordering: OrderingPolicy[Any]
     fairness: FairnessPolicy[Any]
 
     def orders_as(self, other: "BandSettings") -> bool:
-        """Return whether what waits is in the same order under both."""
+        """Return whether queued requests have the same order under both."""
         return self.ordering == other.ordering and self.fairness == other.fairness
 
 
@@ -57,29 +57,29 @@ class FlowControlSettings:
     detector: SaturationDetector[Any]
     usage_limits: UsageLimitPolicy[Any]
     default_band: BandSettings
-    """Of priorities of 0 and more that are not among the bands."""
+    """For priorities of 0 and more that are not in `bands`."""
     negative_band: BandSettings
-    """Of priorities below 0, likewise."""
+    """For priorities below 0, likewise."""
     bands: Mapping[int, BandSettings] = field(default_factory=lambda: MappingProxyType({}))
     """By priority."""
     limits: Limits = NO_LIMITS
     """For all priorities together."""
     no_endpoint_ttl_seconds: float = inf
-    """How long a request waits while the pool is empty."""
+    """Time to live in the queue while the pool is empty."""
     eviction: EvictionSettings | None = None
-    """None where no request is ended for another."""
+    """None if no request in flight may be evicted."""
 
     def of(self, priority: int) -> BandSettings:
-        """Return what holds at a priority."""
+        """Return the settings of a priority."""
         found = self.bands.get(priority)
         if found is not None:
             return found
         return self.negative_band if priority < 0 else self.default_band
 
     def longest_wait(self, priority: int) -> float:
-        """Return the longest time in seconds that a request may wait at a priority; infinite without a limit.
+        """Return the longest time in seconds that a request may be queued at a priority; infinite without a limit.
 
-        The time begins again as the pool becomes empty, or has an endpoint again: once in the time that is returned.
+        The time to live starts again when the pool becomes empty or has endpoints again; that is included once.
         """
         return self.no_endpoint_ttl_seconds + self.of(priority).ttl_seconds
 
@@ -90,7 +90,7 @@ class FlowControlSettings:
         return policy.ceilings(priorities, saturation)[priorities.index(priority)]
 
     def priorities_with(self, priority: int) -> list[int]:
-        """Return the priorities of the configuration, 0 and this one among them, highest first."""
+        """Return the priorities of the configuration, 0 and this one, highest first."""
         found = sorted({*self.bands, 0})
         if priority not in found:
             insort(found, priority)

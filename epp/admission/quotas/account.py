@@ -1,148 +1,123 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usage of one tenant: in flight, by minute and by day."""
+"""Account of one tenant: usage by its requests in flight, over time, and amounts reserved for nominated requests."""
 
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import NamedTuple
 
 from epp.admission.quotas.allowances import LimitKey
-from epp.admission.quotas.days import DayUse
-from epp.admission.quotas.nominations import Nominations
-from epp.admission.quotas.reservation import Amounts, Need, Reservation, Spent
+from epp.admission.quotas.reservation import NOTHING, Amounts, Need, Reservation, Spent
+from epp.admission.quotas.usage import DayUse, Means, MinuteUse
 from epp.framework.quotas import Quota
-from epp.framework.rates import DEFAULT_OUTPUT_TOKENS
 from epp.framework.request import Request, Usage
 
-_MOST = 64
-"""Requests that a mean looks back on: it follows a tenant who changes."""
-_MOST_OUTPUT_TOKENS = 2**24
-
-
-class Means:
-    """Running means; an answer has a usual length before any has been seen, and time and price are 0."""
-
-    __slots__ = ("_answers", "_requests", "device_seconds", "dollars", "output_tokens", "seconds")
-
-    def __init__(self) -> None:
-        self.output_tokens = DEFAULT_OUTPUT_TOKENS
-        self.seconds = 0.0
-        """Of the endpoint's time, which requests there share."""
-        self.device_seconds = 0.0
-        self.dollars = 0.0
-        self._answers = 0
-        self._requests = 0
-
-    def answered(self, output_tokens: int) -> None:
-        """Add the length of an answer, as a model server says it."""
-        self._answers = min(self._answers + 1, _MOST)
-        tokens = min(max(output_tokens, 0), _MOST_OUTPUT_TOKENS)
-        self.output_tokens += (tokens - self.output_tokens) / self._answers
-
-    def ended(self, seconds: float, device_seconds: float, dollars: float) -> None:
-        """Add what a request has taken in all."""
-        self._requests = min(self._requests + 1, _MOST)
-        share = 1.0 / self._requests
-        self.seconds += (seconds - self.seconds) * share
-        self.device_seconds += (device_seconds - self.device_seconds) * share
-        self.dollars += (dollars - self.dollars) * share
-
-
-_MOST_MINUTES = 5
-"""Most that a bucket holds, in limits of a minute: thus nobody waits longer than this for it to drain."""
-_SECONDS = 60.0
-
-
-class MinuteUse:
-    """Tokens taken, which drain at the limit a minute; more than the limit is a debt.
-
-    What is taken stays what it was under another limit, and drains at the new one.
-    """
-
-    __slots__ = ("_at", "_taken")
-
-    def __init__(self) -> None:
-        self._taken = 0.0
-        self._at = 0.0
-
-    def taken(self, limit: float, now: float) -> float:
-        """Return the tokens taken that have not drained yet."""
-        if self._taken:
-            drained = self._taken - max(0.0, now - self._at) * limit / _SECONDS
-            self._taken = min(max(0.0, drained), limit * _MOST_MINUTES)
-        self._at = now
-        return self._taken
-
-    def add(self, tokens: float, limit: float, now: float) -> None:
-        """Take tokens, or give back those of a negative number."""
-        self._taken = max(0.0, self.taken(limit, now) + tokens)
-
-    def seconds_until(self, tokens: float, limit: float, now: float) -> float:
-        """Return how long it takes until so many tokens fit; at most the limit is asked for."""
-        return max(0.0, (self.taken(limit, now) + min(tokens, limit) - limit) * _SECONDS / limit)
-
-
+MOST = 64
+"""Nominated requests of one tenant; the oldest is dropped for a new one."""
 _RELEASES = 16
 """Latest releases, from which their rate is measured."""
 _LEARNT_SECONDS = 600.0
-"""How long the means of a tenant are kept that sends nothing."""
+"""Time for which the means of an idle tenant are kept."""
 _LEARNT_WEIGHT = 1e-6
-"""How much they matter beside what was taken."""
+"""Weight of means beside usage, when accounts are dropped."""
 _MOST_TOKENS = 2**32
-"""Of one request, however many a model server says."""
+"""Limit on the tokens of one request that a model server may report."""
 _LONGEST_NAME = 256
 
 
+class _Nomination(NamedTuple):
+    until: float
+    victims: tuple[Reservation, ...]
+
+
+class Nominations:
+    """Amounts that evicted requests freed for a nominated request of one tenant, reserved against lower priorities."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self) -> None:
+        self._of: dict[Request, _Nomination] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def twin(self) -> "Nominations":
+        """Return a copy."""
+        other = Nominations()
+        other._of = dict(self._of)
+        return other
+
+    def add(self, request: Request, victims: Sequence[Reservation], until: float) -> None:
+        """Reserve the amounts of the victims for a request, from their release until a time on the clock."""
+        self._of.pop(request, None)
+        if len(self._of) >= MOST:
+            del self._of[next(iter(self._of))]
+        self._of[request] = _Nomination(until, tuple(victims))
+
+    def forget(self, request: Request) -> bool:
+        """Drop the nomination of a request; return whether there was one."""
+        return self._of.pop(request, None) is not None
+
+    def forget_before(self, now: float) -> bool:
+        """Drop expired nominations; return whether there were any."""
+        over = [request for request, nomination in self._of.items() if nomination.until <= now]
+        for request in over:
+            del self._of[request]
+        return bool(over)
+
+    def held_against(self, request: Request) -> Amounts:
+        """Return the amounts that are reserved for requests of higher priority."""
+        held = NOTHING
+        for nominated, nomination in self._of.items():
+            if nominated.priority > request.priority:
+                for victim in nomination.victims:
+                    if victim.is_released:
+                        held = held.plus(victim.amounts)
+        return held
+
+    def until(self, now: float) -> float:
+        """Return when the last nomination expires."""
+        return max((nomination.until for nomination in self._of.values()), default=now)
+
+
 def brief(tenant: str) -> str:
-    """Return a name that accounts are kept under: clients may choose long ones."""
+    """Return the name of an account: that of the tenant, shortened since clients may choose long ones."""
     if len(tenant) <= _LONGEST_NAME:
         return tenant
     return f"{tenant[:64]}...{blake2b(tenant.encode(errors='replace'), digest_size=16).hexdigest()}"
 
 
+@dataclass(slots=True, eq=False)
 class Account:
     """Sums over the requests of a tenant."""
 
-    __slots__ = (
-        "_by_priority",
-        "_releases",
-        "accelerator_bytes",
-        "alerts",
-        "device_seconds",
-        "dollars",
-        "means",
-        "minute",
-        "nominations",
-        "quota",
-        "requests",
-        "tenant",
-        "tflops",
-        "tokens",
-        "uncounted",
-    )
+    tenant: str
+    quota: Quota
+    """The quota at the last request."""
+    requests: int = 0
+    tokens: float = 0.0
+    accelerator_bytes: float = 0.0
+    tflops: float = 0.0
+    minute: MinuteUse = field(default_factory=MinuteUse)
+    device_seconds: DayUse = field(default_factory=DayUse)
+    dollars: DayUse = field(default_factory=DayUse)
+    means: Means = field(default_factory=Means)
+    nominations: Nominations = field(default_factory=Nominations)
+    alerts: dict[LimitKey, float] = field(default_factory=dict)
+    """Limits with an alert, and the last time that usage was above the threshold."""
+    uncounted: Counter[LimitKey] = field(default_factory=Counter)
+    """Requests that were not charged to a limit, since the hardware or price of their endpoint is unknown."""
+    _by_priority: dict[int, dict[Reservation, None]] = field(default_factory=dict)
+    _releases: deque[float] = field(default_factory=lambda: deque(maxlen=_RELEASES))
 
-    def __init__(self, tenant: str, quota: Quota) -> None:
-        self.tenant = brief(tenant)
-        self.quota = quota
-        """As of the last request."""
-        self.requests = 0
-        self.tokens = 0.0
-        self.accelerator_bytes = 0.0
-        self.tflops = 0.0
-        self.minute = MinuteUse()
-        self.device_seconds = DayUse()
-        self.dollars = DayUse()
-        self.means = Means()
-        self.nominations = Nominations()
-        self.alerts: dict[LimitKey, float] = {}
-        """Limits that are almost used up, and when they last were."""
-        self.uncounted: dict[LimitKey, int] = {}
-        """Requests that took nothing of a limit, as the hardware or price of their endpoint is not known."""
-        self._by_priority: dict[int, dict[Reservation, None]] = {}
-        self._releases: deque[float] = deque(maxlen=_RELEASES)
+    def __post_init__(self) -> None:
+        """Shorten the name."""
+        self.tenant = brief(self.tenant)
 
     def twin(self, quota: Quota) -> "Account":
-        """Return an account of the same sums under a quota, of which nothing that is asked changes this one."""
+        """Return a copy under a quota; calls of its methods do not change this account."""
         other = copy(self)
         other.quota = quota
         other.minute = copy(self.minute)
@@ -151,10 +126,10 @@ class Account:
         return other
 
     def need(self, request: Request, accelerator_bytes: float = 0.0, tflops: float = 0.0) -> Need:
-        """Return what a request would take.
+        """Return the amounts that a request needs.
 
-        What is only expected of it, since it does not say, makes no request impossible: it counts at most as much as
-        the limit leaves beside the prompt.
+        The output of a request without a maximum is estimated. The estimate never exceeds what the limit leaves beside
+        the prompt, so that it alone cannot make a request impossible.
         """
         limits, means = self.quota.total, self.means
         prompt, most = request.prompt_tokens, request.body.max_output_tokens
@@ -174,11 +149,14 @@ class Account:
         )
 
     def charge(self, reservation: Reservation, need: Need, now: float) -> None:
-        """Take what a request needs, whether it fits or not."""
+        """Charge a request, whether it fits or not."""
         amounts, limits = need.under_way, self.quota.total
         reservation.is_limited = True
         reservation.amounts = amounts
-        self._add(amounts)
+        self.requests += amounts.requests
+        self.tokens += amounts.tokens
+        self.accelerator_bytes += amounts.accelerator_bytes
+        self.tflops += amounts.tflops
         if limits.tokens_per_minute > 0:
             reservation.minute_tokens = need.minute_tokens
             self.minute.add(need.minute_tokens, limits.tokens_per_minute, now)
@@ -189,14 +167,14 @@ class Account:
         self._by_priority.setdefault(reservation.priority, {})[reservation] = None
 
     def recharge(self, reservation: Reservation, amounts: Amounts) -> None:
-        """Take other amounts for a request that is under way."""
+        """Change the amounts of a request in flight."""
         before = reservation.amounts
         self.accelerator_bytes = max(0.0, self.accelerator_bytes + amounts.accelerator_bytes - before.accelerator_bytes)
         self.tflops = max(0.0, self.tflops + amounts.tflops - before.tflops)
         reservation.amounts = amounts
 
     def spend(self, reservation: Reservation, spent: Spent, today: int) -> None:
-        """Charge to the day what a request has had of an endpoint."""
+        """Charge the time that a request has spent at endpoints to the day."""
         self.device_seconds.add(spent.device_seconds, today)
         self.dollars.add(spent.dollars, today)
         left = max(0.0, reservation.expected_device_seconds - spent.device_seconds)
@@ -207,7 +185,7 @@ class Account:
         reservation.expected_dollars = left
 
     def give_back(self, reservation: Reservation, usage: Usage | None, now: float, *, unserved: bool) -> None:
-        """Give back what a request took, once; its time is charged already."""
+        """Refund the amounts of a request that has ended, once; its time is charged already."""
         of_priority = self._by_priority[reservation.priority]
         del of_priority[reservation]
         if not of_priority:
@@ -225,37 +203,33 @@ class Account:
             self.tflops = max(0.0, self.tflops - amounts.tflops)
             self.device_seconds.expect(-reservation.expected_device_seconds)
             self.dollars.expect(-reservation.expected_dollars)
-        else:  # to the last bit, which sums of floats may miss
+        else:  # exact: sums of floats drift
             self.tokens = self.accelerator_bytes = self.tflops = 0.0
             self.device_seconds.expected = self.dollars.expected = 0.0
 
     def lowest_first(self, below: int) -> Iterator[Reservation]:
-        """Yield the requests below a priority, the lowest first, of equal ones the newest."""
+        """Yield the requests below a priority, the lowest first; at equal priority the newest first."""
         for priority in sorted(each for each in self._by_priority if each < below):
             yield from reversed(self._by_priority[priority])
 
     def reservations(self) -> Iterator[Reservation]:
-        """Yield all."""
+        """Yield the reservations of all requests in flight."""
         for of_priority in self._by_priority.values():
             yield from of_priority
 
     def releases_per_second(self, now: float) -> float:
-        """Return how many requests a second ended of late; 0 where that is not known."""
+        """Return the recent rate of requests that ended; 0 if it is unknown."""
         releases = self._releases
         return (len(releases) - 1) / max(now - releases[0], 1e-3) if len(releases) > 1 else 0.0
 
-    def note_uncounted(self, key: LimitKey) -> None:
-        """Note that a request took nothing of a limit."""
-        self.uncounted[key] = self.uncounted.get(key, 0) + 1
-
     @property
     def counts_over_time(self) -> bool:
-        """Whether the end of a request may use more of a limit."""
+        """Whether a limit counts usage over time, which may grow when a request ends."""
         limits = self.quota.total
         return limits.tokens_per_minute > 0 or limits.device_seconds_per_day > 0 or limits.dollars_per_day > 0
 
     def uses(self, now: float, today: int) -> Iterator[tuple[LimitKey, float, float]]:
-        """Yield each limit with what is used of it: its name, the use and the limit."""
+        """Yield name, usage and value of each limit."""
         limits = self.quota.total
         if limits.requests > 0:
             yield LimitKey.TOTAL_REQUESTS, self.requests, limits.requests
@@ -274,9 +248,9 @@ class Account:
             yield LimitKey.TOTAL_DOLLARS, self.dollars.taken(today), limits.dollars_per_day
 
     def weight(self, now: float, today: int) -> float:
-        """Return the largest share of a limit that is used beyond the end of requests; 0 where nothing is to be kept.
+        """Return the largest share of a limit over time that is used; 0 if the account can be dropped.
 
-        What was learnt of requests counts a little for a while, where a limit needs it.
+        Means have a small weight for ten minutes, if a limit needs them.
         """
         limits, share = self.quota.total, 0.0
         if limits.tokens_per_minute > 0:
@@ -288,12 +262,6 @@ class Account:
         if share <= 0 and self._releases and now - self._releases[-1] < _LEARNT_SECONDS:
             return _LEARNT_WEIGHT if limits.tokens > 0 or self.counts_over_time else 0.0
         return share
-
-    def _add(self, amounts: Amounts) -> None:
-        self.requests += amounts.requests
-        self.tokens += amounts.tokens
-        self.accelerator_bytes += amounts.accelerator_bytes
-        self.tflops += amounts.tflops
 
     def _correct(self, reservation: Reservation, usage: Usage | None, now: float, *, unserved: bool) -> None:
         limit, correction = self.quota.total.tokens_per_minute, 0.0

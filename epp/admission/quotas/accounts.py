@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The accounts of tenants, whose names clients may choose: few are kept of those that nothing is charged to now."""
+"""Accounts of all tenants, and alerts on limits that are almost used up."""
 
 from bisect import bisect_right
 from collections import OrderedDict
@@ -7,79 +7,132 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 
 from epp.admission.quotas.account import Account, brief
+from epp.admission.quotas.allowances import LimitKey
+from epp.admission.quotas.reservation import QuotaObserver
 
-MOST_RESTING = 10_000
-"""Accounts without a request under way, kept for what was taken of a minute or a day."""
+MOST_IDLE = 10_000
+"""Idle accounts, which are kept for their usage in a minute or a day."""
 _WEIGHTS = (1e-3, 0.01, 0.1, 0.5)
-"""Between these, accounts matter alike."""
+"""Boundaries between classes of accounts of similar weight."""
+MARGIN_PERCENT = 10.0
+"""Points below the threshold at which an alert may end."""
+CALM_SECONDS = 60.0
+"""Time below the threshold after which an alert may end: usage of a small limit changes with each request."""
+_PERCENT = 100.0
 
 
 class Accounts:
-    """By tenant: those with requests under way, and those at rest.
+    """Accounts by tenant: busy ones, with requests in flight, and idle ones.
 
-    Of too many at rest, one of those that matter least goes, and of these the one that has rested longest.
+    Clients may choose the names of tenants, so that idle accounts are limited: the one with the least weight, and among
+    those of similar weight the one that has been idle longest, is dropped.
     """
 
     def __init__(self, weigh: Callable[[Account], float], forget: Callable[[Account], None]) -> None:
         self._weigh = weigh
-        """How much an account without requests matters; 0 for nothing."""
+        """Returns the weight of an idle account; 0 to drop it."""
         self._forget = forget
         self._busy: dict[str, Account] = {}
-        self._resting: OrderedDict[str, tuple[Account, OrderedDict[str, Account]]] = OrderedDict()
-        """Each with those that matter like it."""
+        self._idle: OrderedDict[str, tuple[Account, OrderedDict[str, Account]]] = OrderedDict()
+        """Each with its class."""
         self._alike: list[OrderedDict[str, Account]] = [OrderedDict() for _ in range(len(_WEIGHTS) + 1)]
-        """From those that matter least."""
+        """Classes of idle accounts, least weight first."""
 
     def __len__(self) -> int:
-        return len(self._busy) + len(self._resting)
+        return len(self._busy) + len(self._idle)
 
     def __iter__(self) -> Iterator[Account]:
-        return chain(self._busy.values(), (account for account, _ in self._resting.values()))
+        return chain(self._busy.values(), (account for account, _ in self._idle.values()))
 
     def get(self, tenant: str) -> Account | None:
-        """Return the account of a tenant, if there is one."""
+        """Return the account of a tenant; None without one."""
         name = brief(tenant)
         account = self._busy.get(name)
         if account is None:
-            found = self._resting.get(name)
+            found = self._idle.get(name)
             return None if found is None else found[0]
         return account
 
     def busy(self, account: Account) -> None:
-        """Keep an account, as a request begins."""
+        """Keep an account whose request begins."""
         tenant = account.tenant
         if tenant not in self._busy:
-            self._take_out(tenant)
+            self._remove_idle(tenant)
             self._busy[tenant] = account
 
     def rest(self, account: Account) -> None:
-        """Keep an account whose last request has ended, if it matters."""
+        """Keep an account whose last request has ended, if it has weight."""
         self._busy.pop(account.tenant, None)
-        self._put(account)
-        if len(self._resting) > MOST_RESTING:
+        self._keep_idle(account)
+        if len(self._idle) > MOST_IDLE:
             least = next(alike for alike in self._alike if alike)
             self._drop(next(iter(least.values())))
 
     def tidy(self, most: int) -> None:
-        """Look at some of those at rest, and drop those that do not matter any more."""
-        for account, _ in list(islice(self._resting.values(), most)):
-            self._take_out(account.tenant)
-            self._put(account)
+        """Weigh some of the idle accounts again, and drop those without weight."""
+        for account, _ in list(islice(self._idle.values(), most)):
+            self._remove_idle(account.tenant)
+            self._keep_idle(account)
 
-    def _put(self, account: Account) -> None:
+    def _keep_idle(self, account: Account) -> None:
         weight = self._weigh(account)
         if weight <= 0:
             self._forget(account)
             return
         alike = self._alike[bisect_right(_WEIGHTS, weight)]
         alike[account.tenant] = account
-        self._resting[account.tenant] = account, alike
+        self._idle[account.tenant] = account, alike
 
-    def _take_out(self, tenant: str) -> None:
-        found = self._resting.pop(tenant, None)
+    def _remove_idle(self, tenant: str) -> None:
+        found = self._idle.pop(tenant, None)
         if found is not None:
             del found[1][tenant]
 
     def _drop(self, account: Account) -> None:
-        self._take_out(account.tenant)
+        self._remove_idle(account.tenant)
         self._forget(account)
+
+
+class Alerts:
+    """Alerts on limits that are almost used up, for all tenants; each is reported when it starts and when it ends."""
+
+    def __init__(self, observer: QuotaObserver) -> None:
+        self._observer = observer
+        self._alerting: OrderedDict[str, Account] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(len(account.alerts) for account in self._alerting.values())
+
+    def look(self, account: Account, now: float, today: int) -> None:
+        """Start alerts of an account whose usage has grown."""
+        share = account.quota.alert_percent / _PERCENT
+        for key, used, limit in account.uses(now, today):
+            if used >= limit * share and used > 0:
+                self._alerting[account.tenant] = account
+                if key not in account.alerts:
+                    self._observer.alert(account.tenant, key.value, used, limit, is_over=False)
+                account.alerts[key] = now
+
+    def sweep(self, now: float, today: int, most: int) -> None:
+        """End alerts whose usage has been low for a while; looks at so many accounts."""
+        for account in list(islice(self._alerting.values(), most)):
+            self._alerting.move_to_end(account.tenant)
+            lowest = (account.quota.alert_percent - MARGIN_PERCENT) / _PERCENT
+            uses = {key: (used, limit) for key, used, limit in account.uses(now, today)}
+            for key, last in list(account.alerts.items()):
+                used, limit = uses.get(key, (0.0, 0.0))
+                if limit > 0 and used >= limit * account.quota.alert_percent / _PERCENT:
+                    account.alerts[key] = now
+                elif now - last >= CALM_SECONDS and used <= limit * max(lowest, 0.0):
+                    self._end(account, key, used, limit)
+
+    def forget(self, account: Account) -> None:
+        """End the alerts of an account that is dropped."""
+        for key in list(account.alerts):
+            self._end(account, key, 0.0, 0.0)
+
+    def _end(self, account: Account, key: LimitKey, used: float, limit: float) -> None:
+        del account.alerts[key]
+        if not account.alerts:
+            self._alerting.pop(account.tenant, None)
+        self._observer.alert(account.tenant, key.value, used, limit, is_over=True)

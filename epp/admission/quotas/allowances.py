@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which quota a tenant has: one set at run time, else that of the first source that knows the tenant."""
+"""The quota of each tenant: one set at run time, else that of the first source with a quota for the tenant."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -15,9 +15,14 @@ from epp.framework.guard import Failure, Guard
 from epp.framework.messages import quoted
 from epp.framework.quotas import Quota, QuotaSource
 
+MOST_SET = 10_000
+"""Tenants whose quota is set at run time."""
+_MOST_CHECKED = 4_096
+"""Quotas whose validity is remembered."""
+
 
 class LimitKey(StrEnum):
-    """A limit, as breaches and reports name it."""
+    """Name of a limit in breaches and reports."""
 
     PROMPT_TOKENS = "single.max.promptTokens"
     OUTPUT_TOKENS = "single.max.outputTokens"
@@ -34,21 +39,15 @@ class LimitKey(StrEnum):
     TOTAL_DOLLARS = "total.max.dollarsPerDay"
 
 
-MOST_SET = 10_000
-"""Tenants whose quota is set at run time."""
-_MOST_CHECKED = 4_096
-"""Quotas that are known to be right; each is looked at once."""
-
-
 class Allowance(NamedTuple):
-    """The quota of a tenant, if it has one."""
+    """The quota of a tenant, and the number of requests that share an endpoint."""
 
     quota: Quota
     requests_per_endpoint: int
 
 
 class Allowances:
-    """Sources of quotas, and what was set since."""
+    """Sources of quotas, and the quotas that were set at run time."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -60,7 +59,7 @@ class Allowances:
         """Whether any tenant may have a quota."""
 
     def twin(self, guard: Guard, sources: Sequence[QuotaSource[Any]]) -> "Allowances":
-        """Return allowances by other sources, asked behind another guard, and the same quotas set at run time."""
+        """Return allowances with other sources and another guard, and the same quotas set at run time."""
         other = Allowances(guard)
         other._set = self._set
         other.use(sources)
@@ -68,11 +67,11 @@ class Allowances:
 
     @property
     def set_quotas(self) -> Mapping[str, Quota]:
-        """Those that were set at run time, by tenant."""
+        """Quotas that were set at run time, by tenant."""
         return MappingProxyType(self._set)
 
     def use(self, sources: Sequence[QuotaSource[Any]]) -> None:
-        """Ask these from now on, in this order."""
+        """Replace the sources, in order of precedence."""
         self._sources = tuple(sources)
         self._requests_per_endpoint = QuotaSource.requests_per_endpoint
         for source in self._sources[:1]:
@@ -82,7 +81,7 @@ class Allowances:
         self.is_active = bool(self._sources or self._set)
 
     def check(self, tenant: str, quota: Quota | None) -> None:
-        """Refuse a quota that cannot be, or one more than are kept; raises ConfigurationError."""
+        """Raise ConfigurationError for an invalid quota, or if too many are set."""
         if quota is not None and (problem := problem_of(quota)):
             raise ConfigurationError(f"the quota of {quoted(tenant)} {problem}", remedy="write a number of 0 or more")
         if quota is not None and tenant not in self._set and len(self._set) >= MOST_SET:
@@ -92,7 +91,7 @@ class Allowances:
             )
 
     def set(self, tenant: str, quota: Quota | None) -> None:
-        """Set the quota of a tenant, whatever sources say, or go by these again; raises as `check` does."""
+        """Set the quota of a tenant, which overrides the sources; None to remove it. Raises as `check`."""
         self.check(tenant, quota)
         if quota is None:
             self._set.pop(tenant, None)
@@ -101,12 +100,12 @@ class Allowances:
         self.is_active = bool(self._sources or self._set)
 
     def of(self, tenant: str) -> Allowance | None:
-        """Return what a tenant may take; None for whatever it wants."""
+        """Return the allowance of a tenant; None without a quota."""
         found = self._set.get(tenant)
         return self.of_sources(tenant) if found is None else Allowance(found, self._requests_per_endpoint)
 
     def of_sources(self, tenant: str) -> Allowance | None:
-        """Return what the sources say; one that fails says nothing."""
+        """Return the allowance by the sources alone; a source that fails is skipped."""
         for source in self._sources:
             found = self._guard.call(QuotaSource.role, source, self._ask, source, tenant)
             if found is not None and not isinstance(found, Failure):
@@ -127,7 +126,7 @@ class Allowances:
 
 
 def problem_of(quota: object) -> str:
-    """Return what cannot be right in a quota; empty for nothing."""
+    """Return the reason why a quota is invalid; empty if it is valid."""
     if not isinstance(quota, Quota):
         return f"is {type(quota).__name__} instead of a Quota"
     limits = {**msgspec.structs.asdict(quota.single), **msgspec.structs.asdict(quota.total)}

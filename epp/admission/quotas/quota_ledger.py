@@ -8,14 +8,25 @@ from itertools import islice
 from typing import NamedTuple
 
 from epp.admission.quotas.account import Account
-from epp.admission.quotas.accounts import Accounts
-from epp.admission.quotas.alerts import Alerts
+from epp.admission.quotas.accounts import Accounts, Alerts
 from epp.admission.quotas.allowances import Allowance, LimitKey
-from epp.admission.quotas.days import Calendar
-from epp.admission.quotas.hardware import Share, devices, dollars_per_second, sum_of_memory, sum_of_tflops
-from epp.admission.quotas.reservation import NOTHING, Amounts, Need, Place, QuotaObserver, Reservation, Spent
-from epp.admission.quotas.shared_time import SharedTimes
-from epp.admission.quotas.shortfall import blocked
+from epp.admission.quotas.limits import blocked
+from epp.admission.quotas.reservation import (
+    NOTHING,
+    Amounts,
+    Need,
+    Place,
+    QuotaObserver,
+    Reservation,
+    Share,
+    SharedTimes,
+    Spent,
+    devices,
+    dollars_per_second,
+    sum_of_memory,
+    sum_of_tflops,
+)
+from epp.admission.quotas.usage import Calendar
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.clock import Clock
 from epp.framework.quotas import Blocked, Quota
@@ -23,15 +34,13 @@ from epp.framework.request import Request, Usage
 from epp.framework.snapshot import ACCELERATOR, Snapshot
 
 _MOST_SWEPT = 50
-"""Requests under way whose time is charged in one sweep; accounts at rest and in alert that are looked at.
-
-All three take a few milliseconds, as where most alerts end at midnight."""
+"""Requests in flight whose time is charged in one sweep, and idle accounts and alerts that are checked: a few ms."""
 _ALERT_WEIGHT = 1e-3
-"""How much an account matters that has nothing but an alert."""
+"""Weight of an account that has only an alert."""
 
 
 class QuotaLedger:
-    """Of all tenants; it keeps the reservations that it gives out."""
+    """Charges requests to the accounts of all tenants, and refunds them."""
 
     def __init__(self, clock: Clock, observer: QuotaObserver) -> None:
         self._clock = clock
@@ -40,31 +49,31 @@ class QuotaLedger:
         self.alerts = Alerts(observer)
         self.accounts = Accounts(self._weigh, self.alerts.forget)
         self.on_release: Callable[[str], None] | None = None
-        """Is told a tenant of whom something came back."""
+        """Called with a tenant who has more quota again."""
         self._times = SharedTimes()
         self._unsettled: OrderedDict[Reservation, None] = OrderedDict()
-        """Those whose time is charged to a day, the one that was charged last at the end."""
+        """Requests whose time is charged to a day, the most recently charged last."""
         self.requests = 0
-        """Requests under way, those of tenants without a quota too."""
+        """Requests in flight, with those of tenants without a quota."""
 
     @property
     def endpoints(self) -> int:
-        """Number of endpoints whose time is shared now."""
+        """Number of endpoints with requests."""
         return len(self._times)
 
     def account_of(self, tenant: str, quota: Quota) -> Account | None:
-        """Return the account of a tenant, if there is one, under the quota that it has now."""
+        """Return the account of a tenant with its current quota; None without an account."""
         account = self.accounts.get(tenant)
         if account is not None and account.quota is not quota:
             account.quota = quota
         return account
 
     def twin(self) -> "QuotaLedger":
-        """Return books that say the same of all accounts, with which nothing can be charged or given back."""
+        """Return a ledger for dry runs: it reads the same accounts and does not change them."""
         return _Twin(self, self._clock)
 
     def held(self, account: Account, request: Request, now: float) -> Amounts:
-        """Return what is held for requests of higher priority of the tenant."""
+        """Return the amounts reserved for requests of higher priority of the tenant."""
         nominations = account.nominations
         if not len(nominations):
             return NOTHING
@@ -74,14 +83,14 @@ class QuotaLedger:
     def assume(
         self, request: Request, allowance: Allowance | None, snapshot: Snapshot, slots: tuple[int, ...]
     ) -> Reservation | Blocked:
-        """Charge a request that goes to these slots, the target first, if it fits; all in one step."""
+        """Charge a request that is routed to these slots, the target first, if it fits; check and charge are atomic."""
         now = self._clock.now()
         tags = snapshot.records(ACCELERATOR).values
         if allowance is None:
             places = [self._place(snapshot, slot, Share(tags[slot]), now) for slot in slots]
             return self._begin(Reservation(self, request, places, now))
         quota, sharers = allowance
-        account, shares, need, refusal = self._asked(request, allowance, [tags[slot] for slot in slots], now)
+        account, shares, need, refusal = self._check(request, allowance, [tags[slot] for slot in slots], now)
         if refusal is not None:
             return refusal
         places = [self._place(snapshot, slot, share, now) for slot, share in zip(slots, shares, strict=True)]
@@ -100,20 +109,20 @@ class QuotaLedger:
     def refusal(
         self, request: Request, allowance: Allowance | None, snapshot: Snapshot, slots: Sequence[int]
     ) -> Blocked | None:
-        """Return what would keep a request from being assumed; None for nothing."""
+        """Return the limit that `assume` would return; None if the request fits."""
         if allowance is None:
             return None
         tags = snapshot.records(ACCELERATOR).values
-        return self._asked(request, allowance, [tags[slot] for slot in slots], self._clock.now()).refusal
+        return self._check(request, allowance, [tags[slot] for slot in slots], self._clock.now()).refusal
 
     def answered(self, reservation: Reservation) -> None:
-        """Give back what the legs before the answer took."""
+        """Refund the legs that end when the response starts."""
         if len(reservation.places) > 1:
             self._leave(reservation, reservation.places[1:])
             self._recharge(reservation)
 
     def moved(self, reservation: Reservation, snapshot: Snapshot, slot: int) -> None:
-        """Charge another endpoint than the target, even where that goes beyond a limit: the request is there."""
+        """Charge the endpoint that serves in place of the target, even beyond a limit: the request is there already."""
         now = self._clock.now()
         tag = snapshot.records(ACCELERATOR).values[slot]
         sharers = reservation.requests_per_endpoint
@@ -123,7 +132,7 @@ class QuotaLedger:
         self._recharge(reservation)
 
     def released(self, reservation: Reservation, usage: Usage | None, *, unserved: bool) -> None:
-        """Give everything back, once."""
+        """Refund a request that has ended, once."""
         self.requests -= 1
         self._unsettled.pop(reservation, None)
         self._leave(reservation, list(reservation.places))
@@ -137,20 +146,20 @@ class QuotaLedger:
         if not account.requests:
             self.accounts.rest(account)
         self._observer.released(reservation)
-        self.came_back(reservation.tenant)
+        self.notify_release(reservation.tenant)
 
     def limits_changed(self, account: Account) -> None:
-        """Look at the limits of an account again."""
+        """Start alerts of an account whose limits have changed."""
         if account.requests:
             self.alerts.look(account, self._clock.now(), self.calendar.today())
 
-    def came_back(self, tenant: str) -> None:
-        """Tell that something came back."""
+    def notify_release(self, tenant: str) -> None:
+        """Notify the listener that a tenant has more quota again."""
         if self.on_release is not None:
             self.on_release(tenant)
 
     def sweep(self) -> None:
-        """Charge the time of some long requests, end alerts, drop idle accounts."""
+        """Charge the time of some long requests, end alerts, and drop idle accounts."""
         now, today = self._clock.now(), self.calendar.today()
         for reservation in list(islice(self._unsettled, _MOST_SWEPT)):
             self._unsettled.move_to_end(reservation)
@@ -164,13 +173,13 @@ class QuotaLedger:
         self.alerts.sweep(now, today, _MOST_SWEPT)
         self.accounts.tidy(_MOST_SWEPT)
 
-    def _asked(self, request: Request, allowance: Allowance, tags: Sequence[AcceleratorTag], now: float) -> "_Asked":
+    def _check(self, request: Request, allowance: Allowance, tags: Sequence[AcceleratorTag], now: float) -> "_Checked":
         quota, sharers = allowance
         account = self.account_of(request.fairness_id, quota) or Account(request.fairness_id, quota)
         shares = [Share.of(tag, sharers) for tag in tags]
         need = account.need(request, sum_of_memory(shares), sum_of_tflops(shares))
         refusal = blocked(account, need, self.held(account, request, now), now, self.calendar)
-        return _Asked(account, shares, need, refusal)
+        return _Checked(account, shares, need, refusal)
 
     def _begin(self, reservation: Reservation) -> Reservation:
         self.requests += 1
@@ -185,7 +194,7 @@ class QuotaLedger:
         return Place(self._times.of(name), share, now, name)
 
     def _leave(self, reservation: Reservation, places: list[Place]) -> None:
-        """Take a request from endpoints, and charge what it has had of them."""
+        """Remove a request from endpoints, and charge its time there."""
         now, spent = self._clock.now(), Spent()
         for place in places:
             reservation.places.remove(place)
@@ -202,7 +211,7 @@ class QuotaLedger:
         shares = [place.share for place in reservation.places]
         memory, tflops = sum_of_memory(shares), sum_of_tflops(shares)
         account.recharge(reservation, reservation.amounts._replace(accelerator_bytes=memory, tflops=tflops))
-        self.came_back(reservation.tenant)
+        self.notify_release(reservation.tenant)
 
     def _weigh(self, account: Account) -> float:
         now = self._clock.now()
@@ -212,8 +221,8 @@ class QuotaLedger:
         return max(account.weight(now, self.calendar.today()), _ALERT_WEIGHT if account.alerts else 0.0)
 
 
-class _Asked(NamedTuple):
-    """What a request would take of an account, and why it may not."""
+class _Checked(NamedTuple):
+    """The need of a request, and the limit that it exceeds."""
 
     account: Account
     shares: list[Share]
@@ -222,27 +231,27 @@ class _Asked(NamedTuple):
 
 
 class _Twin(QuotaLedger):
-    """Books of dry runs: each account that is asked for is a twin."""
+    """A ledger for dry runs, whose accounts are copies."""
 
-    def __init__(self, books: QuotaLedger, clock: Clock) -> None:
+    def __init__(self, ledger: QuotaLedger, clock: Clock) -> None:
         super().__init__(clock, QuotaObserver())
-        self._books = books
-        self.calendar = copy(books.calendar)
+        self._ledger = ledger
+        self.calendar = copy(ledger.calendar)
 
     def account_of(self, tenant: str, quota: Quota) -> Account | None:
-        account = self._books.accounts.get(tenant)
+        account = self._ledger.accounts.get(tenant)
         return None if account is None else account.twin(quota)
 
 
 def _note_uncounted(account: Account, reservation: Reservation) -> None:
-    """Count a request for which a limit cannot be held, as nothing is known of its endpoint."""
+    """Count a request that cannot be charged to a limit, since the hardware or price of its endpoint is unknown."""
     single, total = account.quota.single, account.quota.total
     share = reservation.places[0].share
     if not share.accelerator_bytes and total.accelerator_bytes > 0:
-        account.note_uncounted(LimitKey.TOTAL_ACCELERATOR_BYTES)
+        account.uncounted[LimitKey.TOTAL_ACCELERATOR_BYTES] += 1
     if not share.tflops and total.tflops > 0:
-        account.note_uncounted(LimitKey.TOTAL_TFLOPS)
+        account.uncounted[LimitKey.TOTAL_TFLOPS] += 1
     if total.device_seconds_per_day > 0 and not devices(share.tag):
-        account.note_uncounted(LimitKey.TOTAL_DEVICE_SECONDS)
+        account.uncounted[LimitKey.TOTAL_DEVICE_SECONDS] += 1
     if (total.dollars_per_day > 0 or single.dollars > 0) and not dollars_per_second(share.tag):
-        account.note_uncounted(LimitKey.TOTAL_DOLLARS)
+        account.uncounted[LimitKey.TOTAL_DOLLARS] += 1

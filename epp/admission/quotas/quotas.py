@@ -1,83 +1,156 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds tenants to their quotas: who may begin, who may later, and who never."""
+"""Enforcement of quotas, and the report of their usage."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from epp.admission.quotas.account import Account
 from epp.admission.quotas.allowances import Allowance, Allowances
+from epp.admission.quotas.limits import (
+    Bound,
+    blocked,
+    check_hardware,
+    check_tokens,
+    deficit,
+    hardware_bounds,
+    joint_mask,
+    least,
+    waits_for_time,
+    with_usage,
+)
 from epp.admission.quotas.quota_ledger import QuotaLedger
-from epp.admission.quotas.report import Adjustment, QuotaUsage, breaches, lines
 from epp.admission.quotas.reservation import QuotaObserver, Reservation
-from epp.admission.quotas.shortfall import blocked, deficit, waits_for_time
-from epp.admission.quotas.single import Bound, beside, check_hardware, check_tokens, hardware_bounds, joint_mask, least
 from epp.admission.quotas.victims import MOST_ASKED, MOST_CONSIDERED, fewest
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.errors import OverQuotaError
+from epp.framework.errors import Breach, OverQuotaError
 from epp.framework.guard import Guard
 from epp.framework.quotas import Blocked, Quota, QuotaSource
 from epp.framework.request import Request
 from epp.framework.snapshot import Snapshot
 
 NOMINATION_SECONDS = 5.0
-"""How long what victims gave back is held for the request that they were ended for."""
+"""Time for which the amounts of victims are reserved for the request that they were evicted for."""
 _NO_QUOTA = Quota()
 _MOST_REPORTED = 1_000
-"""Tenants in a report: those with requests under way first."""
+"""Tenants in a report: those with requests in flight first."""
+
+
+class QuotaUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """One limit on all requests of a tenant, and its usage."""
+
+    tenant: str
+    key: str
+    """Name of the limit."""
+    used: float
+    limit: float
+    is_alerting: bool = False
+    """Whether it has an alert: it is almost used up, or was a short time ago."""
+    is_set: bool = False
+    """Whether the quota was set at run time."""
+    origin: str = ""
+    """Where the quota comes from, for people."""
+    uncounted: int = 0
+    """Requests that were not charged, since the hardware or price of their endpoint is unknown."""
+
+    @property
+    def headroom(self) -> float:
+        """What is left; negative if more than the limit is used."""
+        return self.limit - self.used
+
+
+class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of a quota at run time, with its effect on current usage."""
+
+    tenant: str
+    before: Quota | None
+    """The former quota; None for no quota."""
+    after: Quota | None
+    lines: tuple[QuotaUsage, ...]
+    """Usage of each limit of the new quota."""
+    breaches: tuple[Breach, ...]
+    """Limits below the current usage: new requests do not fit until enough requests have ended."""
+    is_applied: bool
+    """False for a dry run."""
+
+
+def lines(account: Account, now: float, today: int, *, is_set: bool) -> tuple[QuotaUsage, ...]:
+    """Return a line for each limit of an account's quota."""
+    return tuple(
+        [
+            QuotaUsage(
+                tenant=account.tenant,
+                key=key.value,
+                used=used,
+                limit=limit,
+                is_alerting=key in account.alerts,
+                is_set=is_set,
+                origin=account.quota.origin,
+                uncounted=account.uncounted[key],
+            )
+            for key, used, limit in account.uses(now, today)
+        ]
+    )
+
+
+def breaches(found: tuple[QuotaUsage, ...]) -> tuple[Breach, ...]:
+    """Return the limits below their usage."""
+    return tuple([Breach(line.tenant, line.key, line.used, line.limit) for line in found if line.used > line.limit])
 
 
 class Quotas:
-    """One for the life of the process: what is under way stays charged, whatever quotas say next.
+    """Enforces quotas for the life of the process: requests in flight stay charged when quotas change.
 
-    The tenant of a request is its fairness id. Nothing here waits, so that what is checked and charged in one call is
-    so for all requests of an event loop.
+    The tenant of a request is its fairness id. No method awaits, so that a check and its charge are atomic on the event
+    loop.
     """
 
     def __init__(self, clock: Clock, *, guard: Guard, observer: QuotaObserver | None = None) -> None:
         self._clock = clock
         self._observer = observer or QuotaObserver()
         self._allowances = Allowances(guard)
-        self._books = QuotaLedger(clock, self._observer)
+        self._ledger = QuotaLedger(clock, self._observer)
         self.is_active = False
-        """Whether any tenant may have a quota; nothing else has to be called where none has."""
+        """Whether any tenant may have a quota; if not, callers can skip all checks."""
 
     def use(self, sources: Sequence[QuotaSource[Any]]) -> None:
-        """Go by these sources, the first that knows a tenant; quotas that were set at run time stay."""
+        """Replace the sources, in order of precedence; quotas that were set at run time stay."""
         self._allowances.use(sources)
         self.is_active = self._allowances.is_active
 
     def twin(self, sources: Sequence[QuotaSource[Any]], *, guard: Guard) -> "Quotas":
-        """Return what says now, by these sources, whether a request fits, and is not to be charged: for dry runs."""
+        """Return quotas by other sources for dry runs: they check the same usage, and charge nothing."""
         other = Quotas(self._clock, guard=guard)
         other._allowances = self._allowances.twin(guard, sources)
-        other._books = self._books.twin()
+        other._ledger = self._ledger.twin()
         other.is_active = other._allowances.is_active
         return other
 
     def on_release(self, listener: Callable[[str], None] | None) -> None:
-        """Tell a listener each tenant of whom something came back."""
-        self._books.on_release = listener
+        """Call `listener` with each tenant who has more quota again."""
+        self._ledger.on_release = listener
 
     @property
     def requests(self) -> int:
-        """Number of requests under way, those of tenants without a quota too."""
-        return self._books.requests
+        """Number of requests in flight, with those of tenants without a quota."""
+        return self._ledger.requests
 
     @property
     def tenants(self) -> int:
-        """Number of tenants that anything is charged to."""
-        return len(self._books.accounts)
+        """Number of tenants with an account."""
+        return len(self._ledger.accounts)
 
     @property
     def endpoints(self) -> int:
-        """Number of endpoints that requests under way share."""
-        return self._books.endpoints
+        """Number of endpoints with requests."""
+        return self._ledger.endpoints
 
     def check_single(self, request: Request) -> None:
-        """Refuse a request that is too large for its tenant, whatever else is under way; raises OverQuotaError."""
+        """Raise OverQuotaError for a request that exceeds a limit of its tenant on its own."""
         allowance = self._allowances.of(request.fairness_id)
         if allowance is not None:
             try:
@@ -87,15 +160,15 @@ class Quotas:
                 raise
 
     def breach(self, request: Request) -> Blocked | None:
-        """Return what keeps a request from beginning wherever it goes; None for nothing. Changes nothing."""
+        """Return the limit that a request exceeds at every endpoint; None if it fits. Has no side effects."""
         allowance = self._allowances.of(request.fairness_id)
-        account = None if allowance is None else self._books.account_of(request.fairness_id, allowance.quota)
+        account = None if allowance is None else self._ledger.account_of(request.fairness_id, allowance.quota)
         return None if account is None else self._blocked(account, request)
 
     def fits_single(self, request: Request, candidates: Candidates) -> Mask | None:
-        """Mark the candidates where a request is not too large by itself; None for all of them.
+        """Mark the candidates where a request on its own is within the limits; None for all of them.
 
-        Raises OverQuotaError where it is too large for all of one or more.
+        Raises OverQuotaError if there are candidates and it exceeds a limit at all of them.
         """
         allowance = self._allowances.of(request.fairness_id)
         if allowance is None:
@@ -112,20 +185,20 @@ class Quotas:
         return mask
 
     def fitting(self, request: Request, candidates: Candidates) -> Mask | None:
-        """Mark the candidates where a request fits now, beside all that is under way; None for all of them."""
+        """Mark the candidates where a request fits beside the requests in flight; None for all of them."""
         allowance = self._allowances.of(request.fairness_id)
         if allowance is None:
             return None
         bounds = self._bounds(allowance, request, candidates)
         if not bounds:
             return None
-        account = self._books.account_of(request.fairness_id, allowance.quota)
-        return joint_mask(bounds if account is None else self._beside(account, request, bounds))
+        account = self._ledger.account_of(request.fairness_id, allowance.quota)
+        return joint_mask(bounds if account is None else self._with_usage(account, request, bounds))
 
     def shortage(self, request: Request, candidates: Candidates) -> Blocked | None:
-        """Return what keeps a request from the candidates where it is not too large; None where it fits at one."""
+        """Return the limit that a request exceeds at all candidates; None if it fits at one."""
         allowance = self._allowances.of(request.fairness_id)
-        account = None if allowance is None else self._books.account_of(request.fairness_id, allowance.quota)
+        account = None if allowance is None else self._ledger.account_of(request.fairness_id, allowance.quota)
         if allowance is None or account is None or not len(candidates):
             return None
         memory, tflops = self._least(allowance, account, request, candidates)
@@ -134,15 +207,15 @@ class Quotas:
     def assume(
         self, request: Request, snapshot: Snapshot, slot: int, legs: Sequence[int] = ()
     ) -> Reservation | Blocked:
-        """Charge a request that goes to a slot, and to those of its other legs, if it still fits.
+        """Charge a request that is routed to a slot, and to those of its other legs, if it still fits.
 
-        Requests of tenants without a quota are to be assumed too: they share the time of endpoints with others.
+        Has to be called for requests of tenants without a quota too: they share the time of endpoints.
         """
-        return self._books.assume(request, self._allowances.of(request.fairness_id), snapshot, (slot, *legs))
+        return self._ledger.assume(request, self._allowances.of(request.fairness_id), snapshot, (slot, *legs))
 
     def refusal(self, request: Request, snapshot: Snapshot, slots: Sequence[int]) -> Blocked | None:
-        """Return what would keep a request from being assumed there, the target first; None for nothing."""
-        return self._books.refusal(request, self._allowances.of(request.fairness_id), snapshot, slots)
+        """Return the limit that `assume` would return for these slots, the target first; None if the request fits."""
+        return self._ledger.refusal(request, self._allowances.of(request.fairness_id), snapshot, slots)
 
     def victims(
         self,
@@ -150,13 +223,13 @@ class Quotas:
         may_end: Callable[[Reservation], bool],
         candidates: Candidates | None = None,
     ) -> list[Reservation] | None:
-        """Return the fewest requests of the same tenant, of lower priority, whose end lets a request begin.
+        """Return the fewest requests of the same tenant and lower priority to evict so that a request fits.
 
-        They are the lowest, and of equal ones the newest. None where that is not possible, since time has to pass or
-        too little may be ended; an empty list where the request fits already.
+        The lowest priorities come first, at equal priority the newest requests. None if evictions cannot help: time has
+        to pass, or too few requests may be evicted. Empty if the request fits already.
         """
         allowance = self._allowances.of(request.fairness_id)
-        account = None if allowance is None else self._books.account_of(request.fairness_id, allowance.quota)
+        account = None if allowance is None else self._ledger.account_of(request.fairness_id, allowance.quota)
         if allowance is None or account is None:
             return []
         memory, tflops = 0.0, 0.0
@@ -167,29 +240,29 @@ class Quotas:
             return []
         now = self._clock.now()
         need = account.need(request, memory, tflops)
-        if waits_for_time(account, need, now, self._books.calendar):
+        if waits_for_time(account, need, now, self._ledger.calendar):
             return None
-        missing = deficit(account, need.under_way, self._books.held(account, request, now))
+        missing = deficit(account, need.under_way, self._ledger.held(account, request, now))
         lower = islice(account.lowest_first(request.priority), MOST_ASKED)
         return fewest(missing, list(islice((each for each in lower if may_end(each)), MOST_CONSIDERED)))
 
     def nominate(self, request: Request, victims: Sequence[Reservation], seconds: float = NOMINATION_SECONDS) -> None:
-        """Hold what victims give back for a request, against requests of its tenant of lower priority."""
-        account = self._books.accounts.get(request.fairness_id)
+        """Reserve the amounts of victims for a request, against lower priorities of its tenant."""
+        account = self._ledger.accounts.get(request.fairness_id)
         if account is not None and victims:
             account.nominations.add(request, victims, self._clock.now() + seconds)
 
     def forget_nomination(self, request: Request) -> None:
-        """Hold nothing for a request any more: it has left, say."""
-        account = self._books.accounts.get(request.fairness_id)
+        """Drop the nomination of a request, such as one that has left."""
+        account = self._ledger.accounts.get(request.fairness_id)
         if account is not None and account.nominations.forget(request):
-            self._books.came_back(request.fairness_id)
+            self._ledger.notify_release(request.fairness_id)
 
     def adjust(self, tenant: str, quota: Quota | None, *, dry_run: bool = False) -> Adjustment:
-        """Set the quota of a tenant until it is taken back with None; sources count again then.
+        """Set the quota of a tenant, which overrides the sources; None to remove it.
 
-        Requests under way end as they would have, even where they are more than the new quota. Raises
-        ConfigurationError for a quota that cannot be, and where too many tenants have one that was set.
+        Requests in flight continue, even beyond the new quota. Raises ConfigurationError for an invalid quota, and if
+        too many are set.
         """
         before = self._allowances.of(tenant)
         self._allowances.check(tenant, quota)
@@ -198,14 +271,14 @@ class Quotas:
             self.is_active = self._allowances.is_active
         found = self._allowances.of_sources(tenant)
         after = quota or (None if found is None else found.quota)
-        account = self._books.accounts.get(tenant) or Account(tenant, _NO_QUOTA)
+        account = self._ledger.accounts.get(tenant) or Account(tenant, _NO_QUOTA)
         former, account.quota = account.quota, after or _NO_QUOTA
-        shown = lines(account, self._clock.now(), self._books.calendar.today(), is_set=quota is not None)
+        shown = lines(account, self._clock.now(), self._ledger.calendar.today(), is_set=quota is not None)
         if dry_run:
             account.quota = former
         else:
-            self._books.limits_changed(account)
-            self._books.came_back(tenant)
+            self._ledger.limits_changed(account)
+            self._ledger.notify_release(tenant)
         return Adjustment(
             tenant=tenant,
             before=None if before is None else before.quota,
@@ -216,11 +289,11 @@ class Quotas:
         )
 
     def report(self, tenant: str | None = None, most: int = _MOST_REPORTED) -> tuple[QuotaUsage, ...]:
-        """Return what is used of each limit on a total: of one tenant, or of those that anything is charged to."""
-        now, today = self._clock.now(), self._books.calendar.today()
+        """Return the usage of each limit of `total`: of one tenant, or of all tenants with an account."""
+        now, today = self._clock.now(), self._ledger.calendar.today()
         if tenant is None:
-            with_use = [account.tenant for account in islice(self._books.accounts, most)]
-            unused = (each for each in self._allowances.set_quotas if self._books.accounts.get(each) is None)
+            with_use = [account.tenant for account in islice(self._ledger.accounts, most)]
+            unused = (each for each in self._allowances.set_quotas if self._ledger.accounts.get(each) is None)
             tenants = with_use + list(islice(unused, most - len(with_use)))
         else:
             tenants = [tenant]
@@ -228,43 +301,43 @@ class Quotas:
         for each in tenants:
             allowance = self._allowances.of(each)
             if allowance is not None:
-                account = self._books.account_of(each, allowance.quota) or Account(each, allowance.quota)
+                account = self._ledger.account_of(each, allowance.quota) or Account(each, allowance.quota)
                 found += lines(account, now, today, is_set=each in self._allowances.set_quotas)
         return tuple(found)
 
     def reservations(self, most: int = _MOST_REPORTED) -> Iterator[Reservation]:
-        """Yield what requests of tenants with a quota hold, of `most` tenants."""
-        for account in islice(self._books.accounts, most):
+        """Yield the reservations of the requests in flight of at most so many tenants with a quota."""
+        for account in islice(self._ledger.accounts, most):
             yield from account.reservations()
 
     def quota_of(self, tenant: str) -> Quota | None:
-        """Return the quota of a tenant; None for whatever it wants."""
+        """Return the quota of a tenant; None without one."""
         allowance = self._allowances.of(tenant)
         return None if allowance is None else allowance.quota
 
     def sweep(self) -> None:
-        """Charge the time of some long requests, and drop some of what is not needed; to be called every 3 seconds."""
-        self._books.sweep()
+        """Charge the time of some long requests, and drop idle accounts; to be called every 3 seconds."""
+        self._ledger.sweep()
 
     def _blocked(
         self, account: Account, request: Request, accelerator_bytes: float = 0.0, tflops: float = 0.0
     ) -> Blocked | None:
         now = self._clock.now()
-        need, held = account.need(request, accelerator_bytes, tflops), self._books.held(account, request, now)
-        return blocked(account, need, held, now, self._books.calendar)
+        need, held = account.need(request, accelerator_bytes, tflops), self._ledger.held(account, request, now)
+        return blocked(account, need, held, now, self._ledger.calendar)
 
     def _bounds(self, allowance: Allowance, request: Request, candidates: Candidates) -> list[Bound]:
         mean = 0.0
         if allowance.quota.single.dollars > 0:
-            account = self._books.account_of(request.fairness_id, allowance.quota)
+            account = self._ledger.account_of(request.fairness_id, allowance.quota)
             mean = 0.0 if account is None else account.means.seconds
         return list(hardware_bounds(allowance, candidates, mean))
 
-    def _beside(self, account: Account, request: Request, bounds: list[Bound]) -> list[Bound]:
-        return beside(account, self._books.held(account, request, self._clock.now()), bounds)
+    def _with_usage(self, account: Account, request: Request, bounds: list[Bound]) -> list[Bound]:
+        return with_usage(account, self._ledger.held(account, request, self._clock.now()), bounds)
 
     def _least(
         self, allowance: Allowance, account: Account, request: Request, candidates: Candidates
     ) -> tuple[float, float]:
         bounds = self._bounds(allowance, request, candidates)
-        return least(bounds, self._beside(account, request, bounds)) if bounds else (0.0, 0.0)
+        return least(bounds, self._with_usage(account, request, bounds)) if bounds else (0.0, 0.0)

@@ -1,23 +1,131 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one request has taken of the quota of its tenant, until it is given back once."""
+"""Charges of one request: its share of the hardware and time of endpoints, reserved until it ends."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
 from typing import NamedTuple, Protocol
 
-from epp.admission.quotas.hardware import Share, devices, dollars_per_second
-from epp.admission.quotas.shared_time import SharedTime
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.errors import Breach
 from epp.framework.request import Request, Usage
 from epp.framework.snapshot import Snapshot
 
+_SECONDS_PER_HOUR = 3600.0
+
+
+def memory_share(tag: AcceleratorTag, requests: int) -> float:
+    """Return the memory of one of so many concurrent requests of an endpoint, in bytes; 0 if it is unknown."""
+    return (tag.total_memory_bytes or 0) / requests
+
+
+def tflops_share(tag: AcceleratorTag, requests: int) -> float:
+    """Return its fp16 TFLOPS; 0 if they are unknown."""
+    tflops = tag.tflops()
+    return tflops / requests if isfinite(tflops) and tflops > 0 else 0.0
+
+
+def devices(tag: AcceleratorTag) -> float:
+    """Return the number of accelerator devices or slices; 0 if it is unknown."""
+    return float(max(tag.count, 1)) if tag.has_accelerator else 0.0
+
+
+def dollars_per_second(tag: AcceleratorTag) -> float:
+    """Return the price of the whole endpoint; 0 if it is unknown."""
+    price = tag.cost_per_hour()
+    return price / _SECONDS_PER_HOUR if price is not None and isfinite(price) and price > 0 else 0.0
+
+
+class Share(NamedTuple):
+    """Part of the hardware of an endpoint that one request uses."""
+
+    tag: AcceleratorTag
+    accelerator_bytes: float = 0.0
+    tflops: float = 0.0
+
+    @classmethod
+    def of(cls, tag: AcceleratorTag, requests: int) -> "Share":
+        """Return the share of one of so many concurrent requests."""
+        return cls(tag, memory_share(tag, requests), tflops_share(tag, requests))
+
+
+def sum_of_memory(shares: Sequence[Share]) -> float:
+    """Return the bytes of all shares; most requests have one."""
+    return shares[0].accelerator_bytes if len(shares) == 1 else sum(share.accelerator_bytes for share in shares)
+
+
+def sum_of_tflops(shares: Sequence[Share]) -> float:
+    """Return the TFLOPS of all shares."""
+    return shares[0].tflops if len(shares) == 1 else sum(share.tflops for share in shares)
+
+
+class SharedTime:
+    """A clock of one endpoint that runs at 1/n of real time while n requests are there.
+
+    The time of a request is the difference between its end and its start on this clock. The times of all requests add
+    up to the time in which the endpoint had requests.
+    """
+
+    __slots__ = ("_at", "_owner", "_seconds", "endpoint", "requests")
+
+    def __init__(self, endpoint: str, owner: "SharedTimes") -> None:
+        self.endpoint = endpoint
+        self.requests = 0
+        self._owner = owner
+        self._seconds = 0.0
+        self._at = 0.0
+
+    def seconds(self, now: float) -> float:
+        """Return the time of the clock."""
+        if self.requests:
+            self._seconds += (now - self._at) / self.requests
+        self._at = now
+        return self._seconds
+
+    def enter(self, now: float) -> float:
+        """Add a request; return the time of the clock."""
+        seconds = self.seconds(now)
+        self.requests += 1
+        return seconds
+
+    def leave(self, now: float) -> float:
+        """Remove a request; return the time of the clock."""
+        seconds = self.seconds(now)
+        self.requests -= 1
+        if not self.requests:
+            self._owner.drop(self)
+        return seconds
+
+
+class SharedTimes:
+    """The clocks of endpoints with requests, by endpoint id."""
+
+    __slots__ = ("_clocks",)
+
+    def __init__(self) -> None:
+        self._clocks: dict[str, SharedTime] = {}
+
+    def __len__(self) -> int:
+        return len(self._clocks)
+
+    def of(self, endpoint: str) -> SharedTime:
+        """Return the clock of an endpoint; it exists while the endpoint has requests."""
+        clock = self._clocks.get(endpoint)
+        if clock is None:
+            clock = self._clocks[endpoint] = SharedTime(endpoint, self)
+        return clock
+
+    def drop(self, clock: SharedTime) -> None:
+        """Drop a clock."""
+        del self._clocks[clock.endpoint]
+
 
 class Amounts(NamedTuple):
-    """What one request takes, or several."""
+    """Amounts that count while requests are in flight."""
 
     requests: int = 0
     tokens: float = 0.0
-    """Of prompts, and those that may be generated."""
+    """Tokens of prompts and of the longest possible output."""
     accelerator_bytes: float = 0.0
     tflops: float = 0.0
 
@@ -35,27 +143,27 @@ NOTHING = Amounts()
 
 
 class Need(NamedTuple):
-    """What a request would take, or takes."""
+    """The need of a request: amounts while it is in flight, and expected usage over time."""
 
     under_way: Amounts
     minute_tokens: float
-    """Tokens of its prompt, and those that it is expected to generate."""
+    """Tokens of its prompt and its expected output."""
     device_seconds: float
-    """Expected, as is the price: those of the mean request of its tenant."""
+    """Mean of the requests of its tenant, as are the dollars."""
     dollars: float
 
 
-class Keeper(Protocol):
-    """The quotas that a reservation is of."""
+class Ledger(Protocol):
+    """The ledger of a reservation."""
 
     def answered(self, reservation: "Reservation") -> None:
-        """Give back what the legs before the answer took."""
+        """Refund the legs that end when the response starts."""
 
     def moved(self, reservation: "Reservation", snapshot: Snapshot, slot: int) -> None:
-        """Charge another endpoint."""
+        """Charge another endpoint than the target."""
 
     def released(self, reservation: "Reservation", usage: Usage | None, *, unserved: bool) -> None:
-        """Give everything back."""
+        """Refund everything."""
 
 
 class Place:
@@ -71,118 +179,100 @@ class Place:
         self._since = time.enter(now)
 
     def spend(self, now: float) -> "Spent":
-        """Return what it has had since the last time."""
+        """Return the usage since the last call."""
         seconds = self._time.seconds(now)
         since, self._since = self._since, seconds
         return Spent.of(self.share.tag, seconds - since)
 
     def leave(self, now: float) -> "Spent":
-        """Leave the endpoint; return the same."""
+        """Leave the endpoint; return the usage since the last call."""
         return Spent.of(self.share.tag, self._time.leave(now) - self._since)
 
 
+@dataclass(slots=True)
 class Spent:
-    """What a request has had of endpoints."""
+    """Usage of endpoints by a request."""
 
-    __slots__ = ("device_seconds", "dollars", "seconds")
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.device_seconds = 0.0
-        self.dollars = 0.0
+    seconds: float = 0.0
+    device_seconds: float = 0.0
+    dollars: float = 0.0
 
     @classmethod
     def of(cls, tag: AcceleratorTag, seconds: float) -> "Spent":
-        """Return the worth of so many seconds of an endpoint."""
-        spent = cls()
-        spent.seconds = max(0.0, seconds)
-        spent.device_seconds = spent.seconds * devices(tag)
-        spent.dollars = spent.seconds * dollars_per_second(tag)
-        return spent
+        """Return the usage of an endpoint for so many seconds."""
+        seconds = max(0.0, seconds)
+        return cls(seconds, seconds * devices(tag), seconds * dollars_per_second(tag))
 
     def add(self, other: "Spent") -> None:
-        """Add what it has had elsewhere."""
+        """Add the usage of another endpoint."""
         self.seconds += other.seconds
         self.device_seconds += other.device_seconds
         self.dollars += other.dollars
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Reservation:
-    """Of one request; every verb may be called at any time, any number of times."""
+    """Charges of one request; every method may be called at any time and repeatedly."""
 
-    __slots__ = (
-        "_keeper",
-        "amounts",
-        "assumed_at",
-        "expected_device_seconds",
-        "expected_dollars",
-        "is_answered",
-        "is_limited",
-        "is_released",
-        "minute_tokens",
-        "places",
-        "request",
-        "requests_per_endpoint",
-        "spent",
-        "tenant",
-    )
+    _ledger: Ledger
+    request: Request
+    places: list[Place]
+    """Its target, then its other legs; empty once it is released."""
+    assumed_at: float
+    """Seconds on the clock."""
+    tenant: str = field(init=False)
+    is_limited: bool = False
+    """Whether its tenant has a quota; if not, it only shares the time of endpoints."""
+    amounts: Amounts = NOTHING
+    """Amounts that are charged while it is in flight."""
+    minute_tokens: float = 0.0
+    """Tokens that are charged to the minute until the actual usage is known."""
+    expected_device_seconds: float = 0.0
+    """Expected further usage of the day, as are the dollars."""
+    expected_dollars: float = 0.0
+    requests_per_endpoint: int = 0
+    """Concurrent requests that share an endpoint, for its share of memory and TFLOPS; 0 without a quota."""
+    spent: Spent = field(default_factory=Spent)
+    """Usage of endpoints so far."""
+    is_answered: bool = False
+    """Whether the client may have received a part of the response."""
+    is_released: bool = False
 
-    def __init__(self, keeper: Keeper, request: Request, places: Sequence[Place], now: float) -> None:
-        self.request = request
-        self.tenant = request.fairness_id
-        self.assumed_at = now
-        """Seconds on the clock."""
-        self.is_limited = False
-        """Whether its tenant had a quota; otherwise it only shares the time of endpoints."""
-        self.amounts: Amounts = NOTHING
-        """What it takes while it is under way."""
-        self.minute_tokens = 0.0
-        """Tokens charged to the minute, until usage is known."""
-        self.expected_device_seconds = 0.0
-        """What it is still expected to take of the day, as is the price."""
-        self.expected_dollars = 0.0
-        self.requests_per_endpoint = 0
-        """Of which it is one, as its share of memory and TFLOPS is reckoned; 0 where it is not limited."""
-        self.places = list(places)
-        """Its target, then those of its other legs; none once it is released."""
-        self.spent = Spent()
-        """What it has been charged for so far."""
-        self.is_answered = False
-        """Whether its client may have got a part of the answer."""
-        self.is_released = False
-        self._keeper = keeper
+    def __post_init__(self) -> None:
+        """Keep the name of the tenant."""
+        self.tenant = self.request.fairness_id
 
     def __repr__(self) -> str:
         return f"Reservation({self.request.id!r} of {self.tenant!r})"
 
     @property
     def priority(self) -> int:
-        """That of its request."""
+        """Priority of its request."""
         return self.request.priority
 
     def commit(self) -> None:
-        """Note response headers: it is charged for as before, until the end."""
+        """Record response headers; no effect on the charges."""
 
     def first_token(self) -> None:
-        """Note the first piece of the answer: legs other than the target have ended."""
+        """Record the first piece of the response: legs other than the target have ended."""
         if not self.is_released and not self.is_answered:
             self.is_answered = True
-            self._keeper.answered(self)
+            self._ledger.answered(self)
 
     def move(self, snapshot: Snapshot, slot: int) -> None:
-        """Charge another endpoint than the target from now on: the gateway went there."""
+        """Charge another endpoint than the target from now on, since the gateway sent the request there."""
         if not self.is_released:
-            self._keeper.moved(self, snapshot, slot)
+            self._ledger.moved(self, snapshot, slot)
 
     def release(self, usage: Usage | None = None, *, unserved: bool = False) -> None:
-        """Give everything back; tokens of the minute are corrected by what the model server counted.
+        """Refund the request; tokens of the minute are corrected by the `usage` that the model server reports.
 
-        Without that they stay as expected, since the client may have left before the end; those of an `unserved`
-        request, which no model server has worked on, are given back.
+        Without usage the expected tokens stay charged, since the client may have disconnected early. The tokens of an
+        `unserved` request, which no model server has processed, are refunded.
         """
         if not self.is_released:
             self.is_released = True
-            self._keeper.released(self, usage, unserved=unserved)
+            self._ledger.released(self, usage, unserved=unserved)
 
 
 class QuotaObserver:
@@ -194,10 +284,10 @@ class QuotaObserver:
         """Record that a request of a tenant with a quota begins."""
 
     def released(self, reservation: Reservation) -> None:
-        """Record that it has ended; what it has had is in `reservation.spent`."""
+        """Record that it has ended; `reservation.spent` has its usage."""
 
     def over_quota(self, request: Request, breach: Breach) -> None:
-        """Record a request that is larger than its tenant may send."""
+        """Record a request that exceeds a limit of its tenant on its own."""
 
     def alert(self, tenant: str, key: str, used: float, limit: float, *, is_over: bool) -> None:
-        """Record that a limit is almost used up, or that this is over."""
+        """Record that an alert on a limit starts or ends."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fewest requests whose end makes room for another one."""
+"""Choice of the fewest requests to evict for another one."""
 
 from bisect import insort
 from collections.abc import Sequence
@@ -8,20 +8,20 @@ from itertools import accumulate
 from epp.admission.quotas.reservation import Amounts, Reservation
 
 MOST_ASKED = 4_096
-"""Requests of one tenant of which is asked whether they may be ended."""
+"""Requests of one tenant that are checked for whether they may be evicted."""
 MOST_CONSIDERED = 256
-"""Requests of one tenant that are compared."""
+"""Requests of one tenant among which victims are chosen."""
 MOST_EXACT = 8
-"""Victims up to which the set is the smallest; of more, none can be spared."""
+"""Largest number of victims for which the set is the smallest; a larger set only has no superfluous victim."""
 _MOST_STEPS = 1024
 _ROUNDING = 1e-9
 
 
 def fewest(deficit: Amounts, found: Sequence[Reservation]) -> list[Reservation] | None:
-    """Return the smallest set that gives back at least the deficit; None where all together do not.
+    """Return the smallest set of requests that frees at least the deficit; None if all together do not.
 
-    Of several such sets it is the one with the earliest members of `found`. Amounts of the deficit that are 0 or less
-    are not looked for.
+    Of several smallest sets, the one with the earliest members of `found` is returned. Amounts of the deficit that are
+    0 or less are ignored.
     """
     wanted = [position for position, amount in enumerate(deficit) if amount > 0]
     need = tuple(deficit[position] * (1 - _ROUNDING) for position in wanted)
@@ -41,22 +41,22 @@ def fewest(deficit: Amounts, found: Sequence[Reservation]) -> list[Reservation] 
 
 
 class _Search:
-    """Depth-first, in the order of the requests, for a set of a size; a bound of each amount cuts it short."""
+    """Depth-first search, in the order of the requests, for a set of a given size; bounded by the best amounts left."""
 
     def __init__(self, gains: Sequence[tuple[float, ...]], need: tuple[float, ...]) -> None:
         self._gains = gains
         self._need = need
         self._steps = 0
         self._best: list[list[tuple[float, ...]]] = []
-        """By position, and by number: the most of each amount that so many from there on give back."""
+        """By position, and by number: the most of each amount that so many requests from there on free."""
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether it gave up."""
+        """Whether the limit of steps is reached."""
         return self._steps >= _MOST_STEPS
 
     def least_size(self) -> int:
-        """Return the least number needed, for each amount separately."""
+        """Return the least number of requests that frees each amount separately."""
         least = 1
         for part, amount in enumerate(self._need):
             total = 0.0
@@ -68,7 +68,7 @@ class _Search:
         return least
 
     def of_size(self, size: int) -> list[int] | None:
-        """Return positions of so many that are enough; None where there are none, or it took too long."""
+        """Return the positions of so many requests that free enough; None if none is found."""
         self._best = _best_from(self._gains, len(self._need), size)
         return self._from(0, size, self._need)
 
@@ -104,7 +104,7 @@ def _best_from(gains: Sequence[tuple[float, ...]], parts: int, size: int) -> lis
 
 
 def _enough(gains: Sequence[tuple[float, ...]], need: tuple[float, ...]) -> list[int]:
-    """Return positions that are enough, and of which none can be spared."""
+    """Return positions of requests that free enough, none of them superfluous."""
     left = list(need)
     chosen: list[int] = []
     order = sorted(range(len(gains)), key=lambda position: -_worth(gains[position], need))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas as people write them: parameters of the plugin, and bodies of the admin port."""
+"""Quotas in configurations and in the API of the admin port."""
 
 from math import ceil
 from typing import Annotated, Literal, TypeAlias
@@ -14,7 +14,7 @@ from epp.framework.quotas import ALERT_PERCENT, Quota, SingleLimits, TotalLimits
 
 _MOST_BYTES = 2**56
 _NOTHING = frozenset({"0", "0Gi", "0Mi", "0Ki", "0G", "0M", "0k"})
-"""Ways to write no memory, which is no limit."""
+"""Spellings of 0, which means no limit."""
 
 Tokens: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
 Requests: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
@@ -43,24 +43,24 @@ def _memory_bytes(size: Memory) -> float:
 
 
 class SingleParameters(Parameters, frozen=True):
-    """Most that one request may take; 0 for no limit."""
+    """Limits of one request; 0 for no limit."""
 
     prompt_tokens: Tokens = 0
     """Most tokens of its prompt; more is refused with 413. 0 for no limit, as for all limits."""
     output_tokens: Tokens = 0
-    """Most tokens of the answer that it allows for; more is refused with 400, as beyond all limits below."""
+    """Largest maximum output in tokens; more is refused with 400, as it is beyond all limits below."""
     accelerator_memory: Memory = 0
-    """Most accelerator memory: a quantity such as `40Gi`, or a number of GiB. A request takes the part of the memory of
-    its endpoint that `requestsPerEndpoint` makes of it."""
+    """Most accelerator memory: a quantity such as `40Gi`, or a number of GiB. A request uses the memory of its endpoint
+    divided by `requestsPerEndpoint`."""
     tflops: Tflops = 0.0
     """Most fp16 TFLOPS, likewise."""
     devices: Devices = 0
     """Most accelerator devices of its endpoint."""
     dollars: Dollars = 0.0
-    """Highest price that is expected of it, in US dollars."""
+    """Highest expected price, in US dollars."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no size."""
+        """Refuse an invalid size; raises ValueError."""
         _memory_bytes(self.accelerator_memory)
 
     def limits(self) -> SingleLimits:
@@ -76,26 +76,26 @@ class SingleParameters(Parameters, frozen=True):
 
 
 class TotalParameters(Parameters, frozen=True):
-    """Most that all requests of a tenant may take; 0 for no limit."""
+    """Limits of all requests of a tenant together; 0 for no limit."""
 
     concurrent_requests: Requests = 0
-    """Most requests under way at once. 0 for no limit, as for all limits."""
+    """Most requests in flight. 0 for no limit, as for all limits."""
     tokens_in_flight: Tokens = 0
-    """Most tokens of the requests under way: those of their prompts, and those that they may generate."""
+    """Most tokens of the requests in flight: of their prompts and of their longest possible output."""
     tokens_per_minute: Tokens = 0
-    """Most tokens of prompts and answers in a minute."""
+    """Most tokens of prompts and output in a minute."""
     accelerator_memory: Memory = 0
-    """Most accelerator memory of the requests under way, as for one request."""
+    """Most accelerator memory of the requests in flight, computed as for one request."""
     tflops: Tflops = 0.0
-    """Most fp16 TFLOPS of the requests under way, likewise."""
+    """Most fp16 TFLOPS of the requests in flight, likewise."""
     device_seconds_per_day: DeviceSeconds = 0.0
-    """Most accelerator devices times seconds from midnight to midnight UTC; requests that an endpoint serves together
-    share its devices."""
+    """Most accelerator devices times seconds from midnight to midnight UTC; concurrent requests of an endpoint share
+    its devices."""
     dollars_per_day: Dollars = 0.0
-    """Highest price of these, in US dollars."""
+    """Highest price of these device seconds, in US dollars."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no size."""
+        """Refuse an invalid size; raises ValueError."""
         _memory_bytes(self.accelerator_memory)
 
     def limits(self) -> TotalLimits:
@@ -112,20 +112,20 @@ class TotalParameters(Parameters, frozen=True):
 
 
 class QuotaParameters(Parameters, frozen=True):
-    """What a tenant may take."""
+    """Limits of a tenant."""
 
     single: SingleParameters = SingleParameters()
-    """Limits of one request. One beyond them never fits, and is refused."""
+    """Limits of one request. A request beyond them is refused."""
     total: TotalParameters = TotalParameters()
-    """Limits of all requests of the tenant together. One beyond them fits later."""
+    """Limits of all requests of the tenant together. A request beyond them fits later."""
     when_exceeded: Literal["Wait", "Refuse"] | None = None
-    """Fate of a request that fits later: `Wait`, in a queue of flow control, or `Refuse`, with 429 and `retry-after`.
-    By default it waits where flow control is on."""
+    """Treatment of a request that fits later: `Wait`, in a queue of flow control, or `Refuse`, with 429 and
+    `retry-after`. By default it waits if flow control is enabled."""
     alert_threshold_percent: Percent = ALERT_PERCENT
-    """Use of a limit from which on there is an alert: in the log, on `/healthz` and in the metrics."""
+    """Usage of a limit at which an alert starts: in the log, on `/healthz` and in the metrics."""
 
     def quota(self, origin: str) -> Quota:
-        """Return the quota; `origin` says whose it is."""
+        """Return the quota; `origin` describes its source."""
         return Quota(
             single=self.single.limits(),
             total=self.total.limits(),
@@ -136,14 +136,14 @@ class QuotaParameters(Parameters, frozen=True):
 
 
 class TenantQuotaParameters(QuotaParameters, frozen=True, kw_only=True):
-    """What one tenant may take."""
+    """Limits of one tenant."""
 
     tenant: TenantName
-    """Its name: that which the plugin `tenants` gives it, or else the fairness id of its requests."""
+    """Name of the tenant, as the plugin `tenants` identifies it, or else the fairness id of its requests."""
 
 
 def written(quota: Quota) -> dict[str, object]:
-    """Return a quota as plain data, as people write it, without what is not limited."""
+    """Return a quota as plain data, in the format of a configuration, without unset limits."""
     single, total = quota.single, quota.total
     parameters = QuotaParameters(
         single=SingleParameters(
@@ -174,7 +174,7 @@ def written(quota: Quota) -> dict[str, object]:
 
 
 def _quantity(size_bytes: float) -> Memory:
-    """Return a size with the largest binary unit of which it is a whole number; less than a Ki counts as one."""
+    """Return a size in the largest binary unit that divides it, rounded up to a whole Ki."""
     whole = ceil(size_bytes)
     for unit, factor in (("Gi", 2**30), ("Mi", 2**20)):
         if whole % factor == 0 and whole:

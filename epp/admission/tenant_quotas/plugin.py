@@ -1,54 +1,106 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin `tenant-quotas`: what tenants may take, by a configuration and by objects of a cluster."""
+"""The plugin `tenant-quotas`: quotas from the configuration, and from GPUResourceQuota objects of TensorFusion."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import NamedTuple
 
 import structlog
 
-from epp.admission.tenant_quotas.gpu_quotas import quotas_by_namespace
 from epp.admission.tenant_quotas.parameters import QuotaParameters, TenantQuotaParameters
 from epp.framework import Parameters
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
 from epp.framework.limits import Count
 from epp.framework.plugin_status import InputState
-from epp.framework.quotas import Quota, QuotaSource
+from epp.framework.quotas import ALERT_PERCENT, Quota, QuotaSource, SingleLimits, TotalLimits
 from epp.kube.objects.decode import Kinds, decode_object
 from epp.kube.objects.followed import Change, FollowedObjects
 from epp.kube.objects.last_good import ObjectsByKind
-from epp.kube.objects.tensor_fusion import GpuResourceQuota
+from epp.kube.objects.tensor_fusion import Amount, GpuResourceQuota
 
 _KINDS: Kinds = frozenset({("tensor-fusion.ai", "GPUResourceQuota")})
 _GRACE_PERIOD = "5m"
-"""Time for which a file that is missing keeps its objects: as for accelerator objects, by default."""
-
+"""Time for which the objects of a missing file stay in effect."""
 _log = structlog.get_logger()
 
 
+def quotas_by_namespace(objects: Iterable[GpuResourceQuota]) -> Mapping[str, Quota]:
+    """Return a quota for each namespace with limits; of several objects the smallest value of each limit counts.
+
+    Limits on workers limit requests in flight. If an object has both requests and limits of an amount, the smaller one
+    counts. Amounts of compute percent apply to pods and are ignored.
+    """
+    by_namespace: defaultdict[str, list[GpuResourceQuota]] = defaultdict(list)
+    for each in sorted(objects, key=lambda quota: quota.id):
+        if not each.metadata.is_terminating:
+            by_namespace[each.metadata.namespace].append(each)
+    quotas = {namespace: _quota(several) for namespace, several in by_namespace.items()}
+    return {namespace: quota for namespace, quota in quotas.items() if _limits_anything(quota)}
+
+
+def _limits_anything(quota: Quota) -> bool:
+    return (quota.single, quota.total) != (SingleLimits(), TotalLimits())
+
+
+def _quota(objects: list[GpuResourceQuota]) -> Quota:
+    totals = [each.spec.total for each in objects]
+    singles = [each.spec.single for each in objects]
+    amounts = [amount for total in totals for amount in (total.requests, total.limits)]
+    of_one = [amount for single in singles for amount in (single.max_requests, single.max_limits)]
+    names = ", ".join(each.id for each in objects)
+    return Quota(
+        single=SingleLimits(
+            accelerator_bytes=_least_memory(of_one),
+            tflops=_least_tflops(of_one),
+            devices=int(_least(single.max_gpu_count for single in singles)),
+        ),
+        total=TotalLimits(
+            requests=int(_least(total.max_workers for total in totals)),
+            accelerator_bytes=_least_memory(amounts),
+            tflops=_least_tflops(amounts),
+        ),
+        alert_percent=_least(total.alert_threshold_percent for total in totals) or ALERT_PERCENT,
+        origin=f"GPUResourceQuota {names}",
+    )
+
+
+def _least_memory(amounts: Iterable[Amount]) -> float:
+    return _least(amount.vram for amount in amounts)
+
+
+def _least_tflops(amounts: Iterable[Amount]) -> float:
+    return _least(amount.tflops for amount in amounts)
+
+
+def _least(values: Iterable[Fraction | int | None]) -> float:
+    """Return the smallest value other than 0; 0 for no limit."""
+    return float(min((value for value in values if value), default=0))
+
+
 class TenantQuotasParameters(Parameters, frozen=True):
-    """Quotas, and where more of them come from."""
+    """Quotas of the configuration, and sources of further quotas."""
 
     quotas: tuple[TenantQuotaParameters, ...] = ()
-    """Quotas of single tenants. One that limits nothing lets its tenant take whatever it wants."""
+    """Quotas of single tenants. A quota without limits exempts its tenant from `default`."""
     default: QuotaParameters | None = None
-    """Quota of each tenant that has no other; without it, such a tenant may take whatever it wants."""
+    """Quota of each tenant without another quota. By default such tenants are not limited."""
     gpu_resource_quotas: bool = False
-    """Hold the tenant of a namespace's name to the GPUResourceQuota objects of TensorFusion there: maxWorkers limits
-    its requests under way; vram and tflops, of requests or limits, whichever is less, their share of accelerators;
-    maxGPUCount, the devices of an endpoint. Of several objects the smallest limit counts. A quota of the configuration
-    takes the place of those of objects as a whole."""
+    """Apply the GPUResourceQuota objects of TensorFusion in a namespace to the tenant of that name: maxWorkers limits
+    its requests in flight; vram and tflops, the smaller of requests and limits, their share of accelerators; and
+    maxGPUCount the devices of an endpoint. If a namespace has several objects, the smallest limit counts. A quota of
+    the configuration replaces those of objects as a whole."""
     paths: tuple[str, ...] = ()
-    """Files, or directories of files (.yaml, .yml, .json), with these objects, besides those of the cluster and of
-    `--objects`; new versions apply at once. Of two objects with one name, the one in a file counts."""
+    """Files, or directories of files (.yaml, .yml, .json), with these objects, in addition to those of the cluster
+    and of `--objects`; new versions apply at once. If two objects have the same name, the one in a file counts."""
     requests_per_endpoint: Count = 256
-    """Requests that an endpoint serves at once: one of them takes this part of its memory and TFLOPS."""
+    """Concurrent requests of an endpoint: each of them uses an equal part of its memory and TFLOPS."""
 
     def __post_init__(self) -> None:
-        """Refuse two quotas for one tenant, and files that are not read."""
+        """Refuse two quotas for one tenant, and files that would not be read; raises ValueError."""
         counts = Counter(each.tenant for each in self.quotas)
         for index, each in enumerate(self.quotas):
             if counts[each.tenant] > 1:
@@ -70,14 +122,13 @@ class _Next(NamedTuple):
 class TenantQuotas(
     QuotaSource[TenantQuotasParameters], ObjectReader[TenantQuotasParameters], Follower[TenantQuotasParameters]
 ):
-    """Limits what the requests of a tenant take: each by itself (`single`), and all together (`total`).
+    """Limits each request of a tenant (`single`), and all requests of a tenant together (`total`).
 
-    The tenant of a request is that which the plugin `tenants` finds, or else its fairness id. What has no limit of its
-    own costs nothing. A limit of memory, TFLOPS or devices counts where the hardware of an endpoint is known, and one
-    of dollars where its price is.
+    The plugin `tenants` identifies the tenant of a request; without it, the fairness id does. Limits on memory, TFLOPS
+    and devices apply at endpoints whose hardware is known, limits on dollars at endpoints whose price is known.
 
-    A GPUResourceQuota whose new version is invalid stays as it was: the log and `/healthz` have the reason. A value
-    that no quota can have is left out, and the rest of the object counts. An object that is being deleted does not.
+    An invalid new version of a GPUResourceQuota changes nothing: the log and `/healthz` have the reason. An invalid
+    value is ignored, and the rest of the object counts. An object that is being deleted does not count.
     """
 
     plugin_type = "tenant-quotas"
@@ -96,7 +147,7 @@ class TenantQuotas(
             self.parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=_KINDS
         )
         self._changing = asyncio.Lock()
-        """Files and cluster change the objects one after the other."""
+        """Serialises changes by files and by the cluster."""
         self._read_first()
 
     def quota_of(self, tenant: str) -> Quota | None:
@@ -121,21 +172,21 @@ class TenantQuotas(
 
     @property
     def without_prices(self) -> str:
-        """What it does without prices; empty where it limits no dollars."""
+        """The effect of missing prices; empty without limits on dollars."""
         return "its limits in dollars let everything through" if self.limits_dollars else ""
 
     @property
     def inputs(self) -> InputState:
-        """Files and objects that are not in effect, and values of objects that are ignored."""
+        """Files and objects that are not in effect, and ignored values of objects."""
         return replace(self._objects.inputs, ignored=self._found.ignored, remarks=self._found.problems)
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        """GPUResourceQuota, where it is read."""
+        """GPUResourceQuota, if `gpuResourceQuotas` is set."""
         return tuple(ObjectKind(*kind) for kind in _KINDS) if self.parameters.gpu_resource_quotas else ()
 
     def can_read(self, kind: ObjectKind) -> bool:
-        """Return whether it is a GPUResourceQuota, and these count."""
+        """Return whether the kind is GPUResourceQuota, and `gpuResourceQuotas` is set."""
         return self.parameters.gpu_resource_quotas and (kind.group, kind.kind) in _KINDS
 
     def read_files(self, paths: Sequence[str]) -> None:
@@ -160,7 +211,7 @@ class TenantQuotas(
         return following is not None
 
     async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
-        """Take objects of the cluster; they bear on requests, not on tags."""
+        """Apply objects of the cluster; they do not change tags."""
         async with self._changing:
             self._apply(await asyncio.to_thread(self._with_cluster, kinds))
         return no_endpoint
@@ -170,7 +221,7 @@ class TenantQuotas(
             self._apply(following)
 
     def _read(self) -> _Next | None:
-        """Return what follows; None if nothing changed. Runs in a thread, so it changes no state."""
+        """Return the new state; None if nothing changed. Runs in a thread, so it has no side effects."""
         change = self._objects.read(self.clock.now())
         return None if change is None else _built(change)
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tenants: who sends a request, by its API key, its namespace or its fairness id."""
+"""Identification of the tenant that sends a request, by API key, namespace or fairness id."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""API keys: their digests, the header values that hold them, and files of them.
+"""API keys: their digests, header values with keys, and files of keys.
 
-No message shows anything of a file: where keys and tenants are mixed up, the name of a tenant is a key.
+No message shows content of a file: if keys and tenants are swapped, the name of a tenant is a key.
 """
 
 import hashlib
@@ -18,13 +18,13 @@ from epp.runtime.followed_files import ParsedFile
 from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
 MAKE_DIGEST = "sha256: and what this prints: printf %s KEY | sha256sum"
-"""Remedy where a digest is wanted."""
+"""Remedy in messages about an invalid digest."""
 MOST_NAME_LENGTH = 253
 
 _MOST_KEY_LENGTH = 4096
-"""Characters of a key that is looked up: what is longer is the key of no tenant."""
+"""Longest key in characters; longer ones are not looked up."""
 _MOST_FILE_BYTES = 4 * 1024 * 1024
-"""50,000 keys; Kubernetes has no Secret of more than 1 MiB."""
+"""50,000 keys; a Secret of Kubernetes has at most 1 MiB."""
 _MOST_PROBLEMS = 20
 _DEPTH_LIMIT = 4
 _PREFIX = "sha256:"
@@ -34,27 +34,27 @@ _FORM = "write a mapping of keys, or of their digests, to tenants, such as sha25
 
 
 class KeyTable(NamedTuple):
-    """What a file of keys says."""
+    """The content of a file of keys."""
 
     tenants: Mapping[bytes, str]
-    """Names of tenants by the digest of a key."""
+    """Names of tenants by digest of a key."""
     lines: Mapping[str, int]
     """The first line that names each tenant."""
 
 
 def digest_of(key: str) -> bytes | None:
-    """Return the digest by which a key is looked up; None for one that is too long to be any."""
+    """Return the digest of a key; None if the key is too long."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest() if len(key) <= _MOST_KEY_LENGTH else None
 
 
 def read_digest(text: str) -> bytes | None:
-    """Return the digest that is written as `sha256:<hex>`; None for any other text."""
+    """Parse a digest `sha256:<hex>`; None for any other text."""
     found = _DIGEST.fullmatch(text)
     return None if found is None else bytes.fromhex(found[1])
 
 
 def key_in(header: str, value: str) -> str:
-    """Return the key in the value of a header, which `Bearer` may precede, and in `authorization` has to; or empty."""
+    """Return the key in the value of a header, without `Bearer`, which `authorization` requires; empty for none."""
     value = value.strip()
     bearer = _BEARER.match(value)
     if bearer is not None:
@@ -63,7 +63,7 @@ def key_in(header: str, value: str) -> str:
 
 
 def read_key_file(content: bytes, _path: Path) -> ParsedFile[KeyTable]:
-    """Return the keys in a file of YAML or JSON; raises ValueError for a file that is no mapping."""
+    """Return the keys in a file of YAML or JSON; raises ValueError unless it is a mapping."""
     if len(content) > _MOST_FILE_BYTES:
         raise ValueError(f"has more than {_MOST_FILE_BYTES} bytes: leave keys out")
     tenants: dict[bytes, str] = {}
@@ -77,7 +77,7 @@ def read_key_file(content: bytes, _path: Path) -> ParsedFile[KeyTable]:
             problems.append(f"line {line}: {problem}")
         elif digest is not None and tenants.setdefault(digest, name) != name:
             disputed.add(digest)
-            problems.append(f"line {line}: in line {first_lines[digest]} its key is of another tenant: keep one")
+            problems.append(f"line {line}: its key has another tenant in line {first_lines[digest]}: keep one")
         elif digest is not None:
             first_lines.setdefault(digest, line)
             lines.setdefault(name, line)
@@ -89,7 +89,7 @@ def read_key_file(content: bytes, _path: Path) -> ParsedFile[KeyTable]:
 
 
 def _fault(key: str, name: str, digest: bytes | None) -> str:
-    """Return what is wrong with an entry; empty for nothing."""
+    """Return the problem of an entry; empty for a valid one."""
     if not key:
         return "the key is empty: write one"
     if digest is None:
@@ -105,7 +105,7 @@ def _fault(key: str, name: str, digest: bytes | None) -> str:
 
 
 def _entries(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield line, key and tenant of each entry, as they are written: a key of digits is no number."""
+    """Yield line, key and tenant of each entry as text: a key of digits is not a number."""
     root = _root(text)
     if root is None:
         raise ValueError(f"it is empty: {_FORM}, or {{}} for no keys")
@@ -117,9 +117,9 @@ def _entries(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _root(text: str) -> yaml.Node | None:
-    """Return the node of a document; raises ValueError without a word of the text, which may be a part of a key."""
+    """Return the root node of a document; raises ValueError, whose message has no part of the text."""
     try:
-        refuse_unsafe(text, _DEPTH_LIMIT, keys_may_repeat=True)  # said later, without the key
+        refuse_unsafe(text, _DEPTH_LIMIT, keys_may_repeat=True)  # reported later, without the key
         loader = PlainLoader(text)
         try:
             root: yaml.Node | None = loader.get_single_node()

@@ -24,13 +24,13 @@ class QosPriorities(Parameters, frozen=True):
     """Priority of each quality of service."""
 
     low: Priority = -1
-    """Negative: refused while the pool is full, unless flow control lets it wait."""
+    """Negative: refused while the pool is full, unless flow control queues it."""
     medium: Priority = 0
-    """That of requests of which nothing is known."""
+    """The priority of requests without tenant and objective."""
     high: Priority = 10
-    """Before all of which nothing is known."""
+    """Before requests without tenant and objective."""
     critical: Priority = 100
-    """Before all others: never refused, nor ended, for one of them."""
+    """Before all others: never refused or evicted for one of them."""
 
     def __post_init__(self) -> None:
         """Refuse a class that is not below the next one."""
@@ -53,15 +53,15 @@ class StandingParameters(Parameters, frozen=True):
     priority: Priority | None = None
     """Priority of requests that name no known objective; by default that of `qos`, or else 0."""
     highest_priority: Priority | None = None
-    """The most that an objective may give them; by default any."""
+    """Highest priority that an objective may give them; by default no limit."""
 
 
 class OtherParameters(StandingParameters, frozen=True):
-    """Requests of no tenant."""
+    """Unidentified requests."""
 
     name: Annotated[str, Meta(max_length=MOST_NAME_LENGTH)] = ""
-    """The one tenant that they are together; by default each is of its own fairness id, unless that is the name of a
-    tenant: then of `default-flow`."""
+    """Name of one tenant for all of them; by default each keeps its fairness id, unless that is the name of a tenant:
+    then it gets `default-flow`."""
 
 
 class TenantParameters(StandingParameters, frozen=True, kw_only=True):
@@ -72,39 +72,39 @@ class TenantParameters(StandingParameters, frozen=True, kw_only=True):
     api_keys: tuple[str | int | float, ...] = ()
     """Digests of its API keys, `sha256:<hex>`; keys themselves are for `apiKeyFile`."""
     namespaces: tuple[Name, ...] = ()
-    """Values of `namespaceHeader` that stand for it."""
+    """Values of `namespaceHeader` that identify it."""
     fairness_ids: tuple[Name, ...] = ()
-    """Fairness ids that stand for it: what a client, or the gateway, writes into the header."""
+    """Fairness ids that identify it: values of the header that a client or the gateway sets."""
 
     @property
     def is_known_otherwise(self) -> bool:
-        """Whether anything but a key in a file stands for it."""
+        """Whether it can be identified without a key in a file."""
         return bool(self.api_keys or self.namespaces or self.fairness_ids)
 
 
 class TenantsParameters(Parameters, frozen=True):
-    """Tenants, and where a request says which one sends it."""
+    """Tenants, and the headers that identify them."""
 
     tenants: tuple[TenantParameters, ...] = ()
-    """Tenants whose priority is not that of `default`, or that are known by more than keys in `apiKeyFile`."""
+    """Tenants with a priority other than that of `default`, or identified by more than keys in `apiKeyFile`."""
     api_key_file: str = ""
-    """File, in YAML or JSON, that maps API keys, or their digests, to names of tenants: one of a mounted Secret, say. A
-    new version applies at once. A tenant that is not under `tenants` has the priority of `default`."""
+    """File in YAML or JSON that maps API keys, or their digests, to names of tenants, such as a mounted Secret. A new
+    version applies at once. A tenant that is not under `tenants` has the priority of `default`."""
     api_key_headers: tuple[Name, ...] = headers.API_KEYS
-    """Headers with an API key, in this order: the first that is known counts. In `authorization` it follows `Bearer`.
-    Of a header that is repeated, the first value counts."""
+    """Headers with an API key, in order of precedence: the first known key counts. In `authorization` it follows
+    `Bearer`. If a header is repeated, its first value counts."""
     remove_api_key: bool = False
-    """Whether these headers are kept from the model server."""
+    """Whether these headers are removed before the request is sent to the model server."""
     namespace_header: str = ""
-    """Header in which the gateway writes the namespace of the client; empty for none. Clients must not be able to send
-    it."""
+    """Header in which the gateway writes the namespace of the client; empty for none. The gateway must not accept it
+    from clients."""
     qos_priorities: QosPriorities = QosPriorities()
     """Priorities of `qos`."""
     unknown: Literal["Allow", "Refuse"] = "Allow"
-    """Whether requests of no tenant are refused, with 401. With `Refuse`, and API keys in `tenants` or `apiKeyFile`, a
-    fairness id alone does not do, and no request passes whose API key is of no tenant."""
+    """Whether unidentified requests are refused, with 401. With `Refuse` and API keys in `tenants` or `apiKeyFile`, a
+    fairness id alone is not enough, and requests with an unknown API key are refused."""
     default: OtherParameters = OtherParameters()
-    """Priority of requests of no tenant, and of tenants of `apiKeyFile` that are not under `tenants`."""
+    """Priority of unidentified requests, and of tenants in `apiKeyFile` that are not under `tenants`."""
 
     @property
     def uses_keys(self) -> bool:
@@ -112,7 +112,7 @@ class TenantsParameters(Parameters, frozen=True):
         return bool(self.api_key_file) or any(tenant.api_keys for tenant in self.tenants)
 
     def __post_init__(self) -> None:
-        """Refuse keys that are no digests, and whatever stands for two tenants; raises ValueError."""
+        """Refuse keys that are not digests, and values that identify two tenants; raises ValueError."""
         names = [tenant.name for tenant in self.tenants]
         self._refuse_repeated((f"tenants[{index}].name", name) for index, name in enumerate(names))
         for kind in ("namespaces", "fairnessIds"):
@@ -135,7 +135,7 @@ class TenantsParameters(Parameters, frozen=True):
             self._check_standing(place, each)
 
     def priority_of(self, standing: StandingParameters) -> int | None:
-        """Return the priority that a tenant is given; None where nothing is said."""
+        """Return the configured priority of a tenant; None without one."""
         if standing.priority is not None or standing.qos is None:
             return standing.priority
         return self.qos_priorities.of(standing.qos)
@@ -147,17 +147,17 @@ class TenantsParameters(Parameters, frozen=True):
             raise ValueError(f"{place}.highestPriority is {most}, below its {source} {priority}: raise it")
 
     def _check_headers(self) -> None:
-        """Refuse what is no name of a header, and what cannot be kept from the model server."""
+        """Refuse invalid header names, and headers that cannot be removed."""
         named = [(f"apiKeyHeaders[{index}]", name) for index, name in enumerate(self.api_key_headers)]
         for place, name in (*named, *([("namespaceHeader", self.namespace_header)] if self.namespace_header else ())):
             if not _HEADER_NAME.fullmatch(name):
-                raise ValueError(f"{place} is no name of a header: write the name alone, such as x-api-key")
+                raise ValueError(f"{place} is not a header name: write the name alone, such as x-api-key")
         for place, name in named:
             if self.remove_api_key and name.lower() in headers.RESERVED:
                 raise ValueError(f"{place} is {name!r}, which cannot be removed: leave it out, or removeApiKey")
 
     def _check_keys(self) -> None:
-        """Refuse what is no digest, without showing it."""
+        """Refuse keys that are not digests, without showing them."""
         owners: dict[bytes, str] = {}
         for index, tenant in enumerate(self.tenants):
             for position, text in enumerate(tenant.api_keys):
@@ -165,14 +165,14 @@ class TenantsParameters(Parameters, frozen=True):
                 digest = read_digest(text) if isinstance(text, str) else None
                 if digest is None:
                     raise ValueError(
-                        f"{place} is no digest of an API key: write {MAKE_DIGEST}; keys themselves are for apiKeyFile"
+                        f"{place} is not a digest of an API key: write {MAKE_DIGEST}; keys belong into apiKeyFile"
                     )
                 if digest in owners:
                     raise ValueError(f"{place} is the same as {owners[digest]}: remove one of them")
                 owners[digest] = place
 
     def _values(self, kind: str) -> Iterator[tuple[str, str]]:
-        """Yield each value of a list of all tenants, after its place."""
+        """Yield place and value of each element in a list of all tenants."""
         for index, tenant in enumerate(self.tenants):
             values = tenant.namespaces if kind == "namespaces" else tenant.fairness_ids
             for position, value in enumerate(values):
@@ -183,5 +183,5 @@ class TenantsParameters(Parameters, frozen=True):
         first: dict[str, str] = {}
         for place, value in values:
             if value in first:
-                raise ValueError(f"{place} is {value!r}, like {first[value]}: it can stand for one tenant only")
+                raise ValueError(f"{place} is {value!r}, like {first[value]}: it can identify only one tenant")
             first[value] = place

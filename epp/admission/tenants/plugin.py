@@ -1,52 +1,151 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin `tenants`: says who sends a request."""
+"""The plugin `tenants`: identifies the tenant that sends a request."""
 
 import asyncio
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 
 import structlog
 
-from epp.admission.tenants.api_keys import KeyTable, key_in, read_key_file
-from epp.admission.tenants.directory import NO_KEYS, Directory
-from epp.admission.tenants.parameters import TenantsParameters
+from epp.admission.tenants.api_keys import KeyTable, digest_of, key_in, read_digest, read_key_file
+from epp.admission.tenants.parameters import StandingParameters, TenantsParameters
 from epp.framework import RequestHeaders, headers
 from epp.framework.datalayer import Follower
 from epp.framework.errors import UnknownApiKeyError, UnknownClientError, WithoutApiKeyError
+from epp.framework.messages import quoted
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.quotas import TENANT, Tenant
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Request
 from epp.runtime.followed_files import LastGoodFile, changes
 
+NO_KEYS = KeyTable(MappingProxyType({}), MappingProxyType({}))
+
+_MOST_REMARKS = 20
 _REQUESTS = PluginMetric(
-    "tenant_requests", "Requests by what said which tenant sends them.", ("identified_by",), is_counter=True
+    "tenant_requests", "Requests by the way in which their tenant was identified.", ("identified_by",), is_counter=True
 )
 _UNKNOWN_KEYS = PluginMetric(
-    "tenant_unknown_api_keys", "Requests with an API key that no tenant has, refused or not.", is_counter=True
+    "tenant_unknown_api_keys", "Requests with an unknown API key, refused or not.", is_counter=True
 )
-
 _log = structlog.get_logger()
 
 
+class Directory:
+    """All tenants of the configuration and of a file of keys; immutable."""
+
+    def __init__(self, parameters: TenantsParameters, keys: KeyTable = NO_KEYS) -> None:
+        """Index the tenants of the configuration, and those of the file."""
+        self._parameters = parameters
+        listed = {each.name: self._tenant(each.name, each) for each in parameters.tenants}
+        unlisted = {name: self._tenant(name, parameters.default) for name in keys.lines if name not in listed}
+        self._tenants = listed | unlisted
+        owners = {
+            digest: each.name
+            for each in parameters.tenants
+            for text in each.api_keys
+            if (digest := read_digest(str(text))) is not None
+        }
+        self._by_digest = {digest: self._tenants[name] for digest, name in {**keys.tenants, **owners}.items()}
+        self._by_namespace = {name: listed[each.name] for each in parameters.tenants for name in each.namespaces}
+        self._by_fairness_id = {name: listed[each.name] for each in parameters.tenants for name in each.fairness_ids}
+        self._unnamed = self._tenant(parameters.default.name or DEFAULT_FLOW, parameters.default)
+        self.remarks = (
+            *_unlisted_remarks(unlisted, keys),
+            *_disputed_remarks(owners, keys),
+            *_unknown_remarks(parameters, keys),
+        )
+        """Remarks on the file."""
+
+    @property
+    def keys(self) -> int:
+        """Number of API keys."""
+        return len(self._by_digest)
+
+    def of_key(self, key: str) -> Tenant | None:
+        """Return the tenant with this API key."""
+        digest = digest_of(key)
+        return None if digest is None else self._by_digest.get(digest)
+
+    def of_namespace(self, namespace: str) -> Tenant | None:
+        """Return the tenant of a namespace."""
+        return self._by_namespace.get(namespace)
+
+    def of_fairness_id(self, fairness_id: str) -> Tenant | None:
+        """Return the tenant of a fairness id."""
+        return self._by_fairness_id.get(fairness_id)
+
+    def none(self, fairness_id: str) -> Tenant:
+        """Return the tenant for an unidentified request; never a configured one, whatever the fairness id is."""
+        if self._parameters.default.name or fairness_id in self._tenants or fairness_id == DEFAULT_FLOW:
+            return self._unnamed
+        return self._tenant(fairness_id, self._parameters.default)
+
+    def _tenant(self, name: str, standing: StandingParameters) -> Tenant:
+        return Tenant(
+            name=name,
+            priority=self._parameters.priority_of(standing),
+            highest_priority=standing.highest_priority,
+            qos=standing.qos or "",
+        )
+
+
+def _unlisted_remarks(unlisted: dict[str, Tenant], keys: KeyTable) -> list[str]:
+    return _first(
+        [
+            f"line {keys.lines[name]}: its tenant is not under tenants, and so has the priority of default: add it "
+            "there, or correct the name"
+            for name in unlisted
+        ]
+    )
+
+
+def _disputed_remarks(owners: dict[bytes, str], keys: KeyTable) -> list[str]:
+    pairs = {(keys.lines[keys.tenants[digest]], owner) for digest, owner in owners.items() if digest in keys.tenants}
+    return _first(
+        [
+            f"a key of the tenant in line {line} is also under apiKeys of {quoted(owner)}, which counts: remove one"
+            for line, owner in sorted(pairs)
+            if line != keys.lines.get(owner)
+        ]
+    )
+
+
+def _unknown_remarks(parameters: TenantsParameters, keys: KeyTable) -> list[str]:
+    return _first(
+        [
+            f"tenant {quoted(each.name)} cannot be identified, as no key is for it: add a key, or fairnessIds"
+            for each in parameters.tenants
+            if parameters.api_key_file and each.name not in keys.lines and not each.is_known_otherwise
+        ]
+    )
+
+
+def _first(sentences: list[str]) -> list[str]:
+    more = len(sentences) - _MOST_REMARKS
+    return sentences if more <= 0 else [*sentences[:_MOST_REMARKS], f"and {more} more like these"]
+
+
 class By(StrEnum):
-    """What says which tenant sends a request."""
+    """What identified the tenant of a request."""
 
     API_KEY = "api-key"
     NAMESPACE = "namespace"
     FAIRNESS_ID = "fairness-id"
     NOTHING = "nothing"
-    """It is of no tenant, and is not refused."""
+    """No tenant was identified, and the request is not refused."""
 
 
 class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
-    """Publishes the tenant of a request, whose name becomes the request's fairness id, and its priority.
+    """Identifies the tenant of a request, whose name becomes the fairness id of the request, and its priority.
 
-    The API key says it, before the header of the namespace, before the fairness id: the request's header, or else its
-    agent identity. The tenant's priority holds where the request names no known objective; `highestPriority` is the
-    most that an objective can give. A request of no tenant keeps its fairness id, unless that is the name of a tenant.
+    The API key takes precedence over the header of the namespace, and that over the fairness id: the header of the
+    request, or else its agent identity. The priority of the tenant applies if the request names no known objective;
+    `highestPriority` limits the priority that an objective can give. An unidentified request keeps its fairness id,
+    unless that is the name of a tenant.
 
-    Keys are held as digests, and shown nowhere. An invalid version of `apiKeyFile` changes nothing: the log, `/healthz`
+    Keys are stored as digests and never shown. An invalid version of `apiKeyFile` changes nothing: the log, `/healthz`
     and `llm_d_epp_input_problems` have the reason.
     """
 
@@ -56,7 +155,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
     metrics = (_REQUESTS, _UNKNOWN_KEYS)
 
     def setup(self) -> None:
-        """Read the file for the first time; raises ValueError for one that says nothing."""
+        """Read the file for the first time; raises ValueError for an invalid file."""
         given = self.parameters
         self._key_headers = tuple(map(str.lower, given.api_key_headers))
         self._namespace_header = given.namespace_header.lower()
@@ -73,7 +172,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
 
     @property
     def inputs(self) -> InputState:
-        """The file of keys, and what of it is not in effect."""
+        """The file of keys, and its problems."""
         if self._file is None:
             return InputState()
         path = str(self._file.path)
@@ -82,15 +181,15 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Tenants that no request can be of, and parameters without effect."""
+        """Tenants that cannot be identified, and parameters without effect."""
         given = self.parameters
         found = []
         if not given.namespace_header and any(tenant.namespaces for tenant in given.tenants):
-            found.append("namespaces have no effect without namespaceHeader: name the header in which they come")
+            found.append("namespaces have no effect without namespaceHeader: name the header")
         if not given.api_key_headers and given.uses_keys:
-            found.append("API keys have no effect, as apiKeyHeaders is empty: name the headers in which they come")
+            found.append("API keys have no effect, as apiKeyHeaders is empty: name the headers")
         found += [
-            f"no request can be of tenant {tenant.name!r}: give apiKeys, namespaces or fairnessIds, such as "
+            f"tenant {tenant.name!r} cannot be identified: give apiKeys, namespaces or fairnessIds, such as "
             f"fairnessIds: [{tenant.name}]"
             for tenant in given.tenants
             if not (given.api_key_file or tenant.is_known_otherwise)
@@ -106,7 +205,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
         )
 
     def request_headers(self, request: Request) -> None:
-        """Publish the tenant; raises UnauthorizedError for a request that is to be refused."""
+        """Publish the tenant; raises UnauthorizedError for a request that has to be refused."""
         tenant, by = self._identified(request)
         self._counts[by] += not request.dry_run
         request.put(TENANT, tenant)
@@ -148,7 +247,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
             await self.look()
 
     async def look(self) -> bool:
-        """Read the file; return whether it changed, or whether it can be read."""
+        """Read the file; return whether its content or state changed."""
         if self._file is None:
             return False
         following = await asyncio.to_thread(self._file.after, self.clock.now())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rich.markup import escape
 from rich.table import Table
 
-from epp.admission.flow_control import Outcome, Waiting
+from epp.admission.flow_control import Outcome
 from epp.framework import Clock, Request, SchedulingResult
 from epp.framework.messages import printable
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
@@ -84,9 +84,8 @@ class Tenants(DirectorObserver):
         """Return one for each tenant."""
         return tuple(self._rows.values())
 
-    def queued(self, waiting: Waiting) -> None:
+    def queued(self, request: Request) -> None:
         """Count a request that begins to wait."""
-        request = waiting.queued.request
         if (row := self._row(request)) is not None:
             row.waiting.add(id(request))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Background collection of data on endpoints into the datastore: polls of their pages, and tags."""
 
-from epp.pool.collectors.limits import PageLimits
+from epp.pool.collectors.page_limits import PageLimits
 from epp.pool.collectors.polling.collector import Collector
 from epp.pool.collectors.polling.conditions import Condition, Conditions
 from epp.pool.collectors.polling.poll import CollectorObserver

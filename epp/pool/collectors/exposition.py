@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Search for selected series in a page in the Prometheus text format.
 
-The picker needs seven of the hundreds of series in a page of 50 KB, twenty times a second: names are searched for in
-the raw bytes, and only lines with one of these names are parsed.
+The picker needs seven of the hundreds of series in a page of 50 KB, twenty times per second. Names are searched for in
+the raw bytes, and only lines with these names are parsed.
 """
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -32,7 +33,16 @@ AFTER_NAME = (b"{", b" ", b"\t")
 _EXCERPT = 120
 _MOST_STAMP_DIGITS = 18
 _OLD_SECONDS = 300.0
-"""Age of a time stamp from which a value is not that of now; clocks of machines differ by less."""
+"""Age of a time stamp from which a value is outdated; clocks of machines differ by less."""
+_NEAR, _VERY_NEAR = 512, 16
+"""Distance by which lines move between pages, as numbers before them get more digits."""
+_LARGE = 8 * 1024
+"""Size from which the search for a missing series is expensive."""
+_SEARCHES = 8
+"""One of so many large pages of similar length is searched for a missing series."""
+_LINE = 48
+"""Least growth of a page when a series and its comments are added, in bytes."""
+T = TypeVar("T")
 
 
 class Series(msgspec.Struct, frozen=True, gc=False):
@@ -43,7 +53,7 @@ class Series(msgspec.Struct, frozen=True, gc=False):
     value: float
     """May be NaN or infinite."""
     is_old: bool = False
-    """Whether its time stamp is long past."""
+    """Whether its time stamp is outdated."""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -58,9 +68,9 @@ class Selector:
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     key: bytes = field(init=False, repr=False, compare=False)
-    """Name and labels, to keep something by."""
+    """Name and labels, as a key for memoised results."""
     needle: bytes = field(init=False, repr=False, compare=False)
-    """Start of a line with this name, line feed included; a longer name may start like that too."""
+    """Line feed and name; a longer name may start with it too."""
 
     def __post_init__(self) -> None:
         """Encode the name for the search."""
@@ -89,7 +99,7 @@ class Selector:
     def read(self, page: bytes) -> list[Series]:
         """Return the matching series in order of the page; raises PageError for an invalid one.
 
-        In the format, all lines of one name are adjacent, so that the rest of the page is not searched.
+        The format keeps all lines of one name adjacent, so that the rest of the page is not searched.
         """
         end = self.find(page)
         return [] if end < 0 else self.read_from(page, end)[0]
@@ -140,7 +150,7 @@ class Selector:
 
 
 def start_of_value(page: bytes, end_of_name: int) -> int:
-    """Return where the value of a series begins; -1 where something follows it, or no line feed."""
+    """Return the position of the value of a series; -1 if the line has a time stamp or no line feed."""
     block = _BLOCK.match(page, end_of_name)
     start = end_of_name if block is None else block.end()
     stop = page.find(b"\n", start)
@@ -149,7 +159,7 @@ def start_of_value(page: bytes, end_of_name: int) -> int:
 
 
 def _is_old(stamp: bytes) -> bool:
-    """Return whether a time stamp is long past; what follows a value may be no time stamp."""
+    """Return whether a text is an outdated time stamp."""
     return stamp.isdigit() and time.time() - int(stamp[:_MOST_STAMP_DIGITS]) / 1000 > _OLD_SECONDS
 
 
@@ -162,3 +172,150 @@ def _unescape(value: bytes) -> str:
     if b"\\" in value:
         value = _ESCAPE.sub(lambda escape: b"\n" if escape[1] == b"n" else escape[1], value)
     return value.decode(errors="replace")
+
+
+class _Position:
+    """Position of all lines of one name in the last page."""
+
+    __slots__ = ("around", "around_at", "at", "found", "head", "length", "skips")
+
+    def __init__(self) -> None:
+        self.at = 0
+        """Position of the line feed before the first line."""
+        self.found: Sequence[Series] = ()
+        self.head = b""
+        """Line feed and line up to the value, if there is a single line; else empty."""
+        self.around = b""
+        """The line before, the lines, and the start of the line after; empty if one of these is missing."""
+        self.around_at = 0
+        self.length = -_LARGE
+        """Length of the last page without the series."""
+        self.skips = 0
+
+
+class PageLayout:
+    """Reads series like their selectors, but searches first at their positions in the last page.
+
+    The result is the same, since all lines of a name are adjacent. A series that is missing from a large page is
+    searched for again in every eighth page, and in pages of another length.
+    """
+
+    __slots__ = ("_derived", "_positions", "_shift")
+
+    def __init__(self) -> None:
+        self._positions: dict[bytes, _Position] = {}
+        self._derived: tuple[Sequence[Series], Any] | None = None
+        self._shift = 0
+        """Distance by which all positions have moved since they were read."""
+
+    def matches(self, page: bytes) -> bool:
+        """Return whether this page has the same series as the last one, at the same or uniformly moved positions."""
+        shift, moved = self._shift, False
+        for position in self._positions.values():
+            if not position.around:
+                if not self._still_absent(page, position):
+                    return False
+                continue
+            at = position.around_at + shift
+            if at >= 0 and page.startswith(position.around, at):
+                continue
+            if moved:
+                return False
+            at = page.find(position.around, max(at - _NEAR, 0), at + len(position.around) + _NEAR)
+            if at < 0:
+                return False
+            self._shift, moved = at - position.around_at, True
+            shift = self._shift
+        return bool(self._positions)
+
+    def read(self, selector: Selector, page: bytes) -> Sequence[Series]:
+        """Return the matching series; raises PageError for an invalid one."""
+        position = self._positions.get(selector.key)
+        if position is None:
+            position = self._positions[selector.key] = _Position()
+        elif position.around:
+            at = position.around_at + self._shift
+            if at >= 0 and page.startswith(position.around, at):
+                return position.found
+            if position.head and self._reread_line(selector, page, position):
+                return position.found
+            end = self._end_of_name(selector, page, position)
+            if end >= 0:
+                return self._read_here(selector, page, position, end)
+        elif self._still_absent(page, position):
+            return ()
+        position.around = b""
+        end = selector.find(page)
+        if end >= 0:
+            return self._read_here(selector, page, position, end)
+        if len(page) > _LARGE:
+            position.length, position.skips = len(page), _SEARCHES - 1
+        return ()
+
+    def derived(self, series: Sequence[Series], derive: Callable[[Sequence[Series]], T]) -> T:
+        """Return a value derived from the series; memoised for the series of the last page."""
+        if self._derived is None or self._derived[0] is not series:
+            self._derived = series, derive(series)
+        found: T = self._derived[1]
+        return found
+
+    def _still_absent(self, page: bytes, position: _Position) -> bool:
+        if not position.skips or not -_LINE < len(page) - position.length < _LINE:
+            return False
+        position.skips -= 1
+        return True
+
+    def _find_near(self, page: bytes, start: bytes, position: _Position) -> int:
+        """Return the position of the first line near its last one; -1 if it is not there."""
+        at = max(position.at + self._shift, 0)
+        if page.startswith(start, at):
+            return at
+        found = page.find(start, max(at - _VERY_NEAR, 0), at + len(start) + _VERY_NEAR)
+        if found < 0:
+            found = page.find(start, max(at - _NEAR, 0), at + len(start) + _NEAR)
+        if found >= 0:  # what follows has probably moved as far
+            self._shift = found - position.at
+        return found
+
+    def _reread_line(self, selector: Selector, page: bytes, position: _Position) -> bool:
+        """Read the value of a single line; return whether it starts as before and is still the only one."""
+        at = self._find_near(page, position.head, position)
+        start = at + len(position.head)
+        stop = page.find(b"\n", start)
+        before = page.rfind(b"\n", 0, max(at, 0))
+        needle = selector.needle
+        if before < 0 or stop < 0 or page.startswith(needle, stop) or page.startswith(needle, before):
+            return False
+        try:
+            value = float(page[start:stop])
+        except ValueError:  # a time stamp, or no number
+            return False
+        position.found = (Series(position.found[0].block, value),)
+        self._surround(position, page, at, before, stop + len(needle) + 1)
+        return True
+
+    def _end_of_name(self, selector: Selector, page: bytes, position: _Position) -> int:
+        """Return the end of the name in the first line near its last position; -1 if it is not there."""
+        needle = selector.needle
+        at = self._find_near(page, needle, position)
+        end = at + len(needle)
+        before = page.rfind(b"\n", 0, max(at, 0))
+        if before < 0 or page[end : end + 1] not in AFTER_NAME or page.startswith(needle, before):
+            return -1
+        return end
+
+    def _read_here(self, selector: Selector, page: bytes, position: _Position, end: int) -> Sequence[Series]:
+        position.around = b""  # in case of an invalid line
+        position.found, lines, stop = selector.read_from(page, end)
+        at = end - len(selector.needle)
+        value = start_of_value(page, end) if lines == len(position.found) == 1 else -1
+        position.head = page[max(at, 0) : max(value, 0)]
+        if at >= 0:
+            self._surround(position, page, at, page.rfind(b"\n", 0, at), stop + len(selector.needle) + 1)
+        return position.found
+
+    def _surround(self, position: _Position, page: bytes, at: int, before: int, beyond: int) -> None:
+        """Remember the lines with their surroundings, if these are complete."""
+        before = max(before, 0)
+        position.at, position.around_at = at - self._shift, before - self._shift
+        position.around = page[before:beyond] if beyond <= len(page) else b""

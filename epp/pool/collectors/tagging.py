@@ -2,37 +2,142 @@
 """Tags of endpoints in the datastore, kept up to date with the pool and the taggers."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import structlog
 
-from epp.framework.datalayer import AffectedEndpoints, Report, Tagger
+from epp.framework.datalayer import AffectedEndpoints, EveryEndpoint, Report, Tagger
 from epp.framework.endpoint import Endpoint
 from epp.framework.messages import described
 from epp.framework.records import Derivation
 from epp.plugins.data_sources import EndpointNotificationSource
 from epp.pool.collectors.polling.poll import CollectorObserver
-from epp.pool.collectors.retagging import Retagging
-from epp.pool.collectors.turns import in_turns
+from epp.pool.collectors.steps import run_in_steps
 from epp.routing.datastore import Change, Datastore, Staging
 
-_BATCH = 4
-"""Endpoints that are tagged before the event loop runs other tasks; one can take half a millisecond."""
-_MOST_AT_ONCE = 64
-"""Changed endpoints that are tagged with the change of the pool itself; of more, all are tagged in the background."""
+_SHARE = 0.2
+"""Share of the event loop's time for tagging again: 5,000 endpoints at 0.3 ms each take 8 seconds."""
 
+_Taggers: TypeAlias = dict[Tagger[Any], None]
+_Reports: TypeAlias = Callable[[Endpoint, Iterable[Tagger[Any]]], Iterable[Report]]
+_BATCH = 4
+"""Endpoints tagged in one step: one can take half a millisecond."""
+_MOST_AT_ONCE = 64
+"""Changed endpoints that are tagged immediately; if there are more, all are tagged in the background."""
 _TRIES = 3
-"""Attempts at a large change in steps while the pool keeps changing."""
+"""Attempts to prepare a large change in steps while the pool keeps changing."""
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Round:
+    """One round through all endpoints."""
+
+    taggers: _Taggers
+    left: list[Endpoint]
+    """Endpoints still to be tagged, the next one last."""
+    done: dict[str, tuple[Endpoint, Iterable[Report]]] = field(default_factory=dict)
+    """Reports by endpoint id; written when all endpoints are tagged."""
+
+
+class Retagging:
+    """Queue of endpoints to tag again: single endpoints, and rounds through all of them, independent of each other."""
+
+    def __init__(self, store: Datastore, reports: _Reports, *, batch: int) -> None:
+        """Use `reports` for the new parts of reports; `batch` endpoints are tagged in one step."""
+        self._store = store
+        self._reports = reports
+        self._batch = batch
+        self._used: frozenset[Tagger[Any]] = frozenset()
+        self._some: dict[str, _Taggers] = {}
+        """Taggers by endpoint id, in order of the requests."""
+        self._next: _Taggers = {}
+        """Taggers of the next round."""
+        self._round: _Round | None = None
+        self._wanted = asyncio.Event()
+
+    def want(self, tagger: Tagger[Any], concerns: AffectedEndpoints) -> None:
+        """Queue the affected endpoints; all endpoints are tagged in a round."""
+        if isinstance(concerns, EveryEndpoint):
+            if self._store.endpoints:  # new endpoints are tagged when they join
+                self._next[tagger] = None
+                self._wanted.set()
+            concerns = concerns.first
+        self.want_these(tagger, filter(concerns, self._store.endpoints))
+
+    def want_these(self, tagger: Tagger[Any], endpoints: Iterable[Endpoint]) -> None:
+        """Queue these endpoints."""
+        for endpoint in endpoints:
+            self._some.setdefault(endpoint.id, {})[tagger] = None
+        if self._some:
+            self._wanted.set()
+
+    def use(self, taggers: Iterable[Tagger[Any]]) -> None:
+        """Replace the taggers; a round starts again with its remaining taggers."""
+        if self._round is not None:
+            self._next.update(self._round.taggers)
+            self._round = None
+        self._used = frozenset(taggers)
+
+    async def wanted(self) -> None:
+        """Wait until an endpoint is queued."""
+        await self._wanted.wait()
+
+    async def step(self) -> None:
+        """Tag some endpoints, then pause as long as the share requires."""
+        started = time.perf_counter()
+        self._tag_some()
+        await self._go_round()
+        if not (self._some or self._next or self._round):
+            self._wanted.clear()
+        await asyncio.sleep((time.perf_counter() - started) * (1 / _SHARE - 1))
+
+    def _tag_some(self) -> None:
+        this = self._round
+        for name in tuple(islice(self._some, self._batch)):
+            taggers = self._in_use(self._some.pop(name))
+            endpoint = self._store.endpoint(name)
+            if endpoint is None or not taggers:
+                continue
+            self._write(endpoint, self._reports(endpoint, taggers))
+            if this is not None and name in this.done and not taggers.keys().isdisjoint(this.taggers):
+                this.done[name] = endpoint, self._reports(endpoint, this.taggers)
+
+    async def _go_round(self) -> None:
+        if self._round is None and self._next:
+            taggers, self._next = self._in_use(self._next), {}
+            self._round = _Round(taggers, list(reversed(self._store.endpoints))) if taggers else None
+        this = self._round
+        if this is None:
+            return
+        for _ in range(min(self._batch, len(this.left))):
+            endpoint = this.left.pop()
+            this.done[endpoint.id] = endpoint, self._reports(endpoint, this.taggers)
+        if not this.left:
+            staging = self._store.stage(this.done)
+            await run_in_steps(staging.steps())
+            if self._round is this:  # the taggers are unchanged
+                self._round = None
+                self._store.put_tags(staging)
+
+    def _write(self, endpoint: Endpoint, reports: Iterable[Report]) -> None:
+        for report in reports:
+            self._store.tag(endpoint, report)
+
+    def _in_use(self, taggers: _Taggers) -> _Taggers:
+        return {tagger: None for tagger in taggers if tagger in self._used}
+
 
 Derivations: TypeAlias = Mapping[str, Iterable[Derivation]]
 NO_DERIVATIONS: Derivations = MappingProxyType({})
 _Tagged: TypeAlias = dict[str, tuple[Endpoint, Sequence[Report]]]
-"""Endpoints and the reports of taggers of each, by id."""
-
-_log = structlog.get_logger()
+"""Endpoints and the reports of their taggers, by id."""
 
 
 class Tagging:
@@ -47,9 +152,9 @@ class Tagging:
         self._failed: set[Tagger[Any]] = set()
         self._retagging = Retagging(store, self._news, batch=_BATCH)
         self._is_tagged = False
-        """Whether tags of endpoints that join are there."""
+        """Whether the endpoints that are joining are tagged already."""
         self._steady = asyncio.Event()
-        """Not set while the taggers are being changed over."""
+        """Cleared while the taggers are being replaced."""
         self._steady.set()
         store.subscribe(self._pool_changed)
         self.replace(taggers)
@@ -63,19 +168,19 @@ class Tagging:
     async def change_over(self, taggers: Sequence[Tagger[Any]], derivations: Derivations = NO_DERIVATIONS) -> None:
         """Replace the taggers without blocking the event loop; readers see the old tags until all are new.
 
-        `derivations` are what requests are going to derive of endpoints and tags, by attribute. The turn in which this
-        returns is that of the change.
+        `derivations` are computed ahead for requests, by attribute. The change takes effect in the event-loop iteration
+        in which this returns.
         """
         if tuple(taggers) == self._taggers:
-            await in_turns(self._store.snapshot().derive_ahead(derivations))
+            await run_in_steps(self._store.snapshot().derive_ahead(derivations))
             return
         self._steady.clear()
         try:
             tagged: _Tagged = {}
             for _ in range(_TRIES):
-                await _in_turns(lambda: self._store.endpoints, lambda one: self._news(one, taggers), tagged)
+                await _tag_in_steps(lambda: self._store.endpoints, lambda one: self._news(one, taggers), tagged)
                 staging = self._store.stage(tagged, derivations=derivations)
-                await in_turns(staging.steps())
+                await run_in_steps(staging.steps())
                 late = [one for one in self._store.endpoints if tagged.get(one.id, (None,))[0] is not one]
                 if len(late) <= _BATCH:
                     break
@@ -87,7 +192,7 @@ class Tagging:
 
     async def tags_of(self, endpoints: Callable[[], Collection[Endpoint]], taggers: Sequence[Tagger[Any]]) -> _Tagged:
         """Return the tags of endpoints that are not in the pool yet, by id, without blocking the event loop."""
-        return await _in_turns(endpoints, lambda one: self._reports(one, taggers), {})
+        return await _tag_in_steps(endpoints, lambda one: self._reports(one, taggers), {})
 
     async def replace_with_pool(
         self,
@@ -96,17 +201,14 @@ class Tagging:
         tagged: _Tagged,
         derivations: Derivations = NO_DERIVATIONS,
     ) -> None:
-        """Replace the taggers and the pool, whose tags are there, without blocking the event loop.
-
-        Readers see the old ones until the turn in which this returns; see `change_over`.
-        """
+        """Replace the taggers and the pool, with its tags, without blocking the event loop; see `change_over`."""
         self._steady.clear()
         try:
             for attempt in range(_TRIES + 1):
                 staging = self._store.stage(tagged, wanted, derivations)
                 if attempt < _TRIES:
-                    await in_turns(staging.steps())
-                else:  # its source changes the old pool all the time
+                    await run_in_steps(staging.steps())
+                else:  # the pool keeps changing
                     deque(staging.steps(), maxlen=0)
                 if self._put_pool(staging):
                     break
@@ -124,14 +226,14 @@ class Tagging:
             self._is_tagged = False
 
     def retag(self, tagger: Tagger[Any], concerns: AffectedEndpoints) -> None:
-        """Have a tagger tag endpoints again in the background: see `follow`."""
+        """Tag endpoints again in the background: see `follow`."""
         self._retagging.want(tagger, concerns)
 
     async def follow(self) -> None:
-        """Tag again what `retag` asks for, until cancelled, in a fifth of the time of the event loop at most.
+        """Tag the queued endpoints until cancelled, in at most a fifth of the event loop's time.
 
-        Each of some endpoints is written as soon as it is tagged. For all of them, readers see the old tags until all
-        are new; then one that was added or changed meanwhile keeps the tags of that moment.
+        Single endpoints are written as soon as they are tagged. In a round through all endpoints, readers see the old
+        tags until all are new; endpoints that were added or changed meanwhile keep their newer tags.
         """
         while True:
             await self._retagging.wanted()
@@ -161,7 +263,7 @@ class Tagging:
                 self._store.tag(endpoint, report)
 
     def _news(self, endpoint: Endpoint, taggers: Iterable[Tagger[Any]]) -> list[Report]:
-        """Return what the reports of the taggers say beyond what is known."""
+        """Return the parts of the reports of the taggers that are new."""
         return [self._store.news(endpoint, report) for report in self._reports(endpoint, taggers)]
 
     def _reports(self, endpoint: Endpoint, taggers: Iterable[Tagger[Any]]) -> list[Report]:
@@ -176,17 +278,17 @@ class Tagging:
         return reports
 
     def _log_failure(self, tagger: Tagger[Any], endpoint: Endpoint, error: Exception) -> None:
-        """Log the first failure of each tagger: it mostly fails for all endpoints alike."""
+        """Log the first failure of each tagger, which usually fails for all endpoints."""
         if tagger not in self._failed:
             self._failed.add(tagger)
             reason = described(error, type(tagger))
             _log.warning("endpoint not tagged", endpoint=endpoint.id, tagger=tagger.name, reason=reason, exc_info=error)
 
 
-async def _in_turns(
+async def _tag_in_steps(
     endpoints: Callable[[], Collection[Endpoint]], tag: Callable[[Endpoint], Sequence[Report]], tagged: _Tagged
 ) -> _Tagged:
-    """Tag endpoints besides those tagged, a few in each turn of the event loop, until all that there are have been."""
+    """Tag all endpoints that are not in `tagged`, in steps, and those that join meanwhile."""
 
     def tag_each(missing: Iterable[Endpoint]) -> Iterator[None]:
         for endpoint in missing:
@@ -194,5 +296,5 @@ async def _in_turns(
             yield
 
     while missing := [one for one in endpoints() if tagged.get(one.id, (None,))[0] is not one]:
-        await in_turns(tag_each(missing))
+        await run_in_steps(tag_each(missing))
     return tagged

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources of endpoints: the command line, a file, pods in files, or a Kubernetes cluster."""
 
-from epp.pool.discovery.endpoint_list import parse_targets
-from epp.pool.discovery.file import FileDiscovery
+from epp.pool.discovery.endpoint_list import StaticDiscovery, parse_targets
+from epp.pool.discovery.endpoints_file import FileDiscovery
 from epp.pool.discovery.inference_pool import PodDiscovery, PoolName
 from epp.pool.discovery.pod_files import PodFileDiscovery
 from epp.pool.discovery.pods import PodTarget
-from epp.pool.discovery.static import StaticDiscovery
 from epp.pool.discovery.targets import Target
 
 __all__ = [

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints as people write them on a command line; errors name entry, problem and remedy."""
+"""Endpoints given on the command line: their syntax, and the pool of them."""
 
 import re
+from collections.abc import Sequence
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration
-from epp.pool.discovery.targets import Target
+from epp.framework.datalayer import Discovery, Pool, Unresolved
+from epp.framework.errors import ConfigurationError
+from epp.framework.plugin import Parameters
+from epp.pool.discovery.targets import Lookup, Resolver, Target, system_lookup
 from epp.runtime.addresses import HostPort, parse_host_port
 
 _ACCELERATOR = "accelerator"
@@ -20,8 +24,8 @@ def parse_targets(text: str) -> tuple[Target, ...]:
     """Read a list of `[name=]address[;label=value...]`, separated by commas or blanks.
 
     An address is `host:port`, `[ipv6]:port`, the URL of a server without a path, or a port of this machine. The label
-    `accelerator` names the class of the hardware. A target without a name is called `host:port`. Raises ValueError with
-    the position of the entry and the remedy.
+    `accelerator` names the class of the hardware. The default name is `host:port`. Raises ValueError with the position
+    of the entry and the remedy.
     """
     targets: list[Target] = []
     for position, entry in enumerate(_entries(text), start=1):
@@ -35,7 +39,7 @@ def parse_targets(text: str) -> tuple[Target, ...]:
 
 
 def _entries(text: str) -> list[str]:
-    """Return the entries; an empty one for each comma too many, but the last may end with one."""
+    """Return the entries; empty ones for superfluous commas, except for a trailing one."""
     parts = _AROUND_SIGNS.sub(r"\1", text.strip()).removesuffix(",").split(",")
     return [entry for part in parts for entry in part.split() or [""]]
 
@@ -63,7 +67,7 @@ def _parse_target(entry: str) -> Target:
 
 
 def _parse_address(text: str) -> tuple[HostPort, bool]:
-    """Return the place, and whether it speaks HTTPS."""
+    """Return host and port, and whether the server speaks HTTPS."""
     if url := _URL.fullmatch(text):
         return _parse_url(text, url[1].lower(), url[2], url[3])
     if _NEARLY_URL.match(text):
@@ -113,3 +117,32 @@ def _check_unique(target: Target, entry: str, others: list[Target]) -> None:
             raise ValueError(f"{entry!r} is the server of endpoint {position}, {other.name!r}: leave one out")
         if other.name == target.name:
             raise ValueError(f"{entry!r} has the name of endpoint {position}, {other.name!r}: choose another")
+
+
+class StaticDiscovery(Discovery[Parameters]):
+    """A pool of fixed endpoints; only the addresses of host names may change."""
+
+    plugin_type = "static-discovery"
+
+    def __init__(self, targets: Sequence[Target], *, lookup: Lookup = system_lookup) -> None:
+        super().__init__()
+        self.resolver = Resolver(lookup, targets)
+
+    @property
+    def unresolved(self) -> Sequence[Unresolved]:
+        """Endpoints without an address."""
+        return self.resolver.unresolved
+
+    async def start(self, pool: Pool) -> None:
+        """Fill the pool; raises ConfigurationError if no host has an address, or two endpoints have the same."""
+        targets = self.resolver.targets
+        found = await self.resolver.refresh(pool, unique=True)
+        if not found and targets:
+            hosts = ", ".join(target.host for target in targets)
+            raise ConfigurationError(
+                f"none of the endpoints' host names resolves: {hosts}; correct them, or write IP addresses"
+            )
+
+    async def follow(self, pool: Pool) -> None:
+        """Resolve host names periodically until cancelled."""
+        await self.resolver.follow(pool)

@@ -1,29 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The format of endpoint files: YAML or JSON; errors name entry, field, line and remedy."""
+"""Endpoints listed in a YAML or JSON file, which may be replaced at any time."""
 
+import asyncio
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+import structlog
 import yaml
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration
+from epp.framework.clock import Clock
+from epp.framework.datalayer import Discovery, Pool, Unresolved
+from epp.framework.endpoint import Endpoint
+from epp.framework.errors import ConfigurationError
 from epp.framework.messages import hint_at
 from epp.framework.parameters import ParameterError, read_struct
+from epp.framework.plugin import Parameters
+from epp.framework.plugin_status import InputState
 from epp.hardware.mig.partition import profile_fault
-from epp.pool.discovery.targets import Target
-from epp.runtime.addresses import parse_host, parse_port
-from epp.runtime.followed_files import ParsedFile
+from epp.pool.discovery.targets import Lookup, Resolver, Target, system_lookup
+from epp.runtime.addresses import is_ip, parse_host, parse_port
+from epp.runtime.followed_files import LastGoodFile, ParsedFile, changes
 from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
 MAX_BYTES = 1024 * 1024
 _MAX_DEPTH = 16
 _FIELDS = ("name", "namespace", "address", "port", "scheme", "labels", "node", "cluster", "accelerator")
+_ANY_ADDRESS = "192.0.2.1"
+"""An address for documentation, RFC 5737."""
+_log = structlog.get_logger()
 
 
 class _Mark(Protocol):
-    """A position in a file; each of the two YAML loaders has a class of its own for it."""
+    """A position in a file; both YAML loaders have a class for it."""
 
     @property
     def line(self) -> int: ...
@@ -38,7 +50,7 @@ class _BadEntryError(ValueError):
 
 
 def parse_targets_file(content: bytes, _path: Path) -> ParsedFile[tuple[Target, ...]]:
-    """Return the endpoints in a file's content; raises ValueError, which names the place in it."""
+    """Return the endpoints in the content of a file; raises ValueError with the position in it."""
     root, data = _load(content)
     if not isinstance(data, dict) or "endpoints" not in data:
         raise ValueError("no list 'endpoints': for none write 'endpoints: []'")
@@ -191,3 +203,113 @@ def _value_of(node: yaml.Node | None, key: str) -> yaml.Node | None:
             if key_node.value == key:
                 return value_node if isinstance(value_node, yaml.Node) else None
     return None
+
+
+_Endpoints = LastGoodFile[tuple[Target, ...]]
+
+
+class FileDiscoveryParameters(Parameters, frozen=True):
+    """The file, and whether to follow it."""
+
+    path: str
+    """A YAML or JSON file: `endpoints`, a list of `name`, `address`, `port`, and optionally `scheme` (`http` or
+    `https`), `namespace`, `labels`, `node`, `cluster` and `accelerator`."""
+    watch_file: bool = False
+    """Apply each new version of the file at once."""
+
+    def __post_init__(self) -> None:
+        """Check the path; raises ValueError."""
+        if not self.path:
+            raise ValueError("path is empty: write the path of the file with the endpoints")
+
+
+class FileDiscovery(Discovery[FileDiscoveryParameters]):
+    """A pool listed in a file; an invalid new version changes nothing: the log, `/healthz` and metrics have the reason.
+
+    Replace the file by renaming a new one over it, or by swapping a symbolic link in its path. A version that may be
+    incomplete, because it is written in place or has less than half of the endpoints, is applied when it has not
+    changed for 1.5 s.
+    """
+
+    plugin_type = "file-discovery"
+
+    def __init__(
+        self,
+        parameters: FileDiscoveryParameters,
+        *,
+        name: str = "",
+        clock: Clock | None = None,
+        lookup: Lookup = system_lookup,
+    ) -> None:
+        super().__init__(parameters, name=name, clock=clock)
+        self.resolver = Resolver(lookup)
+        self._path = parameters.path
+        self._file: _Endpoints | None = None
+
+    @property
+    def unresolved(self) -> Sequence[Unresolved]:
+        """Endpoints without an address."""
+        return self.resolver.unresolved
+
+    @property
+    def inputs(self) -> InputState:
+        """The file, if its newest version is not in effect."""
+        if self._file is None:
+            return InputState()
+        return InputState(self._file.problems, {self._path: self._file.rejected})
+
+    def listed(self) -> Sequence[Endpoint]:
+        """Return the endpoints in the file without resolving host names; raises ConfigurationError."""
+        targets = _targets(self._read())
+        return [target.endpoint(target.host if is_ip(target.host) else _ANY_ADDRESS) for target in targets]
+
+    async def start(self, pool: Pool) -> None:
+        """Fill the pool; raises ConfigurationError for an invalid file. Hosts that do not resolve yet are left out."""
+        self._file = await asyncio.to_thread(self._read)
+        self.resolver.targets = _targets(self._file)
+        if not await self.resolver.refresh(pool) and self.resolver.targets:
+            _log.warning("none of the endpoints' host names resolves, the pool is empty", file=self._path)
+
+    async def follow(self, pool: Pool) -> None:
+        """Apply new versions of the file, where it is watched, and new addresses of host names, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.resolver.follow(pool))
+            if self.parameters.watch_file:
+                tasks.create_task(self._follow_file(pool))
+
+    async def reread(self, pool: Pool) -> None:
+        """Apply the file if its content has changed; a problem is logged, once."""
+        if self._file is None:
+            return
+        before = self._file
+        self._file = file = await asyncio.to_thread(before.after, self.clock.now())
+        if file is before:
+            return
+        if file.parsed is not before.parsed:
+            self.resolver.targets = _targets(file)
+            _log.info("endpoints file applied", file=self._path, endpoints=await self.resolver.refresh(pool))
+        for problem in file.problems:
+            what = "waits for a second look" if file.waiting is not None else "rejected"
+            _log.warning(f"endpoints file {what}, pool unchanged", reason=str(problem))
+
+    async def _follow_file(self, pool: Pool) -> None:
+        async for _ in changes(Path(self._path)):
+            await self.reread(pool)
+
+    def _read(self) -> _Endpoints:
+        """Read the file for the first time; raises ConfigurationError. An unwatched file may be a pipe."""
+        path = Path(self._path)
+        file: _Endpoints = LastGoodFile(path, "path", parse_targets_file, MAX_BYTES)
+        if self.parameters.watch_file or not path.is_fifo():
+            file = file.after(self.clock.now())
+            if file.parsed is None:
+                raise ConfigurationError(f"endpoints file {path}: {file.problems[0].reason}")
+            return file
+        try:
+            return msgspec.structs.replace(file, parsed=parse_targets_file(path.read_bytes(), path))
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"endpoints file {path}: {error}") from error
+
+
+def _targets(file: _Endpoints) -> tuple[Target, ...]:
+    return () if file.parsed is None else file.parsed.value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints of the pods that an InferencePool selects, or that have labels given by hand."""
+"""Endpoints of the pods that an InferencePool or given labels select in a Kubernetes cluster."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -12,6 +12,7 @@ import structlog
 from epp.framework.datalayer import Discovery, Pool
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters
+from epp.framework.plugin_status import InputProblem
 from epp.kube.cluster import Cluster
 from epp.kube.object_set import Delta
 from epp.kube.objects.base import Object
@@ -20,14 +21,82 @@ from epp.kube.objects.decode import decode_object
 from epp.kube.objects.inference import POOL_GROUP, InferencePool, read_inference_pool
 from epp.kube.resources import NODES, PODS, pools
 from epp.kube.watched import Watched
-from epp.pool.discovery.pod_stream import PodStream
 from epp.pool.discovery.pods import PodTarget, endpoints_of
-from epp.pool.discovery.pool_stream import PoolStream
 
 _NODES_SECONDS = 5.0
 """Longest wait for the nodes, which are optional."""
-
 _log = structlog.get_logger()
+
+
+class PodStream:
+    """The selected pods; it continues when the pool selects others, which come from another watch."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Pod] = {}
+        """By `namespace/name`."""
+        self._pods: Watched[Pod] | None = None
+        self._settled = asyncio.Event()
+        self._listeners: list[Callable[[Delta[Pod]], None]] = []
+
+    @property
+    def problems(self) -> tuple[InputProblem, ...]:
+        """Pods whose newest version is not in effect."""
+        return () if self._pods is None else self._pods.problems
+
+    def subscribe(self, listener: Callable[[Delta[Pod]], None]) -> Callable[[], None]:
+        """Call `listener` after each change; return a function that unsubscribes it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def settled(self) -> None:
+        """Wait until pods are selected, or there is no pool."""
+        await self._settled.wait()
+
+    def replace(self, pods: Watched[Pod] | None) -> None:
+        """Take the pods from another watch; None for no pods."""
+        self._pods = pods
+        now: Mapping[str, Pod] = {} if pods is None else pods.objects
+        changed = {name: pod for name, pod in now.items() if self.objects.get(name) != pod}
+        self._settled.set()
+        self.apply(Delta(changed, tuple(name for name in self.objects if name not in now)))
+
+    def apply(self, delta: Delta[Pod]) -> None:
+        """Apply a change of the watch and notify listeners."""
+        self.objects.update(delta.changed)
+        for name in delta.removed:
+            self.objects.pop(name, None)
+        for listener in tuple(self._listeners):
+            listener(delta)
+
+
+class PoolStream:
+    """The InferencePool in effect; empty before discovery sets `watched`."""
+
+    def __init__(self) -> None:
+        self.watched: Watched[InferencePool] | None = None
+
+    @property
+    def objects(self) -> Mapping[str, InferencePool]:
+        """By `namespace/name`; at most one."""
+        return {} if self.watched is None else self.watched.objects
+
+    @property
+    def problems(self) -> tuple[InputProblem, ...]:
+        """Always empty: the watch reports the problems of the pool."""
+        return ()
+
+    def subscribe(self, listener: Callable[[Delta[InferencePool]], None]) -> Callable[[], None]:
+        """Call `listener` after each change; return a function that unsubscribes it."""
+        return _nothing if self.watched is None else self.watched.subscribe(listener)
+
+    async def settled(self) -> None:
+        """Wait until it is known whether there is a pool."""
+        if self.watched is not None:
+            await self.watched.settled()
+
+
+def _nothing() -> None:
+    """Unsubscribe nothing."""
 
 
 class PoolName(NamedTuple):
@@ -40,7 +109,7 @@ class PoolName(NamedTuple):
 
 @dataclass(slots=True)
 class _Selection:
-    """The pods in effect."""
+    """The selected pods and their endpoints."""
 
     target: PodTarget
     pods: Watched[Pod]
@@ -52,8 +121,8 @@ class _Selection:
 class PodDiscovery(Discovery[Parameters]):
     """The ready pods of an InferencePool, or those with given labels, in one namespace.
 
-    Each change of a pod is applied as it arrives. When the pool selects others, these replace all endpoints as soon as
-    they are known; without a pool there are no endpoints. Boot IDs come from the nodes, where these may be read.
+    Each change of a pod is applied as it arrives. When the pool selects other pods, these replace all endpoints as soon
+    as they are listed; without a pool there are no endpoints. Boot IDs come from the nodes, if these may be read.
     """
 
     plugin_type = "pod-discovery"
@@ -70,13 +139,13 @@ class PodDiscovery(Discovery[Parameters]):
         self._boot_ids: dict[str, str] = {}
         """By name of the node."""
         self.pods = PodStream()
-        """The pods in effect, ready or not."""
+        """The selected pods, ready or not."""
         self.pool = PoolStream()
         """The InferencePool in effect."""
 
     @property
     def target(self) -> PodTarget | None:
-        """The pods and ports that are wanted now; None while there is no pool."""
+        """The pods and ports to select; None while there is no pool."""
         if isinstance(self._source, PodTarget):
             return self._source
         found = self.found_pool
@@ -93,12 +162,12 @@ class PodDiscovery(Discovery[Parameters]):
 
     @property
     def found_pool(self) -> InferencePool | None:
-        """The InferencePool in effect; None where there is none, or none is read."""
+        """The InferencePool in effect; None without one."""
         return None if self._pools is None else next(iter(self._pools.objects.values()), None)
 
     @property
     def shortage(self) -> str:
-        """Why the pods of the pool are no endpoints; empty where some are, or no pool is there."""
+        """Why the pool has no endpoints; empty if it has some, or there is no pool."""
         selection = self._selection
         if selection is None or any(selection.ids.values()):
             return ""
@@ -108,7 +177,7 @@ class PodDiscovery(Discovery[Parameters]):
         return f"no pod in {self._namespace} with the labels {labels} is ready on a port of the pool"
 
     async def start(self, pool: Pool) -> None:
-        """Fill the pool, as soon as the API server has told all."""
+        """Fill the pool as soon as the API server has listed all objects."""
         if isinstance(self._source, PoolName) and self._pools is None:
             name = self._source
             self._pools = self._cluster.watch(
@@ -131,13 +200,13 @@ class PodDiscovery(Discovery[Parameters]):
             pass
 
     async def follow(self, pool: Pool) -> None:
-        """Select other pods whenever the InferencePool wants them, until cancelled."""
+        """Select other pods whenever the InferencePool changes, until cancelled."""
         while True:
             await self._pool_changed.wait()
             await self._select(pool)
 
     async def _select(self, pool: Pool) -> bool:
-        """Put the pods and ports that are wanted into effect; return whether they are still the ones."""
+        """Select the pods and ports of `target`; return False if it changed meanwhile."""
         self._pool_changed.clear()
         target, before = self.target, self._selection
         if target is None:
@@ -165,7 +234,7 @@ class PodDiscovery(Discovery[Parameters]):
         return known
 
     def _replace(self, selection: _Selection | None, pool: Pool) -> None:
-        """Make these pods the pool, at once."""
+        """Replace the pool with these pods."""
         before, self._selection = self._selection, selection
         endpoints: list[Endpoint] = []
         if selection is not None:
@@ -193,7 +262,7 @@ class PodDiscovery(Discovery[Parameters]):
         self.pods.apply(delta)
 
     def _nodes_changed(self, delta: Delta[Object], pool: Pool) -> None:
-        """Give the endpoints on nodes whose boot ID is known now, or is another one, that boot ID."""
+        """Update the endpoints on nodes with a new boot ID."""
         found = {name: node.status.node_info.boot_id for name, node in delta.changed.items() if isinstance(node, Node)}
         changed = {name: boot_id for name, boot_id in found.items() if boot_id != self._boot_ids.get(name, "")}
         self._boot_ids.update(changed)

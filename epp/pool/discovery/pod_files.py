@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints of the pods in files of cluster objects: a directory of dumps is a pool."""
+"""Endpoints of the pods in files of Kubernetes objects."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from epp.kube.objects.core import Pod
 from epp.kube.objects.followed import ObjectSource
 from epp.kube.objects.inference import POOL_GROUP, InferencePool
 from epp.kube.objects.last_good import ObjectVersions
-from epp.pool.discovery.pod_choice import Chosen, PodChoice, choose
+from epp.pool.discovery.pods import Chosen, PodChoice, choose
 
 _KINDS = frozenset({("", "Pod"), ("", "Node"), (POOL_GROUP, "InferencePool")})
 
@@ -30,31 +30,31 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
 class PodFileParameters(Parameters, frozen=True):
-    """The files, and which of their pods are the endpoints."""
+    """The files, and the selection of their pods."""
 
     paths: tuple[str, ...]
-    """Files, or directories of files (.yaml, .yml, .json), with Pods, and with Nodes and InferencePools if need be, as
-    `kubectl get nodes,pods,inferencepools -o yaml` writes them."""
+    """Files, or directories of files (.yaml, .yml, .json), with Pods and optionally Nodes and InferencePools, in the
+    format of `kubectl get nodes,pods,inferencepools -o yaml`."""
     pool: str = ""
     """Name, or `namespace/name`, of the InferencePool with labels and ports of the pods; by default the only one in the
     files."""
     namespace: str = ""
     """Namespace of the pods and of the InferencePool; by default any."""
     selector: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Labels of the pods, all of them, in place of an InferencePool. Without either, the pods that request
-    accelerators are the endpoints, except for those of Jobs."""
+    """Labels of the pods, which replace an InferencePool. Without both, the pods that request accelerators are
+    selected, except for pods of Jobs."""
     target_ports: tuple[Port, ...] = ()
     """Ports of the pods that the selector selects; by default, for each pod, its containerPort, or its argument
     `--port`, or 8000."""
     cluster: str = ""
-    """Name of the cluster that the files are of; empty for the local one."""
+    """Name of the cluster of the files; empty for the local one."""
     watch_files: bool = True
     """Apply new versions of the files as soon as they are written."""
     missing_file_grace_period: str = "5m"
-    """Time for which the pods of a missing or empty file stay endpoints; `0s` removes them at once."""
+    """Time for which the pods of a missing or empty file are kept; `0s` removes them at once."""
 
     def __post_init__(self) -> None:
-        """Check what does not fit together; raises ValueError."""
+        """Check combinations of values; raises ValueError."""
         if not self.paths:
             raise ValueError("paths is empty: write the files or directories with the pods")
         if self.pool and (self.selector or self.target_ports):
@@ -66,10 +66,9 @@ class PodFileParameters(Parameters, frozen=True):
 
 
 class PodFileDiscovery(Discovery[PodFileParameters]):
-    """The ready pods in files of cluster objects, as if these were read from the cluster.
+    """The ready pods in files of Kubernetes objects.
 
-    An invalid version of a file or of an object changes nothing: the version before stays in effect. An InferencePool
-    that is gone from the files changes nothing either.
+    An invalid new version of a file or an object changes nothing, nor does the removal of the InferencePool.
     """
 
     plugin_type = "pod-file-discovery"
@@ -83,7 +82,7 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         setting: str = "paths",
         every_pool: bool = False,
     ) -> None:
-        """Read nothing yet; `setting` names the paths in messages."""
+        """Use `setting` as the name of the paths in messages; nothing is read yet."""
         super().__init__(parameters, name=name, clock=clock)
         self._choice = PodChoice(
             pool=parameters.pool,
@@ -113,7 +112,7 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         return self._chosen
 
     async def start(self, pool: Pool) -> None:
-        """Fill the pool; raises ConfigurationError where it is not known which pods are wanted."""
+        """Fill the pool; raises ConfigurationError for a missing or ambiguous selection."""
         if (versions := await asyncio.to_thread(self._read)) is not None:
             self._source.apply(versions)
         if not any(isinstance(each, Pod | InferencePool) for each in self._objects()):
@@ -153,7 +152,7 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         return self._source.read(self.clock.now())
 
     def _choose(self) -> Chosen:
-        """Return the pods that are wanted. Runs in a thread, so it changes no state; raises ConfigurationError."""
+        """Return the selected pods; raises ConfigurationError. Runs in a thread, so it has no side effects."""
         return choose(self._objects(), self._choice)
 
     def _objects(self) -> Iterator[Object]:
@@ -162,7 +161,7 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
     def _put(self, pool: Pool) -> None:
         pool.replace(self._chosen.endpoints)
         if len(self._chosen.pools) == 1 and not self._choice.every_pool:
-            self._choice = replace(self._choice, pool=self._chosen.pools[0])  # for as long as this runs
+            self._choice = replace(self._choice, pool=self._chosen.pools[0])  # for the life of the process
         self._tell()
         log = _log.info if self._chosen.endpoints else _log.warning
         log("pods in files selected", pods=self._chosen.title, endpoints=len(self._chosen.endpoints))

@@ -1,22 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints of a pod: one for each port of its pool."""
+"""Endpoints of pods: which pods serve, and on which ports."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import NamedTuple
 
 from epp.framework.endpoint import Endpoint
-from epp.kube.objects.core import Pod
+from epp.framework.errors import ConfigurationError
+from epp.hardware.resources import resource_requests
+from epp.kube.objects.base import Object
+from epp.kube.objects.core import Container, Node, Pod, PodSpec
+from epp.kube.objects.inference import InferencePool
 from epp.runtime.addresses import is_ip
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
-"""Annotation with the ports of the pool that a pod serves on, comma-separated; the current name, then the former."""
+"""Annotations with the comma-separated ports that a pod serves on; the current name, then the former one."""
 
 _PORT = re.compile(r"[0-9]{1,5}")
+DEFAULT_PORT = 8000
+"""Default port of vLLM."""
+_FLAGS = ("--port", "--http-port", "--http_port")
+_IN_COMMAND = re.compile(r"(?:^|\s)(?:--port|--http-port|--http_port)(?:=|\s+)([0-9]{1,5})(?:\s|$)")
+_NAMES = ("http", "api", "serv", "rest", "openai", "inference")
+_NAMES_SHOWN = 5
+_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
 
 
 class PodTarget(NamedTuple):
-    """Pods that serve a pool, and the ports they serve on."""
+    """Labels of the pods of a pool, and their ports."""
 
     labels: Mapping[str, str]
     """Labels that a pod must have, all of them."""
@@ -29,7 +42,7 @@ class PodTarget(NamedTuple):
 
 
 def reason_unused(pod: Pod) -> str:
-    """Return why a pod can take no requests; empty where it can."""
+    """Return why a pod cannot serve requests; empty if it can."""
     if pod.ended:
         return f"its phase is {pod.status.phase}"
     if pod.metadata.is_terminating:
@@ -42,9 +55,9 @@ def reason_unused(pod: Pod) -> str:
 
 
 def endpoints_of(pod: Pod, ports: tuple[int, ...], *, boot_id: str = "", cluster: str = "") -> tuple[Endpoint, ...]:
-    """Return the endpoints of a pod that can take requests, none of any other pod.
+    """Return the endpoints of a pod; none if it cannot serve requests.
 
-    The endpoint of the i-th port of the pool is named `<pod>-rank-<i>`, whether or not the pod serves on the ports
+    The endpoint of the i-th port of the pool is named `<pod>-rank-<i>`, even if the pod does not serve on the ports
     before it.
     """
     if reason_unused(pod):
@@ -68,9 +81,200 @@ def endpoints_of(pod: Pod, ports: tuple[int, ...], *, boot_id: str = "", cluster
 
 
 def _active_ports(pod: Pod) -> frozenset[int] | None:
-    """Return the ports of the annotation, without words that are no numbers; None without an annotation."""
+    """Return the ports of the annotation, without invalid words; None without an annotation."""
     text = next((pod.metadata.annotations[name] for name in ACTIVE_PORTS if name in pod.metadata.annotations), None)
     if text is None:
         return None
     words = (word.strip() for word in text.split(","))
     return frozenset(int(word) for word in words if _PORT.fullmatch(word))
+
+
+class ServingPort(NamedTuple):
+    """A port, and its source."""
+
+    number: int
+    source: str
+    """`containerPort`, `argument` or `assumed`."""
+
+
+def serving_port(pod: Pod) -> ServingPort:
+    """Return the port of the container that requests accelerators, or else of the first container.
+
+    This is its containerPort; of several the one that equals its argument `--port`, else the one with the name of an
+    HTTP port, else 8000, else the first. Without a containerPort it is the argument `--port`, or else 8000.
+    """
+    container = _server(pod)
+    if container is None:
+        return ServingPort(DEFAULT_PORT, "assumed")
+    argument = _argument(container)
+    declared = dict(_declared(container))
+    if declared:
+        named = (number for number, name in declared.items() if name.lower().startswith(_NAMES))
+        default = DEFAULT_PORT if DEFAULT_PORT in declared else next(iter(declared))
+        if argument is not None and argument in declared:
+            return ServingPort(argument, "containerPort")
+        return ServingPort(next(named, default), "containerPort")
+    return ServingPort(DEFAULT_PORT, "assumed") if argument is None else ServingPort(argument, "argument")
+
+
+def requests_accelerators(pod: Pod) -> bool:
+    """Return whether the pod requests accelerators, by resources or by claims."""
+    return bool(resource_requests(pod) or pod.spec.resource_claims or pod.claims)
+
+
+def _server(pod: Pod) -> Container | None:
+    containers = pod.spec.containers
+    for container in containers:
+        if resource_requests(Pod(metadata=pod.metadata, spec=PodSpec(containers=(container,)))):
+            return container
+    return containers[0] if containers else None
+
+
+def _declared(container: Container) -> Iterator[tuple[int, str]]:
+    for port in _list(container.ports):
+        if isinstance(port, Mapping) and port.get("protocol", "TCP") == "TCP":
+            number = port.get("containerPort")
+            if isinstance(number, int) and 0 < number < 2**16:
+                yield number, str(port.get("name", ""))
+
+
+def _argument(container: Container) -> int | None:
+    """Return the port of an argument `--port 8000` or `--port=8000`, also in a shell command."""
+    words = [str(word) for part in (container.command, container.args) for word in _list(part)]
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        name, equals, value = word.partition("=")
+        text = value if equals else following
+        if name in _FLAGS and _PORT.fullmatch(text) and 0 < int(text) < 2**16:
+            return int(text)
+    found = next((int(match[1]) for word in words if (match := _IN_COMMAND.search(word))), 0)
+    return found if 0 < found < 2**16 else None
+
+
+def _list(part: object) -> list[object]:
+    return list(part) if isinstance(part, list | tuple) else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodChoice:
+    """Selection of pods among objects."""
+
+    pool: str = ""
+    """Name of the InferencePool, or `namespace/name`; empty for the only one, if there is one."""
+    namespace: str = ""
+    """Namespace of pool and pods; empty for any."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the pods, which replace an InferencePool."""
+    ports: tuple[int, ...] = ()
+    """Ports of these pods; empty for `serving_port`."""
+    every_pool: bool = False
+    """Whether to select the pods of all pools if there are several."""
+    cluster: str = ""
+    """Name of the cluster of the objects."""
+
+
+class Chosen(NamedTuple):
+    """The endpoints of the selected pods, and remarks on them."""
+
+    endpoints: tuple[Endpoint, ...] = ()
+    title: str = ""
+    """Description of the pods for log lines."""
+    pools: tuple[str, ...] = ()
+    """The InferencePools, as `namespace/name`."""
+    remarks: tuple[str, ...] = ()
+    """Remarks on pods that are left out, and on assumed ports."""
+
+
+class _Wanted(NamedTuple):
+    pods: tuple[Pod, ...]
+    ports: tuple[int, ...]
+    pool: str = ""
+
+
+def choose(objects: Iterable[Object], choice: PodChoice) -> Chosen:
+    """Return the selected endpoints; raises ConfigurationError for a missing or ambiguous pool."""
+    pods: dict[str, Pod] = {}
+    pools: dict[str, InferencePool] = {}
+    boot_ids: dict[str, str] = {}
+    for each in objects:
+        if isinstance(each, Node):
+            boot_ids[each.name] = each.status.node_info.boot_id
+        elif not isinstance(each, Pod | InferencePool) or choice.namespace not in {"", each.metadata.namespace}:
+            continue
+        elif isinstance(each, Pod):
+            pods[each.id] = each
+        else:
+            pools[each.id] = each
+    title, wanted = _wanted(pods, pools, choice)
+    found: dict[str, Endpoint] = {}
+    assumed: list[str] = []
+    for group in wanted:
+        for pod in group.pods:
+            port = None if group.ports else serving_port(pod)
+            ports = (port.number,) if port is not None else group.ports
+            here = endpoints_of(pod, ports, boot_id=boot_ids.get(pod.spec.node_name, ""), cluster=choice.cluster)
+            if here and port is not None and port.source == "assumed":
+                assumed.append(pod.id)
+            found.update((endpoint.id, endpoint) for endpoint in here)
+    remarks = list(_left_out(pod for group in wanted for pod in group.pods))
+    if assumed:
+        remarks.append(
+            f"{_listed(assumed)}: neither containerPort nor an argument --port says where the server listens: port "
+            f"{DEFAULT_PORT} is assumed; name another in targetPorts, with a selector"
+        )
+    of_pools = tuple(group.pool for group in wanted if group.pool)
+    return Chosen(tuple(found.values()), title, of_pools, tuple(remarks))
+
+
+def _wanted(
+    pods: Mapping[str, Pod], pools: Mapping[str, InferencePool], choice: PodChoice
+) -> tuple[str, list[_Wanted]]:
+    if choice.labels:
+        text = ",".join(f"{name}={value}" for name, value in sorted(choice.labels.items()))
+        return f"pods with the labels {text}", [_Wanted(_with_labels(pods.values(), choice.labels), choice.ports)]
+    named = {name: pool for name, pool in pools.items() if choice.pool in {"", pool.name, name}}
+    if choice.pool and not named:
+        known = f"there are {', '.join(sorted(pools))}" if pools else "there is none"
+        where = f" in namespace {choice.namespace}" if choice.namespace else ""
+        raise ConfigurationError(
+            f"the files have no InferencePool {choice.pool!r}{where}: {known}; correct the name, or leave it out for "
+            "the pods that request accelerators"
+        )
+    if len(named) > 1 and not choice.every_pool:
+        raise ConfigurationError(
+            f"the files have several InferencePools, {', '.join(sorted(named))}: name one of them, with its namespace"
+        )
+    if named:
+        return f"pods of InferencePool {', '.join(named)}", [_of_pool(pool, pods.values()) for pool in named.values()]
+    servers = tuple(pod for pod in pods.values() if _may_serve(pod))
+    return "pods that request accelerators", [_Wanted(servers, choice.ports)]
+
+
+def _of_pool(pool: InferencePool, pods: Iterable[Pod]) -> _Wanted:
+    here = (pod for pod in pods if pod.metadata.namespace == pool.metadata.namespace)
+    found = _with_labels(here, pool.spec.selector.match_labels)
+    return _Wanted(found, tuple(port.number for port in pool.spec.target_ports), pool.id)
+
+
+def _with_labels(pods: Iterable[Pod], labels: Mapping[str, str]) -> tuple[Pod, ...]:
+    wanted = labels.items()
+    return tuple(pod for pod in pods if wanted <= pod.metadata.labels.items())
+
+
+def _may_serve(pod: Pod) -> bool:
+    """Return whether it requests accelerators, and is neither a pod of a Job nor a worker of a LeaderWorkerSet."""
+    of_job = any(owner.kind == "Job" for owner in pod.metadata.owner_references)
+    return requests_accelerators(pod) and not of_job and pod.metadata.labels.get(_WORKER_INDEX, "0") == "0"
+
+
+def _left_out(pods: Iterable[Pod]) -> Iterable[str]:
+    reasons: dict[str, list[str]] = {}
+    for pod in pods:
+        if reason := reason_unused(pod):
+            reasons.setdefault(reason, []).append(pod.id)
+    for reason, names in sorted(reasons.items()):
+        yield f"no endpoint: {_listed(names)}: {reason}"
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return f"{', '.join(names[:_NAMES_SHOWN])}{more}"

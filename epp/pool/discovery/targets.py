@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets, the endpoints as people write them, and the resolution of their host names."""
+"""Targets, which are configured endpoints, and the resolution of their host names."""
 
 import asyncio
 import ipaddress
@@ -24,14 +24,14 @@ _UNRESOLVED_SECONDS = 2.0
 _RESOLVED_SECONDS = 30.0
 _IDLE_SECONDS = 5.0
 _BATCH = 64
-"""Endpoints that are made before the event loop runs other tasks: half a millisecond's work."""
+"""Endpoints created before the event loop runs other tasks, in half a millisecond."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An endpoint whose host may still have to be resolved."""
+    """A configured endpoint, whose host name may still have to be resolved."""
 
     name: str
     host: str
@@ -62,7 +62,7 @@ class Target:
 
 
 async def system_lookup(host: str) -> Sequence[str]:
-    """Query the system's resolver, in a thread."""
+    """Query the system's resolver in a thread."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(_LOOKUP_SECONDS):
         found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -70,10 +70,10 @@ async def system_lookup(host: str) -> Sequence[str]:
 
 
 class Resolver:
-    """Fills a pool with targets, and resolves their host names again and again.
+    """Fills a pool with targets, and resolves their host names periodically.
 
-    A name that stops resolving keeps its last address. Each failure is logged once, until the name resolves again. Of
-    targets that resolve to one address and port, the first is in the pool.
+    A name that no longer resolves keeps its last address. Each failure is logged once, until the name resolves again.
+    If several targets have the same address and port, the first one is used.
     """
 
     def __init__(self, lookup: Lookup, targets: Sequence[Target] = ()) -> None:
@@ -81,20 +81,20 @@ class Resolver:
         self._lookup = lookup
         self._names_of: tuple[Target, ...] = ()
         self._names: frozenset[str] = frozenset()
-        """Host names of these targets: whether a host is an address is found out once."""
+        """Host names of these targets."""
         self._made_of: tuple[Target, ...] = ()
         self._made: dict[int, Endpoint] = {}
         """Endpoints of these targets, by number."""
         self._addresses: dict[str, str] = {}
         self._failing: dict[str, str] = {}
-        """Why, by host."""
+        """Reasons by host name."""
         self._refreshing = asyncio.Lock()
         self._repeated: set[tuple[str, str]] = set()
-        """Names of endpoints left out of the pool, each after that of the one with the same address and port."""
+        """Pairs of names with the same address and port, of which the second is not used."""
 
     @property
     def unresolved(self) -> Sequence[Unresolved]:
-        """The targets that are left out; may be read in any thread."""
+        """Targets without an address; may be read in any thread."""
         failing = self._failing.copy()
         return tuple(
             Unresolved(f"{target.namespace}/{target.name}", target.host, failing[target.host], tls=target.tls)
@@ -104,7 +104,7 @@ class Resolver:
 
     @property
     def refresh_seconds(self) -> float | None:
-        """Time to the next resolution; None where no target has a host name."""
+        """Time to the next resolution; None if no target has a host name."""
         hosts = self._hosts()
         if not hosts:
             return None
@@ -113,8 +113,8 @@ class Resolver:
     async def refresh(self, pool: Pool, *, unique: bool = False) -> int:
         """Resolve host names and fill the pool; return the number of endpoints.
 
-        Targets whose host has never had an address are left out. Raises ConfigurationError, with the pool unchanged,
-        for two targets with one address if they have to be `unique`.
+        Targets whose host has never had an address are left out. With `unique`, raises ConfigurationError for two
+        targets with the same address, and leaves the pool unchanged.
         """
         async with self._refreshing:
             await self._find_names()
@@ -135,10 +135,7 @@ class Resolver:
                 await self.refresh(pool)
 
     async def _endpoints(self) -> Sequence[Endpoint]:
-        """Return the endpoints of the targets that have an address, made a few at a time.
-
-        One whose address is the same as before is the same object.
-        """
+        """Return the endpoints of targets with an address, in steps; the same objects if the address is unchanged."""
         targets, before = self.targets, self._made
         made: dict[int, Endpoint] = {}
         for number, target in enumerate(targets, 1):
@@ -152,7 +149,7 @@ class Resolver:
         return tuple(made.values())
 
     def _without_repeated(self, endpoints: Sequence[Endpoint], *, refuse: bool) -> list[Endpoint]:
-        """Return one endpoint for each address; the others are logged once, for as long as they repeat it."""
+        """Return one endpoint per address; each duplicate is logged once."""
         firsts: dict[str, Endpoint] = {}
         repeated = set()
         for endpoint in endpoints:
@@ -176,7 +173,7 @@ class Resolver:
         return list(firsts.values())
 
     async def _find_names(self) -> None:
-        """Find out which of the targets have a host name, a few at a time."""
+        """Collect the host names of the targets, in steps."""
         targets = self.targets
         if self._names_of is targets:
             return
@@ -214,5 +211,5 @@ class Resolver:
 
 
 def _preference(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> tuple[int, int]:
-    """IPv4 first, then the lowest: every replica takes the same one, whatever order the resolver answers in."""
+    """Return a sort key: IPv4 first, then the lowest address, so that all replicas choose the same one."""
     return address.version, int(address)

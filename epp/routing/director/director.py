@@ -33,7 +33,7 @@ from epp.routing.director.router import (
 )
 from epp.routing.director.routing import Cause, Routing
 from epp.routing.director.simulation import Simulation
-from epp.routing.director.waiting import PendingRequest, QueuedRequest
+from epp.routing.director.waiting import PendingRequest, WaitingRequest
 from epp.routing.outliers import OutlierDetector, OutlierSettings
 
 
@@ -197,13 +197,13 @@ class Director:
         if isinstance(outcome, Routing):
             return outcome
         flow = self.flow
-        waits = flow is not None and isinstance(outcome, QueuedRequest)
+        waits = flow is not None and isinstance(outcome, WaitingRequest)
         longest = flow.settings.longest_wait(request.priority) if flow is not None and waits else 0.0
         return PendingRequest(
             partial(self._wait, incoming, outcome), partial(self._left, incoming, outcome), longest_seconds=longest
         )
 
-    def _arrive(self, incoming: IncomingRequest, began_at: float | None) -> Routing | QueueDirective | QueuedRequest:
+    def _arrive(self, incoming: IncomingRequest, began_at: float | None) -> Routing | QueueDirective | WaitingRequest:
         """Return the routing of a request that has been read, or the directive or queue that holds it."""
         request = incoming.request
         identified: Request | None = None
@@ -226,7 +226,7 @@ class Director:
             self._observer.refused(Refusal(error, request.headers, request.body.model, request=identified))
             raise
 
-    def _proceed(self, incoming: IncomingRequest) -> Routing | QueueDirective | QueuedRequest:
+    def _proceed(self, incoming: IncomingRequest) -> Routing | QueueDirective | WaitingRequest:
         """Return the routing, or what to wait for."""
         candidates, flow = self._router.candidates(incoming), self.flow
         if incoming.admitted:
@@ -242,7 +242,7 @@ class Director:
 
     def _route_or_wait(
         self, incoming: IncomingRequest, candidates: Candidates
-    ) -> Routing | QueueDirective | QueuedRequest:
+    ) -> Routing | QueueDirective | WaitingRequest:
         """Return the routing, or what to wait for, of a request that does not wait for room."""
         blocked = self._router.blocked(incoming)
         if blocked is None:
@@ -250,55 +250,55 @@ class Director:
                 return self._router.schedule(incoming, candidates)
             except BlockedError as error:
                 blocked = error.blocked
-        return self._hold_back(QueuedRequest(incoming, self._router), blocked)
+        return self._hold_back(WaitingRequest(incoming, self._router), blocked)
 
     def _enter(
         self, flow: FlowControl, incoming: IncomingRequest, candidates: Candidates
-    ) -> Routing | QueueDirective | QueuedRequest:
+    ) -> Routing | QueueDirective | WaitingRequest:
         """Return the routing where there is room, or what to wait for."""
-        entrant = QueuedRequest(incoming, self._router)
+        waiting = WaitingRequest(incoming, self._router)
         has_endpoints = bool(len(candidates))
         blocked = self._router.blocked(incoming)
         if blocked is not None:
-            return self._hold_back(entrant, blocked, has_endpoints=has_endpoints)
+            return self._hold_back(waiting, blocked, has_endpoints=has_endpoints)
         if not has_endpoints:
             flow.pool_changed(has_endpoints=bool(len(candidates.snapshot.available)))
-        room = flow.enter(entrant, candidates)
+        room = flow.enter(waiting, candidates)
         if room is not None:
             try:
                 return self._router.go(incoming, candidates, room)
             except NeedsFullEndpointError:
-                flow.wait(entrant)
+                flow.wait(waiting)
             except BlockedError as error:
-                return self._hold_back(entrant, error.blocked)
-        elif entrant.outcome is not None:
-            return entrant.result()
+                return self._hold_back(waiting, error.blocked)
+        elif waiting.outcome is not None:
+            return waiting.result()
         self._dispatcher.arm()
-        return entrant
+        return waiting
 
-    def _hold_back(self, entrant: QueuedRequest, blocked: Blocked, *, has_endpoints: bool = True) -> QueuedRequest:
+    def _hold_back(self, waiting: WaitingRequest, blocked: Blocked, *, has_endpoints: bool = True) -> WaitingRequest:
         """Let a request wait for the quota of its tenant; raises QuotaExceededError where it may not, or in vain."""
         flow = self.flow
         if flow is None or not blocked.waits:
             raise blocked.error()
-        patience = flow.settings.of(entrant.request.priority).ttl_seconds
+        patience = flow.settings.of(waiting.request.priority).ttl_seconds
         if blocked.until is not None and blocked.until - self.clock.now() > patience:
             raise blocked.error()
-        flow.wait(entrant, has_endpoints=has_endpoints)
+        flow.wait(waiting, has_endpoints=has_endpoints)
         self._dispatcher.arm()
-        return entrant
+        return waiting
 
     def _quota_released(self, tenant: str) -> None:
         if self._flow is not None:
             self._flow.resume(tenant)
             self._dispatcher.on_update()
 
-    async def _wait(self, incoming: IncomingRequest, hold: QueueDirective | QueuedRequest) -> Routing:
+    async def _wait(self, incoming: IncomingRequest, hold: QueueDirective | WaitingRequest) -> Routing:
         """Proceed each time that the request is released: on a new snapshot, since the old one has aged."""
         try:
             while True:
-                if isinstance(hold, QueuedRequest):
-                    outcome: Routing | QueueDirective | QueuedRequest = await hold.end()
+                if isinstance(hold, WaitingRequest):
+                    outcome: Routing | QueueDirective | WaitingRequest = await hold.end()
                 else:
                     await self._released(hold)
                     outcome = self._proceed(incoming)
@@ -312,12 +312,12 @@ class Director:
             self._left(incoming, hold)
             raise
 
-    def _left(self, incoming: IncomingRequest, hold: QueueDirective | QueuedRequest) -> None:
+    def _left(self, incoming: IncomingRequest, hold: QueueDirective | WaitingRequest) -> None:
         """Record that the client of a held request has left."""
-        if isinstance(hold, QueuedRequest) and self._flow is not None:
+        if isinstance(hold, WaitingRequest) and self._flow is not None:
             self._flow.leave(hold)
             self.quotas.forget_nomination(incoming.request)
-        if isinstance(hold, QueuedRequest) and isinstance(hold.outcome, Routing):  # released in the same turn
+        if isinstance(hold, WaitingRequest) and isinstance(hold.outcome, Routing):  # released in the same turn
             hold.outcome.complete(Cause.CLIENT_DISCONNECT)
         else:
             self._refused(incoming.request, ClientGoneError("while the request was held"))

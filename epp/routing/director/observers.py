@@ -13,7 +13,6 @@ from epp.admission.flow_control import (
     FlowObserver,
     Outcome,
     QueueingOutcome,
-    Waiting,
 )
 from epp.admission.quotas import QuotaObserver
 from epp.framework.errors import RequestError
@@ -147,10 +146,10 @@ class FlowReports(FlowObserver):
         self.cycled = observer.cycled  # type: ignore[method-assign]  # without a call in between
         self.enqueued = observer.enqueued  # type: ignore[method-assign]
 
-    def queued(self, waiting: Waiting) -> None:
+    def queued(self, request: Request) -> None:
         """Note it, and pass it on."""
-        waiting.queued.request.put(QUEUEING_OUTCOME, WAITING)
-        self._observer.queued(waiting)
+        request.put(QUEUEING_OUTCOME, WAITING)
+        self._observer.queued(request)
 
     def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
         """Note it, and pass it on."""

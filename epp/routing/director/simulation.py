@@ -237,7 +237,11 @@ class Simulation:
     def _wait_for_others(self, request: Request) -> str:
         """Describe the flow that is next in turn; empty without one."""
         queues = self._queues
-        if queues is None or not queues.requests or (queues.all_held and not queues.holds(request.fairness_id)):
+        if (
+            queues is None
+            or not queues.requests
+            or (queues.all_throttled and not queues.is_throttled(request.fairness_id))
+        ):
             return ""
         return f"its turn: {queues.requests} wait already"
 

@@ -4,7 +4,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from epp.admission.flow_control import Entrant
+from epp.admission.flow_control import QueuedRequest
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.errors import RequestError
@@ -14,7 +14,7 @@ from epp.routing.director.router import BlockedError, NeedsFullEndpointError, Qu
 from epp.routing.director.routing import Cause, Routing
 
 
-class QueuedRequest(Entrant):
+class WaitingRequest(QueuedRequest):
     """A request that waits for room, or is asked whether it has to."""
 
     def __init__(self, incoming: IncomingRequest, router: Router) -> None:
@@ -43,7 +43,7 @@ class QueuedRequest(Entrant):
         """End others so that it fits into the quota of its tenant."""
         return self._router.preempt(self.incoming)
 
-    def go(self, candidates: Candidates, room: Mask) -> bool | Blocked:
+    def route(self, candidates: Candidates, room: Mask) -> bool | Blocked:
         """Route it, or settle it with the error of the attempt."""
         try:
             outcome = self._router.go(self.incoming, candidates, room)

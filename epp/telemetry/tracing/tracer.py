@@ -10,7 +10,7 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import SpanKind, Tracer, set_span_in_context
 from typing_extensions import override
 
-from epp.admission.flow_control import Outcome, Waiting
+from epp.admission.flow_control import Outcome
 from epp.framework.guard import SchedulingObserver
 from epp.framework.plugin import Plugin, Role
 from epp.framework.request import Headers, Request
@@ -79,10 +79,10 @@ class GatewayTracer(RequestTracer, DirectorObserver):
         """Note no more calls."""
         self._current = None
 
-    def queued(self, waiting: Waiting) -> None:
+    def queued(self, request: Request) -> None:
         """Note that it waits for room."""
         self._current = None
-        trace = _recorded(waiting.queued.request)
+        trace = _recorded(request)
         if trace is not None:
             trace.queued()
 

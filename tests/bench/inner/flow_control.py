@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from timing import no_log_lines, quick, tell
 
-from epp.admission.flow_control import Entrant, FlowControl, FlowControlSettings, FlowObserver
+from epp.admission.flow_control import FlowControl, FlowControlSettings, FlowObserver, QueuedRequest
 from epp.admission.flow_control.guarded import guarded
 from epp.config import Builder, assemble, load_text
 from epp.framework import Candidates, Endpoint, Request, SystemClock
@@ -66,7 +66,7 @@ class Front:
         self.taken.pop(0).close()
 
 
-class Passer(Entrant):
+class Passer(QueuedRequest):
     """A request that takes the first place."""
 
     __slots__ = ("_front", "request")
@@ -78,7 +78,7 @@ class Passer(Entrant):
     def candidates(self) -> Candidates:
         return self._front.candidates()
 
-    def go(self, candidates: Candidates, room: Mask) -> bool:
+    def route(self, candidates: Candidates, room: Mask) -> bool:
         front = self._front
         front.taken.append(front.store.ledger.open(int(candidates.slots[room][0])))
         front.gone += 1

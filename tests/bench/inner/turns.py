@@ -188,10 +188,10 @@ async def resumed(count: int) -> float:
     until = SystemClock().now() + 1.0
     for number in range(min(count, 10_000)):
         breach = Breach(f"t{number}", "total.tokensPerMinute", 2.0, 1.0)
-        band.hold(f"t{number}", Blocked(breach, 1, until, waits=True))
+        band.throttle(f"t{number}", Blocked(breach, 1, until, waits=True))
 
     async def resume() -> None:
-        while band.held_flows:  # noqa: ASYNC110  no event to have
+        while band.throttled_flows:  # noqa: ASYNC110  no event to have
             await asyncio.sleep(0)
 
     found = await longest(resume())

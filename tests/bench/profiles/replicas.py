@@ -12,9 +12,9 @@ from epp.framework import Endpoint, ManualClock
 from epp.framework.cluster import ObjectReader
 from epp.framework.registry import Registry
 from epp.pool.collectors import Tagging
-from epp.pool.collectors.polling.cadence import Cadence, slowest_interval
+from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
-from epp.pool.collectors.polling.reachability import Reachability
+from epp.pool.collectors.polling.poll_schedule import Cadence, slowest_interval
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, Runtime
 from epp.routing.director.incoming_request import Seeds

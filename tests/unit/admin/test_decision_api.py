@@ -10,8 +10,7 @@ from admin_client import asked, opened
 
 from epp.admin import AdminPort, LoopCalls, decision_routes
 from epp.explain.recorder import Recorder, Setup, recorder_of
-from epp.explain.ring import Kept
-from epp.explain.settings import DecisionSettings
+from epp.explain.storage import DecisionSettings, Kept
 from epp.framework import ManualClock, Snapshot
 
 

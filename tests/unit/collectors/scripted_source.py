@@ -5,6 +5,7 @@ from epp.framework import Endpoint
 from epp.framework.datalayer import DataSource, Extractor, Report
 from epp.framework.snapshot import RUNNING, WAITING
 from epp.pool.collectors import CollectorObserver
+from epp.pool.collectors.polling.poll import Poll
 from epp.routing.datastore import Datastore
 
 PAGE = b"vllm:num_requests_waiting 3\n"
@@ -68,3 +69,13 @@ class Errors(CollectorObserver):
 
 def value(store: Datastore, column=WAITING, slot: int = 0) -> float:
     return float(store.snapshot().column(column)[slot])
+
+
+async def collect_once(poll: Poll, endpoint: Endpoint, delay_seconds: float = 0.0) -> float:
+    """Fetch a page and settle the outcome."""
+    outcome: bytes | Exception
+    try:
+        outcome = await poll.source.fetch(endpoint)
+    except Exception as error:  # noqa: BLE001  any error is an outcome
+        outcome = error
+    return poll.settle(endpoint, outcome, delay_seconds)

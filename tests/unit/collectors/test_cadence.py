@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.pool.collectors.polling.cadence import Cadence, slowest_interval
+from epp.pool.collectors.polling.poll_schedule import Cadence, slowest_interval
 
 
 def test_interval_doubles_with_each_quiet_second_up_to_the_slowest_and_an_event_ends_that():

@@ -89,7 +89,7 @@ def test_values_that_are_no_numbers_say_nothing():
         (b"vllm:num_requests_running 1e30", RUNNING, "vllm:num_requests_running is 1e+30"),
         (b"vllm:kv_cache_usage_perc -1", KV_USAGE, "vllm:kv_cache_usage_perc is -1"),
         (b"vllm:kv_cache_usage_perc 97", KV_USAGE, "vllm:kv_cache_usage_perc is 97"),
-        (b"vllm:num_requests_waiting 0 1000", WAITING, "vllm:num_requests_waiting has a time stamp long past"),
+        (b"vllm:num_requests_waiting 0 1000", WAITING, "vllm:num_requests_waiting has an outdated time stamp"),
     ],
 )
 def test_value_that_cannot_be_is_unknown_and_told(line, column, problem):

@@ -6,6 +6,7 @@ import resource
 from collections.abc import Callable, Iterator
 
 import pytest
+from scripted_source import collect_once
 from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, SystemClock
@@ -13,9 +14,9 @@ from epp.framework.datalayer import DataSource, Feed, NotAskedError
 from epp.framework.snapshot import ANSWERS, REACHABLE
 from epp.pool.collectors import CollectorObserver
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource
-from epp.pool.collectors.polling import capacity
+from epp.pool.collectors.polling import collector as capacity
+from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import Poll
-from epp.pool.collectors.polling.reachability import Reachability
 from epp.routing.datastore import Datastore
 
 
@@ -64,11 +65,14 @@ async def test_connection_in_the_last_part_of_what_polling_may_use_is_closed_aft
 ):
     for most in range(2 * next_descriptor, 4 * next_descriptor):
         soft_limit(most)
+        client = source.client_for(server.endpoint())
         try:
             for _ in range(3):
-                await source.fetch(server.endpoint())
+                await client.page()
         except NotAskedError:
             continue
+        finally:
+            client.close()
         break
     assert len(server.ports) >= 3  # the first limit that lets a page be asked for leaves no connection to be kept
 
@@ -88,7 +92,7 @@ async def test_endpoint_that_could_not_be_asked_is_not_lost():
         store, feed, Reachability(store, endpoint), clock=SystemClock(), interval_seconds=0.05, observer=Errors()
     )
     with capture_logs() as logs:
-        waits = [await poll.collect_once(endpoint) for _ in range(6)]
+        waits = [await collect_once(poll, endpoint) for _ in range(6)]
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
     assert errors == ["starved"] * 6
     assert store.snapshot().column(REACHABLE)[0] == ANSWERS

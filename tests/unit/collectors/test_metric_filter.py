@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import Extractor, Feed, PageError, Report
 from epp.framework.snapshot import RUNNING, WAITING
-from epp.pool.collectors import metric_filter
+from epp.pool.collectors import page_limits as metric_filter
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource
-from epp.pool.collectors.limits import Limit, PageLimits
-from epp.pool.collectors.metric_filter import LARGE_BYTES, MetricFilter
+from epp.pool.collectors.page_limits import LARGE_BYTES, Limit, MetricFilter, PageLimits
 from epp.routing.datastore import Datastore
 
 PAGE = (Path(__file__).parents[2] / "data" / "vllm-0.32" / "metrics-busy-lora.txt").read_bytes()
@@ -201,7 +200,7 @@ def test_work_for_a_piece_and_what_is_kept_is_bounded(monkeypatch):
         b"\n" * 7_000_000,
     ):
         sifted(found, page, *range(0, len(page), 64 * 1024))
-        assert found._held_bytes <= LARGE_BYTES
+        assert found._buffered_bytes <= LARGE_BYTES
     assert max(searched) <= 3 * LARGE_BYTES
 
 

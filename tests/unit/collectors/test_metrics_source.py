@@ -39,9 +39,10 @@ async def test_path_and_port_are_the_configured_ones(server, source):
 
 
 async def test_connection_is_kept_from_page_to_page(server, source):
-    one = source()
+    client = source().client_for(server.endpoint())
     for _ in range(5):
-        await one.fetch(server.endpoint())
+        await client.page()
+    client.close()
     assert len(server.ports) == 1
 
 
@@ -132,19 +133,13 @@ async def test_cookies_are_not_sent_back(server, source):
     assert "Cookie" not in server.asked[1].headers
 
 
-async def test_closed_source_opens_again(server, source):
-    one = source()
-    await one.fetch(server.endpoint())
-    await one.close()
-    assert await one.fetch(server.endpoint()) == server.page
-
-
 async def test_connection_that_the_server_has_closed_is_opened_again_without_a_failure(server, source):
-    one = source()
+    client = source().client_for(server.endpoint())
     for _ in range(3):
-        assert await one.fetch(server.endpoint()) == server.page
+        assert await client.page() == server.page
         await server.stop()
         await server.start()
+    client.close()
 
 
 async def test_server_that_answers_in_its_own_way_is_read(source):
@@ -186,12 +181,14 @@ async def test_pages_asked_for_at_once_come_on_connections_of_their_own(server, 
 
 async def test_server_that_hangs_on_a_kept_connection_is_told_from_one_that_closed_it(server, source):
     one = source(timeout="60s")
-    await one.fetch(server.endpoint())
+    client = one.client_for(server.endpoint())
+    await client.page()
     server.hanging, one.deadlines.seconds = True, 0.05
     with pytest.raises(UnreachableError, match=r"did not answer within 0.05 s"):
-        await one.fetch(server.endpoint())
+        await client.page()
     server.hanging, one.deadlines.seconds = False, 60.0
-    assert await one.fetch(server.endpoint()) == server.page
+    assert await client.page() == server.page
+    client.close()
 
 
 async def test_failure_that_nobody_foresaw_is_reported(server, source, monkeypatch):
@@ -200,7 +197,7 @@ async def test_failure_that_nobody_foresaw_is_reported(server, source, monkeypat
     async def fail(*_: object) -> None:
         raise RuntimeError("bug")
 
-    monkeypatch.setattr(one, "judged", fail)
+    monkeypatch.setattr(one, "classify", fail)
     await server.stop()
     with pytest.raises(RuntimeError, match="bug"):
         await one.fetch(server.endpoint())

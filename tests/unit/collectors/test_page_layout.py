@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.framework.datalayer import PageError
-from epp.pool.collectors.exposition import Selector
-from epp.pool.collectors.page_layout import PageLayout
+from epp.pool.collectors.exposition import PageLayout, Selector
 
 PAGE = (Path(__file__).parents[2] / "data" / "vllm-0.32" / "metrics-busy-lora.txt").read_bytes()
 NAMES = ("a", "a_b", "ab", "a_total", "b")

@@ -17,9 +17,9 @@ from epp.framework.datalayer import Contact, Feed, PageError
 from epp.framework.snapshot import LORA, MODELS, WAITING
 from epp.pool.collectors import CollectorObserver, PageLimits
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
-from epp.pool.collectors.http import connection
-from epp.pool.collectors.http.answers import AnswerReader, Arriving, UnreadableAnswerError, WholePage
+from epp.pool.collectors.sources import connection
 from epp.pool.collectors.sources.models import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
+from epp.pool.collectors.sources.response_parser import IncompletePages, InvalidResponseError, ResponseParser, WholePage
 from epp.routing.datastore import Datastore
 
 LONGEST_TURN_SECONDS = 0.1
@@ -170,7 +170,7 @@ async def test_list_of_models_made_to_be_expensive(collecting, until, store, tur
 
 def test_one_piece_of_an_answer_is_small_work():
     """What the parser calls for each chunk is bounded, by the buffer and by the number of chunks."""
-    reader = AnswerReader(2**30)
+    reader = ResponseParser(2**30)
     reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     with pytest.raises(Exception, match="more than 8192 pieces"):
         reader.feed(b"1\r\nx\r\n" * 20_000)
@@ -222,11 +222,11 @@ async def test_all_whole_pages_together_are_limited_and_small_ones_come_through(
         seen, feed = Limited(), models()
         await collecting(store, feed, observer=seen, limits=PageLimits(arriving_bytes=1_500_000))
         await until(lambda: seen.seen["pages_bytes"])
-        await until(lambda: feed.source.arriving.used == 2**20 - 64 * 1024)  # what one of them holds
+        await until(lambda: feed.source.incomplete_pages.used == 2**20 - 64 * 1024)  # what one of them holds
         store.update([Endpoint("c", "127.0.0.1", third.port)])
         await until(lambda: frozenset({"a"}) in store.snapshot().records(MODELS).values)
         store.replace([])
-        await until(lambda: not feed.source.arriving.used)
+        await until(lambda: not feed.source.incomplete_pages.used)
 
 
 @given(
@@ -236,8 +236,8 @@ async def test_all_whole_pages_together_are_limited_and_small_ones_come_through(
 )
 def test_whole_pages_give_back_what_they_took(steps):
     """The first 64 KiB of each are not counted; a page that was refused is begun anew, as its connection is closed."""
-    arriving = Arriving()
-    pages = [WholePage(arriving, 100_000) for _ in range(3)]
+    incomplete_pages = IncompletePages()
+    pages = [WholePage(incomplete_pages, 100_000) for _ in range(3)]
     sizes = [0, 0, 0]
     for which, step in steps:
         page = pages[which]
@@ -254,11 +254,11 @@ def test_whole_pages_give_back_what_they_took(steps):
                 page.feed(bytes(step))
                 assert fits
                 sizes[which] += step
-            except UnreadableAnswerError:
+            except InvalidResponseError:
                 assert not fits
                 page.begin()
                 sizes[which] = 0
-        assert arriving.used == sum(max(size - 65_536, 0) for size in sizes)
+        assert incomplete_pages.used == sum(max(size - 65_536, 0) for size in sizes)
 
 
 async def test_page_with_impossible_values_is_shown_as_read_in_part(collecting, until, store):
@@ -266,5 +266,5 @@ async def test_page_with_impossible_values_is_shown_as_read_in_part(collecting, 
     async with answering(whole(page)) as server:
         condition, _, _ = await settled(collecting, until, store, server.port)
     assert condition.contact is Contact.READ_IN_PART
-    assert condition.why == ("the page says what cannot be: vllm:num_requests_waiting is -5; that counts as unknown")
+    assert condition.why == ("the page has impossible values: vllm:num_requests_waiting is -5; they count as unknown")
     assert math.isnan(store.snapshot().column(WAITING)[0])

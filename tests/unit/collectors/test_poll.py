@@ -4,7 +4,7 @@
 import math
 
 import pytest
-from scripted_source import PAGE, Errors, Length, Script, value
+from scripted_source import PAGE, Errors, Length, Script, collect_once, value
 from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, ManualClock
@@ -12,9 +12,9 @@ from epp.framework.datalayer import Contact, Extractor, Feed, PageError, Report,
 from epp.framework.snapshot import KV_BLOCK_TOKENS, METRICS_AT, REACHABLE, RUNNING
 from epp.pool.collectors import Conditions
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor
+from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import Poll
-from epp.pool.collectors.polling.reachability import Reachability
-from epp.pool.collectors.polling.timetable import next_due
+from epp.pool.collectors.polling.poll_schedule import next_due
 from epp.routing.datastore import Datastore
 
 E = Endpoint("e", "10.0.0.1", 8000)
@@ -59,7 +59,7 @@ def poll_of(store, errors, clock):
 
 
 async def test_page_fills_columns(store, poll_of):
-    assert await poll_of(PAGE).collect_once(E) == 0.05
+    assert await collect_once(poll_of(PAGE), E) == 0.05
     assert (value(store), value(store, METRICS_AT)) == (3, 100.0)
 
 
@@ -67,7 +67,7 @@ async def test_bad_page_keeps_values_is_counted_each_time_and_logged_once(store,
     poll = poll_of(PAGE, PageError("answered 500"), PageError("answered 500"), PAGE, PageError("answered 500"))
     with capture_logs() as logs:
         for _ in range(5):
-            await poll.collect_once(E)
+            await collect_once(poll, E)
     assert value(store) == 3
     assert errors.seen == [("script",)] * 3
     assert [entry["event"] for entry in logs] == ["endpoint not read", "endpoint read again", "endpoint not read"]
@@ -77,40 +77,40 @@ async def test_bad_page_keeps_values_is_counted_each_time_and_logged_once(store,
 async def test_numbers_of_a_page_that_is_gone_become_unknown_after_two_seconds(store, poll_of, clock):
     page = b'vllm:num_requests_waiting 3\nvllm:cache_config_info{block_size="16"} 1\n'
     poll = poll_of(page, *[PageError("answered 404")] * 3, page)
-    await poll.collect_once(E)
+    await collect_once(poll, E)
     clock.advance(1.9)
-    await poll.collect_once(E)
+    await collect_once(poll, E)
     assert value(store) == 3
     clock.advance(0.1)
-    await poll.collect_once(E)
+    await collect_once(poll, E)
     assert math.isnan(value(store))
     assert value(store, KV_BLOCK_TOKENS) == 16  # a size, which the engine still has
     assert value(store, METRICS_AT) == 100.0
     clock.advance(1)
-    await poll.collect_once(E)
-    await poll.collect_once(E)
+    await collect_once(poll, E)
+    await collect_once(poll, E)
     assert value(store) == 3
 
 
 async def test_numbers_of_a_page_that_no_extractor_can_read_become_unknown_too(store, poll_of, clock):
     poll = poll_of(PAGE, b"<html>", PAGE)
-    await poll.collect_once(E)
+    await collect_once(poll, E)
     clock.advance(2)
-    await poll.collect_once(E)
+    await collect_once(poll, E)
     assert math.isnan(value(store))
-    await poll.collect_once(E)
+    await collect_once(poll, E)
     assert value(store) == 3
 
 
 async def test_slowly_polled_numbers_stay_for_three_polls(store, errors, clock):
     feed = Feed(Script(PAGE, *[PageError("answered 500")] * 2), (CoreMetricsExtractor(),))
     poll = Poll(store, feed, Reachability(store, E), clock=clock, interval_seconds=10, observer=errors)
-    await poll.collect_once(E)
+    await collect_once(poll, E)
     clock.advance(20)
-    await poll.collect_once(E)
+    await collect_once(poll, E)
     assert value(store) == 3
     clock.advance(10)
-    await poll.collect_once(E)
+    await collect_once(poll, E)
     assert math.isnan(value(store))
 
 
@@ -118,13 +118,13 @@ async def test_problem_of_another_kind_is_logged_although_there_was_one_before(p
     poll = poll_of(PageError("answered 404"), PageError("answered 404"), REFUSED, REFUSED, PageError("answered 404"))
     with capture_logs() as logs:
         for _ in range(5):
-            await poll.collect_once(E)
+            await collect_once(poll, E)
     assert [entry["reason"] for entry in logs] == ["answered 404", "refused", "answered 404"]
 
 
 async def test_endpoint_without_a_page_is_asked_less_and_less_often_up_to_once_a_second(poll_of):
     poll = poll_of(*[PageError("answered 404")] * 3, b"other 1\n", *[PageError("answered 404")] * 2, PAGE)
-    waits = [await poll.collect_once(E) for _ in range(7)]
+    waits = [await collect_once(poll, E) for _ in range(7)]
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.05])
 
 
@@ -136,7 +136,7 @@ async def test_condition_follows_what_the_last_polls_met(store, errors):
     poll = Poll(store, feed, reachability, clock=ManualClock(), interval_seconds=0.05, observer=errors)
     met = []
     for _ in answers:
-        await poll.collect_once(E)
+        await collect_once(poll, E)
         ((_, condition),) = conditions.all
         met.append((condition.contact, condition.used))
     assert met == [
@@ -156,7 +156,7 @@ async def test_endpoint_without_metrics_says_how_its_load_is_judged_and_what_to_
     feed = Feed(Script(PageError("answered 404")), (CoreMetricsExtractor(),))
     reachability = Reachability(store, E, conditions)
     poll = Poll(store, feed, reachability, clock=ManualClock(), interval_seconds=0.05, observer=errors)
-    await poll.collect_once(E)
+    await collect_once(poll, E)
     ((_, condition),) = conditions.all
     assert condition.why == "answered 404; its load is judged by the requests that it was sent"
     assert condition.remedy == "enable its metrics, or set path or port of script"
@@ -174,11 +174,11 @@ async def test_condition_changes_once_for_many_polls_of_one_kind(store, errors):
 
 async def test_refusal_makes_the_endpoint_unreachable_at_once_and_a_page_brings_it_back(store, poll_of):
     poll = poll_of(PAGE, REFUSED, PAGE)
-    await poll.collect_once(E)
-    await poll.collect_once(E)
+    await collect_once(poll, E)
+    await collect_once(poll, E)
     assert value(store, REACHABLE) == 0
     assert value(store) == 3  # what was known stays
-    await poll.collect_once(E)
+    await collect_once(poll, E)
     assert value(store, REACHABLE) == 1
 
 
@@ -186,34 +186,34 @@ async def test_silence_makes_the_endpoint_unreachable_the_third_time_in_a_row(st
     poll = poll_of(SILENT, SILENT, PAGE, SILENT, SILENT, SILENT)
     reachable = []
     for _ in range(6):
-        await poll.collect_once(E)
+        await collect_once(poll, E)
         reachable.append(value(store, REACHABLE))
     assert reachable == [1, 1, 1, 1, 1, 0.5]
 
 
 async def test_bad_page_shows_that_the_endpoint_can_be_reached(store, poll_of):
     poll = poll_of(REFUSED, PageError("answered 500"))
-    await poll.collect_once(E)
-    await poll.collect_once(E)
+    await collect_once(poll, E)
+    await collect_once(poll, E)
     assert value(store, REACHABLE) == 1
 
 
 async def test_unreachable_endpoint_is_asked_less_and_less_often_up_to_once_a_second(poll_of):
     poll = poll_of(*[REFUSED] * 6, PAGE)
-    waits = [await poll.collect_once(E) for _ in range(7)]
+    waits = [await collect_once(poll, E) for _ in range(7)]
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.05])
 
 
 async def test_failure_beside_the_endpoint_says_nothing_of_the_endpoint(store, poll_of):
     exporter = poll_of(REFUSED, REFUSED, SILENT, SILENT, SILENT, port=9400)
     for _ in range(5):
-        await exporter.collect_once(E)
+        await collect_once(exporter, E)
     assert value(store, REACHABLE) == 1
 
 
 async def test_page_from_beside_the_endpoint_does_not_bring_it_back(store, poll_of):
-    await poll_of(REFUSED).collect_once(E)
-    await poll_of(b"xx", extractors=(Length(),), port=9400).collect_once(E)
+    await collect_once(poll_of(REFUSED), E)
+    await collect_once(poll_of(b"xx", extractors=(Length(),), port=9400), E)
     assert value(store, RUNNING) == 2
     assert value(store, REACHABLE) == 0
 
@@ -221,8 +221,8 @@ async def test_page_from_beside_the_endpoint_does_not_bring_it_back(store, poll_
 async def test_one_extractor_that_fails_does_not_silence_the_others(store, poll_of, errors):
     poll = poll_of(PAGE, PAGE, extractors=[Broken(), Length()])
     with capture_logs() as logs:
-        await poll.collect_once(E)
-        await poll.collect_once(E)
+        await collect_once(poll, E)
+        await collect_once(poll, E)
     assert value(store, RUNNING) == len(PAGE)
     assert errors.seen == [("script", "broken")] * 2
     (entry,) = logs
@@ -233,8 +233,8 @@ async def test_one_extractor_that_fails_does_not_silence_the_others(store, poll_
 async def test_source_with_a_bug_is_counted_and_asked_again(store, poll_of, errors):
     poll = poll_of(RuntimeError("bug"), PAGE)
     with capture_logs() as logs:
-        assert await poll.collect_once(E) == 0.05
-        await poll.collect_once(E)
+        assert await collect_once(poll, E) == 0.05
+        await collect_once(poll, E)
     assert errors.seen == [("script",)]
     assert logs[0]["reason"].startswith("RuntimeError: bug (")
     assert (value(store), value(store, REACHABLE)) == (3, 1)

@@ -4,16 +4,17 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_source import collect_once
 from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, ManualClock, SystemClock
 from epp.framework.datalayer import DataSource, Extractor, Feed, Report, UnreachableError
 from epp.framework.snapshot import RUNNING
 from epp.pool.collectors import Collector, CollectorObserver
-from epp.pool.collectors.polling import capacity
-from epp.pool.collectors.polling.budget import PollBudget
+from epp.pool.collectors.polling import collector as capacity
+from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import Poll
-from epp.pool.collectors.polling.reachability import Reachability
+from epp.pool.collectors.polling.poll_schedule import PollBudget
 from epp.routing.datastore import Datastore
 
 LITTLE = 0.02
@@ -222,7 +223,7 @@ async def test_refusing_endpoint_waits_a_second_or_four_turns(delay, longest):
         interval_seconds=0.5,
         observer=CollectorObserver(),
     )
-    waits = [await poll.collect_once(endpoint, delay) for _ in range(8)]
+    waits = [await collect_once(poll, endpoint, delay) for _ in range(8)]
     assert waits == sorted(waits)
     assert waits[-1] == longest
 
@@ -240,13 +241,13 @@ async def test_numbers_last_for_three_turns_where_turns_are_rare():
         interval_seconds=0.05,
         observer=CollectorObserver(),
     )
-    await poll.collect_once(endpoint, 3.0)
+    await collect_once(poll, endpoint, 3.0)
     source.refusing = frozenset({"e"})
     clock.advance(8.9)
-    await poll.collect_once(endpoint, 3.0)
+    await collect_once(poll, endpoint, 3.0)
     assert store.snapshot().column(RUNNING)[0] == 4.0
     clock.advance(0.2)  # 9.1 s: three turns of 3 s
-    await poll.collect_once(endpoint, 3.0)
+    await collect_once(poll, endpoint, 3.0)
     assert store.snapshot().column(RUNNING)[0] != 4.0
 
 
@@ -266,7 +267,7 @@ async def test_log_and_metrics_tell_that_endpoints_are_polled_less_often(until, 
         await collector.start()
         await until(lambda: intervals.told)
         await collector.stop()
-    (line,) = [line for line in logs if line["event"] == "endpoints are polled less often than asked"]
+    (line,) = [line for line in logs if line["event"] == "endpoints are polled less often than configured"]
     assert (line["endpoints"], line["asked_seconds"]) == (1000, 0.01)
     assert line["seconds"] > 0.01
     assert intervals.told[0] == pytest.approx(line["seconds"], abs=1e-3)

@@ -12,7 +12,7 @@ from epp.framework import SystemClock
 from epp.framework.datalayer import Feed, NotAskedError, PageError, UnreachableError
 from epp.framework.snapshot import METRICS_AT, REACHABLE
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
-from epp.pool.collectors.polling.poll_priority import PollPriority, UrgentBudget
+from epp.pool.collectors.polling.poll_schedule import PollPriority, UrgentBudget
 from epp.routing.datastore import Datastore
 from epp.routing.outliers import Verdict
 

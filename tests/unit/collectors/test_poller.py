@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from epp.framework import Endpoint, ManualClock
 from epp.framework.datalayer import DataSource, Extractor, Feed, Report
 from epp.framework.snapshot import RUNNING
-from epp.pool.collectors.polling.budget import PollBudget
-from epp.pool.collectors.polling.cadence import Cadence
-from epp.pool.collectors.polling.member import Member
+from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
-from epp.pool.collectors.polling.poller import Poller
-from epp.pool.collectors.polling.reachability import Reachability
+from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget
+from epp.pool.collectors.polling.poller import Member, Poller
 from epp.routing.datastore import Datastore
 
 FASTEST, SLOWEST = 0.05, 0.15
@@ -86,13 +84,13 @@ class World:
         return member
 
     def turn(self) -> None:
-        self.poller._set_timer(self.poller.turn())
+        self.poller._set_timer(self.poller.step())
         for member in self.members:
             if member.done is not None:
                 self.polled[member.endpoint.name].append(self.clock.now())
                 done, member.done = member.done, None
                 done(self.page)
-        self.next_turn = self.poller._next_turn
+        self.next_turn = self.poller._next_step
 
     def run(self, seconds: float) -> None:
         end = self.clock.now() + seconds
@@ -206,12 +204,12 @@ async def test_answer_that_comes_after_the_endpoint_left_is_dropped(make_world):
     world = make_world(1)
     (member,) = world.members
     world.clock.advance(1.0)
-    world.poller.turn()
+    world.poller.step()
     world.poller.remove(member)
     member.done()
     assert world.store.snapshot().column(RUNNING)[0] != 4.0
     world.clock.advance(60.0)
-    assert world.poller.turn() == math.inf
+    assert world.poller.step() == math.inf
 
 
 async def test_source_that_cannot_even_begin_is_asked_again(make_world):
@@ -259,8 +257,8 @@ async def test_run_sleeps_until_a_poll_is_due_and_wakes_for_a_request():
     store.replace([Endpoint("e", "10.0.0.1", 1)])
     poller = Poller(store, clock, PollBudget(), random.Random(7))
     turns: list[float] = []
-    turn = poller.turn
-    poller.turn = lambda: turns.append(clock.now()) or turn()  # type: ignore[method-assign]
+    step = poller.step
+    poller.step = lambda: turns.append(clock.now()) or step()  # type: ignore[method-assign]
     task = asyncio.create_task(poller.run())
     await asyncio.sleep(0)
     assert turns == [100.0]

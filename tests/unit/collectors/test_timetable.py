@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from epp.pool.collectors.polling.timetable import Timetable
+from epp.pool.collectors.polling.poll_schedule import Timetable
 
 intervals = st.floats(0.001, 60.0)
 times = st.floats(0.0, 1e6)

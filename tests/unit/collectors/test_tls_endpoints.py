@@ -17,8 +17,7 @@ from epp.framework import ConfigurationError, Endpoint
 from epp.framework.datalayer import Contact, DataSource, PageError, UnreachableError
 from epp.framework.endpoint import EndpointTrust
 from epp.pool.collectors.engines.metrics import MetricsDataSource, MetricsSourceParameters
-from epp.pool.collectors.sources.connection_probe import ConnectionProbe
-from epp.pool.collectors.sources.tls import EndpointTls
+from epp.pool.collectors.sources.probes import ConnectionProbe, EndpointTls
 
 PAGE = b"vllm:num_requests_waiting 3\n"
 TLS_RECORD = b"\x16"

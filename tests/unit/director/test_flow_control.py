@@ -11,7 +11,7 @@ import structlog
 from queueing import OFF, ON, SIZE, World, settled
 from waiting import until
 
-from epp.admission.flow_control import Entrant
+from epp.admission.flow_control import QueuedRequest
 from epp.framework import Endpoint
 from epp.framework.datalayer import Report
 from epp.framework.errors import (
@@ -375,6 +375,6 @@ async def test_request_that_did_not_go_leaves_nothing_to_the_garbage_collector(w
                 asked.held.routing()
         del asked
         world.tasks.clear()
-        assert not [each for each in gc.get_objects() if isinstance(each, (PendingRequest, Entrant))]
+        assert not [each for each in gc.get_objects() if isinstance(each, (PendingRequest, QueuedRequest))]
     finally:
         gc.enable()

@@ -11,7 +11,7 @@ from waiting import until
 
 from epp.framework import ConfigurationError, ManualClock
 from epp.pool.discovery import FileDiscovery
-from epp.pool.discovery.file import FileDiscoveryParameters
+from epp.pool.discovery.endpoints_file import FileDiscoveryParameters
 from epp.routing.datastore import Datastore
 
 

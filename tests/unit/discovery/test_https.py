@@ -7,8 +7,7 @@ import pytest
 
 from epp.framework.datalayer import Unresolved
 from epp.pool.discovery import FileDiscovery, StaticDiscovery, Target, parse_targets
-from epp.pool.discovery.endpoints_file import parse_targets_file
-from epp.pool.discovery.file import FileDiscoveryParameters
+from epp.pool.discovery.endpoints_file import FileDiscoveryParameters, parse_targets_file
 
 
 def test_url_says_whether_an_endpoint_speaks_https():

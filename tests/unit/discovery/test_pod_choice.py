@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from epp.framework import ConfigurationError
 from epp.kube.objects.decode import decode_object
-from epp.pool.discovery.pod_choice import PodChoice, choose
-from epp.pool.discovery.pod_ports import requests_accelerators, serving_port
+from epp.pool.discovery.pods import PodChoice, choose, requests_accelerators, serving_port
 
 READY = ({"type": "Ready", "status": "True"},)
 GPU = {"limits": {"nvidia.com/gpu": "1"}}

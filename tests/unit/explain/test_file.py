@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from epp.explain import file as decision_file
-from epp.explain.file import DecisionFile
-from epp.explain.settings import FileSettings
+from epp.explain import storage as decision_file
+from epp.explain.storage import DecisionFile, FileSettings
 from epp.framework import ConfigurationError
 
 

@@ -12,7 +12,7 @@ from epp.config import Builder, assemble, load_text
 from epp.explain import recorder as recorder_module
 from epp.explain.record import DecisionRecord, ShadowRun
 from epp.explain.recorder import Recorder, SamplingRecorder, Setup, recorder_of
-from epp.explain.settings import DecisionSettings, FileSettings
+from epp.explain.storage import DecisionSettings, FileSettings
 from epp.framework import Endpoint, Headers, ManualClock
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry

@@ -13,7 +13,7 @@ from epp.config import Assembly, Builder, assemble, load_text
 from epp.explain.building import record_of
 from epp.explain.comparison import Comparison, compare
 from epp.explain.record import DecisionRecord
-from epp.explain.replay import asked_anew
+from epp.explain.replay import called_again
 from epp.framework import Endpoint, Headers, ManualClock
 from epp.framework.accelerators.tag import AcceleratorTag, Cost
 from epp.framework.datalayer import Report
@@ -135,11 +135,11 @@ def test_refusals_are_taken_again_too(records):
 
 def test_plugin_with_other_parameters_or_another_producer_is_asked_anew():
     one = built(A)
-    assert asked_anew(built(A.replace("maxValue: 6", "maxValue: 2")), one) == {"utilization-filter": ()}
+    assert called_again(built(A.replace("maxValue: 6", "maxValue: 2")), one) == {"utilization-filter": ()}
     blocks = A.replace(
         "plugins:\n", "plugins:\n- {type: approx-prefix-cache-producer, parameters: {blockSizeTokens: 128}}\n", 1
     )
-    assert asked_anew(built(blocks), one) == {"prefix-cache-scorer": ("prefix-match",)}
+    assert called_again(built(blocks), one) == {"prefix-cache-scorer": ("prefix-match",)}
 
 
 def test_records_that_say_nothing_of_endpoints_are_left_out(records):

@@ -4,7 +4,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from epp.explain.ring import Kept, Ring
+from epp.explain.storage import Kept, Ring
 
 MOST, MOST_BYTES = 5, 100
 

@@ -57,8 +57,8 @@ class Working(Standing):
         found = self.candidates()
         return found if self.only is None else found.keep(np.isin(found.slots, self.only))
 
-    def go(self, candidates: Candidates, room: Any) -> bool:
-        found = super().go(candidates, room)
+    def route(self, candidates: Candidates, room: Any) -> bool:
+        found = super().route(candidates, room)
         if found:
             self._bench.evictions.started(self)
         return found
@@ -130,7 +130,7 @@ class Bench:
         self.inside.append(working)
         found = working.candidates()
         room = self.flow.enter(working, found)
-        if room is not None and not working.go(found, room):
+        if room is not None and not working.route(found, room):
             self.flow.wait(working)
         return working
 

@@ -11,11 +11,11 @@ import numpy as np
 from epp.admission.flow_control import (
     NO_LIMITS,
     BandSettings,
-    Entrant,
     FlowControl,
     FlowControlSettings,
     FlowObserver,
     Limits,
+    QueuedRequest,
 )
 from epp.framework import Candidates, ManualClock, Parameters, Request
 from epp.framework.errors import Breach, RequestError
@@ -49,7 +49,7 @@ class Places(SaturationDetector[Parameters]):
         )
 
 
-class Standing(Entrant):
+class Standing(QueuedRequest):
     """A request that takes a place."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Standing(Entrant):
             Breach(flow, "total.max.workers.limit", share + 1, share), 7, self._places.shares_end, waits=True
         )
 
-    def go(self, candidates: Candidates, room: Any) -> bool | Blocked:
+    def route(self, candidates: Candidates, room: Any) -> bool | Blocked:
         blocked = self.blocked()
         if blocked is not None:
             return blocked
@@ -151,7 +151,7 @@ class Front:
             self.flow.dispatch()
             return standing
         room = self.flow.enter(standing, found)
-        if room is not None and not standing.go(found, room):
+        if room is not None and not standing.route(found, room):
             self.flow.wait(standing)
         return standing
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from standing import Front, Standing, waiting
 
 from epp.admission.flow_control import NO_LIMITS, FlowObserver, Limits, Outcome
-from epp.admission.flow_control.shares import Shares
+from epp.admission.flow_control.flows import Shares
 from epp.framework import Request
 from epp.framework.errors import EvictedError, QueueFullError, QueueFullNoEndpointsError
 from epp.plugins.flow_control.policies import RoundRobinFairness

@@ -107,7 +107,7 @@ def test_other_order_takes_effect_once_all_are_in_it():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_comes_goes_and_leaves_meanwhile_is_counted_once(seed, monkeypatch):
-    monkeypatch.setattr(control, "_QUEUED_ANEW", 7)
+    monkeypatch.setattr(control, "_REQUEUED", 7)
     draw, moved = random.Random(seed), Moved()
     front, ended = moved.front, 0
     while front.flow.dispatch():

@@ -154,15 +154,15 @@ class FlowControlMachine(RuleBasedStateMachine):
     @invariant()
     def held_requests_are_counted(self):
         for band in self.front.flow.queues.bands.values():
-            in_queues = [each for each in band.oldest_first() if not each.is_aside]
-            assert band.held_requests == sum(band.holds(each.flow) for each in in_queues)
+            in_queues = [each for each in band if not each.is_set_aside]
+            assert band.throttled_requests == sum(band.is_throttled(each.flow) for each in in_queues)
 
     @invariant()
     def everybody_is_somewhere(self):
         self.inside = [each for each in self.inside if each.error is None]
         queues = self.front.flow.queues
         held = self.waiting()
-        assert {each.entrant for each in queues} == set(held)
+        assert set(queues) == set(held)
         assert queues.requests == len(held)
         assert queues.size_bytes == sum(each.request.size_bytes for each in held)
         assert all(band.settings.limits.allow(len(band), band.size_bytes) for band in queues.bands.values())

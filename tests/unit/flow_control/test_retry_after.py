@@ -74,8 +74,8 @@ class Overload:
         world = self
 
         class Client(Standing):
-            def go(self, candidates, room):
-                gone = super().go(candidates, room)
+            def route(self, candidates, room):
+                gone = super().route(candidates, room)
                 if gone:
                     world.started(self)
                 return gone
@@ -158,8 +158,8 @@ class Tenants(Overload):
         world = self
 
         class Client(Standing):
-            def go(self, candidates, room):
-                gone = super().go(candidates, room)
+            def route(self, candidates, room):
+                gone = super().route(candidates, room)
                 if gone:
                     world.started(self)
                 return gone
@@ -210,9 +210,9 @@ def test_retry_after_of_a_flow_that_has_its_turns_counts_what_others_send_meanwh
 
 def end_of(front, running):
     """Let the request that has the place end; return the one that has it then."""
-    before = {waiting.entrant for waiting in front.flow.queues}
+    before = set(front.flow.queues)
     front.end(running)
-    (gone,) = before - {waiting.entrant for waiting in front.flow.queues}
+    (gone,) = before - set(front.flow.queues)
     return gone
 
 

@@ -36,7 +36,7 @@ def test_target_of_sessions_routes_what_it_is_given():
     [
         ("bodies", "bodies_target.UsageReader.feed"),
         ("session", "epp.routing.director.routing.Routing.complete"),
-        ("exposition", "epp.pool.collectors.metric_filter.MetricFilter.end"),
+        ("exposition", "epp.pool.collectors.page_limits.MetricFilter.end"),
     ],
 )
 def test_target_notices_what_is_wrong(monkeypatch, name, spoilt):

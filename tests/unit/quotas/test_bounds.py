@@ -4,7 +4,7 @@
 from desk import Desk, Listed, quota, tag
 
 from epp.admission.quotas import Blocked
-from epp.admission.quotas.accounts import MOST_RESTING
+from epp.admission.quotas.accounts import MOST_IDLE
 
 
 class Everyone(Listed):
@@ -44,9 +44,9 @@ def test_of_too_many_tenants_those_go_first_that_have_used_least():
     desk = desk_for_everyone(tokens_per_minute=6_000)
     for number in range(200):
         desk.take(f"heavy-{number}", prompt=6_000, output=0).release()
-    for number in range(2 * MOST_RESTING):
+    for number in range(2 * MOST_IDLE):
         desk.take(f"light-{number}", prompt=1, output=0).release()
-    assert desk.quotas.tenants == MOST_RESTING
+    assert desk.quotas.tenants == MOST_IDLE
     assert all(desk.used("total.max.tokensPerMinute", f"heavy-{number}") == 6_000 for number in range(200))
 
 
@@ -61,11 +61,11 @@ def test_a_tenant_that_comes_back_has_one_account():
 
 def test_tenants_with_requests_under_way_are_all_kept():
     desk = desk_for_everyone(requests=1, tokens_per_minute=600)
-    begun = [desk.take(f"tenant-{number}", prompt=1, output=0) for number in range(MOST_RESTING + 100)]
-    assert desk.quotas.tenants == MOST_RESTING + 100
+    begun = [desk.take(f"tenant-{number}", prompt=1, output=0) for number in range(MOST_IDLE + 100)]
+    assert desk.quotas.tenants == MOST_IDLE + 100
     for each in begun:
         each.release()
-    assert desk.quotas.tenants == MOST_RESTING
+    assert desk.quotas.tenants == MOST_IDLE
 
 
 def test_a_tenant_that_is_blocked_or_too_large_leaves_no_account():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.admission.quotas import Blocked, Reservation
-from epp.admission.quotas.shared_time import SharedTimes
+from epp.admission.quotas.reservation import SharedTimes
 
 MINUTE = "total.max.tokensPerMinute"
 SECONDS = "total.max.deviceSecondsPerDay"

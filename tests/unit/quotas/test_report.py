@@ -16,7 +16,7 @@ def test_a_line_says_what_is_used_and_left_of_a_limit():
     desk.take(prompt=25, output=0)
     workers, tokens = desk.quotas.report()
     assert (workers.tenant, workers.key, workers.used, workers.limit) == ("a", WORKERS, 1, 4)
-    assert (tokens.headroom, tokens.available_percent, tokens.is_set) == (75, 75, False)
+    assert (tokens.headroom, tokens.is_set) == (75, False)
 
 
 def test_a_report_is_of_so_many_tenants_at_most():

@@ -112,8 +112,8 @@ def test_file_that_is_no_mapping_of_keys_is_refused_with_the_form(tmp_path, text
         (f"? {'k' * 4097}\n: a\n", "line 1: the key has more than 4096 characters"),  # no simple key of YAML is as long
         (f"sk-1: {'n' * 254}\n", "line 1: the name of its tenant has more than 253 characters"),
         ("sk-1: default-flow\n", "line 1: its tenant is default-flow, the fairness id of requests without one"),
-        ("sk-1: a\nsk-2: a\nsk-1: b\n", "line 3: in line 1 its key is of another tenant: keep one"),
-        (f"sk-1: a\n{sha256('sk-1')}: b\n", "line 2: in line 1 its key is of another tenant: keep one"),
+        ("sk-1: a\nsk-2: a\nsk-1: b\n", "line 3: its key has another tenant in line 1: keep one"),
+        (f"sk-1: a\n{sha256('sk-1')}: b\n", "line 2: its key has another tenant in line 1: keep one"),
     ],
 )
 def test_entry_with_a_mistake_is_left_out_and_its_line_is_said(text, problem):
@@ -196,7 +196,7 @@ def test_tenant_without_a_key_is_remarked_where_nothing_else_stands_for_it(tmp_p
     path.write_text("sk-1: team-a\n")
     plugin = build(path, tenants=[{"name": "team-a"}, {"name": "team-b"}, {"name": "team-c", "fairnessIds": ["c"]}])
     (remark,) = plugin.inputs.remarks
-    assert remark.startswith(f"{path}: no key is of tenant 'team-b', which nothing else stands for: add one")
+    assert remark.startswith(f"{path}: tenant 'team-b' cannot be identified, as no key is for it: add a key")
 
 
 def test_key_in_the_configuration_counts_before_the_file(tmp_path):
@@ -205,7 +205,7 @@ def test_key_in_the_configuration_counts_before_the_file(tmp_path):
     plugin = build(path, tenants=[{"name": "team-a", "apiKeys": [sha256("sk-1")]}, {"name": "team-b"}])
     assert named(plugin, "sk-1") == "team-a"
     (remark,) = plugin.inputs.remarks
-    assert "a key of the tenant in line 1 is under apiKeys of 'team-a' too" in remark
+    assert "a key of the tenant in line 1 is also under apiKeys of 'team-a'" in remark
 
 
 async def followed(plugin: Tenants, change: Callable[[], None], key: str, name: str) -> None:

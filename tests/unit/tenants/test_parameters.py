@@ -31,8 +31,8 @@ def test_plain_key_is_refused_with_the_command_that_makes_the_digest_and_is_not_
         build(**tenants({}, {"apiKeys": [DIGEST, key]}))
     said = str(refused.value)
     assert said == (
-        "tenants[1].apiKeys[1] is no digest of an API key: write sha256: and what this prints: printf %s KEY | "
-        "sha256sum; keys themselves are for apiKeyFile"
+        "tenants[1].apiKeys[1] is not a digest of an API key: write sha256: and what this prints: printf %s KEY | "
+        "sha256sum; keys belong into apiKeyFile"
     )
 
 
@@ -54,9 +54,9 @@ def test_plain_key_is_refused_with_the_command_that_makes_the_digest_and_is_not_
         ({"qosPriorities": {"high": 200}}, "high is 200 and critical is 100"),
         (
             {"apiKeyHeaders": ["x-key", "authorization: Bearer"]},
-            "apiKeyHeaders[1] is no name of a header",
+            "apiKeyHeaders[1] is not a header name",
         ),
-        ({"namespaceHeader": "x namespace"}, "namespaceHeader is no name of a header: write the name alone"),
+        ({"namespaceHeader": "x namespace"}, "namespaceHeader is not a header name: write the name alone"),
         ({"apiKeyHeaders": ["X-Request-Id"], "removeApiKey": True}, "apiKeyHeaders[0] is 'X-Request-Id', which cannot"),
         ({"unknown": "refuse"}, "'refuse' is not known; use 'Allow', 'Refuse'"),
         (tenants({"apiKey": [DIGEST]}), "unknown key"),
@@ -72,7 +72,7 @@ def test_parameters_that_fit_no_tenant_are_refused(parameters, problem):
 @pytest.mark.parametrize(
     ("parameters", "warning"),
     [
-        (tenants({}), "no request can be of tenant 't0': give apiKeys, namespaces or fairnessIds, such as fairnessIds"),
+        (tenants({}), "tenant 't0' cannot be identified: give apiKeys, namespaces or fairnessIds, such as fairnessIds"),
         (tenants({"namespaces": ["n"]}), "namespaces have no effect without namespaceHeader"),
         ({**tenants({"apiKeys": [DIGEST]}), "apiKeyHeaders": []}, "API keys have no effect, as apiKeyHeaders is empty"),
     ],

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores that outside scorers compute, asked for in the background and joined to endpoints."""
+"""Scores of outside scorers, requested in the background and joined to endpoints."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP requests to scorers and their sources: bounded in time and size, without redirects, cookies and compression."""
+"""HTTP requests to scorers and Prometheus: limited in time and size, without redirects, cookies and compression."""
 
 import asyncio
 import ssl
@@ -12,7 +12,7 @@ from typing import Self
 import aiohttp
 
 from epp.framework.files import read_regular
-from epp.pool.collectors.dynamic_scores.client import Client, FetchError
+from epp.pool.collectors.dynamic_scores.scorer import Client, FetchError
 
 _ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 _TOKEN_LIMIT_BYTES = 64 * 1024
@@ -20,7 +20,7 @@ _CONNECTIONS = 8
 
 
 class Fetcher(Client):
-    """A client of all scorers; an asynchronous context manager."""
+    """The client for all scorers; an asynchronous context manager."""
 
     def __init__(self, *, timeout_seconds: float, ca_cert_path: str = "") -> None:
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outside scorers as a configuration names them."""
+"""Parameters of outside scorers."""
 
 from collections.abc import Callable
 from typing import Annotated, Literal
@@ -19,8 +19,8 @@ from epp.kube.objects.dynamic_scoring import (
     check_config,
     is_url,
 )
-from epp.pool.collectors.dynamic_scores.joining import Aggregate
-from epp.pool.collectors.dynamic_scores.scorer import Asked
+from epp.pool.collectors.dynamic_scores.results import Aggregate
+from epp.pool.collectors.dynamic_scores.scorer import ScorerRequest
 
 
 class QueryParameters(Parameters, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class QueryParameters(Parameters, frozen=True, kw_only=True):
     query: Name
     """PromQL; several queries are joined with `;`."""
     range: str = "1m"
-    """Time up to now that is asked for."""
+    """Time range of the query, up to now."""
     step: str = "15s"
     """Time between two samples."""
     token_file: str = ""
@@ -57,22 +57,22 @@ class ScorerParameters(Parameters, frozen=True, kw_only=True):
     name: Name
     """Name of the score."""
     source: QueryParameters | None = None
-    """Query whose result is sent to it; left out for a scorer that has data of its own."""
+    """Query whose result is sent to the scorer; omit it for a scorer with its own data."""
     scoring: ServiceParameters
     """Service that scores."""
     interval: str = "30s"
     """Time between two requests."""
     cluster: str = ""
-    """Cluster of results that name none; empty for any."""
+    """Cluster of results without a cluster; empty for any."""
     score_dimension_format: str = ""
     """Dimensions of the results that count, as in a DynamicScorer: `${node};${pod}`. Empty for all."""
     config_url: str = field(default="", name="configURL")
-    """URL at which the scorer says which query, paths and interval it wants; with `configSyncMode: Full`."""
+    """URL at which the scorer provides its query, paths and interval; with `configSyncMode: Full`."""
     config_sync_mode: Literal["Full", "None"] = "None"
-    """`Full`: ask the scorer for its configuration every 30 seconds, and use that. Hosts and tokens stay."""
+    """`Full`: fetch the configuration of the scorer every 30 seconds and use it, but keep hosts and tokens."""
 
-    def asked(self) -> Asked:
-        """Return what is asked; raises ValueError."""
+    def request(self) -> ScorerRequest:
+        """Return the requests; raises ValueError."""
         source = Source(type="None")
         if self.source is not None:
             params = SourceParams(
@@ -94,7 +94,7 @@ class ScorerParameters(Parameters, frozen=True, kw_only=True):
             )
         if (self.config_sync_mode == "Full") != bool(self.config_url):
             raise ValueError("configURL and configSyncMode: Full belong together: write both or neither")
-        return Asked(
+        return ScorerRequest(
             name=self.name,
             score_name=self.name,
             config=config,
@@ -114,18 +114,18 @@ class PageParameters(Parameters, frozen=True, kw_only=True):
     interval: str = "30s"
     """Time between two requests."""
     cluster: str = ""
-    """Cluster of series that name none; empty for any."""
+    """Cluster of series without a cluster; empty for any."""
     token_file: str = ""
     """File with a bearer token, read again for each request."""
 
-    def asked(self) -> Asked:
-        """Return what is asked; raises ValueError."""
+    def request(self) -> ScorerRequest:
+        """Return the requests; raises ValueError."""
         params = ScoringParams(interval=_seconds("interval", self.interval))
         config = ScorerConfig(scoring=Scoring(params=params))
         check_config(config)
         if not is_url(self.url):
             raise ValueError(f"url is {self.url!r:.80}: write http:// or https:// with host, port and path")
-        return Asked(
+        return ScorerRequest(
             name=self.url,
             score_name="",
             config=config,
@@ -136,31 +136,31 @@ class PageParameters(Parameters, frozen=True, kw_only=True):
 
 
 class DynamicScoreSourceParameters(Parameters, frozen=True):
-    """Scorers, and how their answers count."""
+    """Scorers, and the use of their scores."""
 
     scorers: Annotated[tuple[ScorerParameters, ...], Meta(max_length=64)] = ()
-    """Scorers to ask."""
+    """Scorers to request scores from."""
     pages: Annotated[tuple[PageParameters, ...], Meta(max_length=64)] = ()
-    """Metrics pages with scores that others asked for."""
+    """Metrics pages with scores."""
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with objects DynamicScorer and DynamicScoringConfig."""
     read_cluster: bool = True
-    """Read these objects from the Kubernetes cluster of the pool as well, where there is one. Of two objects with one
+    """Also read these objects from the Kubernetes cluster of the pool, if there is one. If two objects have the same
     name, the one in a file counts."""
     secrets_path: str = ""
     """Directory with the Secrets that objects name: a directory for each, with a file for each key, as Kubernetes
-    mounts them. Scorers that need a token are not asked without it."""
+    mounts them. Scorers whose token is missing are not used."""
     cluster: str = ""
-    """Name of the local cluster: that of endpoints without a cluster."""
+    """Name of the local cluster, for endpoints without a cluster."""
     cluster_labels: Annotated[tuple[str, ...], Meta(max_length=16)] = CLUSTER_LABELS
-    """Labels of an endpoint that name its cluster, where the endpoint itself has none; the first one that is there."""
+    """Labels of an endpoint that name its cluster, in order of precedence, if the endpoint itself has no cluster."""
     aggregate: Aggregate = "mean"
     """Value of several results for the same pod, device, node, app or cluster: their mean, the highest, the lowest, or
     the last."""
     timeout: str = "5s"
     """Time limit for a request, from connecting to the last byte of the answer."""
     validity: str = ""
-    """Time for which a score holds; by default three times the interval of its scorer."""
+    """Time for which a score is valid; by default three times the interval of its scorer."""
     ca_cert_path: str = ""
     """File with the certificate authorities of the servers; by default those of the system."""
 
@@ -168,13 +168,13 @@ class DynamicScoreSourceParameters(Parameters, frozen=True):
         """Check durations and scorers; raises ValueError."""
         for name, text in (("timeout", self.timeout), ("validity", self.validity or "1s")):
             _seconds(name, text)
-        asked: list[tuple[str, Callable[[], Asked]]] = [
-            *((f"scorers[{index}]", scorer.asked) for index, scorer in enumerate(self.scorers)),
-            *((f"pages[{index}]", page.asked) for index, page in enumerate(self.pages)),
+        requests: list[tuple[str, Callable[[], ScorerRequest]]] = [
+            *((f"scorers[{index}]", scorer.request) for index, scorer in enumerate(self.scorers)),
+            *((f"pages[{index}]", page.request) for index, page in enumerate(self.pages)),
         ]
-        for place, ask in asked:
+        for place, request in requests:
             try:
-                ask()
+                request()
             except ValueError as error:
                 raise ValueError(f"{place}: {error}") from None
 

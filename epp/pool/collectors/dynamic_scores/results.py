@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of an outside scorer: scores with their dimensions."""
+"""Results of an outside scorer: scores with their dimensions, and their join to endpoints."""
 
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from itertools import product
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
+from epp.framework.dynamic_scores import DynamicScore
+from epp.framework.endpoint import Endpoint
 from epp.pool.collectors.exposition import Selector
-from epp.pool.collectors.limits import PageLimits
-from epp.pool.collectors.metric_filter import MetricFilter
+from epp.pool.collectors.page_limits import MetricFilter, PageLimits
 
 _MOST_RESULTS = 20_000
 _MOST_COMMAS = 16 * _MOST_RESULTS
-"""Of an answer: what is between its values. The interpreter is held while it is taken apart into results."""
+"""Most commas in a response: the interpreter is blocked while it is decoded."""
 _MOST_SCORES = 64
 _MOST_CHARACTERS = 253
 _LABELS: Mapping[str, tuple[str, ...]] = {
@@ -26,17 +28,19 @@ _LABELS: Mapping[str, tuple[str, ...]] = {
     "namespace": ("ds_namespace", "exported_namespace", "namespace"),
     "cluster": ("ds_cluster", "cluster"),
 }
-"""Labels of each dimension, the first one that is there counts: in a page of Prometheus itself, the labels of the
-series have the prefix `exported_`, and `pod` is that of the exporter."""
+"""Labels of each dimension in order of precedence. In a page of Prometheus itself, the labels of the series have the
+prefix `exported_`, and `pod` is the exporter."""
 _SERIES = Selector("dynamic_score")
 _PIECE_BYTES = 64 * 1024
 _PAGE_LIMITS = PageLimits(family_series=_MOST_RESULTS + 1, series_bytes=4 * 1024 * 1024)
 _LONGEST_SERIES_BYTES = 16 * 1024
 _IN_FORMAT = re.compile(r"\$\{(\w+)\}")
+_RANK = re.compile(r"-rank-\d+$")
+_APP_LABELS = ("app.kubernetes.io/name", "app")
 
 
 class ResultError(Exception):
-    """The answer is not what a scorer answers."""
+    """The response of a scorer is invalid."""
 
 
 class _Answered(msgspec.Struct):
@@ -44,7 +48,7 @@ class _Answered(msgspec.Struct):
 
 
 class Result(NamedTuple):
-    """One score, and what it is for: an empty dimension is any."""
+    """One score and its dimensions; an empty dimension matches any value."""
 
     value: float
     pod: str = ""
@@ -56,7 +60,7 @@ class Result(NamedTuple):
 
     @property
     def level(self) -> str:
-        """Its most specific dimension; `cluster` if it has none."""
+        """Its most specific dimension; `cluster` without one."""
         return next((level for level in ("pod", "device", "node", "app") if getattr(self, level)), "cluster")
 
 
@@ -66,9 +70,9 @@ def dimensions_in(score_format: str) -> frozenset[str]:
 
 
 def read_results(body: bytes, dimensions: Collection[str]) -> tuple[list[Result], int]:
-    """Return the results, and the number of those left out as no score; raises ResultError.
+    """Return the results, and the number of invalid ones; raises ResultError.
 
-    Takes a while for very many; in a thread, it never holds the interpreter for long.
+    It is slow for very many results; in a thread, it does not block the interpreter for long.
     """
     if np.count_nonzero(np.frombuffer(body, np.uint8) == ord(",")) > _MOST_COMMAS:
         raise ResultError(f"the answer has more values than {_MOST_RESULTS} results have")
@@ -87,7 +91,7 @@ def read_results(body: bytes, dimensions: Collection[str]) -> tuple[list[Result]
 def read_page(page: bytes) -> Mapping[str, list[Result]]:
     """Return the results in the series `dynamic_score` of a metrics page, by score; raises PageError, ResultError.
 
-    Takes a while for very many, as `read_results`; series of more than 16 KiB are left out.
+    It is slow for very many results, like `read_results`; series of more than 16 KiB are left out.
     """
     sieve = MetricFilter([_SERIES.name], _PAGE_LIMITS, line_bytes=_LONGEST_SERIES_BYTES)
     for start in range(0, len(page), _PIECE_BYTES):
@@ -134,3 +138,91 @@ def _dimensions(labels: Mapping[str, Any], wanted: Iterable[str]) -> dict[str, s
                 found[dimension] = value
                 break
     return found
+
+
+Aggregate: TypeAlias = Literal["mean", "max", "min", "last"]
+
+
+class _Summary:
+    """Aggregates of several values."""
+
+    __slots__ = ("count", "high", "last", "low", "number", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self.high = float("-inf")
+        self.low = float("inf")
+        self.last = 0.0
+        self.number = -1
+        """Number of the last value, in order of the results."""
+
+    def add(self, value: float, number: int) -> None:
+        self.count += 1
+        self.total += value
+        self.high = max(self.high, value)
+        self.low = min(self.low, value)
+        self.last, self.number = value, number
+
+
+class JoinedScores:
+    """The results of one score, indexed by dimension."""
+
+    def __init__(self, results: Iterable[Result], aggregate: Aggregate = "mean") -> None:
+        self._aggregate = aggregate
+        self._found: dict[tuple[str, str, str, str, str], _Summary] = {}
+        """By level, name, cluster, namespace and node; empty for any."""
+        self.count = 0
+        devices: dict[tuple[str, str], dict[str, _Summary]] = {}
+        for number, each in enumerate(results):
+            self.count += 1
+            if each.level == "device":
+                of_node = devices.setdefault((each.cluster, each.node), {})
+                of_node.setdefault(each.device.lower(), _Summary()).add(each.value, number)
+                continue
+            key = (each.level, getattr(each, each.level), each.cluster, each.namespace, each.node)
+            self._found.setdefault(key, _Summary()).add(each.value, number)
+        self._devices: Mapping[tuple[str, str], Mapping[str, float]] = {
+            place: {name: self._result([summary]) for name, summary in of_node.items()}
+            for place, of_node in devices.items()
+        }
+        """Values of devices by cluster and node; shared by all endpoints there."""
+
+    def of(self, endpoint: Endpoint, cluster: str) -> DynamicScore | None:
+        """Return the score of an endpoint; None without one."""
+        pod = self._value("pod", (endpoint.name, _RANK.sub("", endpoint.name)), endpoint, cluster)
+        if pod is not None:
+            return DynamicScore(value=pod, per_pod=True)
+        places = dict.fromkeys(((cluster, endpoint.node), ("", endpoint.node), (cluster, ""), ("", "")))
+        devices = tuple(self._devices[place] for place in places if place in self._devices)
+        for level, names in (
+            ("node", (endpoint.node,)),
+            ("app", tuple(endpoint.labels.get(label, "") for label in _APP_LABELS)),
+            ("cluster", (cluster, "")),
+        ):
+            value = self._value(level, names, endpoint, cluster)
+            if value is not None:
+                return DynamicScore(value=value, devices=devices)
+        return DynamicScore(devices=devices) if devices else None
+
+    def _value(self, level: str, names: Iterable[str], endpoint: Endpoint, cluster: str) -> float | None:
+        keys = product(
+            (level,),
+            {name for name in names if name or level == "cluster"},
+            {"", cluster},
+            {"", endpoint.namespace},
+            {"", endpoint.node},
+        )
+        found = [self._found[key] for key in keys if key in self._found]
+        return self._result(found) if found else None
+
+    def _result(self, found: list[_Summary]) -> float:
+        match self._aggregate:
+            case "mean":
+                return sum(each.total for each in found) / sum(each.count for each in found)
+            case "max":
+                return max(each.high for each in found)
+            case "min":
+                return min(each.low for each in found)
+            case _:
+                return max(found, key=lambda each: each.number).last

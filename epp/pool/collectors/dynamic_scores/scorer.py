@@ -1,21 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One outside scorer: fetch its source data, post it, and read the scores."""
+"""One outside scorer: its requests, their schedule, and the validity of its scores."""
 
 import asyncio
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
+import structlog
 
 from epp.framework.clock import Clock
+from epp.framework.datalayer import PageError
 from epp.kube.objects.base import convert
 from epp.kube.objects.dynamic_scoring import Auth, DynamicScorer, ScorerConfig, Scoring, Source, check_config
-from epp.pool.collectors.dynamic_scores.client import Client, FetchError
-from epp.pool.collectors.dynamic_scores.results import Result, dimensions_in, read_page, read_results
+from epp.pool.collectors.dynamic_scores.results import (
+    Aggregate,
+    JoinedScores,
+    Result,
+    ResultError,
+    dimensions_in,
+    read_page,
+    read_results,
+)
 
 _MOST_QUERIES = 16
 _MOST_DATA_BYTES = 16 * 1024 * 1024
+HEALTH_SECONDS = 30.0
+_VALID_INTERVALS = 3
+_LONGEST_LOOK_SECONDS, _LOOKS_PER_VALIDITY = 1.0, 8
+_log = structlog.get_logger()
+
+
+class FetchError(Exception):
+    """A request failed, or its response is invalid."""
+
+
+class Client(ABC):
+    """An HTTP client."""
+
+    @abstractmethod
+    async def get(self, url: str, *, query: Mapping[str, str] | None = None, token_file: str = "") -> bytes:
+        """Return the body of the response; raises FetchError."""
+
+    @abstractmethod
+    async def post(self, url: str, body: bytes, *, token_file: str = "") -> bytes:
+        """Send JSON and return the body of the response; raises FetchError."""
 
 
 class Answer(NamedTuple):
@@ -23,42 +53,42 @@ class Answer(NamedTuple):
 
     results: Mapping[str, list[Result]]
     left_out: int = 0
-    """Results that are no scores."""
+    """Number of results that are not scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is asked, and where."""
+class ScorerRequest:
+    """Requests to a scorer, or to a metrics page with scores."""
 
     name: str
     """Name in log lines and metrics."""
     score_name: str
     config: ScorerConfig
     page_url: str = ""
-    """Metrics page with the series `dynamic_score`, asked in place of a scorer."""
+    """Metrics page with the series `dynamic_score`, which replaces a scorer."""
     config_url: str = ""
-    """Where the scorer says how it is to be asked; empty for nowhere."""
+    """URL of the configuration that the scorer itself provides; empty for none."""
     dimensions: str = ""
     """Its `scoreDimensionFormat`."""
     cluster: str = ""
-    """Cluster of results that name none."""
+    """Cluster of results without a cluster."""
     source_token_file: str = ""
     scoring_token_file: str = ""
 
     @property
     def interval_seconds(self) -> float:
-        """Time between two questions."""
+        """Time between two requests."""
         return self.config.scoring.params.interval
 
     @property
     def health_url(self) -> str:
-        """Where it says whether it is well; empty for a page."""
+        """URL of the health check; empty for a page."""
         return "" if self.page_url or not self.config.scoring.host else _join(self.config.scoring.host, "/healthz")
 
-    def synced(self, body: bytes) -> "Asked":
-        """Return it with what the scorer itself says of paths and parameters; raises ValueError.
+    def synced(self, body: bytes) -> "ScorerRequest":
+        """Return a copy with paths and parameters from the configuration that the scorer provides; raises ValueError.
 
-        Hosts stay as they are: a token is sent to no other.
+        Configured hosts are kept, so that tokens are not sent elsewhere.
         """
         try:
             said = convert(msgspec.json.decode(body), ScorerConfig)
@@ -89,8 +119,8 @@ class Asked:
             scoring_token_file=self.scoring_token_file if own.scoring.host else "",
         )
 
-    async def ask(self, client: Client, clock: Clock) -> Answer:
-        """Return what the scorer answers now; raises FetchError, ResultError or PageError."""
+    async def scores(self, client: Client, clock: Clock) -> Answer:
+        """Return the current scores; raises FetchError, ResultError or PageError."""
         if self.page_url:
             page = await client.get(self.page_url, token_file=self.scoring_token_file)
             found = await asyncio.to_thread(read_page, page)
@@ -111,14 +141,14 @@ class Asked:
             raise FetchError(f"source.params.query has {len(queries)} queries, more than {_MOST_QUERIES}")
         now, series = clock.utc(), []
         for query in queries:
-            asked = {
+            parameters = {
                 "query": query,
                 "start": f"{now - source.params.range:.3f}",
                 "end": f"{now:.3f}",
                 "step": f"{source.params.step:g}",
             }
             url = _join(source.host, source.path)
-            series.append(_series(await client.get(url, query=asked, token_file=self.source_token_file), url))
+            series.append(_series(await client.get(url, query=parameters, token_file=self.source_token_file), url))
             if sum(map(len, series)) > _MOST_DATA_BYTES:
                 raise FetchError(f"the queries give more than {_MOST_DATA_BYTES} bytes: ask for fewer series")
         return b'{"data":[' + b",".join(filter(None, series)) + b"]}"
@@ -129,8 +159,8 @@ class Asked:
         return [each if each.cluster else each._replace(cluster=self.cluster) for each in results]
 
 
-def asked_by(scorer: DynamicScorer, secrets_path: str) -> Asked:
-    """Return what an object asks for; raises ValueError where a token is needed and there is no directory for it."""
+def request_of(scorer: DynamicScorer, secrets_path: str) -> ScorerRequest:
+    """Return the requests of a DynamicScorer; raises ValueError if it needs a token and `secretsPath` is not set."""
     spec = scorer.spec
 
     def token_file(field: str, auth: Auth | None) -> str:
@@ -141,7 +171,7 @@ def asked_by(scorer: DynamicScorer, secrets_path: str) -> Asked:
             raise ValueError(f"spec.{field}.auth needs Secret {secret.name}: mount it, and set secretsPath")
         return f"{secrets_path}/{secret.name}/{secret.key}"
 
-    return Asked(
+    return ScorerRequest(
         name=scorer.id,
         score_name=scorer.score_name,
         config=ScorerConfig(source=spec.source, scoring=spec.scoring),
@@ -166,7 +196,7 @@ def _series(body: bytes, url: str) -> bytes:
     try:
         found = msgspec.json.decode(body, type=_Answered)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FetchError(f"{url} answered what is no result of a query: {error}") from None
+        raise FetchError(f"{url} did not return the result of a query: {error}") from None
     listed = bytes(found.data.result).strip()
     if found.status != "success" or not listed.startswith(b"["):
         raise FetchError(f"{url} answered status {found.status!r:.40} and no list of series")
@@ -175,3 +205,125 @@ def _series(body: bytes, url: str) -> bytes:
 
 def _join(host: str, path: str) -> str:
     return host.rstrip("/") + path
+
+
+Health = Literal["Active", "Inactive", "Unknown"]
+HEALTH: tuple[Health, ...] = ("Active", "Inactive", "Unknown")
+
+
+class ScorerPoller:
+    """Requests the scores of one scorer periodically; the last scores are kept while they are valid."""
+
+    def __init__(
+        self, request: ScorerRequest, clock: Clock, *, owner: str, aggregate: Aggregate, validity_seconds: float | None
+    ) -> None:
+        self.origin = request
+        """The requests as configured."""
+        self.request = request
+        """The requests with the configuration that the scorer provides."""
+        self.health: Health = "Unknown"
+        self.failures = 0
+        self.answers = 0
+        self.left_out = 0
+        """Number of results in the last response that were not scores."""
+        self._clock = clock
+        self._owner = owner
+        self._aggregate = aggregate
+        self._validity_seconds = validity_seconds
+        self._answered_at: float | None = None
+        self._results: Mapping[str, list[Result]] = {}
+        self._failing = ""
+        self.scores: Mapping[str, JoinedScores] = {}
+        """Scores by name, expired ones included."""
+
+    @property
+    def age_seconds(self) -> float | None:
+        """Time since the last response; None without one."""
+        return None if self._answered_at is None else self._clock.now() - self._answered_at
+
+    @property
+    def valid(self) -> bool:
+        """Whether the last scores are valid."""
+        age = self.age_seconds
+        return age is not None and age < self._valid_seconds
+
+    @property
+    def _valid_seconds(self) -> float:
+        return self._validity_seconds or _VALID_INTERVALS * self.request.interval_seconds
+
+    async def run(self, client: Client, changed: Callable[[], None]) -> None:
+        """Request scores until cancelled; call `changed` when they change or expire."""
+        if self.request.config_url:
+            await self._sync(client)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._check_health(client))
+            tasks.create_task(self._poll(client, changed))
+            tasks.create_task(self._watch_validity(changed))
+
+    async def _poll(self, client: Client, changed: Callable[[], None]) -> None:
+        while True:
+            if await self._fetch_once(client):
+                changed()
+            await asyncio.sleep(self.request.interval_seconds)
+
+    async def _watch_validity(self, changed: Callable[[], None]) -> None:
+        """Call `changed` when scores expire before the next response."""
+        was_valid = False
+        while True:
+            valid = self.valid
+            if was_valid and not valid:
+                _log.warning("dynamic scores expired", plugin=self._owner, scorer=self.request.name)
+                changed()
+            was_valid = valid
+            await asyncio.sleep(min(_LONGEST_LOOK_SECONDS, self._valid_seconds / _LOOKS_PER_VALIDITY))
+
+    async def _fetch_once(self, client: Client) -> bool:
+        """Request scores once; return whether they changed."""
+        was_valid = self.valid
+        try:
+            answer = await self.request.scores(client, self._clock)
+        except (FetchError, ResultError, PageError) as error:
+            self.failures += 1
+            self._say(str(error))
+            return False
+        self._say("")
+        self.answers += 1
+        self.left_out = answer.left_out
+        self._answered_at = self._clock.now()
+        if answer.results == self._results and was_valid:
+            return False
+        self._results = answer.results
+        self.scores = await asyncio.to_thread(self._joined, answer.results)
+        return True
+
+    def _joined(self, results: Mapping[str, list[Result]]) -> Mapping[str, JoinedScores]:
+        return {name: JoinedScores(each, self._aggregate) for name, each in results.items()}
+
+    async def _check_health(self, client: Client) -> None:
+        while not self.request.page_url:
+            if self.request.health_url:
+                try:
+                    await client.get(self.request.health_url)
+                except FetchError:
+                    self.health = "Inactive"
+                else:
+                    self.health = "Active"
+            await asyncio.sleep(HEALTH_SECONDS)
+            if self.request.config_url:
+                await self._sync(client)
+
+    async def _sync(self, client: Client) -> None:
+        try:
+            said = await client.get(self.request.config_url)
+            self.request = self.request.synced(said)
+        except (FetchError, ValueError) as error:
+            self.failures += 1
+            self._say(f"configuration of the scorer not used: {error}")
+
+    def _say(self, problem: str) -> None:
+        """Log a failure once, until the scorer answers again."""
+        if problem and not self._failing:
+            _log.warning("dynamic scorer failed", plugin=self._owner, scorer=self.request.name, reason=problem)
+        elif self._failing and not problem:
+            _log.info("dynamic scorer answers again", plugin=self._owner, scorer=self.request.name)
+        self._failing = problem

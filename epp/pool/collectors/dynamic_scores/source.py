@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin that asks outside scorers, and gives endpoints their scores."""
+"""The plugin `dynamic-score-source`: requests scores from outside scorers, and assigns them to endpoints."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,10 +14,8 @@ from epp.framework.quantities import parse_duration
 from epp.kube.objects.decode import SCORER_KINDS, decode_object
 from epp.kube.objects.dynamic_scoring import DynamicScorer, DynamicScoringConfig
 from epp.kube.objects.followed import Change, FollowedObjects
-from epp.pool.collectors.dynamic_scores.asking import HEALTH, Asking
-from epp.pool.collectors.dynamic_scores.client import Client
 from epp.pool.collectors.dynamic_scores.parameters import DynamicScoreSourceParameters
-from epp.pool.collectors.dynamic_scores.scorer import Asked, asked_by
+from epp.pool.collectors.dynamic_scores.scorer import HEALTH, Client, ScorerPoller, ScorerRequest, request_of
 
 _KINDS = tuple(ObjectKind(group, kind) for group, kind in sorted(SCORER_KINDS))
 _GRACE_PERIOD = "5m"
@@ -35,13 +33,12 @@ _RESULTS = PluginMetric(
 
 
 class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectReader[DynamicScoreSourceParameters]):
-    """Asks scorers of the Dynamic Scoring Framework of Open Cluster Management, and reads pages with their scores.
+    """Requests scores from scorers of the Dynamic Scoring Framework of Open Cluster Management, and from pages.
 
     Every `interval`, the result of a query to Prometheus is posted to the scorer, whose results are joined to endpoints
     by their most specific dimension: pod, device, node, app, then cluster. `cluster-score` with `source: dynamic` reads
-    them. All of that happens in the background: a scorer that is slow, silent or wrong leaves the last scores in effect
-    for `validity`; then they count as missing. Answers are at most 4 MiB, with at most 20,000 results; redirects are
-    not followed.
+    them. All of this happens in the background. If a scorer fails, its last scores stay in effect for `validity`, then
+    count as missing. Responses have at most 4 MiB and 20,000 results; redirects are not followed.
     """
 
     plugin_type = "dynamic-score-source"
@@ -50,15 +47,15 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
     decode = staticmethod(decode_object)
 
     def setup(self) -> None:
-        """Read the files for the first time; no scorer is asked yet. Raises ConfigurationError for an invalid path."""
+        """Read the files for the first time; raises ConfigurationError for an invalid path."""
         parameters = self.parameters
         self._objects = FollowedObjects(
             parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=SCORER_KINDS
         )
-        scorers = [each.asked() for each in parameters.scorers]
-        pages = [each.asked() for each in parameters.pages]
-        self._named = tuple(map(self._asking, (*scorers, *pages)))
-        self._askings = self._named
+        scorers = [each.request() for each in parameters.scorers]
+        pages = [each.request() for each in parameters.pages]
+        self._named = tuple(map(self._poller, (*scorers, *pages)))
+        self._pollers = self._named
         self._masked: frozenset[tuple[str, str]] = frozenset()
         self._scorers_changed = asyncio.Event()
         self._changing = asyncio.Lock()
@@ -72,15 +69,15 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Say that no scorer is named, where only objects of a cluster could name one."""
+        """Warn that only objects of a cluster can define scorers."""
         parameters = self.parameters
         if parameters.scorers or parameters.pages or self._objects.paths:
             return ()
-        return ["asks no scorer but those of DynamicScorer objects in a cluster: give it scorers, pages or paths"]
+        return ["uses only scorers of DynamicScorer objects in a cluster: add scorers, pages or paths"]
 
     @property
     def inputs(self) -> InputState:
-        """Files and objects whose newest versions are not in effect; those of the cluster under its name."""
+        """Files and objects whose newest versions are not in effect."""
         return self._objects.inputs
 
     @property
@@ -96,9 +93,9 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
     def samples(self) -> Sequence[Sample]:
         """Health, age and counts of each scorer."""
         found: list[Sample] = []
-        for each in self._askings:
-            name = each.asked.name
-            if each.asked.health_url:
+        for each in self._pollers:
+            name = each.request.name
+            if each.request.health_url:
                 found += [Sample(_HEALTH, float(each.health == state), (name, state)) for state in HEALTH]
             if each.age_seconds is not None:
                 found.append(Sample(_AGE, each.age_seconds, (name,)))
@@ -108,21 +105,21 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
         return found
 
     def tag(self, endpoint: Endpoint) -> Report:
-        """Return the scores that bear on the endpoint."""
+        """Return the scores of the endpoint."""
         cluster = cluster_of(endpoint, self.parameters.cluster_labels, self.parameters.cluster)
         found: dict[str, DynamicScore] = {}
-        for asking in self._askings:
-            for name, scores in asking.scores.items():
+        for poller in self._pollers:
+            for name, scores in poller.scores.items():
                 score = None if (cluster, name) in self._masked else scores.of(endpoint, cluster)
                 known = found.get(name)
                 if score is None or (known is not None and not known.expired):
                     continue
-                found[name] = score if asking.valid else DynamicScore(expired=True)
+                found[name] = score if poller.valid else DynamicScore(expired=True)
         return Report(attributes={DYNAMIC_SCORES: DynamicScores(by_name=found)})
 
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
-        """Ask all scorers, and apply new versions of the files, until cancelled."""
-        from epp.pool.collectors.dynamic_scores.fetching import Fetcher  # noqa: PLC0415  `epp check` talks to no network
+        """Request scores, and apply new versions of the files, until cancelled."""
+        from epp.pool.collectors.dynamic_scores.fetching import Fetcher  # noqa: PLC0415  `epp check` uses no network
 
         timeout = parse_duration(self.parameters.timeout)
         async with (
@@ -134,7 +131,7 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
                 tasks.create_task(self._follow_files(changed))
 
     async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
-        """Take objects of the cluster."""
+        """Apply objects of the cluster."""
         async with self._changing:
             self._apply(await asyncio.to_thread(self._objects.take, kinds))
         return every_endpoint
@@ -148,25 +145,25 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
                 changed(every_endpoint)
 
     async def _follow_scorers(self, client: Client, changed: Callable[[], None]) -> None:
-        """Keep one task for each scorer."""
-        running: dict[Asking, asyncio.Task[None]] = {}
+        """Run one task for each scorer."""
+        running: dict[ScorerPoller, asyncio.Task[None]] = {}
         ending: set[asyncio.Task[None]] = set()
         waiting: asyncio.Task[bool] | None = None
         try:
             while True:
                 self._scorers_changed.clear()
-                for gone in running.keys() - set(self._askings):
+                for gone in running.keys() - set(self._pollers):
                     ending.add(task := running.pop(gone))
                     task.add_done_callback(ending.discard)
                     task.cancel()
-                for asking in self._askings:
-                    if asking not in running:
-                        running[asking] = asyncio.create_task(asking.run(client, changed))
+                for poller in self._pollers:
+                    if poller not in running:
+                        running[poller] = asyncio.create_task(poller.run(client, changed))
                 waiting = asyncio.create_task(self._scorers_changed.wait())
                 done, _ = await asyncio.wait({waiting, *running.values()}, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
                 for ended in done:
-                    ended.result()  # but for `waiting`, none ends without an error, which is the supervisor's
+                    ended.result()  # except for `waiting`, tasks end only with an error, which the supervisor handles
         finally:
             tasks = [*running.values(), *ending, *([] if waiting is None else [waiting])]
             for each in tasks:
@@ -174,7 +171,7 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _apply(self, change: Change | None) -> None:
-        """Put objects into effect; a scorer that stays as it is keeps its scores."""
+        """Apply objects; unchanged scorers keep their scores."""
         if change is None:
             return
         objects = [held.object for file in change.files for held in file.held]
@@ -183,24 +180,24 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
         self._masked = frozenset(
             (mask.cluster_name, mask.score_name) for config in configs for mask in config.spec.masks
         )
-        known = {asking.origin: asking for asking in self._askings}
-        problems, askings = [problem for file in change.files for problem in map(str, file.problems)], []
+        known = {poller.origin: poller for poller in self._pollers}
+        problems, pollers = [problem for file in change.files for problem in map(str, file.problems)], []
         for scorer in list(scorers.values())[:_MOST_SCORERS]:
             try:
-                asked = asked_by(scorer, self.parameters.secrets_path)
+                request = request_of(scorer, self.parameters.secrets_path)
             except ValueError as error:
-                problems.append(f"DynamicScorer {scorer.id} is not asked: {error}")
+                problems.append(f"DynamicScorer {scorer.id} is not used: {error}")
                 continue
-            askings.append(known.get(asked) or self._asking(asked))
-        self._askings = (*self._named, *askings)
+            pollers.append(known.get(request) or self._poller(request))
+        self._pollers = (*self._named, *pollers)
         self._objects.apply(change)
         self._objects.tell(problems)
         self._scorers_changed.set()
 
-    def _asking(self, asked: Asked) -> Asking:
+    def _poller(self, request: ScorerRequest) -> ScorerPoller:
         validity = self.parameters.validity
-        return Asking(
-            asked,
+        return ScorerPoller(
+            request,
             self.clock,
             owner=self.name,
             aggregate=self.parameters.aggregate,

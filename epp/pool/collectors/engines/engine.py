@@ -21,15 +21,19 @@ from epp.framework.snapshot import (
     Column,
     LoraState,
 )
-from epp.pool.collectors.engines.built_in import BUILT_IN, OTHER_PREFIXES, OTHER_SPELLINGS, RANK_LABELS
-from epp.pool.collectors.engines.config import EngineConfig
-from epp.pool.collectors.exposition import Selector, Series
-from epp.pool.collectors.page_layout import PageLayout
+from epp.pool.collectors.engines.engine_config import (
+    BUILT_IN,
+    OTHER_PREFIXES,
+    OTHER_SPELLINGS,
+    RANK_LABELS,
+    EngineConfig,
+)
+from epp.pool.collectors.exposition import PageLayout, Selector, Series
 
 Fold: TypeAlias = Callable[[Iterable[float]], float]
 
 MOST_ADAPTERS = 1000
-"""Names of adapters that are kept of one endpoint, running and waiting each; a GPU runs some dozens."""
+"""Most names of running and of waiting adapters of an endpoint; a GPU runs some dozens."""
 LONGEST_NAME = 256
 _LONGEST_NUMBER = 9
 
@@ -43,7 +47,7 @@ _POSSIBLE: Mapping[str, tuple[float, float]] = {
     PREFIX_QUERY_TOKENS.name: (0, 1e18),
     PREFIX_HIT_TOKENS.name: (0, 1e18),
 }
-"""Least and greatest value that an engine can have, by column."""
+"""Least and greatest possible value, by column."""
 
 _value: Callable[[Series], float] = attrgetter("value")
 
@@ -57,12 +61,12 @@ class Signal:
     """Spellings; the first one on the page counts."""
     fold: Fold
     rank_label: str = ""
-    """Of series with the same value of this label, the highest counts; empty if each series is a rank of its own."""
+    """Label of the rank; the highest of its series counts. Empty if each series is a rank."""
 
     def read(self, page: bytes, layout: PageLayout, problems: list[str]) -> float | None:
         """Return the number; the column's unknown value without a possible one, None without any series.
 
-        Add to `problems` what the page says that cannot be.
+        Impossible values are added to `problems`.
         """
         series = _first(self.selectors, page, layout)
         if not series:
@@ -74,7 +78,7 @@ class Signal:
         if least <= number <= most and not series[0].is_old:
             return number
         name = self.selectors[0].name
-        problems.append(f"{name} has a time stamp long past" if series[0].is_old else f"{name} is {number:g}")
+        problems.append(f"{name} has an outdated time stamp" if series[0].is_old else f"{name} is {number:g}")
         return self.column.unknown
 
     def folded(self, series: Sequence[Series], value: Callable[[Series], float] = _value) -> float:
@@ -121,7 +125,7 @@ class LoraInfo:
     selector: Selector
 
     def read(self, page: bytes, layout: PageLayout) -> LoraState | None:
-        """Return the state by the newest series, since old ones stay on the page; None without any series."""
+        """Return the state of the newest series, since old ones stay on the page; None without any series."""
         series = [one for one in layout.read(self.selector, page) if not math.isnan(one.value)]
         if not series:
             return None
@@ -257,6 +261,6 @@ def _label_value(label: str) -> Callable[[Series], float]:
 
 
 def _adapters(names: str) -> frozenset[str]:
-    """Return the names; what a server may name has a bound."""
+    """Return the names, limited in number and length."""
     parts = names.split(",", MOST_ADAPTERS)[:MOST_ADAPTERS]
     return frozenset(name for part in parts if 0 < len(name := part.strip()) <= LONGEST_NAME)

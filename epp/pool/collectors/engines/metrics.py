@@ -8,11 +8,9 @@ from epp.framework.datalayer import Extractor, PageError, Report
 from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.limits import AbsolutePath, NameOrDefault
 from epp.framework.plugin import Parameters
-from epp.pool.collectors.engines.built_in import BUILT_IN, HOST, SERIES_PREFIXES
-from epp.pool.collectors.engines.config import EngineConfig
 from epp.pool.collectors.engines.engine import Engine, compile_engine
-from epp.pool.collectors.exposition import PROMETHEUS_TEXT
-from epp.pool.collectors.page_layout import PageLayout
+from epp.pool.collectors.engines.engine_config import BUILT_IN, HOST, SERIES_PREFIXES, EngineConfig
+from epp.pool.collectors.exposition import PROMETHEUS_TEXT, PageLayout
 from epp.pool.collectors.sources.http import HttpSource, HttpSourceParameters
 
 _MEMO_LIMIT = 4096
@@ -29,7 +27,7 @@ class MetricsSourceParameters(HttpSourceParameters, frozen=True):
 class MetricsDataSource(HttpSource[MetricsSourceParameters]):
     """Fetches an endpoint's metrics page: no redirects, no cookies, no compression.
 
-    `--max-page-size`, `--max-page-series` and `--max-series-size` limit what is read of it.
+    `--max-page-size`, `--max-page-series` and `--max-series-size` limit its size.
     """
 
     plugin_type = "metrics-data-source"
@@ -63,7 +61,7 @@ class CoreMetricsParameters(Parameters, frozen=True):
 
 @dataclass(slots=True)
 class _Last:
-    """What was read from the last page of an endpoint."""
+    """Engine, layout and report of the last page of an endpoint."""
 
     engine: Engine
     layout: PageLayout = field(default_factory=PageLayout)
@@ -97,7 +95,7 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
 
     @property
     def newest(self) -> Collection[str]:
-        """Names of the series of adapters: old ones stay on the page, and count for nothing."""
+        """Names of the series of adapters: only the newest sample counts, as old ones stay on the page."""
         engines = self._engines.values()
         newest = {name for engine in engines for name in engine.newest_series}
         return {

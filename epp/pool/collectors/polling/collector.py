@@ -2,42 +2,105 @@
 """Periodic polls of all endpoints of the pool, written to the datastore."""
 
 import asyncio
+import contextlib
 import math
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+import structlog
+
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Contact, Feed
 from epp.framework.endpoint import Endpoint, EndpointTrust
 from epp.framework.plugin import Datum
-from epp.pool.collectors.limits import PageLimits
-from epp.pool.collectors.polling.budget import PollBudget
-from epp.pool.collectors.polling.cadence import Cadence, slowest_interval
-from epp.pool.collectors.polling.capacity import Capacity
-from epp.pool.collectors.polling.conditions import Conditions
-from epp.pool.collectors.polling.member import Member
+from epp.pool.collectors.page_limits import PageLimits
+from epp.pool.collectors.polling.conditions import Conditions, Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
-from epp.pool.collectors.polling.poller import Poller
-from epp.pool.collectors.polling.reachability import Reachability
-from epp.pool.collectors.sources.connection_probe import ConnectionProbe
+from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget, slowest_interval
+from epp.pool.collectors.polling.poller import Member, Poller
 from epp.pool.collectors.sources.http import HttpSource
-from epp.pool.collectors.sources.tls import EndpointTls
-from epp.pool.collectors.turns import in_turns
+from epp.pool.collectors.sources.probes import ConnectionProbe, EndpointTls
+from epp.pool.collectors.steps import run_in_steps
 from epp.routing.datastore import Change, Datastore
 from epp.routing.outliers import Told
+from epp.runtime.process import shortage
 from epp.runtime.supervisor import Supervisor
 
+_GROWING_SECONDS = 0.5
+"""Time in which further endpoints may join before the pool is checked."""
+_CHECK_SECONDS = 5.0
+_STRETCHED = 2.0
+"""Growth of the interval from which another line is logged."""
+
+_log = structlog.get_logger()
 _MANY = 8
-"""Endpoints of one change whose polls start and stop in separate event-loop iterations."""
+"""Largest change of the pool that is applied at once; larger ones are applied in steps."""
+
+
+class Capacity:
+    """Logs too few file descriptors, and intervals longer than configured; again when the pool grows."""
+
+    def __init__(self, poller: Poller, observer: CollectorObserver) -> None:
+        self._poller = poller
+        self._observer = observer
+        self._changed = asyncio.Event()
+        self._connections = 0
+        self._endpoints = 0
+        self._interval_seconds = 0.0
+        self._warned_of = 0
+        self._told_seconds = 0.0
+
+    def changed(self, *, endpoints: int, connections: int, interval_seconds: float) -> None:
+        """Record the size of the pool, the connections for polls, and the configured interval."""
+        self._endpoints, self._connections, self._interval_seconds = endpoints, connections, interval_seconds
+        self._changed.set()
+
+    async def follow(self) -> None:
+        """Check the pool periodically and after changes, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK_SECONDS):
+                    await self._changed.wait()
+            await asyncio.sleep(_GROWING_SECONDS)
+            self._changed.clear()
+            self.check()
+
+    def check(self) -> None:
+        """Log new problems."""
+        self._check_descriptors()
+        self._check_interval()
+
+    def _check_descriptors(self) -> None:
+        problem = shortage(self._connections)
+        if problem is None:
+            self._warned_of = 0
+        elif self._connections > self._warned_of:
+            self._warned_of = self._connections
+            _log.warning("too few file descriptors", endpoints=self._endpoints, problem=problem)
+
+    def _check_interval(self) -> None:
+        seconds = max(self._poller.delay_seconds, self._interval_seconds)
+        self._observer.poll_interval(seconds)
+        if seconds <= self._interval_seconds:
+            self._told_seconds = self._interval_seconds
+        elif seconds >= _STRETCHED * max(self._told_seconds, self._interval_seconds):
+            self._told_seconds = seconds
+            _log.warning(
+                "endpoints are polled less often than configured",
+                endpoints=self._endpoints,
+                asked_seconds=self._interval_seconds,
+                seconds=round(seconds, 3),
+                remedy="none needed; but a metricsStalenessThreshold below these seconds distrusts most endpoints",
+            )
 
 
 class Collector:
-    """Polls each endpoint for each feed, so that a slow exporter delays no other; in all, within a budget.
+    """Polls each endpoint for each feed independently, all within a budget.
 
-    Feeds without an interval of their own are polled less often while an endpoint is at rest: see `Cadence`.
-    An endpoint whose own port no feed asks is probed with brief connections, to know whether it can be reached.
-    Follows the pool from `start` to `stop`; cannot be started again. The caller closes the sources.
+    Feeds without a configured interval are polled less often while an endpoint is idle: see `Cadence`. An endpoint
+    whose own port is polled by no feed is probed with brief connections. Follows the pool from `start` to `stop`;
+    cannot be started again. The caller closes the sources.
     """
 
     def __init__(
@@ -54,18 +117,18 @@ class Collector:
         budget: PollBudget | None = None,
         limits: PageLimits | None = None,
     ) -> None:
-        """Prepare; `trust` is that of the gateway beside this picker. Raises ConfigurationError for its file."""
+        """Use the `trust` of a gateway beside this picker; raises ConfigurationError for its certificate file."""
         self._limits = limits or PageLimits()
         self._store = store
         self._clock = clock
         self._interval_seconds = interval_seconds
         self._observer = observer or CollectorObserver()
-        generator = generator or random.Random()  # noqa: S311  spreads the polls, guards nothing
+        generator = generator or random.Random()  # noqa: S311  spreads the polls
         self._supervisor = supervisor or Supervisor(observer=self._observer)
         self._endpoint_tls = None if trust is None else EndpointTls(trust)
         self._probe = Feed(ConnectionProbe(self._endpoint_tls), ())
         self._tls_limits: tuple[bool, frozenset[str]] | None = None
-        """What TLS the gateway can do: with endpoints that have a host name, and with which addresses; None for all."""
+        """HTTPS endpoints that the gateway can use: those with a host name, and these addresses; None for all."""
         self.conditions = Conditions()
         self._trusted_seconds = math.inf
         self._budget = budget or PollBudget()
@@ -79,7 +142,7 @@ class Collector:
         self._reachability: dict[str, Reachability] = {}
         self._running = False
         self._late: deque[Change] = deque()
-        """Changes that are still to be followed, the first one in part."""
+        """Changes that are still to be applied, the first one in part."""
         self._any_late = asyncio.Event()
         self._capacity = Capacity(self._poller, self._observer)
         self._tasks: tuple[asyncio.Task[None], ...] = ()
@@ -91,7 +154,7 @@ class Collector:
 
     @property
     def untried(self) -> int:
-        """Number of endpoints that have not been asked yet how many requests they have, though a feed does ask."""
+        """Number of endpoints with a feed for their requests that has not been polled yet."""
         return sum(
             any(not member.poll.was_tried and member.poll.reads_requests for member in members.values())
             for members in self._members.values()
@@ -120,22 +183,22 @@ class Collector:
         self._size_changed()
 
     async def replace(self, feeds: Sequence[Feed]) -> None:
-        """Replace the feeds, a few endpoints at a time; one with the same source and extractors as before continues.
+        """Replace the feeds in steps; a feed with the same source and extractors as before continues.
 
-        Data that only removed feeds reported becomes unknown. Returns when what was under way has ended: then their
-        sources can be closed. Raises ValueError for an interval that is not above 0, before any change.
+        Data that only removed feeds reported becomes unknown. Returns after the polls of removed feeds have ended, so
+        that their sources can be closed. Raises ValueError for an interval that is not above 0, before any change.
         """
         wanted = self.checked(feeds)
         gone = [feed for feed in self._feeds if feed not in wanted]
         self._feeds = wanted
         self._equip(wanted)
-        await in_turns(self._replace_all_feeds())
+        await run_in_steps(self._replace_all_feeds())
         self._size_changed()
         await asyncio.gather(*self._ending, return_exceptions=True)
         self._store.forget(_reported(gone) - _reported(wanted))
 
     def ask(self, endpoint: Endpoint, tell: Told) -> None:
-        """Ask an endpoint out of turn whether it can be reached, and tell the verdict, once."""
+        """Poll an endpoint urgently, and call `tell` once with the verdict."""
         if self._late:
             self._follow(endpoint.id)
         self._poller.ask(endpoint.id, tell)
@@ -143,12 +206,12 @@ class Collector:
     def call_on_connection_end(self, listener: Callable[[Endpoint], None]) -> None:
         """Call `listener`, which may `ask`, when a server closes the connection on which it is polled.
 
-        Ever more rarely for one that does so as a habit.
+        Calls are limited for a server that does so regularly.
         """
         self._poller.on_connection_end = listener
 
     def trust_for(self, seconds: float) -> None:
-        """Poll endpoints at rest so often that their metrics are not older than that."""
+        """Limit the interval of idle endpoints, so that their metrics stay younger than that."""
         self._trusted_seconds = seconds
         slowest = self._slowest_seconds
         for members in self._members.values():
@@ -157,7 +220,7 @@ class Collector:
                     member.cadence.limit(slowest)
 
     def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
-        """Use no endpoints that speak HTTPS and join from now on, except those with a host name or these addresses."""
+        """Rule out HTTPS endpoints that join from now on, except those with a host name or these addresses."""
         self._tls_limits = (by_name, frozenset(addresses))
 
     async def stop(self) -> None:
@@ -181,17 +244,17 @@ class Collector:
         self._size_changed()
 
     async def _catch_up(self) -> None:
-        """Follow changes of many endpoints, a few in each turn of the event loop, until cancelled."""
+        """Apply large changes of the pool in steps, until cancelled."""
         while True:
             await self._any_late.wait()
             while self._late:
-                await in_turns(self._follow_change(self._late[0]))
+                await run_in_steps(self._follow_change(self._late[0]))
                 self._late.popleft()
             self._any_late.clear()
             self._size_changed()
 
     def _follow_change(self, change: Change) -> Iterator[None]:
-        """End and begin the polls of one endpoint after the other."""
+        """Apply a change of the pool, one endpoint per step."""
         for _, endpoint in change.removed:
             self._end(endpoint.id)
             yield
@@ -200,10 +263,10 @@ class Collector:
             yield
 
     def _follow(self, identity: str) -> None:
-        """Poll an endpoint of the pool as it is now."""
+        """Start or update the polls of an endpoint."""
         endpoint, before = self._store.endpoint(identity), self._endpoints.get(identity)
         if endpoint is None:
-            return  # it has left since
+            return  # it has left
         if before is not None and (before.tls != endpoint.tls or endpoint.identity.is_another_than(before.identity)):
             self._end(identity)
             before = None
@@ -234,12 +297,12 @@ class Collector:
         return not by_name if endpoint.host else endpoint.address not in addresses
 
     def _equip(self, feeds: Iterable[Feed]) -> None:
-        """Let sources verify certificates as the gateway does, know their limits, and tell what reading pages takes."""
+        """Set the TLS, limits and counters that all sources share."""
         for feed in feeds:
             if isinstance(feed.source, HttpSource):
                 feed.source.endpoint_tls = self._endpoint_tls
                 feed.source.cost = self._poller.cost
-                feed.source.arriving = self._poller.arriving
+                feed.source.incomplete_pages = self._poller.incomplete_pages
                 feed.source.limits = self._limits
 
     def _feeds_of(self, endpoint: Endpoint) -> tuple[Feed, ...]:
@@ -256,10 +319,10 @@ class Collector:
                 self._poller.add(member, self._interval_of(feed))
 
     def _replace_all_feeds(self) -> Iterator[None]:
-        """Replace the feeds of one endpoint after the other."""
+        """Replace the feeds, one endpoint per step."""
         for identity in tuple(self._endpoints):
             endpoint = self._endpoints.get(identity)
-            if endpoint is not None:  # it is still there
+            if endpoint is not None:  # it has not left
                 self._replace_feeds(endpoint)
             yield
 
@@ -294,7 +357,7 @@ class Collector:
         if self._endpoints.pop(identity, None) is not None:
             del self._reachability[identity]
             self.conditions.remove(identity)
-            for member in self._members.pop(identity).values():  # of feeds that are being replaced, too
+            for member in self._members.pop(identity).values():  # including feeds that are being replaced
                 self._end_member(member)
 
     def _end_member(self, member: Member) -> None:

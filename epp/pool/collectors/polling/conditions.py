@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions of endpoints: how each took being asked, whether it is used, and what to do about it."""
+"""Conditions of endpoints: reachability, whether they get requests, and the remedy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from epp.framework.datalayer import Contact
+from epp.framework.datalayer import Contact, UnreachableError
 from epp.framework.endpoint import Endpoint
+from epp.framework.snapshot import ANSWERS, REFUSES, SILENT
+from epp.routing.datastore import Datastore
 
 _USED = frozenset({Contact.NOT_ASKED, Contact.ANSWERS, Contact.READ_IN_PART, Contact.NO_PAGE, Contact.FAILING})
+_MAX_TIMEOUTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One kind of contact, in words."""
+    """A kind of contact with its reason and remedy."""
 
     contact: Contact
     why: str = ""
@@ -41,7 +44,7 @@ class Conditions:
         return tuple(self._by_id.values())
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when an endpoint comes, leaves, or changes its kind of contact."""
+        """Call `listener` when an endpoint joins, leaves, or changes its kind of contact."""
         self._listeners.append(listener)
 
     def put(self, endpoint: Endpoint, condition: Condition) -> None:
@@ -54,10 +57,72 @@ class Conditions:
             self._notify()
 
     def remove(self, identity: str) -> None:
-        """Forget an endpoint that left."""
+        """Remove an endpoint that left."""
         if self._by_id.pop(identity, None) is not None:
             self._notify()
 
     def _notify(self) -> None:
         for listener in self._listeners:
             listener()
+
+
+class Reachability:
+    """Whether an endpoint can be reached: not after a refused connection or several timeouts in a row."""
+
+    __slots__ = ("_conditions", "_endpoint", "_is_well", "_store", "_timeouts", "_unreadable", "_verdict")
+
+    def __init__(self, store: Datastore, endpoint: Endpoint, conditions: Conditions | None = None) -> None:
+        self._store = store
+        self._endpoint = endpoint
+        self._conditions = conditions or Conditions()
+        self._timeouts = 0
+        self._unreadable: dict[str, Condition] = {}
+        """Conditions by source, for sources whose page cannot be read."""
+        self._verdict = ANSWERS
+        self._is_well = False
+        """Whether the last response was without problems, so that the next one need not be recorded."""
+        self._conditions.put(endpoint, NOT_ASKED)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the endpoint cannot be reached."""
+        return self._verdict != ANSWERS
+
+    def answered(self, source: str = "", problem: Condition | None = None) -> None:
+        """Record a response to a source, with the problem of its content if any."""
+        if self._is_well and problem is None:
+            return
+        self._timeouts = 0
+        if problem is None:
+            self._unreadable.pop(source, None)
+        else:
+            self._unreadable[source] = problem
+        self._mark(ANSWERS, next(iter(self._unreadable.values()), ANSWERING))
+
+    def forget(self, source: str) -> None:
+        """Drop the problem of a source that is no longer polled."""
+        if self._unreadable.pop(source, None) is not None and not self.lost:
+            self._mark(ANSWERS, next(iter(self._unreadable.values()), ANSWERING))
+
+    def missed(self, error: UnreachableError) -> None:
+        """Record a refused connection or a timeout."""
+        self._is_well = False
+        if error.refused:
+            self._timeouts = 0
+            self._mark(REFUSES, Condition(error.contact, str(error), error.remedy))
+            return
+        self._timeouts += 1
+        if self._timeouts >= _MAX_TIMEOUTS:
+            # An endpoint that refused connections has to respond before it is used again.
+            verdict = SILENT if self._verdict == ANSWERS else self._verdict
+            self._mark(verdict, Condition(error.contact, str(error), error.remedy))
+
+    def rule_out(self, contact: Contact, why: str, remedy: str) -> None:
+        """Record that the gateway cannot use the endpoint."""
+        self._mark(REFUSES, Condition(contact, why, remedy))
+
+    def _mark(self, verdict: float, condition: Condition) -> None:
+        self._is_well = condition is ANSWERING and not self._unreadable
+        self._verdict = verdict
+        self._store.mark(self._endpoint, verdict)
+        self._conditions.put(self._endpoint, condition)

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Polls of one feed of one endpoint."""
+"""Polls of one feed of one endpoint, and the log of their problems."""
 
+import logging
+from collections import deque
 from functools import lru_cache
 from typing import Any
+
+import structlog
 
 from epp.framework.clock import Clock
 from epp.framework.datalayer import (
@@ -16,22 +20,76 @@ from epp.framework.datalayer import (
     UnreachableError,
 )
 from epp.framework.endpoint import Endpoint
+from epp.framework.messages import described
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING, Column
-from epp.pool.collectors.limits import ImpossibleValueError, PageLimitError, PageLimits, cut_short
-from epp.pool.collectors.metric_filter import MetricFilter
-from epp.pool.collectors.polling.conditions import Condition
-from epp.pool.collectors.polling.problems import IN_PART, PAGE, Problems
-from epp.pool.collectors.polling.reachability import Reachability
+from epp.pool.collectors.page_limits import ImpossibleValueError, MetricFilter, PageLimitError, PageLimits, cut_short
+from epp.pool.collectors.polling.conditions import Condition, Reachability
 from epp.routing.datastore import Datastore
 from epp.runtime.supervisor import TaskObserver
 
+PAGE = "page"
+IN_PART = "in part"
+_MOST_LOGGED, _LOGGED_SECONDS = 6, 60.0
+"""Most problems that are logged in that time, since a server may fail at every other poll."""
+
+_log = structlog.get_logger()
 _LONGEST_BACKOFF_SECONDS = 1.0
 _BACKOFF_TURNS = 4
-"""Turns of others that an endpoint which fails again and again leaves out."""
+"""Longest interval of a failing endpoint, as a multiple of the delay of polls."""
 _LOAD = frozenset({WAITING, RUNNING, KV_USAGE})
 _REQUESTS = frozenset({WAITING, RUNNING})
 _STALE_SECONDS, _STALE_POLLS = 2.0, 3
-"""Age of numbers, and polls in vain, after which an endpoint's load is unknown."""
+"""Age of numbers, and number of failed polls, after which the load of an endpoint is unknown."""
+
+
+class Problems:
+    """Problems of one feed of one endpoint, by kind: `PAGE`, `IN_PART`, or the name of an extractor."""
+
+    __slots__ = ("_clock", "_feed", "_logged", "_logged_at", "_present")
+
+    def __init__(self, feed: Feed, clock: Clock) -> None:
+        self._feed = feed
+        self._clock = clock
+        self._present: dict[str, str] = {}
+        """The type of the last problem of each kind."""
+        self._logged: set[str] = set()
+        """Kinds whose current problem was logged."""
+        self._logged_at: deque[float] = deque(maxlen=_MOST_LOGGED)
+
+    def __bool__(self) -> bool:
+        """Whether there is a problem."""
+        return bool(self._present)
+
+    def occurred(self, kind: str, endpoint: Endpoint, error: Exception) -> None:
+        """Log a problem, unless it is known or too many were logged recently."""
+        sort = error.contact if isinstance(error, UnreachableError) else type(error).__name__
+        if self._present.get(kind) == sort:
+            return
+        self._present[kind] = sort
+        now = self._clock.now()
+        if len(self._logged_at) == _MOST_LOGGED and now < self._logged_at[0] + _LOGGED_SECONDS:
+            return
+        self._logged_at.append(now)
+        self._logged.add(kind)
+        expected = isinstance(error, NotAskedError | PageError | UnreachableError)
+        shown_elsewhere = self._feed.asks(endpoint) and isinstance(error, PageError | UnreachableError)
+        in_part = isinstance(error, PageLimitError) and error.in_part
+        _log.log(
+            logging.DEBUG if shown_elsewhere else logging.WARNING,
+            "endpoint read in part" if in_part else "endpoint not read",
+            endpoint=endpoint.id,
+            source=self._feed.source.name,
+            extractor=None if kind in {PAGE, IN_PART} else kind,
+            reason=str(error) if expected else described(error),
+            remedy=getattr(error, "remedy", "") or None,
+            exc_info=None if expected else error,
+        )
+
+    def resolved(self, kind: str, endpoint: Endpoint) -> None:
+        """Log that a problem is resolved, if it was logged."""
+        if self._present.pop(kind, None) is not None and kind in self._logged:
+            self._logged.discard(kind)
+            _log.info("endpoint read again", endpoint=endpoint.id, source=self._feed.source.name)
 
 
 class CollectorObserver(TaskObserver):
@@ -53,14 +111,15 @@ class CollectorObserver(TaskObserver):
 
 
 class Poll:
-    """Reports the data of pages; logs each kind of problem when it comes, until it is resolved.
+    """Reports the data of pages, and logs each kind of problem once until it is resolved.
 
-    Problems of the endpoint itself are warned of elsewhere: all endpoints together, see `Conditions`.
+    Problems of the endpoint itself are logged for all endpoints together: see `Conditions`.
     """
 
     __slots__ = (
-        "_backoff_seconds", "_clock", "_delay_seconds", "_feed", "_interval_seconds", "_last", "_limits", "_observer",
-        "_problems", "_reachability", "_reported_at", "_store", "changed", "sieve", "was_tried",
+        "_backoff_seconds", "_clock", "_delay_seconds", "_feed", "_interval_seconds", "_last", "_limits",
+        "_observer", "_problems", "_reachability", "_reported_at", "_store", "changed", "metric_filter",
+        "was_tried",
     )  # fmt: skip
 
     def __init__(
@@ -75,8 +134,8 @@ class Poll:
         limits: PageLimits | None = None,
     ) -> None:
         self._limits = limits = limits or PageLimits()
-        self.sieve = _sieve_of(feed, limits)
-        """What takes from a page what all extractors read; None where one of them reads whole pages."""
+        self.metric_filter = _filter_of(feed, limits)
+        """Filter for the series that extractors read; None if one of them reads whole pages."""
         self._store = store
         self._feed = feed
         self._reachability = reachability
@@ -89,9 +148,9 @@ class Poll:
         self._reported_at: dict[Extractor[Any], float] = {}
         self._last: dict[Extractor[Any], Report] = {}
         self.changed = False
-        """Whether the last page said something else than the one before."""
+        """Whether the reports of the last page differ from those before."""
         self.was_tried = False
-        """Whether a page has come, or failed to."""
+        """Whether a poll has ended, successfully or not."""
 
     @property
     def source(self) -> DataSource[Any]:
@@ -99,7 +158,7 @@ class Poll:
         return self._feed.source
 
     def tells_reachability(self, endpoint: Endpoint) -> bool:
-        """Whether pages come from the port that requests go to."""
+        """Return whether pages come from the port that requests are sent to."""
         return self._feed.asks(endpoint)
 
     @property
@@ -107,20 +166,11 @@ class Poll:
         """Whether pages tell how many requests an endpoint has."""
         return any(datum in _REQUESTS for extractor in self._feed.extractors for datum in extractor.writes)
 
-    async def collect_once(self, endpoint: Endpoint, delay_seconds: float = 0.0) -> float:
-        """Fetch once and settle the outcome."""
-        outcome: bytes | Exception
-        try:
-            outcome = await self._feed.source.fetch(endpoint)
-        except Exception as error:  # noqa: BLE001  a plugin may raise anything; other feeds continue
-            outcome = error
-        return self.settle(endpoint, outcome, delay_seconds)
-
     def settle(self, endpoint: Endpoint, outcome: bytes | Exception, delay_seconds: float = 0.0) -> float:
-        """Report a page, or why there is none; return the seconds until the next poll is due.
+        """Report a page or the failure to fetch it; return the seconds until the next poll is due.
 
-        `delay_seconds` is the time that a poll waits for its turn when it is due. In a pool so large that it counts,
-        endpoints that fail make room for others.
+        `delay_seconds` is the time between the due time and the start of polls. It is large in large pools, where
+        failing endpoints are polled less often.
 
         A failed page changes no data; numbers that could not be read for a while become unknown.
         """
@@ -130,7 +180,7 @@ class Poll:
         if isinstance(outcome, Exception):
             self._failed(endpoint, outcome)
         else:
-            self._problems.went(PAGE, endpoint)
+            self._problems.resolved(PAGE, endpoint)
             problem = self._extract(outcome, endpoint)
             self._answered(endpoint, self._cut(endpoint) if problem is None else problem)
         if self._problems:  # else all was reported just now
@@ -147,18 +197,18 @@ class Poll:
             self._back_off()
 
     def _cut(self, endpoint: Endpoint) -> PageLimitError | None:
-        """Tell of a page that was read in part; return what is to be said of it."""
-        if self.sieve is None or not self.sieve.cut:
-            self._problems.went(IN_PART, endpoint)
+        """Return the error of a page that was read in part, and record it; None for a whole page."""
+        if self.metric_filter is None or not self.metric_filter.cut:
+            self._problems.resolved(IN_PART, endpoint)
             return None
-        for limit in self.sieve.cut:
+        for limit in self.metric_filter.cut:
             self._observer.page_limited(self._feed.source.plugin_type, limit)
-        error = cut_short(min(self.sieve.cut), self._limits)
-        self._problems.came(IN_PART, endpoint, error)
+        error = cut_short(min(self.metric_filter.cut), self._limits)
+        self._problems.occurred(IN_PART, endpoint, error)
         return error
 
     def _extract(self, page: bytes, endpoint: Endpoint) -> PageError | None:
-        """Report what the page says; return the problem of one that no extractor can read."""
+        """Report the data of a page; return the problem of a page that no extractor can read."""
         problem: PageError | None = None
         impossible: ImpossibleValueError | None = None
         failures = 0
@@ -168,7 +218,7 @@ class Poll:
                 self._store.report(endpoint, report)
             except Exception as error:  # noqa: BLE001  a plugin may raise anything; other extractors continue
                 self._observer.extract_error(self._feed.source.plugin_type, extractor.plugin_type)
-                self._problems.came(extractor.name, endpoint, error)
+                self._problems.occurred(extractor.name, endpoint, error)
                 failures += 1
                 problem = error if isinstance(error, PageError) else problem
             else:
@@ -179,9 +229,9 @@ class Poll:
                     self._last[extractor] = report
                 if report.problems:
                     impossible = ImpossibleValueError(report.problems)
-                    self._problems.came(extractor.name, endpoint, impossible)
+                    self._problems.occurred(extractor.name, endpoint, impossible)
                 else:
-                    self._problems.went(extractor.name, endpoint)
+                    self._problems.resolved(extractor.name, endpoint)
         if failures < len(self._feed.extractors) and impossible is not None:
             return impossible
         return problem if failures == len(self._feed.extractors) else None
@@ -231,14 +281,14 @@ class Poll:
         self._observer.poll_error(self._feed.source.plugin_type)
         if isinstance(error, PageLimitError):
             self._observer.page_limited(self._feed.source.plugin_type, error.limit)
-        self._problems.came(PAGE, endpoint, error)
+        self._problems.occurred(PAGE, endpoint, error)
 
 
 def _is_read_in_part(problem: PageError) -> bool:
     return isinstance(problem, ImpossibleValueError) or (isinstance(problem, PageLimitError) and problem.in_part)
 
 
-def _sieve_of(feed: Feed, limits: PageLimits) -> MetricFilter | None:
+def _filter_of(feed: Feed, limits: PageLimits) -> MetricFilter | None:
     names, newest = _wanted(feed)
     return MetricFilter(names, limits, newest=newest) if names else None
 
@@ -247,7 +297,7 @@ def _sieve_of(feed: Feed, limits: PageLimits) -> MetricFilter | None:
 def _wanted(feed: Feed) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of series that extractors read (none for whole pages), and the newest-only names.
 
-    A name is among the latter if that is so for each extractor that reads it.
+    A name is newest-only if all extractors that read it need only the newest sample.
     """
     names: set[str] = set()
     newest: set[str] = set()

@@ -6,34 +6,134 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from typing import TypeAlias
 
 from epp.framework.clock import Clock
+from epp.framework.datalayer import DataSource
 from epp.framework.endpoint import Endpoint
-from epp.pool.collectors.http.answers import Arriving
-from epp.pool.collectors.http.cost import ReadingCost
-from epp.pool.collectors.polling.budget import PollBudget
-from epp.pool.collectors.polling.member import Member
-from epp.pool.collectors.polling.poll_priority import UrgentBudget
-from epp.pool.collectors.polling.timetable import Timetable
+from epp.pool.collectors.polling.poll import Poll
+from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget, PollPriority, Timetable, UrgentBudget
+from epp.pool.collectors.sources.connection import ReadingCost
+from epp.pool.collectors.sources.http import HttpSource
+from epp.pool.collectors.sources.page_client import PageClient
+from epp.pool.collectors.sources.response_parser import IncompletePages
 from epp.routing.datastore import Datastore
 from epp.routing.outliers import Told, Verdict
 
-_TURN_SECONDS = 0.004
-"""Time until the next turn while polls wait."""
+_SHARE = 0.05
+"""Largest share of a core that the pages of one endpoint may use; beyond it, the endpoint is polled less often."""
+
+Done: TypeAlias = Callable[["Member", bytes | Exception], None]
+_STEP_SECONDS = 0.004
+"""Time until the next step while due polls wait for the budget."""
 _SOON_SECONDS = 0.01
-"""A turn that soon notices a request early enough; until a later one, the next request is waited for."""
+"""Time to the next step from which the next request wakes the poller."""
 _CONNECTING = 2
-"""Weight of a poll that needs a connection, among polls that begin together."""
+"""Weight of a poll that needs a new connection, among polls that start together."""
 _JITTER = 0.1
 _MOST_JITTER_SECONDS = 0.005
 _LONGEST_FIRST_WAIT_SECONDS = 1.0
 _MOST_BRIEF_PER_SECOND = 200.0
-"""Brief connections cost more than pages on connections that are kept."""
+"""Limit on brief connections, which cost more than pages on persistent ones."""
+
+
+class Member:
+    """One feed of one endpoint: the poll in progress, and the time of the next one.
+
+    Pages over HTTP need no task unless an error occurs; each fetch of any other source is a task.
+    """
+
+    __slots__ = (
+        "_client", "_store", "_task", "brief", "cadence", "due", "endpoint", "gone", "least_wait", "on_end",
+        "poll", "priority", "wait",
+    )  # fmt: skip
+
+    def __init__(
+        self, store: Datastore, endpoint: Endpoint, poll: Poll, *, cadence: Cadence | None, brief: bool = False
+    ) -> None:
+        """Without `cadence`, the interval is fixed; `brief` means that no connection is kept."""
+        self._store = store
+        self.endpoint = endpoint
+        self.poll = poll
+        self.cadence = cadence
+        self.brief = brief
+        self.due = 0.0
+        self.wait = 0.0
+        """Time between the last poll and the next one."""
+        self.least_wait = 0.0
+        """Shortest wait, by the cost of the last page."""
+        self.gone = False
+        self.priority = PollPriority()
+        self.on_end: Callable[[], None] | None = None
+        """Called when the server closes a persistent connection."""
+        self._client: PageClient | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def tells_reachability(self) -> bool:
+        """Whether it polls the port that requests are sent to."""
+        return self.poll.tells_reachability(self.endpoint)
+
+    @property
+    def needs_connection(self) -> bool:
+        """Whether the next poll connects first."""
+        if not isinstance(self.poll.source, HttpSource):
+            return self.brief
+        return self._client is None or not self._client.connected
+
+    def begin(self, done: Done) -> None:
+        """Start a poll, and call `done` with its outcome after this has returned."""
+        source = self.poll.source
+        if isinstance(source, HttpSource):
+            client = self._client
+            if client is None or client.attempt.endpoint.host != self.endpoint.host:
+                if client is not None:
+                    client.close()
+                self._client = client = source.client_for(self.endpoint, self.poll.metric_filter)
+                client.on_end = self.on_end
+            client.ask(lambda outcome: done(self, outcome))
+        else:
+            name = f"collect {source.name} of {self.endpoint.id}"
+            self._task = asyncio.get_running_loop().create_task(self._fetch(source, done), name=name)
+
+    def settle(self, outcome: bytes | Exception, delay_seconds: float, now: float) -> None:
+        """Report the outcome, and set the time until the next poll."""
+        wait = self.poll.settle(self.endpoint, outcome, delay_seconds)
+        cadence = self.cadence
+        if cadence is not None:
+            if self.poll.changed or self._store.in_flight(self.endpoint.id):
+                cadence.event(now)
+            wait = max(wait, cadence.interval(now))
+        if self._client is not None:
+            self.least_wait = self._client.seconds / _SHARE
+        self.wait = max(wait, self.least_wait)
+        self.priority.settled(outcome)
+
+    def end(self) -> Iterator[asyncio.Task[None]]:
+        """Cancel the poll in progress and close the connection; yield cancelled tasks."""
+        self.gone = True
+        self.priority.end()
+        client, self._client = self._client, None
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            yield task
+        if client is not None and (asking := client.close()) is not None:
+            yield asking
+
+    async def _fetch(self, source: DataSource, done: Done) -> None:
+        outcome: bytes | Exception
+        try:
+            outcome = await source.fetch(self.endpoint)
+        except Exception as error:  # noqa: BLE001  a plugin may raise anything; other feeds continue
+            outcome = error
+        self._task = None
+        done(self, outcome)
 
 
 class Poller:
-    """Begins polls in the order in which they are due; what the budget does not allow yet waits for its turn."""
+    """Starts polls in order of their due times, as the budget allows."""
 
     def __init__(
         self,
@@ -44,13 +144,13 @@ class Poller:
         *,
         cpu_seconds: Callable[[], float] = time.thread_time,
     ) -> None:
-        """Prepare; `cpu_seconds` returns what the thread of the event loop has taken so far."""
+        """Use `cpu_seconds` for the CPU time of the event loop's thread."""
         self.cost = ReadingCost()
-        """What reading pages takes: sources add to it."""
-        self.arriving = Arriving()
-        """Counts pages that sources keep whole, until all of a page is there."""
+        """CPU time of reading pages, to which sources add."""
+        self.incomplete_pages = IncompletePages()
+        """Counts the bytes of incomplete pages that sources buffer whole."""
         self.on_connection_end: Callable[[Endpoint], None] | None = None
-        """Called when a server closes a kept connection, which is no habit of its own: it may have died."""
+        """Called when a server closes a persistent connection, unless it does so regularly: it may have failed."""
         self._store = store
         self._clock = clock
         self._budget = budget
@@ -67,10 +167,10 @@ class Poller:
         self._sequence = store.ledger.sequence
         self._alarm: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._next_turn = math.inf
-        """When the timer ends, but for the jitter."""
-        self._latest_turn = math.inf
-        """The same with it: a turn that comes later is late."""
+        self._next_step = math.inf
+        """When the timer ends, without jitter."""
+        self._latest_step = math.inf
+        """When the timer ends, with jitter: a later step is late."""
 
     @property
     def count(self) -> int:
@@ -79,11 +179,11 @@ class Poller:
 
     @property
     def delay_seconds(self) -> float:
-        """Time that a poll waits for its turn."""
+        """Expected time between the due time and the start of a poll."""
         return len(self._waiting) / self._budget.polls_per_second
 
     def add(self, member: Member, interval: float) -> None:
-        """Begin to poll a member, first within the interval, a second at most."""
+        """Start to poll a member, for the first time within its interval or a second."""
         self._members.setdefault(member.endpoint.id, set()).add(member)
         self._count += 1
         self._brief += member.brief
@@ -96,7 +196,7 @@ class Poller:
         self._put(member, self._timetable.after(first, longest, now, self._count))
 
     def remove(self, member: Member) -> Collection[asyncio.Task[None]]:
-        """End the polls of a member; return the tasks that are about to end."""
+        """Stop polling a member; return its cancelled tasks."""
         members = self._members[member.endpoint.id]
         members.remove(member)
         if not members:
@@ -104,11 +204,11 @@ class Poller:
         self._count -= 1
         self._brief -= member.brief
         self._timetable.remove(member)
-        member.on_end = None  # it refers to the member: without it, no garbage is left to be collected
+        member.on_end = None  # avoids a reference cycle
         return tuple(member.end())
 
     def ask(self, identity: str, tell: Told) -> None:
-        """Poll an endpoint out of turn, at the port that requests go to, and tell the outcome, once."""
+        """Poll an endpoint urgently, at the port that requests are sent to, and call `tell` once with the verdict."""
         members = [member for member in self._members.get(identity, ()) if member.tells_reachability]
         if not members:
             tell(Verdict.SILENT)
@@ -116,7 +216,7 @@ class Poller:
         member = min(members, key=lambda one: one.wait)
         now = self._clock.now()
         member.priority.ask(now, tell)
-        self._hasten(member, now)
+        self._poll_urgently(member, now)
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -125,8 +225,8 @@ class Poller:
             while True:
                 self._alarm = loop.create_future()
                 picked = self._sequence != self._store.ledger.sequence
-                self._set_timer(self.turn())
-                if not picked and self._next_turn - self._clock.now() > _SOON_SECONDS:
+                self._set_timer(self.step())
+                if not picked and self._next_step - self._clock.now() > _SOON_SECONDS:
                     self._store.ledger.call_on_next(self._wake)
                 await self._alarm
         finally:
@@ -134,24 +234,24 @@ class Poller:
             self._store.ledger.call_on_next(None)
             self._set_timer(math.inf)
 
-    def turn(self) -> float:
-        """Begin polls that are due; return when the next turn is, infinite for never."""
+    def step(self) -> float:
+        """Start polls that are due; return the time of the next step, infinite for never."""
         started = self._cpu_seconds()
         now = self._clock.now()
-        self._hurry(now)
+        self._shorten_intervals(now)
         self._waiting.extend(self._timetable.take_due(now))
-        self._budget.ran(now, started, max(now - self._latest_turn, 0.0))
+        self._budget.ran(now, started, max(now - self._latest_step, 0.0))
         began = self._begin(self._budget.allowance(now), self._budget.at_once)
         self._unaccounted_seconds += self._cpu_seconds() - started + self.cost.take()
         if began:
             self._budget.spent(self._unaccounted_seconds, began)
             self._unaccounted_seconds = 0.0
         if self._waiting:
-            return now + max(_TURN_SECONDS, 1.0 / self._budget.polls_per_second)
+            return now + max(_STEP_SECONDS, 1.0 / self._budget.polls_per_second)
         return self._timetable.next_due
 
     def _begin(self, most: int, at_once: int) -> int:
-        """Begin so many polls at most, or fewer where they connect first; return their number."""
+        """Start at most so many polls, or fewer if they need connections; return their number."""
         began = load = 0
         while self._waiting and began < most and load < at_once:
             member = self._waiting.popleft()
@@ -170,13 +270,13 @@ class Poller:
             self._settle(member, error)
 
     def _connection_ended(self, member: Member) -> None:
-        """Tell that a server may have died, which has closed a connection."""
+        """Report a server that closed a connection and may have failed."""
         now = self._clock.now()
         if not member.gone and member.priority.connection_ended(now) and self.on_connection_end is not None:
             self.on_connection_end(member.endpoint)
 
-    def _hasten(self, member: Member, now: float) -> None:
-        """Poll a member as soon as may be, ahead of all that waits, unless a poll is under way or waits already."""
+    def _poll_urgently(self, member: Member, now: float) -> None:
+        """Poll a member as soon as possible, unless a poll is in progress or waiting."""
         if self._timetable.due_of(member) == math.inf:
             return
         earliest = member.priority.earliest
@@ -198,8 +298,8 @@ class Poller:
             due = self._timetable.after(member.due, wait, now, self._count)
             self._put(member, min(due, max(now, member.priority.earliest)) if member.priority.is_asked else due)
 
-    def _hurry(self, now: float) -> None:
-        """Poll endpoints at full pace again that were sent a request."""
+    def _shorten_intervals(self, now: float) -> None:
+        """Shorten the interval of endpoints that were sent a request."""
         if self._sequence == self._store.ledger.sequence:
             return
         for endpoint in self._store.picked_since(self._sequence):
@@ -217,20 +317,20 @@ class Poller:
     def _put(self, member: Member, due: float) -> None:
         member.due = due
         self._timetable.put(member, due)
-        if due < self._next_turn:
+        if due < self._next_step:
             self._set_timer(due)
 
     def _set_timer(self, due: float) -> None:
-        """Let the next turn be at that time, or a little later."""
+        """Set the timer of the next step, with jitter."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._next_turn = self._latest_turn = due
+        self._next_step = self._latest_step = due
         if due < math.inf:
             now = self._clock.now()
             seconds = max(due - now, 0.0)
             jitter = self._generator.random() * min(_JITTER * seconds, _MOST_JITTER_SECONDS)
-            self._latest_turn = now + seconds + jitter
+            self._latest_step = now + seconds + jitter
             self._timer = asyncio.get_running_loop().call_later(seconds + jitter, self._wake)
 
     def _wake(self) -> None:

@@ -16,24 +16,35 @@ from urllib.parse import quote
 from typing_extensions import TypeVar
 
 from epp.framework.datalayer import DataSource, PageError, UnreachableError
-from epp.framework.endpoint import Endpoint, Identity
+from epp.framework.endpoint import Endpoint
 from epp.framework.limits import AbsolutePath, PortOrZero
 from epp.framework.quantities import parse_duration
-from epp.pool.collectors.http.answers import Arriving, Gathering
-from epp.pool.collectors.http.connection import ConnectError, Connection, DisconnectedError, Shared, Target, connect
-from epp.pool.collectors.http.cost import ReadingCost
-from epp.pool.collectors.http.deadlines import Deadlines
-from epp.pool.collectors.limits import REMEDIES, Limit, PageLimits
-from epp.pool.collectors.sources.asker import Asker
-from epp.pool.collectors.sources.failures import Attempt
-from epp.pool.collectors.sources.protocols import speaks_http, speaks_tls
-from epp.pool.collectors.sources.sockets import brief_socket, kept_socket
-from epp.pool.collectors.sources.tls import EndpointTls, TlsParameters, tls_context
+from epp.pool.collectors.page_limits import REMEDIES, Limit, PageLimits
+from epp.pool.collectors.sources.connection import (
+    ConnectError,
+    Connection,
+    Deadlines,
+    DisconnectedError,
+    ReadingCost,
+    Shared,
+    Target,
+    connect,
+)
+from epp.pool.collectors.sources.page_client import Attempt, PageClient
+from epp.pool.collectors.sources.probes import (
+    EndpointTls,
+    TlsParameters,
+    brief_socket,
+    kept_socket,
+    speaks_http,
+    speaks_tls,
+    tls_context,
+)
+from epp.pool.collectors.sources.response_parser import IncompletePages, PageBuffer
 
-_MAX_FETCHED = 4096
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _UNQUOTED = "/?&=%:@!$'()*+,;~-._[]"
-_TURN_SECONDS = 0.005
+_BRIEF_INTERVAL_SECONDS = 0.005
 """Interval between brief connections, which cost more than pages on persistent ones."""
 _PROTOCOL_CHECK_SECONDS = 10.0
 """Shortest time between two checks whether a server speaks the other of TLS and plaintext."""
@@ -44,11 +55,11 @@ class HttpSourceParameters(TlsParameters, frozen=True):
     """URL of the page, polling interval and TLS."""
 
     scheme: Literal["http", "https"] = "http"
-    """Protocol; an endpoint that speaks HTTPS is asked over that in any case, unless `port` is another."""
+    """Protocol; endpoints that speak HTTPS are always polled over HTTPS, unless `port` is another port."""
     path: AbsolutePath = "/"
     """Path of the page, with its query if any."""
     port: PortOrZero = None
-    """Port to poll; left out, or 0, that of the endpoint."""
+    """Port to poll; by default, or with 0, that of the endpoint."""
     interval: str = ""
     """Time between two polls of an endpoint, such as `50ms`; by default that of the collector."""
     timeout: str = "1s"
@@ -70,34 +81,32 @@ HP = TypeVar("HP", bound=HttpSourceParameters, default=HttpSourceParameters)
 
 
 class HttpSource(DataSource[HP]):
-    """Pages without redirects, cookies and compression, of a limited size."""
+    """Source of pages over HTTP, without redirects, cookies and compression, and with a size limit."""
 
     accept: ClassVar[str]
     """Accepted media types."""
     most_bytes: ClassVar[int | None] = None
-    """Largest page that can be of use; None for the limit of all."""
+    """Largest useful page; None for the common limit."""
 
     def setup(self) -> None:
         """Prepare TLS; raises ValueError for an invalid certificate file."""
         self.deadlines = Deadlines(parse_duration(self.parameters.timeout))
         self.cost = ReadingCost()
-        """What reading pages takes."""
-        self.arriving = Arriving()
-        """Counts pages that are kept whole and not all there yet."""
+        """CPU time of reading pages."""
+        self.incomplete_pages = IncompletePages()
+        """Counts the bytes of incomplete pages that are buffered whole."""
         self.limits = PageLimits()
         self.endpoint_tls: EndpointTls | None = None
-        """TLS with HTTPS endpoints, as the gateway has it; None for the parameters of this source."""
+        """TLS with HTTPS endpoints as in the gateway; None for the parameters of this source."""
         self._tls = tls_context(self.parameters, self.name) if self.parameters.scheme == "https" else None
         self._default_tls: ssl.SSLContext | None = self._tls
         self._shared: Shared | None = None
-        self._fetched: dict[tuple[Identity, str, bool], Asker] = {}
-        """For endpoints that `fetch` was called with."""
-        self._turn = asyncio.Lock()
+        self._descriptor_lock = asyncio.Lock()
         self._checked: dict[tuple[str, bool], tuple[float, bool]] = {}
-        """When a server was asked in the other protocol, and whether it answered, by URL and protocol."""
+        """Time and result of the last protocol check, by URL and protocol."""
 
     def remedy(self, limit: Limit) -> str:
-        """Return what to do about a page beyond a limit."""
+        """Return the remedy for a page that exceeds a limit."""
         if limit is Limit.PAGE_BYTES and self.most_bytes is not None and self.most_bytes < self.limits.page_bytes:
             return "check the path of the source: pages of its kind are not so large"
         return REMEDIES[limit]
@@ -112,8 +121,8 @@ class HttpSource(DataSource[HP]):
         """Time between two polls of an endpoint; None for that of the collector."""
         return parse_duration(self.parameters.interval) if self.parameters.interval else None
 
-    def asker(self, endpoint: Endpoint, gathering: Gathering | None = None) -> Asker:
-        """Return what asks this endpoint; the caller closes it. Pages go to `gathering`, if there is one."""
+    def client_for(self, endpoint: Endpoint, page_buffer: PageBuffer | None = None) -> PageClient:
+        """Return a client for an endpoint, which the caller closes; `page_buffer` collects its pages, if given."""
         own = self.port in {None, endpoint.port}
         tls = self._tls_with_endpoints() if own and endpoint.tls else self._tls
         port = self.port or endpoint.port
@@ -135,49 +144,38 @@ class HttpSource(DataSource[HP]):
             f"Accept: {self.accept}\r\nAccept-Encoding: identity\r\n\r\n"
         )
         name = endpoint.host.rstrip(".") or endpoint.address
-        return Asker(self, Target(endpoint.address, port, request.encode(), tls, name), attempt, gathering)
+        return PageClient(self, Target(endpoint.address, port, request.encode(), tls, name), attempt, page_buffer)
 
     async def fetch(self, endpoint: Endpoint) -> bytes:
-        """Return the page; raises UnreachableError, PageError or NotAskedError.
+        """Return the page, on a new connection; raises UnreachableError, PageError or NotAskedError.
 
-        If file descriptors are scarce, endpoints without a persistent connection take turns.
+        If file descriptors are scarce, endpoints without a persistent connection are polled one after the other.
         """
-        key = endpoint.identity, endpoint.host, endpoint.tls
-        asker = self._fetched.get(key)
-        if asker is None:
-            if len(self._fetched) >= _MAX_FETCHED:  # of former endpoints
-                await self.close()
-            asker = self._fetched[key] = self.asker(endpoint)
-        if not asker.busy:
-            return await asker.page()
-        with contextlib.closing(self.asker(endpoint)) as another:
-            return await another.page()
+        with contextlib.closing(self.client_for(endpoint)) as client:
+            return await client.page()
 
     async def close(self) -> None:
-        """Close the connections of `fetch`; later calls open new ones."""
-        fetched, self._fetched = self._fetched, {}
-        for asker in fetched.values():
-            asker.close()
+        """Do nothing: callers of `client_for` close the connections."""
 
-    async def open_connection(self, target: Target, gathering: Gathering | None, *, keep: bool) -> Connection:
+    async def open_connection(self, target: Target, page_buffer: PageBuffer | None, *, keep: bool) -> Connection:
         """Return a connection; raises ConnectError or ssl.SSLError."""
         if self._shared is None:
             limits = self.limits
             self._shared = Shared(
                 limit=min(limits.page_bytes, self.most_bytes or limits.page_bytes),
                 cost=self.cost,
-                arriving=self.arriving,
+                incomplete_pages=self.incomplete_pages,
                 arriving_limit=limits.arriving_bytes,
             )
-        return await connect(target, kept_socket if keep else brief_socket, self._shared, gathering)
+        return await connect(target, kept_socket if keep else brief_socket, self._shared, page_buffer)
 
-    async def judged(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
-        """Return what it means that asking failed."""
-        judged = self._judged_secure if attempt.url.startswith("https:") else self._judged_plain
-        return await judged(error, attempt)
+    async def classify(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
+        """Classify a failure."""
+        of_protocol = self._classify_secure if attempt.url.startswith("https:") else self._classify_plain
+        return await of_protocol(error, attempt)
 
-    async def _judged_plain(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
-        """Return what it means that a request in plaintext failed."""
+    async def _classify_plain(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
+        """Classify the failure of a request in plaintext."""
         if isinstance(error, TimeoutError):
             return attempt.timed_out(self.deadlines.seconds)
         if isinstance(error, ConnectError):
@@ -186,8 +184,8 @@ class HttpSource(DataSource[HP]):
             return attempt.speaks_tls()
         return _failed_after_connection(error, attempt)
 
-    async def _judged_secure(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
-        """Return what it means that a request over TLS failed."""
+    async def _classify_secure(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
+        """Classify the failure of a request over TLS."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return attempt.not_trusted(error)
         refused = isinstance(error, ConnectError) and error.error.errno == errno.ECONNREFUSED
@@ -209,7 +207,7 @@ class HttpSource(DataSource[HP]):
         return self._default_tls
 
     async def _speaks(self, check: Callable[[str, int, float], Awaitable[bool]], attempt: Attempt) -> bool:
-        """Return whether the server speaks that protocol; it is not asked again at each failure."""
+        """Return whether the server speaks a protocol; the result is remembered for ten seconds."""
         key, now = (attempt.url, check is speaks_tls), asyncio.get_running_loop().time()
         checked_at, found = self._checked.get(key, (-math.inf, False))
         if now - checked_at > _PROTOCOL_CHECK_SECONDS:
@@ -221,9 +219,9 @@ class HttpSource(DataSource[HP]):
 
     async def wait_for_descriptor(self) -> None:
         """Wait for a file descriptor in order of the calls, at most for the timeout of a page."""
-        async with self._turn:
-            for _ in range(math.ceil(self.deadlines.seconds / _TURN_SECONDS)):
-                await asyncio.sleep(_TURN_SECONDS)
+        async with self._descriptor_lock:
+            for _ in range(math.ceil(self.deadlines.seconds / _BRIEF_INTERVAL_SECONDS)):
+                await asyncio.sleep(_BRIEF_INTERVAL_SECONDS)
                 with contextlib.suppress(OSError), brief_socket(socket.AF_INET):
                     return
 

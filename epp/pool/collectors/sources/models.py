@@ -13,7 +13,7 @@ from epp.pool.collectors.sources.http import HttpSource, HttpSourceParameters
 MOST_BYTES = 2 * 1024 * 1024
 _LONGEST_NAME = 256
 MOST_OBJECTS = 10_000
-"""Requests wait while a list is read: 2 ms for so many."""
+"""The event loop is blocked while a list is read: 2 ms for so many objects."""
 
 
 class ModelsSourceParameters(HttpSourceParameters, frozen=True):

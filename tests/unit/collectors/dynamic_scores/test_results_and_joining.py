@@ -19,8 +19,14 @@ from epp.framework.dynamic_scores import (
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp.pool.collectors.dynamic_scores.joining import JoinedScores
-from epp.pool.collectors.dynamic_scores.results import Result, ResultError, dimensions_in, read_page, read_results
+from epp.pool.collectors.dynamic_scores.results import (
+    JoinedScores,
+    Result,
+    ResultError,
+    dimensions_in,
+    read_page,
+    read_results,
+)
 
 ALL = dimensions_in("")
 VLLM = Endpoint("vllm-a", "10.0.0.1", 8000, namespace="ml", node="n1", labels={"app": "llm"})

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of a request against the limits of its quota: on its own (`single`), and beside other requests (`total`)."""
+
+from collections.abc import Iterator
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from epp.admission.quotas.account import Account
+from epp.admission.quotas.allowances import Allowance, LimitKey
+from epp.admission.quotas.reservation import Amounts, Need, devices, dollars_per_second, memory_share, tflops_share
+from epp.admission.quotas.usage import DAY_SECONDS, Calendar
+from epp.framework.accelerators.arrays import tag_numbers
+from epp.framework.arrays import Floats, Mask, any_true, lowest
+from epp.framework.candidates import Candidates
+from epp.framework.errors import BodyTooLargeError, Breach, OverQuotaError
+from epp.framework.quotas import Blocked, Quota
+from epp.framework.request import Request
+
+_ROUNDING = 1.0 + 1e-9
+"""Tolerance for sums of floats beside a limit."""
+_TOO_LARGE = BodyTooLargeError.status
+_TOTALS = frozenset({LimitKey.TOTAL_ACCELERATOR_BYTES, LimitKey.TOTAL_TFLOPS})
+LONGEST_SECONDS = 300
+"""Longest `retry-after`, unless a budget of a day is used up."""
+_MOMENT = 1e-6
+"""Tolerance of seconds."""
+_KEYS = (
+    LimitKey.TOTAL_REQUESTS,
+    LimitKey.TOTAL_TOKENS,
+    LimitKey.TOTAL_ACCELERATOR_BYTES,
+    LimitKey.TOTAL_TFLOPS,
+)
+
+
+class Bound(NamedTuple):
+    """A limit on hardware, and the need of a request at each candidate."""
+
+    key: LimitKey
+    needs: Floats
+    limit: float
+    used: float = 0.0
+
+    @property
+    def mask(self) -> Mask:
+        """The candidates where the need fits; a need of 0 fits even if more than the limit is used."""
+        fits: Mask = self.needs <= max(0.0, self.limit * _ROUNDING - self.used)
+        return fits
+
+
+def check_tokens(request: Request, quota: Quota) -> None:
+    """Raise OverQuotaError for a request whose prompt or maximum output is too long.
+
+    A request without a maximum output is not refused for its output, whose length is unknown.
+    """
+    single, total = quota.single, quota.total
+    prompt, output = request.prompt_tokens, request.body.max_output_tokens
+    if single.prompt_tokens > 0 and prompt > single.prompt_tokens:
+        raise _over(request, LimitKey.PROMPT_TOKENS, prompt, single.prompt_tokens, _TOO_LARGE)
+    if single.output_tokens > 0 and output is not None and output > single.output_tokens:
+        raise _over(request, LimitKey.OUTPUT_TOKENS, output, single.output_tokens)
+    if total.tokens > 0 and prompt + (output or 0) > total.tokens:
+        raise _over(request, LimitKey.TOTAL_TOKENS, prompt + (output or 0), total.tokens, _TOO_LARGE)
+    if total.tokens_per_minute > 0 and prompt > total.tokens_per_minute:
+        raise _over(request, LimitKey.TOTAL_TOKENS_PER_MINUTE, prompt, total.tokens_per_minute, _TOO_LARGE)
+
+
+def hardware_bounds(allowance: Allowance, candidates: Candidates, mean_seconds: float) -> Iterator[Bound]:
+    """Yield the limits on hardware for one request; its price is computed with the mean time of its tenant."""
+    quota, sharers = allowance
+    single, total = quota.single, quota.total
+    if single.accelerator_bytes > 0 or total.accelerator_bytes > 0:
+        needs = tag_numbers(candidates, memory_share, sharers)
+        if single.accelerator_bytes > 0:
+            yield Bound(LimitKey.ACCELERATOR_BYTES, needs, single.accelerator_bytes)
+        if total.accelerator_bytes > 0:
+            yield Bound(LimitKey.TOTAL_ACCELERATOR_BYTES, needs, total.accelerator_bytes)
+    if single.tflops > 0 or total.tflops > 0:
+        needs = tag_numbers(candidates, tflops_share, sharers)
+        if single.tflops > 0:
+            yield Bound(LimitKey.TFLOPS, needs, single.tflops)
+        if total.tflops > 0:
+            yield Bound(LimitKey.TOTAL_TFLOPS, needs, total.tflops)
+    if single.devices > 0:
+        yield Bound(LimitKey.DEVICES, tag_numbers(candidates, devices), single.devices)
+    if single.dollars > 0 and mean_seconds > 0:
+        yield Bound(LimitKey.DOLLARS, tag_numbers(candidates, dollars_per_second) * mean_seconds, single.dollars)
+
+
+def joint_mask(bounds: list[Bound]) -> Mask:
+    """Mark the candidates that fit all bounds, of which there is at least one."""
+    masks = [bound.mask for bound in bounds]
+    mask: Mask = masks[0] if len(masks) == 1 else np.logical_and.reduce(masks)
+    return mask
+
+
+def check_hardware(request: Request, bounds: list[Bound], mask: Mask) -> None:
+    """Raise OverQuotaError for a request that fits at none of the candidates, unless there are none."""
+    if not len(mask) or any_true(mask):
+        return
+    worst = next((bound for bound in bounds if not any_true(bound.mask)), bounds[0])
+    raise _over(request, worst.key, lowest(worst.needs), worst.limit)
+
+
+def with_usage(account: Account, held: Amounts, bounds: list[Bound]) -> list[Bound]:
+    """Return the bounds with the usage of the account and the reserved amounts."""
+    used = {
+        LimitKey.TOTAL_ACCELERATOR_BYTES: account.accelerator_bytes + held.accelerator_bytes,
+        LimitKey.TOTAL_TFLOPS: account.tflops + held.tflops,
+    }
+    return [bound._replace(used=used.get(bound.key, 0.0)) for bound in bounds]
+
+
+def least(bounds: list[Bound], used: list[Bound]) -> tuple[float, float]:
+    """Return memory and TFLOPS at the candidate where the least is missing, among those that fit the bounds.
+
+    `used` are the bounds with usage.
+    """
+    totals = [bound for bound in used if bound.key in _TOTALS]
+    if not totals:
+        return 0.0, 0.0
+    beyond = np.max([(bound.needs + bound.used) / bound.limit for bound in totals], axis=0)
+    mask = joint_mask(bounds)
+    best = int(np.argmin(np.where(mask, beyond, np.inf) if any_true(mask) else beyond))
+    amounts = {bound.key: bound.needs.item(best) for bound in totals}
+    return amounts.get(LimitKey.TOTAL_ACCELERATOR_BYTES, 0.0), amounts.get(LimitKey.TOTAL_TFLOPS, 0.0)
+
+
+def _over(request: Request, key: LimitKey, requested: float, limit: float, status: int = 400) -> OverQuotaError:
+    return OverQuotaError(Breach(request.fairness_id, key.value, requested, limit), status)
+
+
+class _Shortfall(NamedTuple):
+    key: LimitKey
+    requested: float
+    limit: float
+    seconds: float
+    most_seconds: int
+    needs_release: bool
+
+
+def blocked(account: Account, need: Need, held: Amounts, now: float, calendar: Calendar) -> Blocked | None:
+    """Return the limit that a request exceeds, of several the one that it exceeds for longest; None if it fits."""
+    found = [] if _fits(account, need.under_way, held) else _in_flight(account, need.under_way, held, now)
+    found += _over_time(account, need, now, calendar)
+    if not found:
+        return None
+    worst = max(found, key=lambda each: each.seconds)
+    seconds = max(1, min(worst.most_seconds, ceil(worst.seconds)))
+    return Blocked(
+        Breach(account.tenant, worst.key.value, worst.requested, worst.limit),
+        seconds,
+        None if any(each.needs_release for each in found) else now + max(0.0, worst.seconds),
+        account.quota.waits,
+    )
+
+
+def waits_for_time(account: Account, need: Need, now: float, calendar: Calendar) -> bool:
+    """Return whether a limit over time is exceeded, so that the end of other requests does not help."""
+    return bool(_over_time(account, need, now, calendar))
+
+
+def deficit(account: Account, need: Amounts, held: Amounts) -> Amounts:
+    """Return the amounts that have to be freed before a request fits; 0 for amounts of which enough is left."""
+    missing = [total.beyond if total.is_exceeded else 0.0 for total in _totals(account, need, held)]
+    requests, tokens, accelerator_bytes, tflops = missing
+    return Amounts(round(requests), tokens, accelerator_bytes, tflops)
+
+
+class _Total(NamedTuple):
+    """A limit on the requests in flight."""
+
+    key: LimitKey
+    used: float
+    held: float
+    more: float
+    limit: float
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self.limit > 0 < self.more and self.used + self.held + self.more > self.limit * _ROUNDING
+
+    @property
+    def beyond(self) -> float:
+        return self.used + self.held + self.more - self.limit
+
+
+def _fits(account: Account, need: Amounts, held: Amounts) -> bool:
+    """Return whether no limit on the requests in flight is exceeded: the fast path of most requests."""
+    limits = account.quota.total
+    return (
+        (limits.requests <= 0 or account.requests + held.requests + need.requests <= limits.requests)
+        and (limits.tokens <= 0 or account.tokens + held.tokens + need.tokens <= limits.tokens)
+        and (
+            limits.accelerator_bytes <= 0
+            or account.accelerator_bytes + held.accelerator_bytes + need.accelerator_bytes <= limits.accelerator_bytes
+        )
+        and (limits.tflops <= 0 or account.tflops + held.tflops + need.tflops <= limits.tflops)
+    )
+
+
+def _totals(account: Account, need: Amounts, held: Amounts) -> list[_Total]:
+    """Return the limits on all amounts, in the order of `Amounts`."""
+    limits = account.quota.total
+    used = (account.requests, account.tokens, account.accelerator_bytes, account.tflops)
+    most = (limits.requests, limits.tokens, limits.accelerator_bytes, limits.tflops)
+    return [_Total(*each) for each in zip(_KEYS, used, held, need, most, strict=True)]
+
+
+def _in_flight(account: Account, need: Amounts, held: Amounts, now: float) -> list[_Shortfall]:
+    found: list[_Shortfall] = []
+    for total in _totals(account, need, held):
+        if not total.is_exceeded:
+            continue
+        key, used, kept, more, limit = total
+        requested = used + kept + more
+        if used + more <= limit * _ROUNDING:  # the rest is reserved, until its nomination expires
+            seconds = account.nominations.until(now) - now
+            found.append(_Shortfall(key, requested, limit, seconds, LONGEST_SECONDS, needs_release=False))
+            continue
+        rate = account.releases_per_second(now)
+        releases = total.beyond / (used / account.requests) if used and account.requests else 1.0
+        seconds = releases / rate if rate else 1.0
+        found.append(_Shortfall(key, requested, limit, seconds, LONGEST_SECONDS, needs_release=True))
+    return found
+
+
+def _over_time(account: Account, need: Need, now: float, calendar: Calendar) -> list[_Shortfall]:
+    limits = account.quota.total
+    found: list[_Shortfall] = []
+    limit: float = limits.tokens_per_minute
+    if limit > 0:
+        seconds = account.minute.seconds_until(need.minute_tokens, limit, now)
+        if seconds > _MOMENT:
+            requested = account.minute.taken(limit, now) + need.minute_tokens
+            key = LimitKey.TOTAL_TOKENS_PER_MINUTE
+            found.append(_Shortfall(key, requested, limit, seconds, LONGEST_SECONDS, needs_release=False))
+    if limits.device_seconds_per_day <= 0 and limits.dollars_per_day <= 0:
+        return found
+    today = calendar.today()
+    for key, day, more, limit in (
+        (LimitKey.TOTAL_DEVICE_SECONDS, account.device_seconds, need.device_seconds, limits.device_seconds_per_day),
+        (LimitKey.TOTAL_DOLLARS, account.dollars, need.dollars, limits.dollars_per_day),
+    ):
+        if limit <= 0:
+            continue
+        taken = day.taken(today) + day.expected
+        if taken + min(more, limit) > limit * _ROUNDING or taken >= limit:
+            seconds = calendar.seconds_left()
+            found.append(_Shortfall(key, taken + more, limit, seconds, DAY_SECONDS, needs_release=False))
+    return found

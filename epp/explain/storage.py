@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Storage of decision records: a ring buffer in memory, and a file written by a thread."""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import NamedTuple
+
+import structlog
+
+from epp.framework.errors import ConfigurationError
+
+DEFAULT_BUFFER = 1000
+DEFAULT_BUFFER_BYTES = 16 * 1024 * 1024
+DEFAULT_FILE_BYTES = 64 * 1024 * 1024
+DEFAULT_FILE_COUNT = 5
+_MOST_QUEUED_BYTES = 8 * 1024 * 1024
+"""Limit on lines that wait to be written; further lines are lost."""
+_GATHER_SECONDS = 0.1
+"""Time in which lines are gathered, to be written together."""
+_END_SECONDS = 2.0
+_MODE = 0o640
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSettings:
+    """A file of records, one on a line."""
+
+    path: Path
+    most_bytes: int = DEFAULT_FILE_BYTES
+    """Size at which the file is rotated."""
+    count: int = DEFAULT_FILE_COUNT
+    """Number of files, including the current one; rotated files end in `.1` (the latest), `.2` and so on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionSettings:
+    """Which decisions are recorded; failed requests always are, up to a number per second."""
+
+    sample_rate: float = 0.0
+    """Share of all requests that are recorded, 0..1."""
+    asked_by_header: bool = False
+    """Whether a header of a request can ask for a record; it is removed unless a trusted gateway sent it."""
+    buffer: int = DEFAULT_BUFFER
+    """Number of records in memory."""
+    buffer_bytes: int = DEFAULT_BUFFER_BYTES
+    """Size limit of the records in memory."""
+    file: FileSettings | None = None
+    """None for no file."""
+
+    @property
+    def records_routed(self) -> bool:
+        """Whether requests are recorded that do not fail."""
+        return self.sample_rate > 0 or self.asked_by_header
+
+
+class Kept(NamedTuple):
+    """A stored record."""
+
+    id: str
+    request_id: str
+    at: float
+    """Seconds since 1970."""
+    data: bytes
+    """JSON."""
+
+
+class Ring:
+    """Ring buffer of the latest records, in the order of their decisions."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._kept: dict[str, Kept] = {}
+        self._bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all records."""
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, kept: Kept) -> None:
+        """Add a record, unless it alone exceeds the size limit."""
+        if self._most < 1 or len(kept.data) > self._most_bytes:
+            return
+        self._kept[kept.id] = kept
+        self._bytes += len(kept.data)
+        self._make_room()
+
+    def update(self, record_id: str, data: bytes) -> None:
+        """Replace a record, if it is still there."""
+        before = self._kept.get(record_id)
+        if before is None:
+            return
+        self._kept[record_id] = before._replace(data=data)
+        self._bytes += len(data) - len(before.data)
+        self._make_room()
+
+    def get(self, record_id: str) -> bytes | None:
+        """Return the record with this id."""
+        found = self._kept.get(record_id)
+        return None if found is None else found.data
+
+    def latest(
+        self,
+        limit: int,
+        *,
+        since: float | None = None,
+        after: str = "",
+        request_id: str = "",
+        most_bytes: int | None = None,
+    ) -> list[bytes]:
+        """Return the latest records, newest first; at most `most_bytes` together, or a single larger one.
+
+        `since` (seconds since 1970) and `after` (the id of a record) exclude older records. `request_id` selects the
+        records of one request.
+        """
+        newest: Iterator[Kept] = reversed(self._kept.values())
+        found: list[bytes] = []
+        left = self._most_bytes if most_bytes is None else most_bytes
+        for kept in newest:
+            if len(found) >= limit or kept.id == after or (since is not None and kept.at <= since):
+                break
+            if request_id and kept.request_id != request_id:
+                continue
+            left -= len(kept.data)
+            if found and left < 0:
+                break
+            found.append(kept.data)
+        return found
+
+    def _make_room(self) -> None:
+        while self._bytes > self._most_bytes or len(self._kept) > self._most:
+            oldest = next(islice(self._kept, 1))
+            self._bytes -= len(self._kept.pop(oldest).data)
+
+
+class DecisionFile:
+    """A file of records, one per line; `write` never raises and never blocks, and lost lines are counted."""
+
+    def __init__(self, settings: FileSettings) -> None:
+        """Create the file if there is none; raises ConfigurationError if it cannot be written."""
+        self._settings = settings
+        self._path = settings.path.absolute()
+        self._queue: SimpleQueue[bytes] = SimpleQueue()
+        self._queued_bytes = self._taken_bytes = 0  # the former is written by callers, the latter by the thread
+        self._turned_away = self._unwritten = 0  # likewise
+        self._thread: Thread | None = None
+        self._ending = Event()
+        self._problem = ""
+        try:
+            self._append(b"")
+        except OSError as error:
+            raise ConfigurationError(
+                f"--decision-file: {self._path} cannot be written: {error.strerror}",
+                remedy="name a file in a directory that this process may write to",
+            ) from error
+
+    @property
+    def path(self) -> Path:
+        """The current file."""
+        return self._path
+
+    @property
+    def lost(self) -> int:
+        """Lines that could not be written; may be read in any thread."""
+        return self._turned_away + self._unwritten
+
+    @property
+    def problem(self) -> str:
+        """Why lines are being lost; empty if they are not. May be read in any thread."""
+        return self._problem
+
+    def write(self, line: bytes) -> None:
+        """Queue a line without a line feed; it is lost if too many lines wait."""
+        if self._queued_bytes + len(line) - self._taken_bytes > _MOST_QUEUED_BYTES or self._ending.is_set():
+            self._turned_away += 1
+            return
+        self._queued_bytes += len(line)
+        self._queue.put(line)
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="decision file", daemon=True)
+            self._thread.start()
+
+    def close(self, seconds: float = _END_SECONDS) -> None:
+        """Write the queued lines, for at most so many seconds; later lines are lost."""
+        self._ending.set()
+        if self._thread is not None:
+            self._queue.put(b"")  # wakes it
+            self._thread.join(seconds)
+
+    def _work(self) -> None:
+        while True:
+            lines = [self._queue.get()]
+            self._ending.wait(_GATHER_SECONDS)
+            with contextlib.suppress(Empty):
+                while True:
+                    lines.append(self._queue.get_nowait())
+            self._taken_bytes += sum(map(len, lines))
+            lines = [line for line in lines if line]
+            if lines:
+                self._write(lines)
+            if self._ending.is_set() and self._queue.empty():
+                return
+
+    def _write(self, lines: list[bytes]) -> None:
+        """Write lines in groups that fit into one file."""
+        group: list[bytes] = []
+        size = 0
+        for line in lines:
+            if group and size + len(line) + 1 > self._settings.most_bytes:
+                self._write_group(group)
+                group, size = [], 0
+            group.append(line)
+            size += len(line) + 1
+        self._write_group(group)
+
+    def _write_group(self, lines: list[bytes]) -> None:
+        try:
+            self._append(b"".join(line + b"\n" for line in lines))
+        except OSError as error:
+            self._unwritten += len(lines)
+            if not self._problem:
+                _log.warning(
+                    "decisions are not written",
+                    file=str(self._path),
+                    reason=error.strerror,
+                    remedy="make room, or let this process write there: it tries again with the next decision",
+                )
+            self._problem = f"{self._path}: {error.strerror}"
+        else:
+            if self._problem:
+                _log.info("decisions are written again", file=str(self._path), lost=self.lost)
+            self._problem = ""
+
+    def _append(self, data: bytes) -> None:
+        """Append whole lines, or nothing; raises OSError.
+
+        The file is opened for each write, so that it may be moved or removed.
+        """
+        descriptor = self._open()
+        try:
+            size = os.fstat(descriptor).st_size
+            if size and size + len(data) > self._settings.most_bytes:
+                self._rotate()
+                os.close(descriptor)
+                descriptor, size = -1, 0
+                descriptor = self._open()
+            if size and data and os.pread(descriptor, 1, size - 1) != b"\n":
+                data = b"\n" + data  # after a line that a crash has truncated
+            try:
+                _write_all(descriptor, data)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, size)
+                raise
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(self._path, flags, _MODE)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return descriptor
+
+    def _rotate(self) -> None:
+        """Rename the files to make room for a new one; raises OSError, so that their total size stays limited."""
+        for number in range(self._settings.count - 1, 0, -1):
+            newer = self._path if number == 1 else self._numbered(number - 1)
+            with contextlib.suppress(FileNotFoundError):
+                newer.replace(self._numbered(number))
+        if self._settings.count == 1:
+            self._path.unlink(missing_ok=True)
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Polls of one page of one endpoint on a persistent connection, and the classification of failures."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Protocol
+
+from epp.framework.datalayer import Contact, NotAskedError, PageError, UnreachableError
+from epp.framework.endpoint import Endpoint
+from epp.pool.collectors.page_limits import Limit, PageLimitError
+from epp.pool.collectors.sources.connection import (
+    ConnectError,
+    Connection,
+    Deadlines,
+    DisconnectedError,
+    Outcome,
+    Target,
+)
+from epp.pool.collectors.sources.response_parser import IDENTITY, InvalidResponseError, PageBuffer
+from epp.runtime.process import NO_DESCRIPTOR
+
+_REFUSALS = frozenset({errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE})
+_EXPIRED = 10
+_OTHER_NAMES = frozenset({62, 64})  # of a host, of an IP address
+"""Verification errors of OpenSSL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A request for a page, which errors describe."""
+
+    endpoint: Endpoint
+    url: str
+    port: int
+    source: str
+    own_tls: bool
+    """Whether the endpoint decides on TLS, as opposed to a parameter of the source."""
+    as_gateway: bool = False
+    """Whether certificates are verified like in the gateway beside this picker."""
+
+    @property
+    def place(self) -> str:
+        """The address in messages."""
+        address = f"[{self.endpoint.address}]" if ":" in self.endpoint.address else self.endpoint.address
+        return f"{self.endpoint.host or address}:{self.port}"
+
+    def speaks_tls(self) -> UnreachableError | PageError:
+        """Return the error of a TLS server that got a request in plaintext."""
+        problem = f"{self.place} speaks TLS, but is asked in plaintext"
+        if self.own_tls:
+            remedy = f"write https://{self.place}, or scheme: https in a file of endpoints"
+            return UnreachableError(problem, refused=True, contact=Contact.SPEAKS_TLS, remedy=remedy)
+        return PageError(problem, remedy=f"write scheme: https in the parameters of {self.source}")
+
+    def speaks_plaintext(self) -> UnreachableError | PageError:
+        """Return the error of a plaintext server that got a request over TLS."""
+        problem = f"{self.place} speaks plaintext HTTP, but is asked over TLS"
+        if self.own_tls:
+            remedy = f"write http://{self.place}, or scheme: http in a file of endpoints"
+            return UnreachableError(problem, refused=True, contact=Contact.SPEAKS_PLAINTEXT, remedy=remedy)
+        return PageError(problem, remedy=f"write scheme: http in the parameters of {self.source}")
+
+    def not_trusted(self, error: ssl.SSLCertVerificationError) -> UnreachableError | PageError:
+        """Return the error of a server whose certificate is not trusted."""
+        problem = f"the certificate of {self.place} is not trusted: {error.verify_message}"
+        remedy = self._trust_remedy(error.verify_code)
+        if self.own_tls:
+            return UnreachableError(problem, refused=True, contact=Contact.NOT_TRUSTED, remedy=remedy)
+        return PageError(problem, remedy=remedy)
+
+    def no_handshake(self, error: Exception) -> UnreachableError | PageError:
+        """Return the error of a server with which TLS fails for any other reason."""
+        problem = f"no secure connection to {self.place}: {error}"
+        remedy = "look at the server's log, and at its TLS versions"
+        return (
+            UnreachableError(problem, refused=True, remedy=remedy)
+            if self.own_tls
+            else PageError(problem, remedy=remedy)
+        )
+
+    def timed_out(self, seconds: float) -> UnreachableError:
+        """Return the error of a server that did not answer in time."""
+        remedy = "check the address, firewalls and the server's log"
+        return UnreachableError(f"{self.url} did not answer within {seconds} s", refused=False, remedy=remedy)
+
+    def lost(self, error: Exception) -> UnreachableError:
+        """Return the error of a server that cannot be connected to."""
+        number = error.errno if isinstance(error, OSError) else None
+        if number == errno.ECONNREFUSED:
+            problem = f"nothing listens at {self.place}: connection refused"
+            return UnreachableError(problem, refused=True, remedy="start the server, or correct the address")
+        if number in _REFUSALS or number is None:
+            problem = f"{self.url}: the connection was closed without an answer"
+            return UnreachableError(problem, refused=True, remedy="look at the server's log")
+        problem = f"{self.url}: {error}"
+        return UnreachableError(problem, refused=False, remedy="check the address and the network")
+
+    def _trust_remedy(self, code: int) -> str:
+        if code == _EXPIRED:
+            return "renew the certificate"
+        if code in _OTHER_NAMES:
+            return "write the endpoint with a host name or address that its certificate has"
+        if self.as_gateway:
+            return "name its authority with --endpoint-ca-file FILE, or give --endpoint-insecure-skip-verify"
+        return f"name its authority in caCertPath of {self.source}, or write insecureSkipVerify: true"
+
+
+class WantsTlsError(PageError):
+    """The server requires TLS."""
+
+
+class Link(Protocol):
+    """The source of a client."""
+
+    deadlines: Deadlines
+
+    @abstractmethod
+    async def open_connection(self, target: Target, page_buffer: PageBuffer | None, *, keep: bool) -> Connection:
+        """Return a connection; raises ConnectError or ssl.SSLError."""
+
+    @abstractmethod
+    def remedy(self, limit: Limit) -> str:
+        """Return the remedy for a page that exceeds a limit."""
+
+    @abstractmethod
+    async def wait_for_descriptor(self) -> None:
+        """Wait for a free file descriptor."""
+
+    @abstractmethod
+    async def classify(self, error: Exception, attempt: Attempt) -> Exception:
+        """Classify a failure as UnreachableError or PageError."""
+
+
+class PageClient:
+    """Requests one page repeatedly; to be closed when the endpoint has left."""
+
+    __slots__ = (
+        "_connection", "_done", "_link", "_page_buffer", "_task", "attempt", "on_end", "seconds", "target",
+    )  # fmt: skip
+
+    def __init__(self, link: Link, target: Target, attempt: Attempt, page_buffer: PageBuffer | None = None) -> None:
+        self.target = target
+        self.attempt = attempt
+        self.seconds = 0.0
+        """CPU time of the last page, without its last piece."""
+        self._page_buffer = page_buffer
+        self._link = link
+        self._connection: Connection | None = None
+        self._done: Callable[[bytes | Exception], None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.on_end: Callable[[], None] | None = None
+        """Called when the server closes a persistent connection without a response."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection is open."""
+        return self._connection is not None and self._connection.open
+
+    def ask(self, done: Callable[[bytes | Exception], None]) -> None:
+        """Request the page; call `done` later, once, with it or an UnreachableError, PageError or NotAskedError."""
+        self._done = done
+        connection = self._connection
+        if connection is not None and connection.open:
+            self._link.deadlines.begin(self)
+            connection.ask(self.target.request, self._answered)
+        else:
+            self._start(None)
+
+    async def page(self) -> bytes:
+        """Request the page and return it; raises the errors that `ask` reports."""
+        outcome: asyncio.Future[bytes | Exception] = asyncio.get_running_loop().create_future()
+        self.ask(lambda result: None if outcome.done() else outcome.set_result(result))
+        try:
+            result = await outcome
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def expire(self) -> None:
+        """Handle a response on a persistent connection that did not arrive in time."""
+        error = self._late()
+        self._disconnect()
+        self._start(error)
+
+    def close(self) -> asyncio.Task[None] | None:
+        """Close the connection; an outstanding response is not reported. Return the cancelled task, if any."""
+        self._done = None
+        self._link.deadlines.end(self)
+        self._disconnect()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        return task
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self.seconds = connection.seconds
+            connection.close()
+
+    def _late(self) -> TimeoutError | PageError:
+        """Return the error of a response that did not arrive in time, or only in part."""
+        if self._connection is None or not self._connection.begun:
+            return TimeoutError()
+        text = f"{self.attempt.url}: the page was not all there after {self._link.deadlines.seconds} s"
+        return PageLimitError(text, Limit.PAGE_SECONDS, remedy=self._link.remedy(Limit.PAGE_SECONDS))
+
+    def _answered(self, outcome: Outcome) -> None:
+        """Report the outcome on a persistent connection; if that was closed, try a new one first."""
+        self._link.deadlines.end(self)
+        if isinstance(outcome, DisconnectedError):
+            self._start(None)
+            if self.on_end is not None:
+                self.on_end()
+            return
+        self.seconds = 0.0 if self._connection is None else self._connection.seconds
+        try:
+            page = page_of(outcome, self.attempt.url, self._link.remedy)
+        except WantsTlsError as error:
+            self._start(error)
+        except PageError as error:
+            self._report(error)
+        else:
+            self._report(page)
+
+    def _report(self, result: bytes | Exception) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(result)
+
+    def _start(self, error: Exception | None) -> None:
+        """Continue in a task: classify the error, or without one request on a new connection."""
+        self._task = asyncio.get_running_loop().create_task(self._resume(error), name=f"collect {self.attempt.url}")
+
+    async def _resume(self, error: Exception | None) -> None:
+        result: bytes | Exception
+        try:
+            result = await self._classify(error) if error is not None else await self._ask_anew()
+        except Exception as unforeseen:  # noqa: BLE001  reported too, so that polls continue
+            result = unforeseen
+        self._task = None
+        self._report(result)
+
+    async def _ask_anew(self) -> bytes | Exception:
+        """Request on a new connection; if file descriptors are scarce, on a short-lived one."""
+        try:
+            return await self._asked(keep=True)
+        except NotAskedError:
+            await self._link.wait_for_descriptor()
+        except Exception as error:  # noqa: BLE001  classified
+            return await self._classify(error)
+        try:
+            return await self._asked(keep=False)
+        except Exception as error:  # noqa: BLE001  classified
+            return await self._classify(error)
+
+    async def _asked(self, *, keep: bool) -> bytes:
+        self._disconnect()
+        self.seconds = 0.0
+        try:
+            async with asyncio.timeout(self._link.deadlines.seconds):
+                try:
+                    connection = await self._link.open_connection(self.target, self._page_buffer, keep=keep)
+                except ConnectError as error:
+                    if error.error.errno in NO_DESCRIPTOR:
+                        raise NotAskedError(f"{self.attempt.url}: {error.error.strerror}") from None
+                    raise
+                self._connection = connection
+                if keep:
+                    connection.on_idle_end = self.on_end
+                outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+                connection.ask(self.target.request, lambda got: None if outcome.done() else outcome.set_result(got))
+                answer = await outcome
+            self.seconds = connection.seconds
+            return page_of(answer, self.attempt.url, self._link.remedy)
+        except TimeoutError:
+            late = self._late()
+            self._disconnect()
+            raise late from None
+        except BaseException:
+            self._disconnect()
+            raise
+        finally:
+            if not keep:
+                self._disconnect()
+
+    async def _classify(self, error: Exception) -> Exception:
+        if isinstance(error, NotAskedError) or (isinstance(error, PageError) and not isinstance(error, WantsTlsError)):
+            return error
+        return await self._link.classify(error, self.attempt)
+
+
+def page_of(outcome: Outcome, url: str, remedy: Callable[[Limit], str]) -> bytes:
+    """Return the page; raises PageError for any other response, and DisconnectedError without one."""
+    if isinstance(outcome, InvalidResponseError):
+        if outcome.limit is not None:
+            raise PageLimitError(f"{url}: {outcome}", outcome.limit, remedy=remedy(outcome.limit))
+        raise PageError(f"{url}: {outcome}")
+    if isinstance(outcome, DisconnectedError):
+        raise outcome
+    if outcome.status != HTTPStatus.OK:
+        problem = f"{url} answered {outcome.status} {outcome.reason}".rstrip()
+        if outcome.status == HTTPStatus.BAD_REQUEST and b"https" in outcome.body.lower():
+            raise WantsTlsError(problem)
+        raise PageError(problem)
+    if outcome.encoding not in IDENTITY:
+        raise PageError(f"{url} answered with Content-Encoding {outcome.encoding}, although identity was requested")
+    return outcome.body
