@@ -10,10 +10,16 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# No test passes or fails on a time. The same examples each time; `make properties` draws others.
-settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
-settings.register_profile("random", deadline=None, print_blob=True)
-settings.load_profile("repeatable")
+# No test passes or fails on a time. `make test` draws few examples, `make slow` many, both the same ones each time;
+# `make properties` draws others each time.
+settings.register_profile(
+    "few", max_examples=20, stateful_step_count=40, deadline=None, derandomize=True, database=None
+)
+settings.register_profile("many", settings.get_profile("few"), max_examples=100)
+settings.register_profile(
+    "random", max_examples=100, stateful_step_count=40, deadline=None, derandomize=False, print_blob=True
+)
+settings.load_profile("few")
 
 _GRACE_SECONDS = 60.0
 """After a test's time limit, which raises in it: one that waits in its clean-up then waits for ever."""

@@ -20,14 +20,12 @@ from prometheus_client.metrics_core import Metric
 
 from epp.app import Picker, PickerSettings
 from epp.cli.app import application
-from epp.cli.go_flags import SWITCHES_WITHOUT_EFFECT, VALUES_WITHOUT_EFFECT
-from epp.config.plugin_data import data_markdown
-from epp.config.plugin_markdown import plugin_markdown
-from epp.config.plugin_reference import plugin_reference
-from epp.config.schema import config_schema
+from epp.cli.options import SWITCHES_WITHOUT_EFFECT, VALUES_WITHOUT_EFFECT
+from epp.config.model import config_schema
+from epp.config.plugin_reference import data_markdown, plugin_markdown, plugin_reference
 from epp.explain.recorder import DecisionMetrics
-from epp.extproc.client_headers import ALL, GROUPS, HEADER, group_of
-from epp.extproc.settings import ServerSettings
+from epp.extproc.headers import ALL, GROUPS, HEADER, group_of
+from epp.extproc.server import ServerSettings
 from epp.framework import Endpoint, errors, headers
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry

@@ -2,7 +2,7 @@
 """The pages of the admin port, on a running configuration."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp import web
 
@@ -21,6 +21,7 @@ from epp.admin import (
 )
 from epp.app.running import RunningConfig
 from epp.config import Assembly, Builder, ConfigState, assemble, load_text
+from epp.config.lint import texts_in
 from epp.explain.recorder import Recorder
 from epp.framework import Clock
 from epp.framework.cluster import ObjectReader
@@ -78,22 +79,10 @@ def on_trial(text: str, builder: Builder, in_effect: Assembly, object_paths: Seq
     It may only name the files that the configuration in effect names: errors quote the content of files. Raises
     ConfigurationError.
     """
-    named = (value for plugin in in_effect.loaded.model.plugins for value in _texts(plugin.parameters))
+    named = (value for plugin in in_effect.loaded.model.plugins for value in texts_in(plugin.parameters))
     with only_files(tuple(named), below=object_paths):
         assembly = assemble(load_text(text, "config"), builder)
         for plugin in assembly.plugins:
             if isinstance(plugin, ObjectReader) and plugin is not builder.previous.get(plugin.name):
                 plugin.read_files(object_paths)
     return assembly
-
-
-def _texts(value: object) -> Iterator[str]:
-    """Yield all texts in parameters, however deep."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _texts(each)
-    elif isinstance(value, Sequence):
-        for each in value:
-            yield from _texts(each)

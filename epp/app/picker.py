@@ -28,8 +28,7 @@ from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedCon
 from epp.explain.recorder import DecisionMetrics, Recorder, Setup, recorder_of
 from epp.explain.shadows import Shadows
 from epp.extproc.budgets import Claim
-from epp.extproc.exchange import ExchangeSettings
-from epp.extproc.modes import GatewayTraits
+from epp.extproc.exchange import ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
 from epp.framework import SystemClock
 from epp.framework.cluster import ObjectReader

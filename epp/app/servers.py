@@ -8,10 +8,8 @@ from contextlib import suppress
 from aiohttp import web
 
 from epp.admin import AdminPort
-from epp.extproc.carrying import SessionMaker
-from epp.extproc.open_streams import StreamObserver
-from epp.extproc.server import ExtProcServer
-from epp.extproc.settings import ServerSettings
+from epp.extproc.open_streams import SessionMaker, StreamObserver
+from epp.extproc.server import ExtProcServer, ServerSettings
 from epp.framework.errors import ConfigurationError
 from epp.runtime.addresses import HostPort, refusal, shown_listening
 from epp.telemetry.page import OperatorPage

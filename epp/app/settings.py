@@ -11,10 +11,9 @@ from epp.admin import ADMIN_LIMITS, AdminSettings
 from epp.app.kubernetes import KubernetesSettings
 from epp.config import LoadedConfig
 from epp.explain.storage import DecisionSettings
-from epp.extproc.client_headers import IgnoredHeaders
-from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES
-from epp.extproc.modes import ResponseUsage
-from epp.extproc.settings import ServerSettings
+from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES, ResponseUsage
+from epp.extproc.headers import IgnoredHeaders
+from epp.extproc.server import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.pool.collectors import PageLimits

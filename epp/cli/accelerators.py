@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from epp.cli.commands import Accelerators
-from epp.cli.errors import exit_on
 from epp.cli.inputs import read_config, read_endpoints, split_list
 from epp.cli.options import Output
 from epp.cli.output import indented, log_of_errors_only, new_console, print_json
+from epp.cli.running import exit_on
 from epp.config import Assembly, Builder, assemble, default_config
 from epp.framework import Candidates, ConfigurationError, SystemClock
 from epp.framework.accelerators.arrays import relative_capacity
@@ -35,7 +35,7 @@ from epp.routing.datastore import Datastore
 _GIB = 2**30
 _UNKNOWN = "-"
 _MOST_PROBLEMS = 100
-"""Sentences on objects in the table."""
+"""Number of problems of objects that are printed."""
 
 
 class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -65,15 +65,15 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     quotas: tuple[QuotaReport, ...] = ()
     """Limits and use of namespaces, in TensorFusion."""
     problems: tuple[str, ...] = ()
-    """Sentences on objects and files that are not in effect, and on ignored values."""
+    """Objects and files that are not in effect, and ignored values."""
     remarks: tuple[str, ...] = ()
-    """Pods that are no endpoints, and ports that are assumed."""
+    """Pods that are not endpoints, and assumed ports."""
     skipped: int = 0
     """Number of objects and files that could not be read."""
 
 
 def accelerators(flags: Accelerators) -> None:
-    """Print the report in the format asked for."""
+    """Print the report in the requested format."""
     with exit_on(ConfigurationError), log_of_errors_only():
         report = asyncio.run(_report(flags))
     if flags.output is Output.JSON:
@@ -156,7 +156,7 @@ def _source(assembly: Assembly, builder: Builder, objects: Sequence[str], prices
 
 
 def _pods_of_files(source: AcceleratorTagger) -> Chosen:
-    """Return the pods in the files of the source: those of all InferencePools, or else those with accelerators."""
+    """Return the pods in the files of the source: those of all InferencePools, or those with accelerators."""
     files = ObjectFiles(source.parameters.paths)
     pools = [
         version.object
@@ -170,7 +170,7 @@ def _pods_of_files(source: AcceleratorTagger) -> Chosen:
 
 
 def _documents(file: Path, content: bytes) -> tuple[object, ...]:
-    """Return what is in a file; nothing for one that the source of objects has rejected."""
+    """Return the documents in a file; none for a file that the source of objects rejected."""
     try:
         return parse(file, content)
     except ValueError:
@@ -204,19 +204,18 @@ def _show_problems(console: Console, report: Report) -> None:
         console.print(f"[yellow]![/] and {more} more: --output=json has all")
 
 
+def _table(title: str, *columns: str) -> Table:
+    """Return an empty table; numbers are in the columns whose heading begins with `>`."""
+    table = Table(title=title, title_justify="left", box=None)
+    for heading in columns:
+        table.add_column(
+            heading.removeprefix(">"), justify="right" if heading.startswith(">") else "left", overflow="fold"
+        )
+    return table
+
+
 def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:
-    table = Table(title="endpoints", title_justify="left", box=None)
-    for heading, side in (
-        ("endpoint", "left"),
-        ("accelerator", "left"),
-        ("class", "left"),
-        ("slice", "left"),
-        ("memory", "right"),
-        ("$/h", "right"),
-        ("capacity", "right"),
-        ("state", "left"),
-    ):
-        table.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
+    table = _table("endpoints", "endpoint", "accelerator", "class", "slice", ">memory", ">$/h", ">capacity", "state")
     for report in reports:
         tag = report.tag
         name = f"{tag.vendor} {tag.model or tag.product}".strip() or tag.kind.value
@@ -274,18 +273,14 @@ def _sources(tag: AcceleratorTag) -> dict[str, list[str]]:
 
 
 def _classes(classes: dict[str, ClassTotal]) -> Table:
-    table = Table(title="classes", title_justify="left", box=None)
-    for heading in ("class", "nodes", "devices", "unrequested"):
-        table.add_column(heading)
+    table = _table("classes", "class", "nodes", "devices", "unrequested")
     for name, total in classes.items():
         table.add_row(escape(name), escape(", ".join(total.nodes)), str(total.total), str(total.available))
     return table
 
 
 def _fits(fit: dict[str, dict[str, dict[str, int]]]) -> Table:
-    table = Table(title="additional slices that fit, if all have one profile", title_justify="left", box=None)
-    for heading in ("node", "GPU", "profiles"):
-        table.add_column(heading, overflow="fold")
+    table = _table("additional slices that fit, if all have one profile", "node", "GPU", "profiles")
     for node, gpus in fit.items():
         for gpu, profiles in gpus.items():
             more = ", ".join(f"{profile} x {count}" for profile, count in profiles.items())
@@ -294,15 +289,7 @@ def _fits(fit: dict[str, dict[str, dict[str, int]]]) -> Table:
 
 
 def _quotas(quotas: Sequence[QuotaReport]) -> Table:
-    table = Table(title="quotas", title_justify="left", box=None)
-    for heading, side in (
-        ("namespace", "left"),
-        ("resource", "left"),
-        ("used", "right"),
-        ("limit", "right"),
-        ("", "left"),
-    ):
-        table.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
+    table = _table("quotas", "namespace", "resource", ">used", ">limit", "")
     for quota in quotas:
         for resource, line in quota.total.items():
             alert = f"[yellow]above {quota.alert_threshold_percent} %[/]" if line.alert else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `epp` command line, made from the commands' flags."""
+"""The `epp` command line, built from the flags of the commands."""
 
 import inspect
 from collections.abc import Callable
@@ -10,14 +10,13 @@ import typer
 from typer.core import TyperCommand
 
 from epp.cli.commands import COMMANDS, GROUPS
-from epp.cli.go_flags import go_spelling
-from epp.cli.options import is_switch
+from epp.cli.options import go_spelling, is_switch
 
 _SWITCHES_HELP = "A flag with [true|false] alone is true. A next word that is true, t, 1, false, f or 0 is its value."
 
 
 class Command(TyperCommand):
-    """A command that takes flags as the Go picker's deployments write them."""
+    """A command that accepts the Go picker's spelling of flags."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -35,7 +34,7 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, spelling.arguments)
         except typer.TyperException as error:
-            error.message = error.message.removeprefix("Value error, ")  # a word of the library that typer uses
+            error.message = error.message.removeprefix("Value error, ")  # added by the library that typer uses
             if error.message.startswith("Got unexpected extra argument"):
                 error.message += "; a value with blanks or semicolons belongs in quotes"
             raise
@@ -71,7 +70,7 @@ def main() -> None:
 
 
 def _runner(name: str, flags: type[Any]) -> Callable[..., None]:
-    """Return a function with the flags as parameters that runs the command of this name."""
+    """Return a function with the flags as parameters that runs a command."""
     module = name.partition(" ")[0].replace("-", "_")
     function = name.replace(" ", "_").replace("-", "_")
 

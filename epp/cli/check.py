@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`epp check`: validates configuration files, and shows the complete graph of plugins with errors and warnings."""
+"""`epp check`: validates configuration files, and shows the graph of plugins with errors and warnings."""
 
 from collections.abc import Iterable, Mapping
 from math import inf
@@ -11,12 +11,11 @@ from rich.tree import Tree
 
 from epp.cli.check_files import FileReport, check_all
 from epp.cli.commands import Check
-from epp.cli.errors import exit_on
-from epp.cli.findings import show_findings
 from epp.cli.inputs import split_list
 from epp.cli.options import Output
-from epp.cli.output import log_of_errors_only, new_console, print_json
+from epp.cli.output import log_of_errors_only, new_console, print_json, show_findings
 from epp.cli.picker_flags import POOL_GROUP
+from epp.cli.running import exit_on
 from epp.config import Builder
 from epp.config.describe import (
     BandGraph,
@@ -37,12 +36,12 @@ REFUSED = 1
 WARNED = 2
 
 _CONSTRAINT_STATUS = 429
-"""Status of unmet constraints that a profile has by default."""
+"""Default status of a profile for unmet constraints."""
 _BEFORE_SCHEDULING = frozenset(cls.role.title.lower() for cls in all_roles() if cls.role.stage < Stage.PROFILE_CHOICE)
 
 
 def check(flags: Check) -> None:
-    """Check the files and the cluster, print the reports, and exit with the code that they call for."""
+    """Check the files and the cluster, print the reports, and exit with their code."""
     with exit_on(ConfigurationError):
         _refuse_idle_flags(flags)
     registry = Registry(modules=split_list(flags.allow_plugin_modules))
@@ -74,7 +73,7 @@ def check(flags: Check) -> None:
 
 
 def _refuse_idle_flags(flags: Check) -> None:
-    """Raise ConfigurationError if there is nothing to check, or for a flag that only --cluster gives an effect."""
+    """Raise ConfigurationError if there is nothing to check, or for a flag that requires --cluster."""
     given = {
         "--kubeconfig": flags.kubeconfig is not None,
         "--as": flags.as_user is not None,
@@ -102,7 +101,7 @@ def _show(report: FileReport) -> None:
 
 
 def graph_tree(graph: Graph) -> Tree:
-    """Return the graph as a tree, in the order in which a request passes through it."""
+    """Return the graph as a tree, in the order of a request."""
     tree = Tree("request", guide_style="dim")
     tree.add(f"parsers: {_named_all(graph.parsers)}")
     for name, plugins in graph.hooks.items():
@@ -143,16 +142,16 @@ def _add_quotas(tree: Tree, quotas: QuotaGraph) -> None:
         tree.add(f"tenant {escape(tenant)}: {_quota(quota)}")
     if quotas.more:
         tree.add(f"and {quotas.more} more tenants")
-    tree.add("others: whatever they want" if quotas.default is None else f"each other: {_quota(quotas.default)}")
+    tree.add("others: no limit" if quotas.default is None else f"each other: {_quota(quotas.default)}")
 
 
 def _quota(quota: Mapping[str, object]) -> str:
-    """Return a quota in the words of a file."""
+    """Return a quota in the format of a file."""
     limits = {part: quota[part] for part in ("single", "total") if quota[part]}
     if not limits:
         return "no limit"
-    fate = "waits" if quota["whenExceeded"] == "Wait" else "is refused"
-    return f"{escape(_flow_style(limits))}" + (f"; what is over the total {fate}" if "total" in limits else "")
+    fate = "wait" if quota["whenExceeded"] == "Wait" else "are refused"
+    return f"{escape(_flow_style(limits))}" + (f"; requests above the total {fate}" if "total" in limits else "")
 
 
 def _add_flow_control(tree: Tree, flow: FlowControlGraph) -> None:
@@ -184,13 +183,13 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _bytes(number: int) -> str:
-    """Return a number of bytes as a quantity, in its largest unit that leaves it whole."""
+    """Return a number of bytes as a quantity, in the largest unit that needs no fraction."""
     units = [("Gi", 2**30), ("G", 10**9), ("Mi", 2**20), ("M", 10**6), ("Ki", 2**10), ("k", 10**3)]
     return next((f"{number // size} {name}B" for name, size in units if not number % size), f"{number} bytes")
 
 
 def _seconds(number: float | None) -> str:
-    return "for as long as it takes" if number is None else f"for {number:g} s"
+    return "without a time limit" if number is None else f"for {number:g} s"
 
 
 def _add_data(data: Tree, graph: Graph) -> None:
@@ -210,7 +209,7 @@ def _add_profile(tree: Tree, profile: ProfileGraph, kind: str = "profile") -> No
     if profile.drop_stale_after_seconds is not None:
         branch.add(f"drops endpoints that did not report for {profile.drop_stale_after_seconds:g} s")
     for step in profile.filters:
-        notes = (["all if none is left"] if step.fallback_on_empty else []) + _on_error(step.on_error, "Fail")
+        notes = (["falls back to all"] if step.fallback_on_empty else []) + _on_error(step.on_error, "Fail")
         notes += _on_stale(step)
         branch.add(
             f"filter {_named(step.plugin)}{_aside(notes)}{_parameters(step.plugin)}{_data('reads', step.plugin.reads)}"
@@ -232,7 +231,7 @@ def _add_feed(tree: Tree, feed: FeedGraph) -> None:
 
 
 def _named_all(plugins: Iterable[PluginUse]) -> str:
-    """Return the names, grouped by the reason why they were added."""
+    """Return the names, grouped by the reason for their addition."""
     by_reason: dict[str, list[str]] = {}
     for plugin in plugins:
         by_reason.setdefault(plugin.implied, []).append(f"{_named(plugin, with_reason=False)}{_parameters(plugin)}")
@@ -261,8 +260,8 @@ def _on_stale(use: FilterUse | ScorerUse) -> list[str]:
 
 
 def _parameters(plugin: PluginUse) -> str:
-    """Return the parameters that differ from their defaults, as a file writes them."""
-    shown = {name: value for name, value in plugin.parameters.items() if name != "fallbackOnEmpty"}  # shown otherwise
+    """Return the parameters that differ from their defaults, in the format of a file."""
+    shown = {name: value for name, value in plugin.parameters.items() if name != "fallbackOnEmpty"}  # shown as a note
     return f" [dim]with {escape(_flow_style(shown))}[/]" if shown else ""
 
 

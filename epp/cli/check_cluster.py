@@ -14,9 +14,8 @@ from rich.table import Table
 from epp.app.cluster_check import ClusterReport, check_cluster
 from epp.app.pool_check import PoolReport
 from epp.cli.commands import Check
-from epp.cli.findings import show_findings
 from epp.cli.kubernetes import lease_name, read_namespace, read_source
-from epp.cli.output import log_of_errors_only, new_console, print_labelled
+from epp.cli.output import log_of_errors_only, new_console, print_labelled, show_findings
 from epp.clusters.tagger import ClusterTagger
 from epp.framework import ConfigurationError
 from epp.framework.cluster import ObjectReader
@@ -35,7 +34,7 @@ _COLOURS = {
 
 
 def read_cluster(flags: Check) -> ClusterReport:
-    """Look at the cluster; raises ConfigurationError where there is no access."""
+    """Check the cluster; raises ConfigurationError without access."""
     source, namespace, user = read_source(flags), read_namespace(flags), flags.as_user or ""
     lease = lease_name(flags, namespace) if flags.ha_enable_leader_election else None
     if flags.as_user is not None and not (user.isascii() and user.isprintable() and user.strip()):
@@ -81,7 +80,7 @@ def for_programs(report: ClusterReport) -> dict[str, object]:
 
 
 def show(report: ClusterReport) -> None:
-    """Print the report: problems, access, the pool, roles that are missing, and the outcome."""
+    """Print the report: problems, access, the pool, missing roles, and the outcome."""
     console = new_console()
     user = f" as {report.user}" if report.user else ""
     show_findings(console, f"cluster {report.server}{user}", report.errors, report.warnings)
@@ -104,7 +103,7 @@ def show(report: ClusterReport) -> None:
 
 
 def _show_roles(title: str, roles: tuple[Mapping[str, Any], ...]) -> None:
-    """Print a text that can be applied as it is."""
+    """Print roles as a text for `kubectl apply`."""
     if roles:
         text = "---\n".join(
             yaml.safe_dump(each, sort_keys=False, default_flow_style=None, width=10_000) for each in roles

@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports on configurations in files, directories and standard input."""
 
+import asyncio
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from epp.cli.check_prices import price_findings
 from epp.config import Assembly, Builder, InvalidConfigError, LoadedConfig, Problem, assemble
 from epp.config.describe import Graph, describe
+from epp.config.document import written
 from epp.config.load import load_all, one_too_many
 from epp.config.model import KIND
-from epp.config.problems import written
 from epp.config.sources import NoConfigError, decoded, read_file
-from epp.framework import ConfigurationError
+from epp.framework import ConfigurationError, Endpoint, SystemClock
+from epp.hardware.tagger import AcceleratorTagger
+from epp.pool.collectors import Tagging
+from epp.pool.discovery import FileDiscovery, PodFileDiscovery
+from epp.routing.datastore import Datastore
+from epp.telemetry.endpoints import REMEDY, Known, prices_of
 
 STDIN = "-"
 _MOST_SENTENCES = 100
@@ -28,14 +34,14 @@ class Finding(msgspec.Struct, frozen=True):
     line: int | None
     column: int | None
     inside: str | None
-    """Place within a text that the file quotes, where that has no line of its own."""
+    """Place within a quoted text without lines of its own in the file."""
     path: str
     message: str
     remedy: str | None
 
     @classmethod
     def of(cls, problem: Problem) -> "Finding":
-        """Return the parts of a problem."""
+        """Convert a problem."""
         position = problem.position
         return cls(
             problem.origin,
@@ -53,14 +59,14 @@ class FileReport(msgspec.Struct, frozen=True):
 
     file: str
     inside: str = ""
-    """Such as `data[epp.yaml] of ConfigMap llm/epp`; empty for one that is no part of another object."""
+    """The enclosing object, such as `data[epp.yaml] of ConfigMap llm/epp`; empty for none."""
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
     notes: tuple[Problem, ...] = ()
-    """What depends on where the picker runs."""
+    """Findings that depend on the environment of the picker."""
     graph: Graph | None = None
     skipped: str = ""
-    """Why a file of a directory was not looked into."""
+    """Why a file of a directory was skipped."""
 
     @property
     def name(self) -> str:
@@ -98,7 +104,7 @@ def _check(path: Path, builder: Builder) -> Iterator[FileReport]:
 
 
 def _check_directory(path: Path, builder: Builder) -> Iterator[FileReport]:
-    """Check the files in a directory that hold configurations, and say why others are skipped."""
+    """Check the configurations in the files of a directory; report why other files are skipped."""
     found = False
     for file in sorted(each for each in path.iterdir() if each.suffix in _ENDINGS and each.is_file()):
         text = ""
@@ -125,7 +131,7 @@ def _check_text(text: str, origin: str, builder: Builder) -> Iterator[FileReport
     for other in others:
         report = _check_config(other, builder)
         surplus = one_too_many(first, other)
-        if other.inside:  # a ConfigMap may well have several; only one can be run from the file as it is
+        if other.inside:  # a ConfigMap may have several; a picker runs only one of a file
             yield msgspec.structs.replace(report, warnings=(*report.warnings, surplus))
         else:
             yield msgspec.structs.replace(report, errors=(surplus, *report.errors), graph=None)
@@ -152,10 +158,70 @@ def _check_config(loaded: LoadedConfig, builder: Builder) -> FileReport:
 
 
 def _on_inputs(loaded: LoadedConfig, assembly: Assembly) -> Iterator[Problem]:
-    """Yield what the plugins say of the files that they read, up to 100 sentences for each."""
+    """Yield the remarks of plugins about the files that they read, up to 100 for each."""
     for plugin in assembly.plugins:
         inputs = plugin.inputs
         found = [*map(str, inputs.problems), *map(str, inputs.ignored), *inputs.remarks]
         yield from (loaded.problem(f"plugin {plugin.name!r}: {sentence}") for sentence in found[:_MOST_SENTENCES])
         if (more := len(found) - _MOST_SENTENCES) > 0:
             yield loaded.problem(f"plugin {plugin.name!r}: and {more} more problems of its files")
+
+
+class PriceFindings(NamedTuple):
+    """Certain findings, and findings that depend on the environment of the picker."""
+
+    warnings: tuple[Problem, ...] = ()
+    notes: tuple[Problem, ...] = ()
+
+
+def price_findings(assembly: Assembly) -> PriceFindings:
+    """Check the prices for plugins that need them."""
+    if not any(plugin.without_prices for plugin in assembly.plugins):
+        return PriceFindings()
+    sources = [tagger for tagger in assembly.taggers if isinstance(tagger, AcceleratorTagger)]
+    if not sources:
+        return PriceFindings()  # unknown hardware is a separate finding
+    if assembly.discovery is not None:
+        endpoints = _endpoints_of(assembly)
+        return PriceFindings() if endpoints is None else PriceFindings(tuple(_certain(assembly, endpoints)))
+    if any(source.has_prices for source in sources):
+        return PriceFindings()
+    why = "this configuration has none, nor does it name the endpoints"
+    if any(source.parameters.read_cluster for source in sources):
+        elsewhere = f"{why}; without prices in the cluster's objects"
+        return PriceFindings(notes=tuple(_of_plugins(assembly, elsewhere)))
+    return PriceFindings(warnings=tuple(_of_plugins(assembly, why)))
+
+
+def _endpoints_of(assembly: Assembly) -> Sequence[Endpoint] | None:
+    """Return the endpoints that the configuration names; None if they are not in its files."""
+    discovery = assembly.discovery
+    try:
+        if isinstance(discovery, FileDiscovery):
+            return discovery.listed()
+        if isinstance(discovery, PodFileDiscovery):
+            store = Datastore(SystemClock())
+            asyncio.run(discovery.start(store))
+            return store.endpoints
+    except ConfigurationError:
+        return None  # reported when the picker starts
+    return None
+
+
+def _certain(assembly: Assembly, endpoints: Sequence[Endpoint]) -> Iterator[Problem]:
+    store = Datastore(SystemClock())
+    store.replace(endpoints)
+    Tagging(store, assembly.taggers)
+    prices = prices_of(store.snapshot())
+    if prices.known is Known.NONE:
+        yield from _of_plugins(assembly, "no endpoint has one")
+    elif prices.known is Known.SOME:
+        message = f"{len(prices.missing)} of {len(endpoints)} endpoints have no price: {prices.names}"
+        yield assembly.loaded.problem(message, "dataLayer", "discovery", remedy=REMEDY)
+
+
+def _of_plugins(assembly: Assembly, why: str) -> Iterator[Problem]:
+    for plugin in assembly.plugins:
+        if plugin.without_prices:
+            message = f"plugin {plugin.name!r} uses prices, but {why}: {plugin.without_prices}"
+            yield assembly.loaded.problem(message, *assembly.instances.path_of(plugin), remedy=REMEDY)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands: for each the help, the flags and their defaults. What runs them is imported when they run.
+"""The commands: help, flags and defaults. The code of a command is imported when it runs.
 
-The module and the function that run a command have its name, and are given its flags; the commands of a group are
-functions of one module.
+A command runs the function of its name in the module of its name, with its flags; the commands of a group share a
+module.
 """
 
 from collections.abc import Mapping
@@ -199,8 +199,7 @@ class SimServer:
         "a100"
     )
     name: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Value of x-sim-server in every answer; the preset by default."),
+        str | None, typer.Option(metavar="NAME", help="Value of x-sim-server in every answer; the preset by default.")
     ] = None
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="Name of the model.")] = None
     lora: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Name of a LoRA adapter; may be repeated.")] = (
@@ -232,22 +231,19 @@ class Demo:
         typer.Option(metavar="RATE", help="Most requests a second that the demo sends; 0 for none.", min=0, max=100),
     ] = 12.0
     clusters: Annotated[
-        Switch,
-        switch_option("Two clusters: one of them fills up, then fails, and comes back, again and again."),
+        Switch, switch_option("Two clusters: one of them fills up, then fails, and comes back, again and again.")
     ] = Switch.FALSE
     tenants: Annotated[
-        Switch,
-        switch_option("Two tenants: one of them sends more than the servers can serve, again and again."),
+        Switch, switch_option("Two tenants: one of them sends more than the servers can serve, again and again.")
     ] = Switch.FALSE
     config_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="An EndpointPickerConfig file instead of the demo's own; edit it while the demo runs.",
+            metavar="FILE", help="An EndpointPickerConfig file instead of the demo's own; edit it while the demo runs."
         ),
     ] = None
     admin_port: AdminPort = None
-    """None for the usual one, or any that is free."""
+    """None for 9091 if it is free, otherwise any free port."""
     metrics_port: MetricsPort = None
     """None for no page."""
     v: Verbosity = 0
@@ -267,7 +263,7 @@ COMMANDS: Mapping[str, type[Any]] = {
     "sim-server": SimServer,
     "demo": Demo,
 }
-"""The flags of each command, by its name; one of two words belongs to a group."""
+"""The flags of each command, by name; a name of two words begins with its group."""
 
 GROUPS: Mapping[str, str] = {"config": "Print ready-made configurations, or the schema of configurations."}
 """The help of each group."""

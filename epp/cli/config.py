@@ -5,11 +5,13 @@ import typer
 from rich.table import Table
 
 from epp.cli.commands import ConfigList, ConfigSchema, ConfigShow
-from epp.cli.errors import exit_on
 from epp.cli.output import new_console, print_json
-from epp.config.ready_made import sample_texts, summary
+from epp.cli.running import exit_on
+from epp.config.load import sample_texts, summary
+from epp.config.model import config_schema as json_schema
 from epp.framework.errors import ConfigurationError
 from epp.framework.messages import hint_at
+from epp.framework.registry import Registry
 
 
 def config_list(_: ConfigList) -> None:
@@ -34,8 +36,5 @@ def config_show(flags: ConfigShow) -> None:
 
 def config_schema(_: ConfigSchema) -> None:
     """Print the schema."""
-    from epp.config import schema  # noqa: PLC0415  loads all plugins, which the others do not need
-    from epp.framework.registry import Registry  # noqa: PLC0415  the same
-
     with exit_on(ConfigurationError):
-        print_json(schema.config_schema(Registry()))
+        print_json(json_schema(Registry()))

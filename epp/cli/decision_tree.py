@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A decision as a tree for a terminal: filters with those they dropped, scores that add up, the pick and the end.
+"""A decision as a tree for a terminal: filters and dropped endpoints, scores, the pick and the end.
 
-Names in a record may be of clients: they are printed as plain text.
+Clients may have chosen names in a record, so they are printed as plain text.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,15 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from epp.explain.record import (
-    CandidateScore,
-    DecisionRecord,
-    Failure,
-    FilterStep,
-    ProfileRun,
-    ScorerStep,
-    ShadowRun,
-)
+from epp.explain.record import CandidateScore, DecisionRecord, Failure, FilterStep, ProfileRun, ScorerStep, ShadowRun
 from epp.framework.messages import printable
 
 _MOST_TEXT = 300
@@ -28,7 +20,7 @@ _MOST_DROPPED = 8
 _MOST_LABEL = 32
 _BAR = 12
 _CELL, _GAP, _GUIDES = 15, 2, 8
-"""Columns of a terminal: of a cell, between two, and to the left of all."""
+"""Widths in columns: of a cell, of a gap, and of the guides at the left."""
 _FULL, _PARTS = "█", " ▏▎▍▌▋▊▉"
 
 
@@ -180,13 +172,13 @@ def _filter_title(step: FilterStep) -> Text:
 
 
 def _columns(run: ProfileRun, width: int) -> int:
-    """Return for how many candidates there is room beside each other."""
+    """Return the number of candidates that fit side by side."""
     left = max([len(_label(step)) for step in run.scorers] + [len(name) for name in _FACTS])
     return max(1, (width - _GUIDES - left - _GAP) // (_CELL + _GAP))
 
 
 def _scores(scorers: Sequence[ScorerStep], candidates: Sequence[CandidateScore], best: float) -> Table:
-    """Return a table with a column for each candidate, and a row for each scorer and each fact."""
+    """Return a table with a column for each candidate and a row for each scorer and fact."""
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     table.add_column("", style="dim", no_wrap=True)
     for each in candidates:

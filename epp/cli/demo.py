@@ -25,18 +25,14 @@ from epp.cli.gateway import read_listen
 from epp.cli.running import run
 from epp.config import LoadedConfig, load_file
 from epp.explain.storage import DecisionSettings
-from epp.extproc.settings import ServerSettings
+from epp.extproc.server import ServerSettings
 from epp.framework import Candidates, ConfigurationError, Snapshot, SystemClock
 from epp.framework.accelerators.arrays import cost_per_hour
 from epp.lab.demo.clusters import cluster_config, two_clusters
-from epp.lab.demo.last_request import LastRequest
-from epp.lab.demo.pool import PRESETS, demo_config, demo_discovery
-from epp.lab.demo.round_robin import RoundRobin
-from epp.lab.demo.servers import ServerFailedError, ServerSpec, model_servers
-from epp.lab.demo.table import line, table
-from epp.lab.demo.tenant_table import Tenants
-from epp.lab.demo.tenants import FLOOD, STEADY, TwoTenants, tenant_config, tenant_discovery, tenant_servers
-from epp.lab.demo.traffic import Traffic
+from epp.lab.demo.servers import PRESETS, ServerFailedError, ServerSpec, demo_config, demo_discovery, model_servers
+from epp.lab.demo.table import LastRequest, line, table
+from epp.lab.demo.tenants import FLOOD, STEADY, Tenants, TwoTenants, tenant_config, tenant_discovery, tenant_servers
+from epp.lab.demo.traffic import RoundRobin, Traffic
 from epp.lab.gateway import GatewayError, GatewaySettings
 from epp.lab.local import local_gateway
 from epp.pool.discovery import StaticDiscovery
@@ -48,9 +44,9 @@ from epp.telemetry.request_log import request_log
 
 MODEL = "demo-8b"
 _REQUEST_ID = "my-request"
-"""Of the request to paste, so that its decision is found among those of the traffic."""
+"""Id of the request to paste, so that its decision can be found."""
 _HOST, _ADMIN_PORT = "127.0.0.1", 9091
-"""Where `epp explain` asks by default."""
+"""Default address of `epp explain`."""
 _DRAW_SECONDS = 0.25
 _PRINT_SECONDS = 2.0
 _PHASE_SECONDS = 10.0
@@ -58,25 +54,25 @@ _MIN_CONVERSATIONS = 6
 
 Work = Coroutine[object, object, None]
 Play = tuple[Work, Callable[[], str]]
-"""What goes on beside the gateway, and what it is at the moment."""
+"""Background work of a demo, and a function that returns its current phase."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What a demo shows."""
+    """The content of a demo."""
 
     discovery: StaticDiscovery
     config: LoadedConfig
     says: Sequence[str]
-    """Lines for the beginning; `{url}` is the gateway's."""
+    """Lines to print at the start; `{url}` is the gateway's."""
     play: Callable[[str], Play | None]
-    """Takes the gateway's address."""
+    """Returns the background work for the URL of the gateway."""
     observers: tuple[DirectorObserver, ...] = ()
     tenants: Tenants | None = field(default=None)
     beside: RoundRobin | None = None
 
     def comparison(self, snapshot: Snapshot) -> str:
-        """Return what round robin would have given, in a line; empty as long as little is known of that."""
+        """Return the comparison with round robin in one line; empty before there are enough requests."""
         if self.beside is None:
             return ""
         endpoints = Candidates(snapshot, snapshot.slots)
@@ -113,7 +109,7 @@ def demo(flags: Demo) -> None:
                 metrics_address=None if flags.metrics_port is None else (_HOST, flags.metrics_port),
                 admin=AdminSettings(host=_HOST, port=_admin_port() if flags.admin_port is None else flags.admin_port),
                 decisions=DecisionSettings(sample_rate=1.0),
-                stall_seconds=0,  # this process is four servers, their clients and a table as well
+                stall_seconds=0,  # this process runs a demo as well
             )
             settings = GatewaySettings(listen_host=address.host, listen_port=address.port)
             gateway = await stack.enter_async_context(local_gateway(picker, settings))
@@ -121,10 +117,10 @@ def demo(flags: Demo) -> None:
                 typer.echo(said.format(url=gateway.url))
             typer.echo("In another terminal:\n")
             typer.echo(f"  {curl(gateway.url)}\n")
-            typer.echo("And why it went there:\n")
+            typer.echo("To see why that server was picked:\n")
             admin = gateway.picker.addresses["admin"]
             typer.echo(f"  {explain(admin)}\n")
-            typer.echo(f"All of them, in a browser: http://{admin}/\n")
+            typer.echo(f"All requests, in a browser: http://{admin}/\n")
             play = scene.play(gateway.url)
             if play is not None:
                 await stack.enter_async_context(_background(play[0]))
@@ -206,7 +202,7 @@ async def _tenants(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
         tenant_discovery(servers),
         tenant_config(),
         (
-            "Two T4s, simulated, behind {url}, for two tenants that have their turns: steady and flood.",
+            "Two T4s, simulated, behind {url}, shared fairly by two tenants: steady and flood.",
             "Again and again, flood sends more than the servers can serve.",
         ),
         play,
@@ -221,20 +217,20 @@ async def _conversations(flags: Demo, url: str, beside: RoundRobin | None = None
 
 
 def curl(url: str) -> str:
-    """Return a command that sends one request; the header x-sim-server of the answer names the server."""
+    """Return a command that sends one request; header x-sim-server of the answer names the server."""
     body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "Which GPU are you?"}]})
     headers = f"-H 'content-type: application/json' -H 'x-request-id: {_REQUEST_ID}'"
     return f"curl -i {url}/v1/chat/completions {headers} -d '{body}'"
 
 
 def explain(admin: str) -> str:
-    """Return a command that shows why the request of `curl` went where it went, from the admin port at an address."""
+    """Return a command that explains the decision for the request of `curl`; `admin` is the address of the port."""
     where = "" if admin.endswith(f":{_ADMIN_PORT}") else f" --admin http://{admin}"
     return f"{_program()} explain {_REQUEST_ID}{where}"
 
 
 def _program() -> str:
-    """Return how this program is started in another terminal, which may lack the PATH of this one."""
+    """Return a command that starts this program in another terminal, perhaps with a different PATH."""
     started = Path(sys.argv[0])
     found = shutil.which("epp")
     if found is not None and Path(found).resolve() == started.resolve() and "VIRTUAL_ENV" not in os.environ:
@@ -245,7 +241,7 @@ def _program() -> str:
 
 
 def _admin_port() -> int:
-    """Return the usual port if it is free, 0 for another one."""
+    """Return the default port if it is free, 0 for any other."""
     try:
         listener(_HOST, _ADMIN_PORT).close()
     except OSError:

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 import structlog
 import typer
 
-from epp.cli.errors import exit_on
 from epp.cli.inputs import read_bind_address, read_targets, read_trust
 from epp.cli.picker_flags import Gateway
-from epp.cli.running import run
+from epp.cli.running import exit_on, run
 from epp.cli.settings import budget_settings, configure_logs, picker_settings
-from epp.extproc.settings import ServerSettings, Transport
+from epp.extproc.server import ServerSettings, Transport
 from epp.framework import ConfigurationError
 from epp.lab.gateway import (
     Bodies,
@@ -32,7 +31,7 @@ _log = structlog.get_logger()
 
 
 def gateway(flags: Gateway) -> None:
-    """Run both until stopped, or print Envoy's configuration."""
+    """Run Envoy and picker until stopped, or print Envoy's configuration."""
     if flags.print_envoy_config:
         with exit_on(ConfigurationError, GatewayError), _flags_in_errors():
             secure = [target.host for target in read_targets(flags.endpoints) if target.tls]
@@ -60,7 +59,7 @@ def _page_host(flags: Gateway) -> str:
     if flags.bind_address is None:
         return "127.0.0.1"
     if flags.metrics_port is None:
-        raise ConfigurationError("--bind-address is for the metrics page, which has no port: add --metrics-port")
+        raise ConfigurationError("--bind-address has no effect without --metrics-port: add it")
     return read_bind_address(flags.bind_address)
 
 

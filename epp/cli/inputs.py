@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations, endpoints and lists that flags name."""
+"""Configurations, endpoints, objects and lists that flags name."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from epp.cli.picker_flags import PickerFlags, Serve
 from epp.config import LoadedConfig, load_file, load_text
-from epp.extproc.client_headers import DECISION_RECORD_GROUP, IgnoredHeaders
+from epp.extproc.headers import DECISION_RECORD_GROUP, IgnoredHeaders
 from epp.framework import ConfigurationError, SystemClock
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.plugin import Parameters
-from epp.pool.discovery import StaticDiscovery, Target, parse_targets
+from epp.pool.discovery import PodFileDiscovery, PodTarget, StaticDiscovery, Target, parse_targets
+from epp.pool.discovery.pod_files import PodFileParameters
 from epp.routing.policies import PolicyFiles
 from epp.runtime.addresses import is_ip, parse_host
 
@@ -60,9 +62,9 @@ def read_trust(ca_file: Path | None, *, skip_verify: bool) -> EndpointTrust:
 
 
 def read_ignored_headers(names: str, gateways: str) -> IgnoredHeaders | None:
-    """Return the headers of --ignore-client-headers but for --trusted-gateways; raises ConfigurationError.
+    """Return the headers of --ignore-client-headers, obeyed only from --trusted-gateways; raises ConfigurationError.
 
-    Only these gateways may ask for records of decisions, whatever the names.
+    Only these gateways may request records of decisions.
     """
     if not names.strip() and not gateways.strip():
         return None
@@ -82,3 +84,32 @@ def read_bind_address(text: str, flag: str = "--bind-address") -> str:
     if not is_ip(host):
         raise ConfigurationError(f"{flag}: {text!r} is not an IP address: write one of this machine, without a port")
     return parse_host(host)
+
+
+FLAG = "--objects"
+
+
+def is_in_files(flags: PickerFlags, config: LoadedConfig | None) -> bool:
+    """Whether the endpoints are the pods in the files of --objects: flags and configuration name no other source."""
+    if not split_list(flags.objects) or flags.endpoints is not None:
+        return False
+    if config is not None and config.model.data_layer.discovery is not None:
+        return False
+    in_cluster = isinstance(flags, Serve) and (flags.kubeconfig is not None or bool(flags.ha_enable_leader_election))
+    return not in_cluster
+
+
+def read_file_pool(flags: PickerFlags, pods: PodTarget | None = None) -> PodFileDiscovery:
+    """Return the pods in the files, only those with the labels of `pods` if given; raises ConfigurationError."""
+    namespace = flags.pool_namespace if isinstance(flags, Serve) else None
+    try:
+        parameters = PodFileParameters(
+            paths=split_list(flags.objects),
+            pool="" if pods is not None else flags.pool_name or "",
+            namespace=namespace or "",
+            selector={} if pods is None else dict(pods.labels),
+            target_ports=() if pods is None else pods.ports,
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"{FLAG}: {error}") from error
+    return PodFileDiscovery(parameters, clock=SystemClock(), setting=FLAG)

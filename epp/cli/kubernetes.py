@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pool in a Kubernetes cluster that flags and environment name."""
+"""The pool in a Kubernetes cluster, as named by flags and environment."""
 
 import os
 import re
@@ -12,8 +12,7 @@ import structlog
 
 from epp.app import KubernetesSettings
 from epp.cli.commands import Check
-from epp.cli.file_pool import is_in_files
-from epp.cli.inputs import split_list
+from epp.cli.inputs import is_in_files, split_list
 from epp.cli.picker_flags import Serve
 from epp.config import LoadedConfig
 from epp.framework import ConfigurationError
@@ -33,7 +32,7 @@ _POD_OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]{1,10}-[a-z0-9]{5}")
 
 
 def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSettings | None:
-    """Return the pool in the cluster, None where the endpoints come from elsewhere; raises ConfigurationError."""
+    """Return the pool in the cluster, None for another source of endpoints; raises ConfigurationError."""
     elsewhere = _other_source(flags, config)
     if not elsewhere and is_in_files(flags, config):
         _warn_of_unused(flags, in_files=True)
@@ -57,7 +56,7 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
         )
     if flags.objects:
         raise ConfigurationError(
-            "--objects has no effect where the pool is in a cluster: its objectives and rewrites are read from there; "
+            "--objects has no effect with a pool in a cluster: objectives and rewrites are read from the cluster; "
             "leave the flag out"
         )
     namespace = read_namespace(flags)
@@ -71,14 +70,14 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
 
 
 def is_in_cluster(flags: Serve, config: LoadedConfig | None) -> bool:
-    """Return whether the endpoints are pods of a cluster; raises ConfigurationError."""
+    """Whether the endpoints are pods of a cluster; raises ConfigurationError."""
     return not _other_source(flags, config) and not is_in_files(flags, config) and read_source(flags) is not None
 
 
 def read_source(flags: Serve | Check) -> PoolName | PodTarget | None:
-    """Return the pool or the pods that are named, None for neither; raises ConfigurationError.
+    """Return the named pool or pods, None for neither; raises ConfigurationError.
 
-    An empty flag is one that is left out, as in llm-d-router.
+    An empty flag has no effect, as in llm-d-router.
     """
     selector, ports = flags.endpoint_selector or "", flags.endpoint_target_ports or ""
     if not selector and not ports:
@@ -95,12 +94,12 @@ def read_source(flags: Serve | Check) -> PoolName | PodTarget | None:
 
 
 def lease_name(flags: Check, namespace: str) -> str:
-    """Return the name of the lease that all replicas of the pool share; empty where nothing names the pool."""
+    """Return the name of the lease that all replicas of the pool share; empty without a name of the pool."""
     return _lease_name(namespace, flags.pool_name) if flags.pool_name else ""
 
 
 def pool_title(flags: Serve) -> str:
-    """Return the name of the pool in metrics and leases: its own, or that of the Deployment this pod belongs to."""
+    """Return the name of the pool in metrics and leases: its own, or that of the Deployment of this pod."""
     if flags.pool_name:
         return flags.pool_name
     pod = os.environ.get("POD_NAME", "") if flags.endpoint_selector else ""
@@ -118,7 +117,7 @@ def _pool(flags: Serve | Check) -> PoolName:
 
 
 def _warn_of_unused(flags: Serve, *, in_files: bool = False) -> None:
-    """Name the flags that are for a pool in a cluster: deployments may have them beside endpoints of other sources."""
+    """Warn about flags for a pool in a cluster: deployments may set them with other sources of endpoints."""
     given = {
         "--pool-namespace": flags.pool_namespace is not None and not in_files,
         "--pool-group": flags.pool_group != POOL_GROUP,
@@ -133,12 +132,12 @@ def _lease_name(namespace: str, pool: str) -> str:
 
 
 def _lease(flags: Serve, namespace: str) -> LeaseSettings:
-    """Return the lease that all replicas of the pool share; raises ConfigurationError where it is not known."""
+    """Return the lease that all replicas of the pool share; raises ConfigurationError if its name is unknown."""
     pod = os.environ.get("POD_NAME", "")
     if not flags.pool_name and not _POD_OF_DEPLOYMENT.fullmatch(pod):
         raise ConfigurationError(
-            f"--ha-enable-leader-election: POD_NAME is {pod!r}, not the name of a pod of a Deployment, from which "
-            "replicas without a pool know that they belong together: set it to metadata.name in the Deployment"
+            f"--ha-enable-leader-election: POD_NAME is {pod!r}, not the name of a pod of a Deployment, which "
+            "identifies the replicas without --pool-name: set it to metadata.name in the Deployment"
         )
     name = _lease_name(namespace, pool_title(flags))
     if not _OBJECT_NAME.fullmatch(name):
@@ -157,7 +156,7 @@ def _other_source(flags: Serve, config: LoadedConfig | None) -> str:
 
 
 def read_namespace(flags: Serve | Check) -> str:
-    """Return the namespace: of the flag, the variable NAMESPACE, or this pod; else `default`; raises as the others."""
+    """Return the namespace of the flag, of $NAMESPACE, of this pod, or `default`; raises ConfigurationError."""
     named = flags.pool_namespace or os.environ.get("NAMESPACE", "")
     if not named:
         try:

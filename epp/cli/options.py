@@ -1,14 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of options, and options that several commands have. Nothing heavy is imported: `--help` needs them all."""
+"""Types of options, options of several commands, and the Go picker's spelling of flags.
 
-from collections.abc import Callable
+Nothing heavy is imported: `--help` needs them all.
+"""
+
+from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from epp.cli.go_flags import BOOLEANS
+BOOLEANS = {
+    **dict.fromkeys(("1", "t", "T", "true", "True", "TRUE"), True),
+    **dict.fromkeys(("0", "f", "F", "false", "False", "FALSE"), False),
+}
+"""The values that Go accepts for a boolean."""
+
+SWITCHES_WITHOUT_EFFECT = frozenset({"--enable-pprof", "--zap-devel"})
+"""Boolean flags of the Go picker that are accepted without effect."""
+
+VALUES_WITHOUT_EFFECT = frozenset({"--metrics-staleness-threshold", "--zap-stacktrace-level"})
+"""Flags of the Go picker with a value that are accepted without effect."""
+
+
+class Spelling(NamedTuple):
+    """A command line in this program's spelling."""
+
+    arguments: list[str]
+    without_effect: list[str]
+    """Dropped flags of the Go picker."""
+
+
+def go_spelling(arguments: Sequence[str], switches: Collection[str] = ()) -> Spelling:
+    """Return the arguments in the spelling of the parser; `switches` are the boolean flags.
+
+    A switch becomes `--flag=value`; the value is the text after `=`, or the next word if it is a boolean of Go, or
+    `true`. `-v=4` becomes `-v 4`. Arguments after `--` are not changed.
+    """
+    rewritten: list[str] = []
+    dropped: list[str] = []
+    remaining = list(arguments)
+    while remaining:
+        argument = remaining.pop(0)
+        name, equals, value = argument.partition("=")
+        if argument == "--":
+            rewritten += [argument, *remaining]
+            break
+        if not equals and (name in switches or name in SWITCHES_WITHOUT_EFFECT):
+            value = remaining.pop(0) if remaining and remaining[0] in BOOLEANS else "true"
+        if name in switches:
+            rewritten.append(f"{name}={value}")
+        elif name in {"-v", "--v"}:
+            rewritten += ["-v", value] if equals else ["-v"]
+        elif name in SWITCHES_WITHOUT_EFFECT or name in VALUES_WITHOUT_EFFECT:
+            dropped.append(name)
+            if name in VALUES_WITHOUT_EFFECT and not equals and remaining:
+                remaining.pop(0)
+        else:
+            rewritten.append(argument)
+    return Spelling(rewritten, dropped)
 
 
 class Switch(StrEnum):
@@ -29,14 +80,14 @@ class Output(StrEnum):
 
 
 class Seconds(float):
-    """A default of a duration, shown as it is written."""
+    """The default of a duration, shown in the format of the flag."""
 
     def __str__(self) -> str:
         return f"{self * 1000:g}ms" if 0 < self < 1 else f"{float(self):g}s"
 
 
 class Bytes(int):
-    """A default of a size, shown as it is written."""
+    """The default of a size, shown in the format of the flag."""
 
     def __str__(self) -> str:
         for unit, size in (("Mi", 1024 * 1024), ("Ki", 1024)):
@@ -54,7 +105,7 @@ def switch_option(text: str) -> Any:
 
 
 def is_switch(parameter: Any) -> bool:
-    """Return whether a parameter of a command is a boolean flag."""
+    """Whether a parameter of a command is a boolean flag."""
     return getattr(parameter, "metavar", None) == _SWITCH
 
 
@@ -85,7 +136,7 @@ def size_option(text: str) -> Any:
 
 
 def log_level_option(text: str) -> Any:
-    """Declare an option that takes a level of zap and returns the verbosity that it means."""
+    """Declare an option that takes a level of zap and returns its verbosity."""
     return _parsed_option(_parse_log_level, "[debug|info|error|NUMBER]", text)
 
 
@@ -95,7 +146,7 @@ def tls_version_option(text: str) -> Any:
 
 
 def cipher_suites_option(text: str) -> Any:
-    """Declare an option that takes names of cipher suites and returns them as OpenSSL writes them."""
+    """Declare an option that takes names of cipher suites and returns OpenSSL's names."""
     return _parsed_option(_parse_cipher_suites, "NAME,...", text)
 
 
@@ -137,7 +188,9 @@ def _parse_log_level(text: str) -> int:
         return verbosities[text]
     if text.isascii() and text.isdecimal() and int(text) > 0:
         return int(text)
-    raise ValueError(f"{text!r} is no level: write {', '.join(verbosities)}, or a verbosity of 1 or more, as -v has it")
+    raise ValueError(
+        f"{text!r} is not a level: write {', '.join(verbosities)}, or a verbosity of 1 or more, as -v has it"
+    )
 
 
 def _parse_tls_version(text: str) -> str:
@@ -153,7 +206,9 @@ def _parse_tls_version(text: str) -> str:
 
 
 def _parse_cipher_suites(text: str) -> str:
-    from epp.extproc.cipher_suites import openssl_ciphers
+    if not text:  # the default: completion parses it too
+        return ""
+    from epp.extproc.tls import openssl_ciphers
 
     return openssl_ciphers(text)
 
@@ -191,7 +246,8 @@ AdminPort = Annotated[
 AdminHost = Annotated[
     str,
     typer.Option(
-        metavar="IP", help="Address that the admin API listens on; other than 127.0.0.1 and ::1 with a token alone."
+        metavar="IP",
+        help="Address that the admin API listens on; addresses other than 127.0.0.1 and ::1 require a token.",
     ),
 ]
 AdminTokenFile = Annotated[

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of commands: tables for terminals, and JSON for programs."""
+"""Output of commands: tables and findings for terminals, and JSON for programs."""
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
 import structlog
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -27,7 +28,7 @@ def new_console() -> Console:
 
 @contextmanager
 def log_of_errors_only() -> Iterator[None]:
-    """Keep warnings out of the log: the report of the command has them, and its JSON nothing else beside."""
+    """Log only errors, on stderr: the command reports warnings itself, and stdout must be pure JSON."""
     before = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
@@ -40,7 +41,7 @@ def log_of_errors_only() -> Iterator[None]:
 
 
 def print_labelled(console: Console, label: str, text: str) -> None:
-    """Print one line, markup; what a terminal has no room for goes on below the text. Without one it stays one line."""
+    """Print one line of markup; in a terminal, wrap it below the text."""
     if not console.is_terminal:
         console.print(f"{label}{text}", soft_wrap=True)
         return
@@ -52,10 +53,42 @@ def print_labelled(console: Console, label: str, text: str) -> None:
 
 
 def indented(markup: str, columns: int) -> Padding:
-    """Return a paragraph to print, wrapped between words at any width."""
+    """Return an indented paragraph that wraps between words."""
     return Padding(Text.from_markup(markup), (0, 0, 0, columns), expand=False)
 
 
 def print_json(value: object) -> None:
     """Print a value as indented JSON."""
     typer.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+
+
+def show_findings(
+    console: Console,
+    title: str,
+    errors: Sequence[object],
+    warnings: Sequence[object],
+    notes: Sequence[object] = (),
+    *,
+    skipped: str = "",
+) -> None:
+    """Print the result of a check with its errors and warnings; `skipped` is the reason for no check."""
+    words = [f"[red]refused[/], {_counted(len(errors), 'error')}" if errors else "[green]ok[/]"]
+    words += [_counted(len(warnings), "warning")] if warnings else []
+    if skipped:
+        words = [f"[dim]skipped: {escape(skipped)}[/]"]
+    head = f"[bold]{escape(title)}[/]:"
+    if console.is_terminal and Text.from_markup(f"{head} {', '.join(words)}").cell_len > console.width:
+        console.print(head)
+        print_labelled(console, "  ", ", ".join(words))
+    else:
+        print_labelled(console, "", f"{head} {', '.join(words)}")
+    for error in errors:
+        print_labelled(console, "  [red]error[/]   ", escape(str(error)))
+    for warning in warnings:
+        print_labelled(console, "  [yellow]warning[/] ", escape(str(warning)))
+    for note in notes:
+        print_labelled(console, "  [dim]note[/]    ", escape(str(note)))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -66,7 +66,7 @@ class PickerFlags:
     ] = ""
     pool_name: PoolName = None
     metrics_port: MetricsPort = None
-    """None for no page."""
+    """None for no metrics page."""
     metrics_token_file: Annotated[
         Path | None,
         typer.Option(
@@ -127,45 +127,43 @@ class PickerFlags:
         typer.Option(
             metavar="SHARE",
             help="Share of the requests whose decisions are recorded, 0 to 1, for `epp explain`, /api/decisions of the "
-            "admin port, and --decision-file. Those of requests that fail are in any case, ten a second at most.",
+            "admin port, and --decision-file. Failed requests are always recorded, at most ten per second.",
             min=0,
             max=1,
         ),
     ] = 0
     decision_buffer: Annotated[
-        int, typer.Option(metavar="COUNT", help="Decisions that are kept in memory, the latest ones.", min=0)
+        int, typer.Option(metavar="COUNT", help="Number of latest decisions kept in memory.", min=0)
     ] = 1000
-    decision_buffer_size: Annotated[int, size_option("The most that these take.")] = Bytes(16 * 1024 * 1024)
+    decision_buffer_size: Annotated[int, size_option("Largest total size of these decisions.")] = Bytes(
+        16 * 1024 * 1024
+    )
     decision_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write each decision that is recorded into this file, as a line of JSON."),
     ] = None
     decision_file_size: Annotated[
         int,
-        size_option("Size from which --decision-file is moved to FILE.1, that to FILE.2 and so on, and begun again."),
+        size_option("Size at which --decision-file is rotated: FILE becomes FILE.1, FILE.1 becomes FILE.2, and so on."),
     ] = Bytes(64 * 1024 * 1024)
-    decision_file_count: Annotated[int, count_option("Files of decisions that are kept, the one written included.")] = 5
+    decision_file_count: Annotated[int, count_option("Number of decision files, including the current one.")] = 5
     max_request_body: Annotated[int, size_option("Largest request body accepted.")] = Bytes(32 * 1024 * 1024)
     max_gathered_bytes: Annotated[
         int | None,
         size_option(
-            "Bytes of all bodies that are arriving and of all replies that gateways have not read. Beyond it, "
-            "requests are refused with 503, those first that have been arriving for long. By default 256Mi, or twice "
-            "--max-request-body if that is more."
+            "Bytes of all incoming bodies and of all replies that gateways have not read. Above this limit, requests "
+            "are refused with 503, slow ones first. By default 256Mi, or twice --max-request-body if that is more."
         ),
     ] = None
     max_pending_streams: Annotated[
-        int,
-        count_option("Most incomplete requests at a time; further ones are refused with 503."),
+        int, count_option("Most incomplete requests at a time; further ones are refused with 503.")
     ] = 16_384
     max_streams: Annotated[
         int, count_option("Most requests at a time, until their responses end; further ones get 503.")
     ] = 65_536
     max_streams_per_connection: Annotated[
         int,
-        count_option(
-            "Most requests at a time on one connection of a gateway; the gateway is told and opens another connection."
-        ),
+        count_option("Most requests at a time on one connection of a gateway, which then opens another connection."),
     ] = 16_384
     max_connections: Annotated[
         int,
@@ -202,10 +200,10 @@ class PickerFlags:
         str,
         typer.Option(
             metavar="GROUP,...",
-            help="Headers of clients that are neither obeyed nor passed on: all, or some of model-rewrite, objective, "
+            help="Headers of clients that are ignored and removed: all, or some of model-rewrite, objective, "
             "fairness-id, session, slo, accelerator, profile, video, prefer, attempt-count, request-id, "
             "decision-record, trace-context and endpoint-selection (docs/headers.md); header:NAME for one that a "
-            "plugin is told to read.",
+            "plugin is configured to read.",
         ),
     ] = ""
     reservation_ttl: Annotated[
@@ -235,8 +233,8 @@ class PickerFlags:
         int,
         typer.Option(
             metavar="COUNT",
-            help="Eject an endpoint after so many failed connections, though its port answers, or responses with 502, "
-            "503 or 504, in a row; 0 for never. A 503 with Retry-After does not count.",
+            help="Eject an endpoint after this number of failed connections (although its port answers) or responses "
+            "with 502, 503 or 504 in a row; 0 for never. A 503 with Retry-After does not count.",
             min=0,
         ),
     ] = 3
@@ -244,8 +242,8 @@ class PickerFlags:
         int,
         typer.Option(
             metavar="COUNT",
-            help="Eject an endpoint after so many failures in a row, unless the others fail as well: responses with "
-            "any 5xx, with 429, with 404 for a model that others serve, or with 200 and no token; 0 for never.",
+            help="Eject an endpoint after this number of failures in a row, unless the others fail as well: responses "
+            "with any 5xx, with 429, with 404 for a model that others serve, or with 200 and no token; 0 for never.",
             min=0,
         ),
     ] = 5
@@ -253,22 +251,21 @@ class PickerFlags:
         int,
         typer.Option(
             metavar="COUNT",
-            help="Eject an endpoint whose success rate is far below that of the others, once it and they have had so "
-            "many requests in the last 15 to 30 seconds; 0 for never.",
+            help="Eject an endpoint whose success rate is far below that of the others, if it and they had this "
+            "number of requests in the last 15 to 30 seconds; 0 for never.",
             min=0,
         ),
     ] = 20
     outlier_base_ejection_time: Annotated[
-        float,
-        duration_option("Time of an endpoint's first ejection; each further one takes as much longer."),
+        float, duration_option("Duration of an endpoint's first ejection; each further one is longer by this time.")
     ] = Seconds(10)
     outlier_max_ejection_time: Annotated[float, duration_option("Longest time of an ejection.")] = Seconds(300)
     outlier_max_ejection_percent: Annotated[
         float,
         typer.Option(
             metavar="PERCENT",
-            help="Largest part of the pool that is ejected at a time: of two or more endpoints one at least, and never "
-            "all; 0 for none.",
+            help="Largest part of the pool that may be ejected at a time, but at least one of several endpoints and "
+            "never all; 0 for none.",
             min=0,
             max=100,
         ),
@@ -353,8 +350,7 @@ class Serve(PickerFlags):
     endpoint_target_ports: EndpointTargetPorts = None
     kubeconfig: Kubeconfig = None
     ha_enable_leader_election: Annotated[
-        Switch,
-        switch_option("Elect one replica of a pool in Kubernetes that is ready; the others stand by to take over."),
+        Switch, switch_option("Elect one replica of a pool in Kubernetes as leader; the others are on standby.")
     ] = Switch.FALSE
     bind_address: Annotated[
         str | None,
@@ -392,8 +388,8 @@ class Serve(PickerFlags):
         str,
         typer.Option(
             metavar="CIDR,...",
-            help="Networks of gateways whose headers are obeyed in spite of --ignore-client-headers, since the "
-            "gateways set or check them. Only from these, x-gateway-decision-record: true records a decision.",
+            help="Networks of gateways that set or check headers themselves: --ignore-client-headers does not apply to "
+            "them. Only from these, x-gateway-decision-record: true records a decision.",
         ),
     ] = ""
     disable_endpoint_subset_filter: Annotated[Switch, switch_option("Ignore the gateway's subset hint.")] = Switch.FALSE
@@ -417,8 +413,7 @@ class Gateway(PickerFlags):
 
     listen: Listen = "127.0.0.1:8080"
     bind_address: Annotated[
-        str | None,
-        typer.Option(metavar="IP", help="Address that the metrics page listens on; by default 127.0.0.1."),
+        str | None, typer.Option(metavar="IP", help="Address that the metrics page listens on; by default 127.0.0.1.")
     ] = None
     concurrency: Annotated[int, typer.Option(metavar="THREADS", help="Envoy's worker threads.", min=1)] = 1
     cluster_type: Annotated[

@@ -8,18 +8,23 @@ import typer
 from rich.markup import escape
 
 from epp.cli.commands import PluginOutput, Plugins
-from epp.cli.errors import exit_on
 from epp.cli.output import indented, new_console, print_json
-from epp.config.plugin_data import data_markdown
-from epp.config.plugin_markdown import plugin_markdown
-from epp.config.plugin_reference import ParameterEntry, PluginEntry, Reference, plugin_reference
+from epp.cli.running import exit_on
+from epp.config.plugin_reference import (
+    ParameterEntry,
+    PluginEntry,
+    Reference,
+    data_markdown,
+    plugin_markdown,
+    plugin_reference,
+)
 from epp.framework import ConfigurationError
 from epp.framework.messages import hint_at
 from epp.framework.registry import Registry
 
 
 def plugins(flags: Plugins) -> None:
-    """Print the plugin types in the format asked for."""
+    """Print the plugin types in the requested format."""
     registry = Registry()
     reference = plugin_reference(registry)
     with exit_on(ConfigurationError):
@@ -42,7 +47,7 @@ def plugins(flags: Plugins) -> None:
 
 
 class _BrokenEntry(msgspec.Struct, frozen=True):
-    """A type that cannot be used, among the others for programs."""
+    """A type that cannot be used, in the JSON output."""
 
     type: str
     package: str
@@ -82,7 +87,7 @@ def _show_in_full(entry: PluginEntry) -> None:
 
 
 def _flattened(parameters: tuple[ParameterEntry, ...], prefix: str = "") -> Iterator[tuple[str, ParameterEntry]]:
-    """Yield each parameter with its path, before those within it."""
+    """Yield each parameter with its path, before its fields."""
     for parameter in parameters:
         yield prefix + parameter.name, parameter
         yield from _flattened(parameter.fields, f"{prefix}{parameter.name}.")

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event loop of commands that run until they are stopped."""
+"""Execution of commands: the event loop until a signal, and expected errors as one line."""
 
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 
-from epp.cli.errors import exit_on
+import typer
+
 from epp.runtime.followed_files import RELOADS
 from epp.runtime.process import collect_in_quiet_moments, collect_rarely, raise_limit
 
@@ -14,10 +16,10 @@ _SWITCH_SECONDS = 0.001
 
 
 def run(work: Callable[[asyncio.Event], Awaitable[None]], *expected: type[Exception]) -> None:
-    """Run `work` on uvloop; the event is set by Ctrl-C or SIGTERM. Expected errors end with exit code 1.
+    """Run `work` on uvloop; Ctrl-C and SIGTERM set the event. Expected errors end with exit code 1.
 
-    SIGHUP reloads certificates and configuration; in a terminal, which sends it as it closes, it stops the command.
-    SIGUSR1 and SIGUSR2 are ignored.
+    SIGHUP reloads certificates and configuration, or stops the command if it runs in a terminal, because a closing
+    terminal sends SIGHUP. SIGUSR1 and SIGUSR2 are ignored.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)  # the longest wait of the event loop for a thread that renders metrics
     collect_rarely()
@@ -32,7 +34,7 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     if sys.platform != "win32":
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # set by nohup
             in_terminal = sys.stdin is not None and sys.stdin.isatty()
             loop.add_signal_handler(signal.SIGHUP, stop.set if in_terminal else RELOADS.ask)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
@@ -55,3 +57,13 @@ def _run(main: Coroutine[object, object, None]) -> None:
         import uvloop  # noqa: PLC0415  not available on Windows
 
         uvloop.run(main)
+
+
+@contextmanager
+def exit_on(*expected: type[Exception]) -> Iterator[None]:
+    """Print an expected error as one line and exit with code 1."""
+    try:
+        yield
+    except expected as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error

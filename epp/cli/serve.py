@@ -10,7 +10,8 @@ from epp.cli.kubernetes import pool_title, read_kubernetes
 from epp.cli.picker_flags import Serve
 from epp.cli.running import run
 from epp.cli.settings import budget_settings, configure_logs, picker_settings
-from epp.extproc.settings import ServerSettings, TlsVersion, Transport, message_bytes_for
+from epp.extproc.server import ServerSettings, Transport, message_bytes_for
+from epp.extproc.tls import TlsVersion
 from epp.framework import ConfigurationError
 from epp.runtime.addresses import EVERYWHERE, HostPort
 
@@ -43,7 +44,7 @@ def serve(flags: Serve) -> None:
 
 
 async def _started(picker: Picker, stop: asyncio.Event) -> bool:
-    """Start the picker; return False if it was stopped before, as it waits for the API server of its cluster."""
+    """Start the picker; return False if it is stopped while it waits for the API server of its cluster."""
     starting, stopping = asyncio.create_task(picker.start()), asyncio.create_task(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -51,7 +52,7 @@ async def _started(picker: Picker, stop: asyncio.Event) -> bool:
         await starting
         return True
     starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)  # it stops all that it has started
+    await asyncio.gather(starting, return_exceptions=True)  # it stops everything that it started
     return False
 
 

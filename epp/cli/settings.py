@@ -2,29 +2,35 @@
 """The settings of a picker, from the flags that `epp serve` and `epp gateway` share."""
 
 import math
+import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
 
 from epp.admin import ADMIN_LIMITS, AdminSettings
 from epp.app import DEFAULT_POOL_NAME, PickerSettings
-from epp.cli.file_pool import is_in_files, read_file_pool
 from epp.cli.inputs import (
+    is_in_files,
     read_bind_address,
     read_config,
     read_endpoints,
+    read_file_pool,
     read_ignored_headers,
     read_policies,
     split_list,
 )
 from epp.cli.kubernetes import is_in_cluster, read_source
 from epp.cli.picker_flags import PickerFlags, Serve
-from epp.cli.tracing import read_tracing
 from epp.config import LoadedConfig
 from epp.explain.storage import DecisionSettings, FileSettings
 from epp.extproc.budgets import DEFAULT_GATHERED_BYTES, BudgetSettings, least_gathered_bytes
-from epp.extproc.modes import ResponseUsage
-from epp.extproc.settings import ServerSettings
+from epp.extproc.exchange import ResponseUsage
+from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
+from epp.framework.messages import install_command
 from epp.pool.collectors import PageLimits
 from epp.pool.discovery import PodTarget
 from epp.routing.outliers import OutlierSettings
@@ -34,6 +40,10 @@ from epp.telemetry import logs
 from epp.telemetry.logs import LogWriter
 from epp.telemetry.page_tls import PageTlsSettings
 from epp.telemetry.request_log import request_log
+from epp.telemetry.tracing import TracingError, TracingSettings, read_environment
+
+if TYPE_CHECKING:  # imported where an exporter is set
+    from epp.telemetry.tracing.tracing import Tracing
 
 
 def configure_logs(flags: PickerFlags) -> LogWriter:
@@ -99,7 +109,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
 
 
 def budget_settings(flags: PickerFlags) -> BudgetSettings:
-    """Return what gateways may take; raises ConfigurationError."""
+    """Return the limits on the resources of gateways; raises ConfigurationError."""
     least = least_gathered_bytes(flags.max_request_body)
     gathered = flags.max_gathered_bytes
     if gathered is not None and gathered < least:
@@ -126,25 +136,23 @@ def _log_style(flags: PickerFlags) -> logs.LogStyle:
 
 
 def _limited(limits: HttpLimits, port: str, connections: int, *, seconds: float) -> HttpLimits:
-    """Return the limits with those of the flags; raises ConfigurationError."""
+    """Return the limits of a port, changed by its flags; raises ConfigurationError."""
     if seconds <= 0:
-        raise ConfigurationError(f"--{port}-request-timeout: nobody sends a request in no time: write one such as 10s")
+        raise ConfigurationError(f"--{port}-request-timeout: must be greater than 0: write a duration such as 10s")
     return replace(limits, connections=connections, request_seconds=seconds)
 
 
 def _metrics_token(flags: PickerFlags) -> Path | None:
-    """Return the file; raises ConfigurationError where there is no page to ask for."""
+    """Return the token file of the metrics page; raises ConfigurationError for flags that contradict."""
     if flags.metrics_port is None and flags.metrics_token_file is not None:
         raise ConfigurationError("--metrics-token-file has no effect without --metrics-port: add it")
     if flags.metrics_token_file is not None and flags.metrics_endpoint_auth:
-        raise ConfigurationError(
-            "--metrics-token-file and --metrics-endpoint-auth both say who may read the metrics page: leave one out"
-        )
+        raise ConfigurationError("--metrics-token-file and --metrics-endpoint-auth exclude each other: leave one out")
     return flags.metrics_token_file
 
 
 def _decisions(flags: PickerFlags) -> DecisionSettings | None:
-    """Return which decisions are recorded; None if there is nowhere to read them. Raises ConfigurationError."""
+    """Return the settings of decision records; None if they could not be read. Raises ConfigurationError."""
     if flags.decision_file is None and (flags.admin_port is None or not flags.decision_buffer):
         if flags.decision_sample_rate:
             raise ConfigurationError(
@@ -167,7 +175,7 @@ def _decisions(flags: PickerFlags) -> DecisionSettings | None:
 
 
 def _asks_cluster(flags: PickerFlags, config: LoadedConfig | None) -> bool:
-    """Return whether a cluster says who may read the metrics page; raises ConfigurationError."""
+    """Whether the Kubernetes API authorizes readers of the metrics page; raises ConfigurationError."""
     if flags.metrics_endpoint_auth is not None:
         return bool(flags.metrics_endpoint_auth)
     if not isinstance(flags, Serve) or flags.metrics_port is None or flags.metrics_token_file is not None:
@@ -176,7 +184,7 @@ def _asks_cluster(flags: PickerFlags, config: LoadedConfig | None) -> bool:
 
 
 def _metrics_tls(flags: PickerFlags, *, asks_cluster: bool) -> PageTlsSettings | None:
-    """Return the certificates of the metrics page; raises ConfigurationError where they do not go together."""
+    """Return the TLS settings of the metrics page; raises ConfigurationError for flags that contradict."""
     directory, authorities = flags.metrics_cert_dir, flags.metrics_client_ca_file
     if directory is None:
         if authorities is not None:
@@ -186,18 +194,19 @@ def _metrics_tls(flags: PickerFlags, *, asks_cluster: bool) -> PageTlsSettings |
         raise ConfigurationError("--metrics-cert-dir has no effect without --metrics-port: add it")
     if authorities is None and flags.metrics_token_file is None and not asks_cluster:
         raise ConfigurationError(
-            "--metrics-cert-dir: over HTTPS, nobody is told from anybody either: add --metrics-endpoint-auth, "
+            "--metrics-cert-dir: TLS alone does not authenticate clients: add --metrics-endpoint-auth, "
             "--metrics-token-file or --metrics-client-ca-file"
         )
     return PageTlsSettings(directory, authorities)
 
 
 def _outliers(flags: PickerFlags) -> OutlierSettings:
-    """Return when endpoints are ejected; raises ConfigurationError for times that make no sense."""
+    """Return the settings of outlier detection; raises ConfigurationError for invalid times."""
     base, longest = flags.outlier_base_ejection_time, flags.outlier_max_ejection_time
     if base <= 0:
         raise ConfigurationError(
-            "--outlier-base-ejection-time: 0 is no time: write a duration such as 10s, or --outlier-detection=false"
+            "--outlier-base-ejection-time: must be greater than 0: write a duration such as 10s, or "
+            "--outlier-detection=false"
         )
     if longest < base:
         raise ConfigurationError(
@@ -222,3 +231,33 @@ def _admin(flags: PickerFlags) -> AdminSettings | None:
         return None
     host = read_bind_address(flags.admin_host, "--admin-host")
     return AdminSettings(host=host, port=flags.admin_port, token_file=flags.admin_token_file)
+
+
+_log = structlog.get_logger()
+
+
+def read_tracing(flags: PickerFlags, variables: Mapping[str, str] = os.environ) -> "Tracing | None":
+    """Return the tracing of requests; None without an exporter or with --tracing=false.
+
+    Raises ConfigurationError if OTEL_TRACES_EXPORTER is set but cannot be used. Only logs a warning if just the address
+    of a collector is set, because that may be for other programs.
+    """
+    if not flags.tracing:
+        return None
+    is_asked_for = bool(variables.get("OTEL_TRACES_EXPORTER"))
+    try:
+        settings = read_environment(variables)
+        return None if settings is None else _tracing(settings)
+    except TracingError as error:
+        if is_asked_for:
+            raise ConfigurationError(f"requests cannot be traced: {error}; or give --tracing=false") from error
+        _log.warning("requests are not traced", reason=str(error), remedy="correct it, or give --tracing=false")
+        return None
+
+
+def _tracing(settings: TracingSettings) -> "Tracing":
+    try:
+        from epp.telemetry.tracing.tracing import Tracing  # noqa: PLC0415  a package that only tracing needs
+    except ImportError as error:
+        raise TracingError(f"{error.name} is not installed: {install_command('tracing')}") from error
+    return Tracing(settings)

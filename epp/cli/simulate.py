@@ -13,13 +13,13 @@ from rich.text import Text
 
 from epp.cli.check_files import STDIN
 from epp.cli.commands import Simulate
-from epp.cli.decision_source import lines_of
-from epp.cli.errors import exit_on
+from epp.cli.explain import lines_of
 from epp.cli.inputs import split_list
 from epp.cli.options import Output
 from epp.cli.output import log_of_errors_only, new_console, print_json
+from epp.cli.running import exit_on
 from epp.config import Assembly, Builder, assemble, load_text
-from epp.config.ready_made import sample_texts
+from epp.config.load import sample_texts
 from epp.config.sources import read_file
 from epp.explain.comparison import Comparison, Side, compare
 from epp.explain.record import VERSION, DecisionRecord
@@ -40,7 +40,7 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 def simulate(flags: Simulate) -> None:
-    """Print the comparison in the format asked for."""
+    """Print the comparison in the requested format."""
     with exit_on(ConfigurationError), log_of_errors_only():
         records, unread = _read(flags.decisions, flags.limit)
         registry = Registry(modules=tuple(split_list(flags.allow_plugin_modules)))
@@ -54,7 +54,7 @@ def simulate(flags: Simulate) -> None:
 
 
 def _assembly(name: str, builder: Builder) -> Assembly:
-    """Return what a configuration in a file is, or a ready-made one."""
+    """Assemble the configuration in a file, or a ready-made one."""
     path, samples = Path(name), sample_texts()
     if not path.exists() and name.removesuffix(".yaml") in samples:
         return assemble(load_text(samples[name.removesuffix(".yaml")], name), builder)
@@ -64,7 +64,7 @@ def _assembly(name: str, builder: Builder) -> Assembly:
 
 
 def _read(path: Path, most: int) -> tuple[list[DecisionRecord], int]:
-    """Return the last records of a file, and the number of lines that are none; raises ConfigurationError."""
+    """Return the last records of a file, and the number of other lines; raises ConfigurationError."""
     try:
         if str(path) == STDIN:
             found, unread = _last(lines_of(sys.stdin.buffer, "--decisions: standard input"), most)
@@ -74,7 +74,7 @@ def _read(path: Path, most: int) -> tuple[list[DecisionRecord], int]:
     except OSError as error:
         raise ConfigurationError(f"--decisions: {path} cannot be read: {error.strerror}") from error
     if not found:
-        lines = f", but {unread} lines that are none" if unread else ""
+        lines = f", but {unread} other lines" if unread else ""
         raise ConfigurationError(
             f"--decisions: {path} has no decisions{lines}",
             remedy="name a file that --decision-file wrote, or an answer of /api/decisions",
@@ -123,13 +123,13 @@ def _show(console: Console, found: Comparison, flags: Simulate, unread: int) -> 
 
 
 def _remarks(found: Comparison, unread: int) -> Iterator[str]:
-    yield f"{found.reproduced} of {found.replayed} are taken as recorded by the first configuration"
+    yield f"the first configuration reproduces {found.reproduced} of {found.replayed} recorded picks"
     for reason, count in found.skipped.items():
         yield f"{count} left out: {reason}"
     if found.cut:
-        yield f"{found.cut} records list some of the endpoints alone: both choose among these"
+        yield f"{found.cut} records list only some of the endpoints: both configurations choose among these"
     if unread:
-        yield f"{unread} lines are no records that this version reads"
+        yield f"{unread} lines are not records that this version can read"
 
 
 def _sides(found: Comparison, flags: Simulate) -> Table:

@@ -7,24 +7,29 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from epp.config.data_layer import DataLayer, build_data_layer, choose_discovery, readings_of
-from epp.config.document import Path
-from epp.config.features import FLOW_CONTROL, check_features
+from epp.config.document import Path, Problem, in_order_of_the_file
 from epp.config.flow_control import AdmissionSettings, build_admission
 from epp.config.instances import Builder, Instances
 from epp.config.lint import lint, refuse_unknown_accelerators
 from epp.config.load import LoadedConfig
-from epp.config.model import PluginRef
+from epp.config.model import API_VERSION, LEGACY_API_VERSION, EndpointPickerConfig, PluginRef
 from epp.config.probe import TIME_LIMIT_SECONDS, Findings, in_time, rehearse, rehearse_scheduling
-from epp.config.problems import Problem, in_order_of_the_file
-from epp.config.profiles import build_profiles, choose_aggregator, choose_profile_picker
-from epp.config.shadows import check_shadows, divide_profiles
-from epp.config.wiring import add_missing_producers, check_order, in_order
+from epp.config.profiles import build_profiles, check_shadows, choose_aggregator, choose_profile_picker, divide_profiles
+from epp.config.wiring import (
+    DataLayer,
+    add_missing_producers,
+    build_data_layer,
+    check_order,
+    choose_discovery,
+    in_order,
+    readings_of,
+)
 from epp.framework.cluster import Reading
 from epp.framework.datalayer import Discovery, Feed, Tagger
 from epp.framework.errors import ConfigurationError
 from epp.framework.guard import SchedulingObserver
 from epp.framework.headers import RESERVED
+from epp.framework.messages import hint_at
 from epp.framework.plugin import Plugin, all_roles
 from epp.framework.quotas import QuotaSource
 from epp.framework.records import Derivation
@@ -56,17 +61,17 @@ class Assembly:
 
     @property
     def derivations(self) -> Mapping[str, Collection[Derivation]]:
-        """What new plugins have derived of made-up endpoints and their attributes, by name of the attribute."""
+        """Records that new plugins derived from made-up endpoints and attributes, by name of the attribute."""
         return self.instances.derivations
 
     @property
     def plugins(self) -> tuple[Plugin[Any], ...]:
-        """All instances, those the file names first, then the implied ones."""
+        """All instances: declared ones, then implied ones."""
         return tuple(self.instances.by_name.values())
 
 
 def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObserver | None = None) -> Assembly:
-    """Build all plugins of a configuration; raises InvalidConfigError that names every plugin and profile at fault."""
+    """Build all plugins of a configuration; raises InvalidConfigError with the problems of all plugins and profiles."""
     instances = Instances(loaded, builder)
     for index, spec in enumerate(loaded.model.plugins):
         instances.declare(spec, index)
@@ -130,13 +135,13 @@ def _response_needs(instances: Instances) -> ResponseNeeds:
     return ResponseNeeds(
         body=not all(each.only_streams for each in reading)
         or any(each.reads_response_body for each in reporters)
-        or bool(instances.of(QuotaSource)),  # for the tokens that model servers count
+        or bool(instances.of(QuotaSource)),  # quotas need the token counts of model servers
         streams=bool(reading) or any(IN_FLIGHT_TOKENS in (*plugin.reads, *plugin.may_read) for plugin in instances),
     )
 
 
 def _attempt(instances: Instances, step: Callable[[], _T], *path: str | int) -> _T | None:
-    """Run a step that raises ConfigurationError; note that as a problem."""
+    """Run a step; record its ConfigurationError as a problem and return None."""
     try:
         return step()
     except ConfigurationError as error:
@@ -158,7 +163,7 @@ def _parsers(loaded: LoadedConfig, instances: Instances) -> Sequence[Parser[Any]
 
 
 def _rehearse(instances: Instances, builder: Builder) -> None:
-    """Try new plugins on made-up endpoints: undeclared reads and unusable results are refused, all else warned of."""
+    """Try new plugins on made-up endpoints: refuse undeclared reads and unusable results, warn about other errors."""
     for plugin in instances:
         if builder.previous.get(plugin.name) is plugin or plugin.name in instances.unconnected:
             continue
@@ -208,13 +213,13 @@ def _report(instances: Instances, plugin: Plugin[Any], findings: Findings) -> No
 def _fail_in_time(instances: Instances, plugin: Plugin[Any]) -> None:
     instances.fail(
         f"plugin {plugin.name!r} did not return within {TIME_LIMIT_SECONDS:g} s when it was tried on made-up "
-        f"endpoints: look for a loop without an end, a lock, network or sleep in {type(plugin).__name__}",
+        f"endpoints: look for an endless loop, a lock, network access or sleep in {type(plugin).__name__}",
         *instances.path_of(plugin),
     )
 
 
 def _check_headers(instances: Instances) -> None:
-    """Refuse declared headers that the picker sets by itself, and spellings that no header of a request ever has."""
+    """Refuse declared headers that are reserved or not lower-case header names."""
     for plugin in instances:
         for name in plugin.sets_headers:
             problem = "which the picker sets by itself" if name in RESERVED else "which is no lower-case header name"
@@ -224,3 +229,45 @@ def _check_headers(instances: Instances) -> None:
                     f"{type(plugin).__name__}",
                     *instances.path_of(plugin),
                 )
+
+
+_PROPAGATE_PRIORITY = ("requestHandler", "propagatePriority")
+
+FLOW_CONTROL = "flowControl"
+FEATURE_GATES = (FLOW_CONTROL, "haPopulateNonLeaderDatastore")
+
+
+def check_features(config: EndpointPickerConfig, instances: Instances) -> Mapping[str, bool]:
+    """Return the state of each feature gate; warn about keys without effect."""
+    if config.api_version == LEGACY_API_VERSION:
+        instances.warn(f"{LEGACY_API_VERSION} is deprecated: write {API_VERSION}", "apiVersion")
+    gates = _gates(config, instances)
+    layer = config.data_layer
+    for path, value in (
+        (("discovery", "peers"), layer.discovery and layer.discovery.peers),
+        (("crossReplica",), layer.cross_replica),
+        (("peerDiscovery",), layer.peer_discovery),
+        (("crossReplicaSyncerPluginRef",), layer.cross_replica_syncer_plugin_ref),
+        (("crossReplicaSyncInterval",), layer.cross_replica_sync_interval),
+        (("crossReplicaPublishTimeout",), layer.cross_replica_publish_timeout),
+    ):
+        if value:
+            instances.warn("has no effect: replicas do not exchange data yet", "dataLayer", *path)
+    if config.request_handler.propagate_priority:
+        instances.warn("is known, not supported yet: bodies keep the priority they have", *_PROPAGATE_PRIORITY)
+    return gates
+
+
+def _gates(config: EndpointPickerConfig, instances: Instances) -> dict[str, bool]:
+    gates: dict[str, bool] = {}
+    for index, text in enumerate(config.feature_gates):
+        name, equals, value = text.partition("=")
+        if name not in FEATURE_GATES:
+            remedy = hint_at(name, FEATURE_GATES)
+            instances.fail(f"feature gate {name!r} is not known", "featureGates", index, remedy=remedy)
+        elif equals and value not in {"true", "false"}:
+            instances.fail(
+                f"feature gate {name!r} is {value!r}, which is neither true nor false", "featureGates", index
+            )
+        gates[name] = value != "false"
+    return gates

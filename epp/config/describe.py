@@ -11,7 +11,7 @@ import msgspec
 from epp.admission.flow_control import BandSettings, FlowControlSettings
 from epp.admission.tenant_quotas.parameters import written
 from epp.config.assemble import Assembly
-from epp.config.ceilings import fixed_ceilings
+from epp.config.flow_control import fixed_ceilings
 from epp.config.profiles import names_no_picker
 from epp.framework.plugin import Datum, Plugin, all_roles
 from epp.framework.quotas import QuotaSource
@@ -21,7 +21,7 @@ from epp.framework.roles import Producer
 from epp.routing.scheduling import Profile, ProfileFilter, WeightedScorer
 
 _MOST_TENANTS = 50
-"""Whose quotas are shown."""
+"""Number of tenants whose quotas are shown."""
 
 _LARGEST_WRITTEN_OUT = 1e15
 
@@ -32,11 +32,11 @@ class PluginUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     name: str
     type: str
     implied: str = ""
-    """Why it is there, where the file does not declare it."""
+    """Why it was added; empty for a declared plugin."""
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     parameters: dict[str, Any] = {}
-    """Those that differ from their defaults."""
+    """Parameters that differ from their defaults."""
 
 
 class FilterUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -55,7 +55,7 @@ class ScorerUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     plugin: PluginUse
     weight: float
     share: float
-    """Of the sum of the profile's weights, 0..1."""
+    """Weight divided by the sum of the profile's weights, 0..1."""
     category: str
     on_error: str
     stale_after_seconds: float | None = None
@@ -63,28 +63,28 @@ class ScorerUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 
 
 class ProfileGraph(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What one cycle runs, in this order."""
+    """The plugins of one cycle, in this order."""
 
     name: str
     filters: tuple[FilterUse, ...]
     scorers: tuple[ScorerUse, ...]
     picker: PluginUse
     fail_open: tuple[str, ...] = ()
-    """Causes for which filters drop nothing where they would leave no candidate."""
+    """Causes for which drops are ignored if they would leave no candidate."""
     constraint_status: int = 429
     drop_stale_after_seconds: float | None = None
 
 
 class BandGraph(msgspec.Struct, frozen=True, rename="camel"):
-    """What holds for requests that wait at one priority, or at all that have no band of their own."""
+    """Settings for requests that wait at one priority, or at all priorities without a band."""
 
     priority: int | None
     max_requests: int
     max_bytes: int
     ttl_seconds: float | None
-    """None for as long as it takes."""
+    """None for no limit."""
     ceiling: float | None
-    """Fullness from which an endpoint has no room for them; None where that changes with the pool."""
+    """Usage from which an endpoint is full for them; None if it depends on the pool."""
     fairness: PluginUse
     ordering: PluginUse
 
@@ -98,13 +98,13 @@ class FlowControlGraph(msgspec.Struct, frozen=True, rename="camel"):
     """Of all priorities together; None for no limit."""
     max_bytes: int | None
     no_endpoint_ttl_seconds: float | None
-    """None for as long as it takes."""
+    """None for no limit."""
     bands: tuple[BandGraph, ...]
     """Highest priority first."""
     default_band: BandGraph
-    """For priorities of 0 and more without a band of their own."""
+    """For priorities of 0 and more without a band."""
     negative_band: BandGraph
-    """For those below 0."""
+    """For priorities below 0 without a band."""
 
 
 class QuotaGraph(msgspec.Struct, frozen=True, rename="camel"):
@@ -112,11 +112,11 @@ class QuotaGraph(msgspec.Struct, frozen=True, rename="camel"):
 
     source: PluginUse
     tenants: dict[str, dict[str, object]]
-    """Quotas by tenant, as people write them; of many, some."""
+    """Quotas by tenant, in the format of the file; at most 50 tenants."""
     more: int
-    """Tenants beside these."""
+    """Number of other tenants."""
     default: dict[str, object] | None
-    """That of all others; None for whatever they want."""
+    """Quota of all other tenants; None for no limit."""
 
 
 class FeedGraph(msgspec.Struct, frozen=True, rename="camel"):
@@ -129,15 +129,15 @@ class FeedGraph(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Graph(msgspec.Struct, frozen=True, rename="camel"):
-    """The whole of it."""
+    """The whole configuration."""
 
     parsers: tuple[PluginUse, ...]
     flow_control: FlowControlGraph | None
-    """None where requests do not wait."""
+    """None if requests do not wait."""
     shedding: PluginUse | None
-    """The detector that the file says for requests of negative priority; None for the usual, or flow control."""
+    """The detector of the file for requests of negative priority; None for the default or with flow control."""
     quotas: tuple[QuotaGraph, ...]
-    """The first source that knows a tenant counts."""
+    """In order of precedence."""
     producers: tuple[PluginUse, ...]
     profile_picker: PluginUse
     aggregator: PluginUse
@@ -145,9 +145,9 @@ class Graph(msgspec.Struct, frozen=True, rename="camel"):
     """Plugins that others call, such as deciders, by role."""
     profiles: tuple[ProfileGraph, ...]
     shadows: tuple[ProfileGraph, ...]
-    """Profiles that decide nothing, and are compared with what did."""
+    """Profiles that are only compared with the deciding ones."""
     hooks: dict[str, tuple[PluginUse, ...]]
-    """Plugins around scheduling, in the order in which they run."""
+    """Plugins around scheduling, in order of execution."""
     feeds: tuple[FeedGraph, ...]
     taggers: tuple[PluginUse, ...]
     discovery: PluginUse | None
@@ -264,18 +264,18 @@ def _finite(seconds: float) -> float | None:
 
 
 def _stale(member: ProfileFilter | WeightedScorer) -> tuple[float | None, str]:
-    """Return the age from which endpoints are stale to a plugin, and how it is shown them."""
+    """Return the age from which endpoints are stale for a plugin, and how it sees them."""
     rule = member.staleness
     return (None, "") if rule is None else (rule.after_seconds, rule.on_stale.value)
 
 
 def _picker(picker: PluginUse, profile: Profile) -> PluginUse:
-    """Return the picker, which may have been added for another profile first, with the reason of this profile."""
+    """Return the picker with the reason of this profile, because another profile may have added it."""
     return msgspec.structs.replace(picker, implied=names_no_picker(profile.name)) if picker.implied else picker
 
 
 def changed_parameters(parameters: msgspec.Struct) -> dict[str, Any]:
-    """Return what differs from the defaults, as a file writes it."""
+    """Return the parameters that differ from their defaults, in the format of the file."""
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(parameters):
         value = getattr(parameters, field.name)
@@ -298,7 +298,7 @@ def _as_written(value: Any) -> Any:
 
 
 def _names(data: Iterable[Datum]) -> tuple[str, ...]:
-    """Return names for people, `prefix-match from mine` where a producer is named."""
+    """Return readable names, such as `prefix-match from mine` for a named producer."""
     return tuple(
         f"{datum.name} from {datum.producer}" if isinstance(datum, DataKey) and datum.producer else datum.name
         for datum in data

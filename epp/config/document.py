@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YAML and JSON texts, with the line and column of every part."""
+"""YAML and JSON texts, with the line and column of every part, and problems with their place in the text."""
 
 import re
 from bisect import bisect_right
@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from epp.framework import ConfigurationError
+
 _MERGE = "tag:yaml.org,2002:merge"
 _TEXT = "tag:yaml.org,2002:str"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
@@ -17,7 +19,7 @@ _MOST_NODES = 100_000
 _LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 Path: TypeAlias = tuple[str | int, ...]
-"""Where something stands: keys and indexes from the top of the document."""
+"""Keys and indexes from the top of the document."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,12 +39,12 @@ class Place:
 
     position: Position | None = None
     inside: str = ""
-    """Place within a quoted text, where that has no line of its own in the file."""
+    """Place within a quoted text without lines of its own in the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something wrong with the text itself."""
+    """An error in the text itself."""
 
     message: str
     place: Place
@@ -50,16 +52,16 @@ class Fault:
 
 
 class Text:
-    """A text, perhaps one that another text quotes; its places are those of the outermost, the file."""
+    """A text, perhaps quoted by another text; places refer to the outermost text, the file."""
 
     def __init__(self, text: str, within: "Quotation | None" = None) -> None:
         self.text = text
         self._within = within
-        self._starts = [0, *(end.end() for end in _LINE_ENDS.finditer(text))]  # YAML has more ends, editors have not
+        self._starts = [0, *(end.end() for end in _LINE_ENDS.finditer(text))]  # only the line ends that editors know
 
     @property
     def lines(self) -> list[str]:
-        """The lines, without their ends."""
+        """The lines without line ends."""
         return _LINE_ENDS.split(self.text)
 
     def position(self, index: int) -> Position:
@@ -75,12 +77,12 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Quotation:
-    """A text within a text: places in it are given as those of the file, as far as it shows the same lines."""
+    """A text within a text; maps places in it to places in the file if the file shows the same lines."""
 
     label: str
     begin: Position
     indents: tuple[int, ...] = ()
-    """Of each line of a literal block, from the line after `begin` on; empty for any other style."""
+    """Indentation of each line of a literal block after `begin`; empty for any other style."""
 
     @classmethod
     def of(cls, label: str, node: yaml.ScalarNode, source: Text) -> "Quotation":
@@ -101,7 +103,7 @@ class Quotation:
 
 
 class NotYamlError(Exception):
-    """The text cannot be read, for these faults."""
+    """The text is not YAML."""
 
     def __init__(self, *faults: Fault) -> None:
         super().__init__("; ".join(fault.message for fault in faults))
@@ -110,18 +112,18 @@ class NotYamlError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of a text; `content` is plain dicts, lists and scalars, and every key in it a string."""
+    """One document of a text; `content` has plain dicts with string keys, lists and scalars."""
 
     content: object
     node: yaml.Node
     source: Text
     faults: tuple[Fault, ...] = ()
-    """Such as keys that stand twice: of these the last one counts, and lists are joined."""
+    """Errors such as repeated keys: the last one counts, lists are joined."""
 
     def place(self, path: Path) -> Place:
-        """Return where the key or item at this path begins; of one that is not there, the nearest one around it.
+        """Return the start of the key or item at this path, or of the innermost existing part around it.
 
-        What a merge key brought in stands where it is written.
+        Content of a merge key has the place where it is written.
         """
         node: yaml.Node | None = self.node
         index = self.node.start_mark.index
@@ -134,7 +136,7 @@ class Document:
         return self.source.place(index)
 
     def part(self, *path: str | int) -> "Document":
-        """Return what stands at this path as a document of its own; raises KeyError where there is nothing."""
+        """Return the part at this path as a document; raises KeyError if it does not exist."""
         node, content = self.node, self.content
         for step in path:
             found = _step(node, step)
@@ -145,7 +147,7 @@ class Document:
 
 
 def read_documents(source: Text) -> tuple[Document, ...]:
-    """Return the documents of a text that are not empty; raises NotYamlError."""
+    """Return the non-empty documents of a text; raises NotYamlError."""
     try:
         return tuple(_documents(source))
     except yaml.reader.ReaderError as error:
@@ -180,7 +182,7 @@ def _documents(source: Text) -> Iterator[Document]:
 
 
 def _size(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return the number of nodes, those of an alias counted each time."""
+    """Return the number of nodes; an aliased node counts at each use."""
     size = known.get(id(node))
     if size is None:
         parts = node.value if isinstance(node, yaml.SequenceNode) else ()
@@ -197,7 +199,7 @@ def _faults(repeated: Iterable[yaml.ScalarNode], source: Text) -> Iterator[Fault
 
 
 def _tabs_of_indentation(text: str) -> Iterator[int]:
-    """Yield the index of the first tab of each line that cannot be read for it."""
+    """Yield the index of the first tab in each line that is unreadable because of it."""
     lines: set[int] = set()
     for replaced in range(_MOST_TABS):
         try:
@@ -216,9 +218,9 @@ def _tabs_of_indentation(text: str) -> Iterator[int]:
 
 
 def _step(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return the node where the step begins, and the one it leads to."""
+    """Return the node at which the step begins, and the node that it leads to."""
     if isinstance(node, yaml.MappingNode):
-        for key, value in reversed(node.value):  # merged keys come first, and those that take their place last
+        for key, value in reversed(node.value):  # merged keys come first, overriding keys last
             if key.value == step:
                 return key, value
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
@@ -227,9 +229,9 @@ def _step(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | Non
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Takes what JSON can say: keys are strings, dates too, tabs may stand between tokens.
+    """Loads YAML with the types of JSON: keys and dates are strings, tabs are allowed between tokens.
 
-    Notes keys that stand twice in one mapping, where YAML would take the last one in silence.
+    Records repeated keys of a mapping; YAML would use the last one silently.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  never changed
@@ -248,7 +250,7 @@ class _StrictLoader(yaml.SafeLoader):
             super().scan_to_next_token()
 
     def _begun(self) -> bool:
-        """Return whether anything but spaces stands before this on the line."""
+        """Whether the line has other characters than spaces before this position."""
         line: str = self.buffer[self.pointer - self.column : self.pointer]
         return bool(line.strip())
 
@@ -257,7 +259,7 @@ class _StrictLoader(yaml.SafeLoader):
             event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML
             named = self.anchors.get(event.anchor)
             if named is not None and named.end_mark is None:  # still being read
-                problem = f"alias {event.anchor!r} stands within what it names"
+                problem = f"alias {event.anchor!r} is inside its own anchor"
                 raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         return super().compose_node(parent, index)
 
@@ -290,3 +292,43 @@ class _StrictLoader(yaml.SafeLoader):
         except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
             problem = f"{node.value!r} is no {node.tag.rpartition(':')[2]}"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem: place, message and remedy."""
+
+    message: str
+    path: Path = ()
+    position: Position | None = None
+    origin: str = ""
+    remedy: str = ""
+    """Empty for none."""
+    inside: str = ""
+    """Place within a quoted text without lines of its own in the file."""
+
+    def __str__(self) -> str:
+        """Format as `file.yaml:3:5: plugins[0].type: message; remedy`; editors can jump to the place."""
+        place = f"{self.origin}:{self.position}" if self.position else self.origin
+        text = f"{self.message}; {self.remedy}" if self.remedy else self.message
+        return ": ".join(part for part in (place, self.inside, written(self.path), text) if part)
+
+
+class InvalidConfigError(ConfigurationError):
+    """A configuration with problems."""
+
+    def __init__(self, problems: Iterable[Problem], warnings: Iterable[Problem] = ()) -> None:
+        self.problems = tuple(problems)
+        self.warnings = tuple(warnings)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def in_order_of_the_file(problems: Iterable[Problem]) -> list[Problem]:
+    """Sort by position; problems without a position come first."""
+    return sorted(problems, key=lambda problem: problem.position or Position(1, 1))
+
+
+def written(path: Path) -> str:
+    """Format ("plugins", 0, "type") as `plugins[0].type`."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return "".join(parts).removeprefix(".")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`flowControl`, the part of the file on queues in front of full endpoints."""
+"""`flowControl`, the part of the file about queues in front of full endpoints."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -26,6 +26,7 @@ from epp.framework.flow_control import (
     SaturationDetector,
     UsageLimitPolicy,
 )
+from epp.framework.messages import described
 from epp.framework.plugin import Plugin
 from epp.framework.roles import Filter
 
@@ -42,25 +43,25 @@ _EVICTION_ORDER = "priority-then-time-eviction-order-policy"
 _PLACE = "flowControl"
 _OLD_PLACE = "saturationDetector"
 _UNNAMED: Path = (_PLACE,)
-"""Place to name for a detector that the file does not name."""
+"""Place in errors about a detector that the file does not name."""
 _GATE_IS_OFF = "feature gate flowControl is off"
 
 _R = TypeVar("_R", bound=Plugin[Any])
 
 
 class AdmissionSettings(NamedTuple):
-    """What decides whether a request is admitted, waits or is refused."""
+    """Settings for the admission of requests: admit, queue or refuse."""
 
     flow_control: FlowControlSettings | None = None
-    """None where its gate is off, or where a problem was recorded."""
+    """None if its gate is off or a problem was recorded."""
     shedding: SaturationDetector[Any] | None = None
-    """The detector that the file names or declares for a pool without flow control."""
+    """The detector of the file for a pool without flow control."""
 
 
 def build_admission(config: EndpointPickerConfig, instances: Instances, *, is_on: bool) -> AdmissionSettings:
-    """Return what the file says of flow control, or of the detector alone where its gate is off.
+    """Return the settings of flow control, or only the detector if the gate is off.
 
-    Warns of what has no effect. Raises ConfigurationError where a policy that is implied cannot be built.
+    Warns about settings without effect. Raises ConfigurationError if an implied policy cannot be built.
     """
     given = config.flow_control or FlowControl()
     policies = _Policies(instances, given, may_add=is_on)
@@ -96,7 +97,7 @@ def build_admission(config: EndpointPickerConfig, instances: Instances, *, is_on
 
 
 def _eviction(given: FlowControl, instances: Instances, detector: SaturationDetector[Any]) -> EvictionSettings | None:
-    """Return which requests may be ended for others, by the only policies of the file, or else by the usual ones."""
+    """Return the settings of eviction, with the policies of the file or the default ones."""
     if not given.enable_eviction:
         _warn_of_idle_eviction(instances, "flowControl.enableEviction is off")
         return None
@@ -114,7 +115,7 @@ def _warn_of_idle_eviction(instances: Instances, why: str) -> None:
 
 
 def _only(instances: Instances, role: type[_R], usual: str) -> _R | None:
-    """Return the plugin of a role that the file declares, or the usual one; None where a problem was recorded."""
+    """Return the plugin of a role that the file declares, or the default one; None if a problem was recorded."""
     declared = _declared(instances, role)
     if len(declared) > 1:
         names = ", ".join(repr(plugin.name) for plugin in declared)
@@ -143,7 +144,7 @@ def _detector(config: EndpointPickerConfig, given: FlowControl) -> tuple[str, Pa
 
 
 def _warn(config: EndpointPickerConfig, instances: Instances, *, is_on: bool) -> None:
-    """Warn of keys that are deprecated or have no effect."""
+    """Warn about keys that are deprecated or have no effect."""
     given = config.flow_control
     if config.saturation_detector is not None:
         remedy = "write it into flowControl"
@@ -172,7 +173,7 @@ def _warn(config: EndpointPickerConfig, instances: Instances, *, is_on: bool) ->
 def _warn_of_wide_limits(
     given: FlowControl, band: PriorityBandPolicies, instances: Instances, *place: str | int
 ) -> None:
-    """Warn of limits of a priority that the file sets, and that are never reached."""
+    """Warn about limits of a priority that are never reached."""
     for key, own, common in (
         ("maxRequests", band.max_requests, given.max_requests),
         ("maxBytes", band.max_bytes, given.max_bytes),
@@ -185,7 +186,7 @@ def _warn_of_wide_limits(
 def _warn_of_idle_plugins(
     config: EndpointPickerConfig, instances: Instances, used: Mapping[str, Plugin[Any]], why: str
 ) -> None:
-    """Warn of policies that are declared, and that nothing names."""
+    """Warn about declared policies without a reference."""
     in_profiles = {ref.plugin_ref for profile in config.scheduling_profiles for ref in profile.plugins}
     for plugin in instances:
         is_filter = isinstance(plugin, Filter)
@@ -200,7 +201,7 @@ def _warn_of_idle_plugins(
 
 
 def _bands(given: FlowControl, policies: "_Policies", instances: Instances) -> Mapping[int, BandSettings] | None:
-    """Return the bands of the file by priority; None where a problem was recorded."""
+    """Return the bands of the file by priority; None if a problem was recorded."""
     counts = Counter(band.priority for band in given.priority_bands)
     bands: dict[int, BandSettings] = {}
     for index, band in enumerate(given.priority_bands):
@@ -221,22 +222,22 @@ class _Policies:
         self._given = given
         self._may_add = may_add
         self.found: dict[str, Plugin[Any]] = {}
-        """All that were found, by name."""
+        """Resolved policies by name."""
 
     def find(self, name: str, path: Path, role: type[_R], *, may_add: bool | None = None) -> _R | None:
-        """Return the policy of a name; None where there is none, which is a problem unless it is implied."""
+        """Return the policy of a name, or None; a missing policy is a problem unless it is implied."""
         instances = self._instances
         found: _R | None = None
         if name in instances.by_name or name in instances.inactive or name not in _IMPLIED:
             found = instances.resolve_name(name, role, *path)
         elif self._may_add if may_add is None else may_add:
-            found = instances.ensure(name, role, "flowControl names no other")
+            found = instances.ensure(name, role, "the default of flowControl")
         if found is not None:
             self.found[found.name] = found
         return found
 
     def band(self, band: PriorityBandPolicies, *place: str | int) -> BandSettings | None:
-        """Return what holds at a priority; None where a problem was recorded."""
+        """Return the settings of a priority; None if a problem was recorded."""
         path: Path = (_PLACE, *place)
         fairness = self.find(band.fairness_policy_ref, (*path, "fairnessPolicyRef"), FairnessPolicy)
         ordering = self.find(band.ordering_policy_ref, (*path, "orderingPolicyRef"), OrderingPolicy)
@@ -249,3 +250,24 @@ class _Policies:
             ordering=ordering,
             fairness=fairness,
         )
+
+
+def ceilings_at(settings: FlowControlSettings, saturation: float) -> Mapping[int, float]:
+    """Return the highest usage of endpoints by priority, highest first; raises ConfigurationError if unusable."""
+    policy, priorities = settings.usage_limits, settings.priorities_with(0)
+    try:
+        found = [float(each) for each in policy.ceilings(priorities, saturation)]
+    except Exception as error:  # a plugin may raise anything
+        raise ConfigurationError(described(error, type(policy))) from error
+    if len(found) != len(priorities):
+        raise ConfigurationError(f"{len(found)} ceilings for {len(priorities)} priorities")
+    return dict(zip(priorities, found, strict=True))
+
+
+def fixed_ceilings(settings: FlowControlSettings) -> Mapping[int, float]:
+    """Return the ceilings of a policy if they do not depend on the saturation of the pool; otherwise none."""
+    try:
+        idle, full = ceilings_at(settings, 0.0), ceilings_at(settings, 1.0)
+    except ConfigurationError:
+        return {}
+    return idle if idle == full else {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows a configuration file: yields each new version that can be assembled; a bad one changes nothing."""
+"""Follows a configuration file: yields each valid new version, and keeps the last good one."""
 
 import asyncio
 import hashlib
@@ -29,17 +29,17 @@ class ConfigObserver:
         """Record that a configuration is in effect."""
 
     def config_refused(self, reason: str) -> None:
-        """Record that a new version was rejected and the one before it stays."""
+        """Record that a new version was rejected; the previous one stays in effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigState:
-    """Which configuration is in effect, and whether the file has another one that was rejected."""
+    """The generation in effect, and the problem of a rejected version."""
 
     generation: int = 1
-    """1 for the one that the picker started with; each one applied adds 1."""
+    """1 at the start; each applied configuration adds 1."""
     refused: str = ""
-    """Why the file's present version was rejected; empty where it is the one in effect."""
+    """Why the current version of the file was rejected; empty if it is in effect."""
 
 
 class ConfigFollower:
@@ -55,9 +55,9 @@ class ConfigFollower:
         observer: ConfigObserver | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Follow `path`; `current` is its content so far. `build` runs in a thread, so that requests are not delayed.
+        """Follow `path`; `current` is its content so far. `build` runs in a thread, so that it does not delay requests.
 
-        Without `watch`, the file is read again only at a reload that an operator asks for.
+        Without `watch`, only a requested reload reads the file again.
         """
         self._path = path
         self._watch = watch
@@ -68,20 +68,20 @@ class ConfigFollower:
         self._file = file_id(path)
         self._waiting: UnsettledVersion | None = None
         self._whole = b""
-        """Digest of the last version that did not have to wait any more."""
+        """Digest of the last version that was complete."""
         self._observer = observer or ConfigObserver()
         self.state = ConfigState()
         self._observer.config_taken(self.state.generation)
 
     async def versions(self) -> AsyncIterator[Assembly]:
-        """Yield each new version as soon as it is there, until cancelled."""
+        """Yield each new version, until cancelled."""
         async for _ in changes(self._path) if self._watch else RELOADS.each():
             assembly = await self.look()
             if assembly is not None:
                 yield assembly
 
     async def look(self) -> Assembly | None:
-        """Return the version in the file if it is a new one that can be assembled."""
+        """Return the version in the file if it is new and valid."""
         try:
             content = await asyncio.to_thread(read_again, self._path)
             text = decoded(content.data, str(self._path))
@@ -113,16 +113,16 @@ class ConfigFollower:
         _log.info("configuration applied", file=str(self._path), generation=self.state.generation)
 
     def reject(self, error: Exception) -> None:
-        """Record that a version could not be put into effect; it is yielded again, since the reason may pass."""
+        """Record that a version could not be applied; it is yielded again, because the reason may be temporary."""
         self._refuse(str(error) if isinstance(error, ConfigurationError) else described(error))
 
     def _assemble(self, text: str) -> Assembly:
         return self._build(load_text(text, str(self._path)))
 
     def _is_whole(self, text: str, *, in_place: bool) -> bool:
-        """Return whether a valid version may take effect: one that may be half-written waits for a second look."""
+        """Whether a valid version may take effect; one that may be half-written waits for a second look."""
         if not self._watch:
-            return True  # an operator has said that it is
+            return True  # an operator requested the reload
         digest, now = hashlib.blake2b(text.encode()).digest(), self._clock.now()
         if digest == self._whole:
             return True

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin instances of one configuration, by name: built as the file says, or kept from the one before."""
+"""The plugin instances of one configuration by name: new ones, or unchanged ones of the previous configuration."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from epp.config.document import Path
+from epp.config.document import InvalidConfigError, Path, Problem, in_order_of_the_file
 from epp.config.load import LoadedConfig
-from epp.config.model import PluginRef, PluginSpec
-from epp.config.problems import InvalidConfigError, Problem, in_order_of_the_file
-from epp.config.upstream import NOT_YET, WITHOUT_TASK
+from epp.config.model import NOT_YET, WITHOUT_TASK, PluginRef, PluginSpec
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
 from epp.framework.limits import as_written, correct
@@ -41,11 +39,11 @@ class Builder:
     experimental: bool = False
     """Whether plugins of stability Alpha may be used."""
     previous: Mapping[str, Plugin[Any]] = field(default_factory=dict)
-    """Instances of the configuration before; one of the same name, type and parameters is kept, with its state."""
+    """Instances of the previous configuration; one with the same name, type and parameters is kept with its state."""
 
 
 class Instances:
-    """Filled in the order of the file; problems are gathered, so that a user sees all of them at once."""
+    """Filled in the order of the file; problems are collected, so that a user sees all of them."""
 
     def __init__(self, loaded: LoadedConfig, builder: Builder) -> None:
         self._loaded = loaded
@@ -55,32 +53,32 @@ class Instances:
         self._given: dict[str, frozenset[str]] = {}
         self._unusable: dict[str, str] = dict(loaded.gaps.names)
         self._partial: list[tuple[Plugin[Any], Path]] = []
-        """Plugins without the parameters at fault, for checks of the others."""
+        """Plugins built without their wrong parameters, to check the others."""
         self.implied: dict[str, str] = {}
         """Reason for each instance that the file does not declare."""
         self.derivations: dict[str, dict[Derivation, None]] = {}
-        """What new plugins derive of endpoints and their attributes, by name of the attribute."""
+        """Records that new plugins derive from endpoints and attributes, by name of the attribute."""
         self.problems: list[Problem] = list(loaded.problems)
         self.warnings: list[Problem] = []
         self.unconnected: set[str] = set()
-        """Names of plugins that lack one that they refer to."""
+        """Names of plugins with an unresolved reference."""
 
     def __iter__(self) -> Iterator[Plugin[Any]]:
         return iter(self._by_name.values())
 
     @property
     def by_name(self) -> Mapping[str, Plugin[Any]]:
-        """All instances: those of the file first, then the implied ones."""
+        """All instances: declared ones, then implied ones."""
         return self._by_name
 
     @property
     def inactive(self) -> Mapping[str, str]:
-        """Types of declared instances that have no effect here, by name."""
+        """Types of declared instances that could not be built or have no effect, by name."""
         return self._unusable
 
     @property
     def incomplete(self) -> bool:
-        """Whether there may be plugins that could not be built, and that others rely on."""
+        """Whether plugins may be missing because they could not be built."""
         return self.may_lack(Plugin)
 
     def fail(self, message: str, *path: str | int, remedy: str = "") -> None:
@@ -92,20 +90,20 @@ class Instances:
         self.warnings.append(self._loaded.problem(message, *path))
 
     def raise_problems(self) -> None:
-        """Raise InvalidConfigError where there is any problem."""
+        """Raise InvalidConfigError if there is a problem."""
         if self.problems:
             raise InvalidConfigError(in_order_of_the_file(self.problems), in_order_of_the_file(self.warnings))
 
     def path_of(self, plugin: Plugin[Any]) -> Path:
-        """Return where the file declares the plugin; the top for one that it does not."""
+        """Return the place of the plugin in the file; empty for an implied one."""
         return self._paths.get(plugin.name, ())
 
     def gives(self, plugin: Plugin[Any], parameter: str) -> bool:
-        """Return whether the file itself sets the parameter."""
+        """Whether the file sets the parameter."""
         return parameter in self._given.get(plugin.name, ())
 
     def declare(self, spec: PluginSpec, index: int) -> None:
-        """Build what one entry of `plugins` says."""
+        """Build one entry of `plugins`."""
         path: Path = ("plugins", index)
         name = spec.instance_name
         if name in self._by_name or name in self._unusable:
@@ -129,7 +127,7 @@ class Instances:
             self._judge(self._by_name[name], path)
 
     def _build(self, cls: type[Plugin[Any]], name: str, given: Mapping[str, object], path: Path) -> bool:
-        """Build a declared plugin; return false, and record why, where it cannot be built as declared."""
+        """Build a declared plugin; on failure, record why and return False."""
         problems = len(self.problems)
         parameters: Mapping[str, object]
         parameters, corrections = correct(cls.parameters_type, given)
@@ -189,11 +187,11 @@ class Instances:
         return tuple(plugin for plugin in self._by_name.values() if isinstance(plugin, role))
 
     def may_lack(self, role: type[Role]) -> bool:
-        """Return whether a plugin that could not be built may have that role."""
+        """Whether a plugin that could not be built may have that role."""
         return self._loaded.gaps.nameless or any(self._may_be(kind, role) for kind in self._unusable.values())
 
     def class_of(self, name: str) -> type[Plugin[Any]] | None:
-        """Return the class of a declared plugin, built or not; None where it is not known."""
+        """Return the class of a declared plugin, built or not; None if unknown."""
         plugin = self._by_name.get(name)
         if plugin is not None:
             return type(plugin)
@@ -203,11 +201,11 @@ class Instances:
             return None
 
     def resolve(self, ref: PluginRef, role: type[Role], *path: str | int) -> Role | None:
-        """Return the plugin referred to; None, and a problem noted, where there is none of that role."""
+        """Return the plugin of a reference; if there is none with that role, record a problem and return None."""
         return self.resolve_name(ref.plugin_ref, role, *path, "pluginRef")
 
     def resolve_name(self, name: str, role: type[Role], *path: str | int) -> Role | None:
-        """Do the same for a bare name."""
+        """Like `resolve`, for a plain name."""
         plugin, cls = self._by_name.get(name), self.class_of(name)
         kind = self._unusable.get(name)
         if cls is not None and not issubclass(cls, role):
@@ -222,7 +220,7 @@ class Instances:
         return None
 
     def fail_unknown(self, name: str, known: Collection[str], *path: str | int) -> None:
-        """Record that no plugin has a name, unless it may be one that could not be read."""
+        """Record that no plugin has this name, unless an unreadable plugin may have it."""
         if self._loaded.gaps.nameless:
             return
         types = self._builder.registry.types
@@ -237,7 +235,7 @@ class Instances:
         self.fail(f"no plugin is named {name!r}", *path, remedy=remedy)
 
     def connect(self) -> None:
-        """Give each plugin the plugins in its parameters."""
+        """Give each plugin the plugins that its parameters name."""
         for plugin in tuple(self._by_name.values()):
             path = self.path_of(plugin)
             found = self._referred_to(plugin, path)
@@ -262,7 +260,7 @@ class Instances:
         return found
 
     def _knows(self, spec: PluginSpec, path: Path) -> bool:
-        """Return whether the type can be built; record why not."""
+        """Whether the type can be built; records why not."""
         kind, name = spec.type, spec.instance_name
         if kind in self._builder.registry.types or ":" in kind:
             return True
@@ -297,7 +295,7 @@ class Instances:
         return ConfigurationError(f"type {cls.plugin_type} is experimental", remedy=remedy)
 
     def _instance(self, cls: type[Plugin[Any]], typed: Parameters, name: str) -> Plugin[Any]:
-        """Return the instance of the configuration before, where it is the same, or a new one."""
+        """Return the unchanged instance of the previous configuration, or a new one."""
         before = self._builder.previous.get(name)
         if before is not None and type(before) is cls and before.parameters == typed and not before.references:
             return before

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from epp.admission.flow_control import FlowControlSettings
-from epp.config.ceilings import ceilings_at
+from epp.config.document import Problem
+from epp.config.flow_control import ceilings_at
 from epp.config.instances import Instances
 from epp.config.load import LoadedConfig
-from epp.config.problems import Problem
 from epp.framework.datalayer import Feed, KnowsAccelerators, NamesPlacementTemplate, Tagger, unknown_accelerators
 from epp.framework.errors import ConfigurationError
 from epp.framework.messages import hint_at
@@ -42,9 +42,9 @@ _ONLY_IN_PROFILES: tuple[type[Plugin[Any]], ...] = (
     ResponseHeaders,
     EndpointObserver,
 )
-"""Roles of plugins that are called in profiles, and of what these remember there."""
+"""Roles of plugins that are used only in profiles."""
 _OWN_COLUMNS = (IN_FLIGHT, INHERITED, IN_FLIGHT_TOKENS, SERVED, FAILED, LAST_PICKED, METRICS_AT, REACHABLE, AVOIDED)
-"""Columns that the picker itself fills for every endpoint."""
+"""Columns that the picker fills for every endpoint."""
 
 
 def lint(
@@ -64,7 +64,7 @@ def lint(
     collected |= {datum.name for tagger in instances.of(Tagger) for datum in tagger.writes}
     collected |= {column.name for column in _OWN_COLUMNS}
     read = {datum for plugin in instances for datum in (*plugin.reads, *plugin.may_read)}
-    needed = {datum.name for plugin in instances for datum in plugin.reads}  # of these, wiring warns
+    needed = {datum.name for plugin in instances for datum in plugin.reads}  # wiring warns about these
     if flow_control is not None:
         found += [
             loaded.problem(message, "flowControl" if loaded.model.flow_control else "featureGates")
@@ -103,10 +103,10 @@ def lint(
 
 
 def _unused(loaded: LoadedConfig, profiles: Mapping[str, Profile], instances: Instances) -> Iterator[Plugin[Any]]:
-    """Yield plugins of the file that only profiles use, and none does."""
+    """Yield declared plugins that only profiles could use, but no profile names."""
     model = loaded.model.model_dump()
     model["plugins"] = [spec["parameters"] for spec in model["plugins"]]
-    used = set(_texts(model))
+    used = set(texts_in(model))
     for profile in profiles.values():
         used |= {member.filter.name for member in profile.filters} | {member.scorer.name for member in profile.scorers}
         used.add(profile.picker.name)
@@ -120,46 +120,46 @@ def _unused(loaded: LoadedConfig, profiles: Mapping[str, Profile], instances: In
             yield plugin
 
 
-def _texts(value: object) -> Iterator[str]:
-    """Yield all texts in plain data."""
+def texts_in(value: object) -> Iterator[str]:
+    """Yield all strings in plain data."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for each in value.values():
-            yield from _texts(each)
+            yield from texts_in(each)
     elif isinstance(value, (list, tuple)):
         for each in value:
-            yield from _texts(each)
+            yield from texts_in(each)
 
 
 def _of_quotas(source: QuotaSource[Any], *, tagged: bool, may_wait: bool) -> Iterator[str]:
-    """Yield warnings of limits on what is not known, and of requests that cannot wait."""
+    """Warn about limits on unknown data, and about requests that cannot wait."""
     kinds = {"hardware": source.limits_hardware, "dollars": source.limits_dollars}
     limited = " and ".join(kind for kind, is_limited in kinds.items() if is_limited)
     if limited and not tagged:
         yield (
-            f"plugin {source.name!r} limits {limited}, and no data source of this configuration tells of accelerators: "
-            "these limits let everything through; add `- type: accelerator-data-source` under plugins"
+            f"plugin {source.name!r} limits {limited}, but no data source of this configuration reports accelerators: "
+            "these limits have no effect; add `- type: accelerator-data-source` under plugins"
         )
     if source.asks_to_wait and not may_wait:
         yield (
-            f"plugin {source.name!r} says that requests beyond a quota wait, and the feature gate flowControl is off: "
-            "they are refused with 429; add flowControl to featureGates, or write whenExceeded: Refuse"
+            f"plugin {source.name!r} makes requests above a quota wait, but the feature gate flowControl is off: they "
+            "are refused with 429; add flowControl to featureGates, or write whenExceeded: Refuse"
         )
 
 
 def _unknown_template(plugin: str, name: str, sources: Sequence[KnowsAccelerators[Any]]) -> Iterator[str]:
-    """Yield a warning of a template that is not there, if there are others: those of a cluster are not known yet."""
+    """Warn about an unknown template if others are known; templates of a cluster are not known yet."""
     known = sorted({each for source in sources for each in source.placement_templates})
     if name and known and name not in known:
         yield (
-            f"plugin {plugin!r} names template {name!r}, and there is no such SchedulingConfigTemplate: it is as "
-            f"if it were not there; {hint_at(name, known)}"
+            f"plugin {plugin!r} names template {name!r}, but there is no such SchedulingConfigTemplate: the name has "
+            f"no effect; {hint_at(name, known)}"
         )
 
 
 def refuse_unknown_accelerators(instances: Instances) -> None:
-    """Note accelerators that do not exist as problems, if a source of them is strict."""
+    """Record unknown accelerators as problems if a source of accelerators is strict."""
     if any(source.refuses_unknown for source in instances.of(KnowsAccelerators)):
         for plugin in instances:
             for message in _unknown_accelerators(plugin, instances):
@@ -170,8 +170,8 @@ def refuse_unknown_accelerators(instances: Instances) -> None:
 def _unknown_accelerators(plugin: Plugin[Any], instances: Instances) -> Iterator[str]:
     for name in unknown_accelerators(plugin, instances.of(KnowsAccelerators)):
         yield (
-            f"plugin {plugin.name!r} names accelerator {name!r}, and there is neither an AcceleratorClass nor a "
-            "product of that name: it is as if it were not there"
+            f"plugin {plugin.name!r} names accelerator {name!r}, but there is neither an AcceleratorClass nor a "
+            "product of that name: the name has no effect"
         )
 
 
@@ -197,11 +197,11 @@ def _of_profile(profile: Profile, instances: Instances) -> Iterator[str]:
 
 
 def _of_flow_control(settings: FlowControlSettings, feeds: Sequence[Feed]) -> Iterator[str]:
-    """Yield warnings of flow control that lets requests through by little knowledge, or never."""
+    """Warn about flow control that knows too little about load, or never admits a priority."""
     detector, usage = settings.detector, settings.usage_limits
     if METRICS_AT in detector.reads and not any(feed.extractors for feed in feeds):
         yield (
-            f"detector {detector.name!r} knows nothing but this picker's own requests, since no data source of this "
+            f"detector {detector.name!r} knows only this picker's own requests, because no data source of this "
             "configuration collects metrics: name a concurrency-detector, or add a data source"
         )
     try:
@@ -218,7 +218,7 @@ def _of_flow_control(settings: FlowControlSettings, feeds: Sequence[Feed]) -> It
 
 
 def _status(cause: DropCause, profile: Profile) -> int:
-    """Return the status of requests for which filters leave no candidate for that cause."""
+    """Return the status of requests that are refused because filters dropped all candidates for that cause."""
     match cause:
         case DropCause.CONSTRAINT:
             return profile.constraint_status
@@ -236,7 +236,7 @@ def _same_measure(where: str, scorers: Sequence[Scorer[Any]]) -> Iterator[str]:
     for scorer in scorers:
         measure = (scorer.category, frozenset(scorer.reads))
         other = measures.setdefault(measure, scorer)
-        says_little = all(isinstance(datum, Attribute) for datum in scorer.reads)  # a record has many sides
+        says_little = all(isinstance(datum, Attribute) for datum in scorer.reads)  # a record has several values
         if not says_little and other is not scorer and other.name != scorer.name:
             data = ", ".join(sorted({datum.name for datum in scorer.reads}))
             yield f"{where}: {other.name!r} and {scorer.name!r} measure the same thing ({data}), which counts twice"
@@ -254,7 +254,7 @@ def _never_collected(plugin: Plugin[Any], collected: set[str]) -> Iterator[str]:
 
 
 def _never_read(plugin: Plugin[Any], read: set[Datum], needed: set[str]) -> Iterator[str]:
-    """Warn of data published under the plugin's own name that no plugin reads under that name."""
+    """Warn about data published under the plugin's own name that no plugin reads under that name."""
     for datum in plugin.writes:
         if isinstance(datum, DataKey) and datum.producer and datum not in read and datum.name not in needed:
             yield (

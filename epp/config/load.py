@@ -1,22 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads YAML or JSON text into the configuration model, and says where and why it cannot."""
+"""Reads YAML or JSON text into the configuration model, and explains errors with their place in the text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from reprlib import repr as shortened
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from epp.config.document import Document, Path, Place
+from epp.config.document import Document, InvalidConfigError, Path, Place, Problem
 from epp.config.model import API_VERSION, KIND, EndpointPickerConfig
-from epp.config.problems import InvalidConfigError, Problem
-from epp.config.ready_made import sample_texts
 from epp.config.repair import NO_GAPS, Gaps, keys_at, meant_by, repaired, unquoted
 from epp.config.sources import Source, find_sources, problem_of, read_file
 from epp.framework.messages import hint_at
+
+_PLACES = (FilePath(__file__).parents[1] / "ready_made", FilePath(__file__).parents[2] / "config")
+DIRECTORY = next((place for place in _PLACES if place.is_dir()), _PLACES[-1])
+
+
+def sample_texts() -> Mapping[str, str]:
+    """Return the text of each file by its name without `.yaml`, in order of the names."""
+    return MappingProxyType({path.stem: path.read_text(encoding="utf-8") for path in sorted(DIRECTORY.glob("*.yaml"))})
+
+
+def summary(text: str) -> str:
+    """Return the first line of a file, a comment with one sentence."""
+    return text.partition("\n")[0].removeprefix("# ")
+
 
 _SHAPES = {
     "dict_type": "should be a mapping",
@@ -30,45 +43,45 @@ _SHAPES = {
 _EMPTY = EndpointPickerConfig.model_validate({"apiVersion": API_VERSION, "kind": KIND})
 
 DEFAULT_SAMPLE = "adaptive"
-"""The sample that runs where no configuration is given."""
+"""The ready-made configuration that is used if none is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A configuration, and the text it was read from."""
+    """A configuration and its text."""
 
     model: EndpointPickerConfig
     """Without the parts that have `problems`."""
     origin: str
     document: Document | None = None
-    """None for one that no text was read for."""
+    """None without a text."""
     text: str = ""
     """The whole file."""
     inside: str = ""
-    """Such as `data[epp.yaml] of ConfigMap llm/epp`; empty for one that is no part of another object."""
+    """The enclosing object, such as `data[epp.yaml] of ConfigMap llm/epp`; empty for none."""
     problems: tuple[Problem, ...] = ()
     """Mistakes of structure."""
     gaps: Gaps = NO_GAPS
     unreadable: bool = False
-    """Whether the problems are all there is."""
+    """Whether there is no model, only problems."""
 
     def problem(self, message: str, *path: str | int, remedy: str = "") -> Problem:
-        """Return the problem with its place in the text; the path is that of the model."""
+        """Return a problem with its place in the text; `path` is in the model."""
         written = self.gaps.in_document(path)
         place = Place() if self.document is None else self.document.place(written)
         return Problem(message, written, place.position, self.origin, remedy, place.inside)
 
 
 def load_file(path: FilePath) -> LoadedConfig:
-    """Return the configuration in a file; raises ConfigurationError that names file, place and problem."""
+    """Load the configuration in a file; raises ConfigurationError with file, place and problem."""
     return load_text(read_file(path), str(path))
 
 
 def load_text(text: str, origin: str = "--config-text") -> LoadedConfig:
-    """Return the one configuration in a text, which a ConfigMap may wrap; `origin` names it in errors.
+    """Load the only configuration in a text, perhaps inside a ConfigMap; `origin` names the text in errors.
 
-    Raises InvalidConfigError for a text that cannot be read, or holds several configurations. Mistakes in one that can
-    be read are its `problems`, which `assemble` raises with all others.
+    Raises InvalidConfigError for an unreadable text or several configurations. Other errors are the `problems` of the
+    configuration: `assemble` raises them together with its own.
     """
     first, *others = load_all(text, origin)
     if others:
@@ -79,7 +92,7 @@ def load_text(text: str, origin: str = "--config-text") -> LoadedConfig:
 
 
 def load_all(text: str, origin: str) -> list[LoadedConfig]:
-    """Return each configuration in a text; raises InvalidConfigError for a text that cannot be read, or has none."""
+    """Load each configuration in a text; raises InvalidConfigError for an unreadable text or one without any."""
     return [_load(source, text, origin) for source in find_sources(text, origin).found]
 
 
@@ -112,12 +125,12 @@ def _load(source: Source, text: str, origin: str) -> LoadedConfig:
 
 
 def default_config() -> LoadedConfig:
-    """Return what a picker runs when it is given no configuration."""
+    """Return the configuration of a picker that is given none."""
     return load_text(sample_texts()[DEFAULT_SAMPLE], f"built-in {DEFAULT_SAMPLE}.yaml")
 
 
 def _sentences(errors: Sequence[ErrorDetails]) -> Iterator[tuple[str, str]]:
-    """Yield message and remedy of each error; empty ones for a key that is missing for its misspelling."""
+    """Yield message and remedy of each error; both empty for a key that is missing because it is misspelt."""
     unknown: dict[Path, list[str]] = {}
     for error in errors:
         if error["type"] == "extra_forbidden":

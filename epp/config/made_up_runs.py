@@ -31,7 +31,7 @@ def profile_run(
     plugins: Sequence[type[Plugin[Any]]],
     clock: Clock,
 ) -> ProfileRun:
-    """Do what `epp.framework.testing.run_profile` says."""
+    """Implement `epp.framework.testing.run_profile`."""
     if isinstance(profile, str):
         pipeline = _pipeline(profile, plugins, clock)
         spec = _named(pipeline.scheduler.profiles, name)
@@ -48,7 +48,7 @@ def profile_run(
 def scheduling_run(
     config: str, pool: Candidates, request: Request, plugins: Sequence[type[Plugin[Any]]], clock: Clock
 ) -> SchedulingResult:
-    """Do what `epp.framework.testing.run_scheduling` says."""
+    """Implement `epp.framework.testing.run_scheduling`."""
     pipeline = _pipeline(config, plugins, clock)
     _prepare(request, pool, (*pipeline.of(RequestHeaders), *pipeline.of(Producer)))
     watch = _Watch()
@@ -59,7 +59,7 @@ def scheduling_run(
 
 
 class _Watch(SchedulingObserver):
-    """Keeps what metrics would count."""
+    """Records problems that metrics would count."""
 
     def __init__(self) -> None:
         self.problems: dict[str, str] = {}
@@ -108,7 +108,7 @@ def _weight_of(plugin: Plugin[Any]) -> float:
 
 
 def _prepare(request: Request, pool: Candidates, plugins: Iterable[Plugin[Any]]) -> None:
-    """Run what runs before profiles; what it raises is the test's to see."""
+    """Run the plugins that run before profiles; their errors reach the test."""
     members = tuple(plugins)
     for plugin in members:
         if isinstance(plugin, RequestHeaders):

@@ -1,25 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration file as typed models: the ecosystem's own format, `EndpointPickerConfig`."""
+"""The configuration file, `EndpointPickerConfig`: typed models and the JSON schema."""
 
+import inspect
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeAlias
 
+import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.alias_generators import to_camel
 
 from epp.framework.quantities import parse_duration, parse_quantity
+from epp.framework.registry import Registry
 
 API_VERSION = "llm-d.ai/v1alpha1"
 LEGACY_API_VERSION = "inference.networking.x-k8s.io/v1alpha1"
 KIND = "EndpointPickerConfig"
 BAND_REQUESTS = 5000
-"""Most requests that wait at one priority, where the file says nothing else."""
+"""Default limit of waiting requests at one priority."""
 BAND_BYTES = 10**9
-"""Most bytes of their bodies."""
+"""Default limit of the bytes of their bodies."""
 
 
 def _read_quantity(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError("write a number, or a quantity such as 10Gi")  # noqa: TRY004  pydantic reports ValueError
+        raise ValueError("write a number, or a quantity such as 10Gi")  # noqa: TRY004  pydantic needs ValueError
     return parse_quantity(str(value))
 
 
@@ -52,7 +57,7 @@ Cause: TypeAlias = Literal["constraint", "availability", "stale", "saturation", 
 
 
 class _Model(BaseModel):
-    """Keys are camelCase, unknown ones are refused, and nothing is taken for what it is not."""
+    """Keys are camelCase, unknown keys are refused, types are strict."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, alias_generator=to_camel, use_attribute_docstrings=True
@@ -61,7 +66,7 @@ class _Model(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_empty(cls, content: object) -> object:
-        """Take a key without a value for one that is left out."""
+        """Remove keys without a value."""
         if not isinstance(content, dict):
             return content
         known = {field.alias for field in cls.model_fields.values()}
@@ -72,15 +77,15 @@ class PluginSpec(_Model):
     """One plugin instance."""
 
     type: str
-    """A registered plugin type, or `module:Class` where that is allowed."""
+    """A registered plugin type, or `module:Class` if that is allowed."""
     name: str = ""
-    """Unique; the type where left out."""
+    """Unique name; by default the type."""
     parameters: dict[str, Any] | None = None
-    """What the type takes; unknown keys are refused."""
+    """Parameters of the type; unknown keys are refused."""
 
     @property
     def instance_name(self) -> str:
-        """The name under which the rest of the file refers to it."""
+        """The name for references in the file."""
         return self.name or self.type
 
 
@@ -94,13 +99,13 @@ class WeightedRef(PluginRef):
     """A reference from a profile."""
 
     weight: float | None = None
-    """Only for scorers; 1 where left out."""
+    """Only for scorers; 1 by default."""
     on_error: Literal["Skip", "Fail"] | None = None
-    """Whether the profile continues when the plugin raises; by default, scorers are skipped and filters fail it."""
+    """Whether the profile continues when the plugin raises; by default, it skips scorers and fails for filters."""
     stale_after: PositiveSeconds | None = None
-    """Age from which the load that an endpoint reported is stale for this plugin; by default that of dataLayer."""
+    """Age from which the reported load of an endpoint is stale for this plugin; by default that of dataLayer."""
     on_stale: StaleRule | None = None
-    """How this filter or scorer is shown stale endpoints; by default as dataLayer says."""
+    """How this filter or scorer sees stale endpoints; by default as in dataLayer."""
 
 
 class SchedulingProfile(_Model):
@@ -109,9 +114,8 @@ class SchedulingProfile(_Model):
     name: str = Field(min_length=1)
     plugins: list[WeightedRef] = Field(default_factory=list)
     fail_open: bool | list[Cause] = False
-    """Where the filters would leave no candidate, serve from those that remain if filters drop nothing for these causes
-    (`true` for all): `constraint`, `availability`, `stale`, `saturation` and `unstated`. Screeners and the gateway's
-    subset always hold."""
+    """If the filters would leave no candidate, ignore the drops for these causes (`true` for all): `constraint`,
+    `availability`, `stale`, `saturation` and `unstated`. Screeners and the gateway's subset always apply."""
     constraint_status: Literal[400, 404, 429, 503] = 429
     """Status of requests that are refused because no endpoint meets the constraints of a filter."""
 
@@ -130,31 +134,31 @@ class DiscoveryRefs(_Model):
     peers: PluginRef | None = None
     """Source of other replicas."""
     plugin_ref: str = ""
-    """The same as `endpoints`, as files before llm-d.ai/v1 write it."""
+    """Before llm-d.ai/v1: `endpoints`."""
 
 
 class CrossReplica(_Model):
     """Exchange of endpoint data between replicas."""
 
     syncer_plugin_ref: str = ""
-    """What keeps replicas in step."""
+    """The plugin that synchronises replicas."""
     sync_interval: Seconds | None = None
     """Time between two exchanges."""
     publish_timeout: Seconds | None = None
-    """How long one exchange may take."""
+    """Timeout of one exchange."""
 
 
 class DataLayer(_Model):
-    """Where knowledge of the endpoints comes from."""
+    """Sources of endpoints and their data."""
 
     inject_defaults: bool = True
-    """Whether engine metrics are scraped without a data source that asks for them."""
+    """Whether engine metrics are scraped without a declared data source."""
     stale_after: PositiveSeconds | None = None
-    """Age from which the load that an endpoint reported (`waiting`, `running`, `kv_usage`) is stale; by default, it
-    never is. An endpoint that never reported is not stale."""
+    """Age from which the reported load of an endpoint (`waiting`, `running`, `kv_usage`) is stale; by default never.
+    An endpoint that never reported is not stale."""
     on_stale: StaleRule | None = None
-    """How filters and scorers are shown stale endpoints: `Ignore`, with their last load; `Neutral`, the default, as
-    endpoints whose load is unknown; `Drop`, not at all, and where all are stale, requests are refused with 503."""
+    """How filters and scorers see stale endpoints: `Ignore`, with their last load; `Neutral` (default), with unknown
+    load; `Drop`, not at all: if all endpoints are stale, requests are refused with 503."""
     sources: list[Source] = Field(default_factory=list)
     discovery: DiscoveryRefs | None = None
     """Source of endpoints; without it, the command line lists them."""
@@ -171,14 +175,14 @@ class DataLayer(_Model):
 
 
 class PriorityBandPolicies(_Model):
-    """Limits and order of what waits at one priority."""
+    """Limits and order of the requests that wait at one priority."""
 
     max_bytes: Quantity = BAND_BYTES
     """Most bytes of the bodies of requests that wait; 0 for the default."""
     max_requests: Quantity = BAND_REQUESTS
     """Most requests that wait; 0 for the default."""
     default_request_ttl: Seconds | None = Field(default=None, alias="defaultRequestTTL")
-    """How long a request waits, 0s for as long as it takes; by default as flowControl says."""
+    """How long a request waits, 0s for no limit; by default as in flowControl."""
     fairness_policy_ref: str = "global-strict-fairness-policy"
     """The policy that chooses the flow whose request is next."""
     ordering_policy_ref: str = "fcfs-ordering-policy"
@@ -186,39 +190,39 @@ class PriorityBandPolicies(_Model):
 
 
 class PriorityBand(PriorityBandPolicies):
-    """The same for one priority."""
+    """Limits and order for one priority."""
 
     priority: int
-    """That of requests, from their InferenceObjective; the higher goes first."""
+    """The priority of requests, from their InferenceObjective; higher priorities go first."""
 
 
 class FlowControl(_Model):
-    """Queues in front of full endpoints; without effect unless feature gate flowControl is on."""
+    """Queues in front of full endpoints; effective if the feature gate flowControl is on."""
 
     max_bytes: Quantity = 0
     """Most bytes of the bodies of all requests that wait; 0 for no limit."""
     max_requests: Quantity = 0
     """Most requests that wait, of all priorities together; 0 for no limit."""
     default_request_ttl: Seconds = Field(default=60.0, alias="defaultRequestTTL")
-    """How long a request waits; 0s for as long as it takes."""
+    """How long a request waits; 0s for no limit."""
     no_endpoint_request_ttl: Seconds | None = Field(default=None, alias="noEndpointRequestTTL")
     """The same while the pool has no endpoint; by default defaultRequestTTL."""
     default_priority_band: PriorityBandPolicies | None = None
-    """For priorities of 0 and more that are not among priorityBands."""
+    """For priorities of 0 and more without an entry in priorityBands."""
     default_negative_priority_band: PriorityBandPolicies | None = None
-    """For priorities below 0 that are not among priorityBands; by default defaultPriorityBand."""
+    """For priorities below 0 without an entry in priorityBands; by default defaultPriorityBand."""
     priority_bands: list[PriorityBand] = Field(default_factory=list)
-    """One for each priority with limits or policies of its own."""
+    """Limits and policies of single priorities."""
     usage_limit_policy_plugin_ref: str = "static-usage-limit-policy"
-    """The policy that says how full an endpoint may be for a priority."""
+    """The policy for how full an endpoint may be for a priority."""
     saturation_detector: PluginRef | None = None
-    """The plugin that says how full an endpoint is; by default utilization-detector."""
+    """The plugin that determines how full an endpoint is; by default utilization-detector."""
     enable_eviction: bool = False
-    """Whether requests under way make room for others."""
+    """Whether running requests may be evicted for others."""
 
 
 class RequestHandler(_Model):
-    """How request bodies are read."""
+    """Handling of request bodies."""
 
     parsers: list[PluginRef] = Field(default_factory=list)
     propagate_priority: bool = False
@@ -229,14 +233,14 @@ class EndpointPickerConfig(_Model):
     """The whole file."""
 
     api_version: Literal["llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"]
-    """From the newest to the oldest; keys that only one of them has are taken in all of them."""
+    """From the newest to the oldest; keys of any version are accepted in all of them."""
     kind: Literal["EndpointPickerConfig"]
     feature_gates: list[str] = Field(default_factory=list)
     """`gate`, `gate=true` or `gate=false`."""
     plugins: list[PluginSpec] = Field(default_factory=list)
     """All instances, by name."""
     scheduling_profiles: list[SchedulingProfile] = Field(default_factory=list)
-    """Without any, one named `default` of all filters, scorers and pickers."""
+    """By default, one profile `default` with all filters, scorers and pickers."""
     data_layer: DataLayer = Field(default_factory=DataLayer)
     flow_control: FlowControl | None = None
     request_handler: RequestHandler = Field(default_factory=RequestHandler)
@@ -244,3 +248,92 @@ class EndpointPickerConfig(_Model):
     """Deprecated: flowControl.saturationDetector."""
     parser: PluginRef | None = None
     """Deprecated: requestHandler.parsers."""
+
+
+WITHOUT_TASK: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(
+        ("disagg-headers-handler", "prefill-header-handler"),
+        "the profile handlers set the headers for disaggregated serving themselves",
+    )
+)
+"""Types of llm-d-router that a file may declare without effect, with the reason."""
+
+NOT_YET: frozenset[str] = frozenset(
+    {
+        "burst-prefix-cache-producer",
+        "endpoint-pin-screener",
+        "latency-scorer",
+        "latency-slo-admitter",
+        "mm-embeddings-cache-producer",
+        "mm-embeddings-cache-scorer",
+        "models-responder",
+        "multicluster-approx-prefix-cache-producer",
+        "multicluster-file-discovery",
+        "multicluster-kv-cache-utilization-scorer",
+        "multicluster-metrics-data-source",
+        "multicluster-metrics-extractor",
+        "multicluster-prefix-cache-scorer",
+        "multicluster-queue-scorer",
+        "multicluster-session-affinity-filter",
+        "outlen-bucket",
+        "p2p-source-producer",
+        "precise-prefix-cache-producer",
+        "precise-prefix-cache-scorer",
+        "predicted-latency-producer",
+        "reserve-endpoint",
+        "slo-headroom-tier-filter",
+        "thunder-agent",
+        "vertexai-parser",
+        "vllmgrpc-parser",
+    }
+)
+"""Types of llm-d-router that are not supported yet."""
+
+
+_LARGEST_WRITTEN_OUT = 1e15
+_REFERENCES = "#/$defs/{name}"
+
+
+def config_schema(registry: Registry) -> dict[str, Any]:
+    """Return the JSON schema of a file, with the parameters of all plugin types that can be loaded."""
+    schema = EndpointPickerConfig.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
+    classes, _ = registry.load_all()
+    structs = list(dict.fromkeys(cls.parameters_type for cls in classes.values()))  # in the order of the types
+    schemas, components = msgspec.json.schema_components(
+        structs, schema_hook=lambda _: {"$comment": "anything"}, ref_template=_REFERENCES
+    )
+    by_struct = dict(zip(structs, schemas, strict=True))
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    definitions = schema["$defs"]
+    definitions.update(dict(sorted(components.items())))
+    spec = definitions["PluginSpec"]
+    spec["properties"]["type"] = {
+        "description": spec["properties"]["type"]["description"],
+        "anyOf": [{"enum": sorted({*classes, *WITHOUT_TASK})}, {"type": "string", "pattern": "^[\\w.]+:\\w+$"}],
+    }
+    spec["allOf"] = [
+        {
+            "if": {"properties": {"type": {"const": name}}, "required": ["type"]},
+            "then": {"properties": {"parameters": by_struct[cls.parameters_type]}},
+        }
+        for name, cls in sorted(classes.items())
+    ]
+    cleaned: dict[str, Any] = _with_clean_texts(schema)
+    return cleaned
+
+
+def _with_clean_texts(part: Any) -> Any:
+    """Return `part` with descriptions without indentation, as in every version of Python.
+
+    Whole floats become integers: whether a limit is 100 or 100.0 depends on the order of imports.
+    """
+    if isinstance(part, dict):
+        return {
+            key: inspect.cleandoc(value)
+            if key == "description" and isinstance(value, str)
+            else _with_clean_texts(value)
+            for key, value in part.items()
+        }
+    if isinstance(part, float) and part.is_integer() and abs(part) < _LARGEST_WRITTEN_OUT:
+        return int(part)
+    return [_with_clean_texts(item) for item in part] if isinstance(part, list) else part

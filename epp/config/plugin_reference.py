@@ -1,25 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every plugin type is and takes, read from its class: text, roles, parameters and data."""
+"""The generated references: every plugin type with its parameters, and the data that plugins read and write."""
 
 import ast
 import inspect
 import textwrap
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from itertools import pairwise
+from itertools import groupby, pairwise
+from types import ModuleType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from epp.framework import limits
+import epp.framework
+from epp.framework import limits, quotas, rates, request, snapshot
+from epp.framework.accelerators import arrays, selection
+from epp.framework.clock import SystemClock
+from epp.framework.errors import ConfigurationError
 from epp.framework.limits import Corrected
 from epp.framework.messages import described
-from epp.framework.plugin import Parameters, Plugin, all_roles, roles_of
+from epp.framework.plugin import Datum, Parameters, Plugin, all_roles, roles_of
 from epp.framework.registry import BrokenType, Registry
+from epp.framework.request import DataKey
+from epp.framework.snapshot import Attribute, Column
 
 OTHER = "Plugin"
-"""Stands for the role of a plugin that has none of these."""
+"""Name for a plugin without a role."""
 
 _ATOMS: Mapping[object, str] = types.MappingProxyType(
     {bool: "bool", int: "int", float: "float", str: "string", Any: "any", object: "any"}
@@ -32,10 +39,10 @@ class ParameterEntry(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     type: str
     default: str
-    """As JSON; empty for one that must be given."""
+    """As JSON; empty for a required parameter."""
     text: str
     fields: tuple["ParameterEntry", ...] = ()
-    """Of an object, or of each object in a list."""
+    """Fields of an object, or of each object in a list."""
 
 
 class PluginEntry(msgspec.Struct, frozen=True, rename="camel"):
@@ -52,13 +59,13 @@ class Reference(msgspec.Struct, frozen=True):
     """All registered plugin types."""
 
     plugins: tuple[PluginEntry, ...]
-    """By first role and name."""
+    """Sorted by first role and name."""
     broken: tuple[BrokenType, ...]
-    """Those that cannot be loaded or described; they concern only configurations that name them."""
+    """Types that cannot be loaded or described."""
 
 
 def plugin_reference(registry: Registry) -> Reference:
-    """Return what all registered types are and take."""
+    """Describe all registered types."""
     classes, broken = registry.load_all()
     entries: list[PluginEntry] = []
     for name, cls in classes.items():
@@ -155,3 +162,147 @@ def _field_texts(cls: type[msgspec.Struct]) -> dict[str, str]:
                     case ast.Expr(value=ast.Constant(value=str(text))):
                         texts[field.target.id] = " ".join(text.split())
     return texts
+
+
+_HEADINGS = {cls.__name__: cls.role.title for cls in all_roles()} | {OTHER: "Others"}
+
+
+def plugin_markdown(entries: Sequence[PluginEntry]) -> str:
+    """Return the page of all plugin types, in the order of `plugin_reference`."""
+    return "\n".join(_lines(entries)) + "\n"
+
+
+def _lines(entries: Iterable[PluginEntry]) -> Iterator[str]:
+    yield "# Plugins"
+    yield ""
+    yield "All plugin types and their parameters, generated from the code by `epp plugins --output markdown`."
+    for role, members in groupby(entries, key=lambda entry: entry.roles[0]):
+        yield ""
+        yield f"## {_HEADINGS[role]}"
+        for entry in members:
+            yield from _plugin(entry)
+
+
+def _plugin(entry: PluginEntry) -> Iterator[str]:
+    yield ""
+    yield f"### {entry.type}"
+    yield ""
+    others = [_HEADINGS[role].lower() for role in entry.roles[1:]]
+    notes = [entry.stability.lower()] if entry.stability != "Beta" else []
+    notes += [f"also among: {', '.join(others)}"] if others else []
+    if notes:
+        yield f"*{'; '.join(notes)}*"
+        yield ""
+    yield entry.text
+    if entry.parameters:
+        yield ""
+        yield "| parameter | type | default | |"
+        yield "|---|---|---|---|"
+        yield from _rows(entry.parameters, "")
+
+
+def _rows(parameters: Iterable[ParameterEntry], prefix: str) -> Iterator[str]:
+    for parameter in parameters:
+        name = prefix + parameter.name
+        default = f"`{_cell(parameter.default)}`" if parameter.default else "required"
+        yield f"| `{name}` | {_cell(parameter.type)} | {default} | {_cell(parameter.text)} |"
+        inner = f"{name}[]." if parameter.type.startswith("list") else f"{name}."
+        yield from _rows(parameter.fields, inner)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+_MODULES = (snapshot, arrays, request, quotas, rates, selection)
+_OWN = "the picker"
+_KINDS = (
+    (
+        "Columns",
+        Column,
+        (
+            "One number for each endpoint. `candidates.values(WAITING)` is an array with one entry for each candidate, "
+            "NaN if it is not reported: the endpoint has no metrics page, or the page is missing or stale. NaN is "
+            "neither idle nor busy. `comparable_load(candidates, WAITING)` compares candidates, `expected_load` "
+            "compares them with a limit: both replace NaN in `WAITING`, `RUNNING` and `KV_USAGE` by an estimate from "
+            "the picker's own requests in flight, on the scale of the candidates that report; `fill_unknown` does so "
+            "for any load."
+        ),
+    ),
+    (
+        "Attributes",
+        Attribute,
+        "One record for each endpoint. `candidates.records(LORA)` is a list with one entry for each candidate.",
+    ),
+    ("Request data", DataKey, "One value for each request. `request.get(PREFIX_MATCH)` is None if no plugin wrote it."),
+)
+
+
+def data_markdown(registry: Registry) -> str:
+    """Return the page of columns, attributes and request data; plugin types that cannot be loaded are omitted."""
+    return "\n".join(_data_lines(_writers(registry))) + "\n"
+
+
+def _data_lines(writers: Mapping[str, list[str]]) -> Iterator[str]:
+    yield "# Data for plugins"
+    yield ""
+    yield (
+        "The data that plugins can read and write, generated from the code by `epp plugins --output data`. Import all "
+        "names from `epp.framework`."
+    )
+    for title, kind, how in _KINDS:
+        yield ""
+        yield f"## {title}"
+        yield ""
+        yield how
+        yield ""
+        yield f"| Python | name | {'unit' if kind is Column else 'type'} | written by | |"
+        yield "|---|---|---|---|---|"
+        for python_name, datum, annotation, text in _data():
+            if isinstance(datum, kind):
+                unit = datum.unit if isinstance(datum, Column) else f"`{annotation}`"
+                written = ", ".join(f"`{name}`" for name in writers.get(datum.name, ())) or (
+                    _OWN if isinstance(datum, Column) else "no plugin yet"
+                )
+                yield f"| `{python_name}` | `{datum.name}` | {unit} | {written} | {text} |"
+
+
+def _data() -> Iterator[tuple[str, Datum, str, str]]:
+    """Yield name in Python, datum, type argument and text of each datum that the framework exports."""
+    for module in _MODULES:
+        for name, (annotation, text) in _constants(module).items():
+            datum = getattr(epp.framework, name, None)
+            if isinstance(datum, Column | Attribute | DataKey):
+                yield name, datum, annotation, text
+
+
+def _constants(module: ModuleType) -> dict[str, tuple[str, str]]:
+    """Return the type argument and the string below each constant of a module."""
+    found: dict[str, tuple[str, str]] = {}
+    for statement, below in pairwise([*ast.parse(inspect.getsource(module)).body, ast.Pass()]):
+        text = ""
+        match below:
+            case ast.Expr(value=ast.Constant(value=str(doc))):
+                text = " ".join(doc.split())
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=ast.Subscript(slice=inner)):
+                found[name] = (ast.unparse(inner), text)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                found[name] = ("", text)
+    return found
+
+
+def _writers(registry: Registry) -> dict[str, list[str]]:
+    """Return the plugin types that write each datum, with their default parameters."""
+    writers: dict[str, list[str]] = {}
+    classes, _ = registry.load_all()
+    for kind, cls in sorted(classes.items()):
+        written: tuple[Datum, ...] = cls.writes
+        try:
+            plugin: Any = registry.build(kind, {}, name=kind, clock=SystemClock())
+            written = plugin.writes
+        except ConfigurationError:
+            pass  # it needs parameters
+        for name in dict.fromkeys(datum.name for datum in written):
+            writers.setdefault(name, []).append(kind)
+    return writers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries plugins on made-up endpoints: finds undeclared reads, unusable results, errors and slow calls beforehand."""
+"""Tries plugins on made-up endpoints to find undeclared reads, unusable results, errors and slow calls early."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ _SLOW_SECONDS = 0.01
 """A hundred times the usual cost of a whole decision."""
 _TRIALS, _PATIENCE_SECONDS = 5, 0.5
 TIME_LIMIT_SECONDS = 5.0
-"""Longest trial of one plugin; one that takes longer is taken for one that never returns."""
+"""Time limit for the trial of one plugin."""
 _PROMPT_TOKENS = 256
 _VALUES = {
     PREFIX_MATCH.name: PrefixMatch(np.array([2, 0, 1], dtype=np.int32), total_blocks=4, block_tokens=64),
@@ -54,27 +54,27 @@ _UNKNOWN = np.full(3, np.nan)
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a trial of one plugin has shown."""
+    """Results of the trial of one plugin."""
 
     undeclared: tuple[str, ...]
-    """Names of data that it read and does not declare."""
+    """Names of data that it reads without declaring them."""
     unusable: tuple[str, ...]
     """Results that no request could use."""
     raised: tuple[str, ...]
-    """Other errors: perhaps only made-up data causes them."""
+    """Other errors, perhaps caused only by made-up data."""
     derivations: Mapping[str, Mapping[Derivation, None]] = field(default_factory=dict, compare=False)
-    """What it derived of endpoints and attributes, by name of the attribute."""
+    """Records derived from endpoints and attributes, by name of the attribute."""
     seconds: float = field(default=0.0, compare=False)
     """Duration of the slower call."""
 
     @property
     def is_slow(self) -> bool:
-        """Whether no request can afford such a call."""
+        """Whether the call is too slow for a request."""
         return self.seconds >= _SLOW_SECONDS
 
 
 def in_time(trial: Callable[[], T], *, limit_seconds: float = TIME_LIMIT_SECONDS) -> T | None:
-    """Return what a trial finds; None where it does not return in time, and its thread is left behind."""
+    """Return the result of a trial; None after the time limit, when its thread keeps running."""
     found: list[T] = []
     thread = threading.Thread(target=lambda: found.append(trial()), name="plugin-trial", daemon=True)
     thread.start()
@@ -85,7 +85,7 @@ def in_time(trial: Callable[[], T], *, limit_seconds: float = TIME_LIMIT_SECONDS
 class _Problems(SchedulingObserver):
     def __init__(self) -> None:
         self.found: dict[str, tuple[Exception, str]] = {}
-        """The last one of each plugin."""
+        """The last problem of each plugin."""
 
     def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:
         self.found[plugin] = error, problem
@@ -94,7 +94,7 @@ class _Problems(SchedulingObserver):
 def rehearse_scheduling(scheduler: Scheduler) -> Mapping[str, Findings]:
     """Try the profile picker and the aggregator on two made-up endpoints; return findings by name of the plugin.
 
-    Profiles run as they are, which leaves some without a result, and once more without their filters.
+    Profiles run once with their filters, which may leave no candidates, and once without.
     """
     unfiltered = {name: replace(profile, filters=()) for name, profile in scheduler.profiles.items()}
     picker, aggregator = scheduler.profile_picker, scheduler.aggregator
@@ -118,7 +118,7 @@ def rehearse_scheduling(scheduler: Scheduler) -> Mapping[str, Findings]:
 
 
 def rehearse(plugin: Plugin[Any], timer: Callable[[], float] = perf_counter) -> Findings:
-    """Try a plugin on two endpoints whose columns are known, and on three that have reported nothing."""
+    """Try a plugin on two endpoints with known columns and on three without reports."""
     touched: set[str] = set()
     seconds = 0.0
     unusable: dict[str, None] = {}
@@ -154,9 +154,9 @@ def _request(touched: set[str], owner: str) -> "_WatchedRequest":
 
 
 def _least_seconds(call: Callable[[], None], timer: Callable[[], float]) -> float:
-    """Return the duration of a call, of a slow one the least of several.
+    """Return the duration of a call; for a slow call the shortest of several.
 
-    The first may load what later ones use, and any may be held up by the machine.
+    The first call may load data that later calls reuse, and the machine may delay any call.
     """
     began, least = timer(), inf
     for number in range(1, _TRIALS + 1):
@@ -170,7 +170,7 @@ def _least_seconds(call: Callable[[], None], timer: Callable[[], float]) -> floa
 
 
 class _WatchedRequest(Request):
-    """Records which data are asked for."""
+    """Records the data that a plugin reads."""
 
     touched: set[str] = msgspec.field(default_factory=set)
     owner: str = ""
@@ -178,14 +178,14 @@ class _WatchedRequest(Request):
     def get(self, key: DataKey[T]) -> T | None:
         found = super().get(key)
         if found is not None:
-            return found  # its own
+            return found  # written by the plugin itself
         if key.producer != self.owner:  # private data of the plugin
             self.touched.add(key.name)
         return cast("T | None", _VALUES.get(key.name))
 
 
 class _WatchedSnapshot(Snapshot, frozen=True):
-    """Records which columns and attributes are asked for."""
+    """Records the columns and attributes that a plugin reads."""
 
     touched: set[str] = msgspec.field(default_factory=set)
     made: dict[str, Records[Any]] = msgspec.field(default_factory=dict)

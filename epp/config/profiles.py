@@ -1,16 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the profiles, the profile picker and the aggregator of a configuration."""
+"""Builds the profiles, the profile picker and the aggregator of a configuration, and separates shadow profiles."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from epp.config.instances import Instances
-from epp.config.model import DataLayer, EndpointPickerConfig, SchedulingProfile, WeightedRef
-from epp.config.upstream import WITHOUT_TASK
+from epp.config.model import WITHOUT_TASK, DataLayer, EndpointPickerConfig, SchedulingProfile, WeightedRef
 from epp.framework.errors import ConfigurationError
+from epp.framework.messages import hint_at
 from epp.framework.plugin import OnError, Plugin
 from epp.framework.result import DropCause
-from epp.framework.roles import Aggregator, Filter, Picker, ProfilePicker, Scorer
+from epp.framework.roles import (
+    Admitter,
+    Aggregator,
+    Filter,
+    Picker,
+    ProfilePicker,
+    RequestHeaders,
+    ResponseHeaders,
+    ResponseReporter,
+    Scorer,
+    Screener,
+    Shadowing,
+)
 from epp.routing.scheduling import OnStale, Profile, ProfileFilter, Staleness, WeightedScorer
 
 DEFAULT_PICKER = "max-score-picker"
@@ -19,7 +31,7 @@ DEFAULT_AGGREGATOR = "first-result-aggregator"
 
 
 def build_profiles(config: EndpointPickerConfig, instances: Instances) -> dict[str, Profile | None]:
-    """Return the profiles in the order of the file, one of everything where it has none; None for one with problems."""
+    """Return the profiles in the order of the file, or one with all plugins; None for a profile with problems."""
     profiles: dict[str, Profile | None] = {}
     if config.data_layer.on_stale is not None and config.data_layer.stale_after is None:
         instances.warn("has no effect: set staleAfter as well", "dataLayer", "onStale")
@@ -34,9 +46,9 @@ def build_profiles(config: EndpointPickerConfig, instances: Instances) -> dict[s
 def choose_profile_picker(
     profiles: Collection[str], instances: Instances, *, all_known: bool
 ) -> ProfilePicker[Any] | None:
-    """Return the one that the file declares, or the one that runs a single profile; raises ConfigurationError.
+    """Return the declared profile picker, or the default one for a single profile; raises ConfigurationError.
 
-    None where the file declares one that could not be built, or not all of its profiles are known.
+    None if the declared one could not be built or not all profiles are known.
     """
     declared = instances.of(ProfilePicker)
     if not declared and instances.may_lack(ProfilePicker):
@@ -61,9 +73,9 @@ def choose_profile_picker(
 
 
 def choose_aggregator(handler: ProfilePicker[Any] | None, instances: Instances) -> Aggregator[Any] | None:
-    """Return the aggregator that the file declares, else the profile picker if it is one, else the default one.
+    """Return the declared aggregator, or the profile picker if it is one, or the default one.
 
-    None where an aggregator may be among what could not be built; raises ConfigurationError.
+    None if a plugin that could not be built may be one; raises ConfigurationError.
     """
     declared = [plugin for plugin in instances.of(Aggregator) if not isinstance(plugin, ProfilePicker)]
     if len(declared) > 1:
@@ -79,7 +91,7 @@ def choose_aggregator(handler: ProfilePicker[Any] | None, instances: Instances) 
 
 
 def names_no_picker(profile: str) -> str:
-    """Return the reason for a picker that is added."""
+    """Return the reason for an added picker."""
     return f"profile {profile!r} names no picker"
 
 
@@ -90,7 +102,7 @@ def _implied_profile(instances: Instances) -> SchedulingProfile:
 
 
 class _Parts:
-    """Gathers what one profile refers to."""
+    """Collects the plugins of one profile."""
 
     def __init__(self, spec: SchedulingProfile, index: int, instances: Instances, layer: DataLayer) -> None:
         self._spec = spec
@@ -130,7 +142,7 @@ class _Parts:
         )
 
     def _fits(self, cls: type[Plugin[Any]], ref: WeightedRef, *path: str | int) -> bool:
-        """Return whether a plugin of this class can be used as the reference says; record why not."""
+        """Whether a plugin of this class fits the reference; records the problems."""
         fail, before = self._instances.fail, len(self._instances.problems)
         if not issubclass(cls, (Filter, Scorer, Picker)):
             self._pass_over(ref, cls.plugin_type, *path)
@@ -140,7 +152,12 @@ class _Parts:
         elif ref.weight is not None and ref.weight < 0:
             signed = "weight" in cls.parameters_type.__struct_fields__
             remedy = f"write weight: {ref.weight:g} among the parameters of the plugin" if signed else ""
-            fail(f"weight {ref.weight:g} is negative: a scorer says what is good", *path, "weight", remedy=remedy)
+            fail(
+                f"weight {ref.weight:g} is negative, but scorers rate the better endpoints higher",
+                *path,
+                "weight",
+                remedy=remedy,
+            )
         if ref.on_stale is not None and ref.stale_after is None and self._layer.stale_after is None:
             fail("needs an age", *path, "onStale", remedy="set staleAfter here, or in dataLayer")
         if _rule(ref.on_stale) is OnStale.DROP and not issubclass(cls, Filter):
@@ -170,7 +187,7 @@ class _Parts:
             self._pickers.append(plugin)
 
     def _staleness(self, ref: WeightedRef) -> Staleness | None:
-        """Return the plugin's view of stale endpoints, except endpoints that dataLayer drops."""
+        """Return how the plugin sees stale endpoints; None if dataLayer drops them."""
         after = ref.stale_after or self._layer.stale_after
         general, own = _rule(self._layer.on_stale) or OnStale.NEUTRAL, _rule(ref.on_stale)
         if after is None or (general is OnStale.DROP and own is None and ref.stale_after is None):
@@ -178,7 +195,7 @@ class _Parts:
         return Staleness(after, own or (general if ref.stale_after is None else OnStale.NEUTRAL))
 
     def _pass_over(self, ref: WeightedRef, kind: str, *path: str | int) -> None:
-        """Warn of a plugin that has no part in a profile; llm-d's charts name producers there."""
+        """Warn about a plugin without a role in profiles; llm-d's charts name producers there."""
         self._instances.warn(
             f"plugin {ref.plugin_ref!r} (type {kind}) is neither filter, scorer nor picker: it has no effect in a "
             "profile",
@@ -194,7 +211,7 @@ class _Parts:
         return self._instances.ensure(DEFAULT_PICKER, Picker, names_no_picker(self._spec.name))
 
 
-def _causes(fail_open: bool | Sequence[str]) -> frozenset[DropCause]:  # noqa: FBT001  as a file has it
+def _causes(fail_open: bool | Sequence[str]) -> frozenset[DropCause]:  # noqa: FBT001  the value in the file
     if isinstance(fail_open, bool):
         return frozenset(DropCause) if fail_open else frozenset()
     return frozenset(map(DropCause, fail_open))
@@ -206,3 +223,84 @@ def _rule(written: str | None) -> OnStale | None:
 
 def _policy(ref: WeightedRef) -> OnError | None:
     return OnError(ref.on_error) if ref.on_error else None
+
+
+_FELT = (RequestHeaders, Screener, Admitter, ResponseHeaders, ResponseReporter)
+"""Roles that run for every request, wherever the plugin is named, with effects on clients or gateways."""
+
+
+def divide_profiles(
+    built: Mapping[str, Profile | None], instances: Instances, *, all_known: bool
+) -> tuple[dict[str, Profile | None], dict[str, Profile]]:
+    """Return the deciding profiles and the shadows; records a problem for each unknown name.
+
+    Profiles that could not be built are None, and omitted from the shadows.
+    """
+    plugins = instances.of(Shadowing)
+    for other in plugins[1:]:
+        both = f"{plugins[0].name!r} and {other.name!r}"
+        instances.fail(f"two plugins name shadow profiles, {both}", *instances.path_of(other), remedy="keep one")
+    if not plugins:
+        return dict(built), {}
+    plugin = plugins[0]
+    names = plugin.shadow_profiles
+    for index, name in enumerate(names):
+        if name not in built and all_known:
+            path = (*instances.path_of(plugin), "parameters", "profiles", index)
+            instances.fail(f"no profile is named {name!r}", *path, remedy=hint_at(name, built))
+    deciding = {name: profile for name, profile in built.items() if name not in names}
+    if not deciding:
+        problem = f"plugin {plugin.name!r} names all profiles as shadows: one must decide"
+        remedy = "leave one out of its parameter profiles"
+        instances.fail(problem, *instances.path_of(plugin), "parameters", "profiles", remedy=remedy)
+        return dict([*built.items()][:1]), {}
+    found = {name: profile for name in names if (profile := built.get(name)) is not None}
+    return deciding, found
+
+
+def check_shadows(
+    config: EndpointPickerConfig, deciding: Mapping[str, Profile], shadows: Mapping[str, Profile], instances: Instances
+) -> None:
+    """Warn about plugins that only shadow profiles name, but that affect every request."""
+    if not shadows:
+        return
+    _check_pickers(config, deciding, shadows, instances)
+    used = {plugin.name for profile in deciding.values() for plugin in _plugins_of(profile)}
+    used |= {name for plugin in instances for name in plugin.references.values()}
+    warned: set[str] = set()
+    for profile in shadows.values():
+        for plugin in _plugins_of(profile):
+            felt = next((role.role.title.lower() for role in _FELT if isinstance(plugin, role)), "")
+            if felt and plugin.name not in used and plugin.name not in warned:
+                warned.add(plugin.name)
+                instances.warn(
+                    f"plugin {plugin.name!r} is named only by the shadow profile {profile.name!r}, but affects every "
+                    f"request ({felt})",
+                    *instances.path_of(plugin),
+                )
+
+
+def _check_pickers(
+    config: EndpointPickerConfig, deciding: Mapping[str, Profile], shadows: Mapping[str, Profile], instances: Instances
+) -> None:
+    """Warn about profiles without a picker that use the one of a shadow, because the file declares it first."""
+    named = {spec.name: {ref.plugin_ref for ref in spec.plugins} for spec in config.scheduling_profiles}
+    of_shadows = {name for shadow in shadows for name in named.get(shadow, ())}
+    for index, spec in enumerate(config.scheduling_profiles):
+        profile = deciding.get(spec.name)
+        picker = "" if profile is None else profile.picker.name
+        if picker in of_shadows - named[spec.name]:
+            instances.warn(
+                f"profile {spec.name!r} names no picker and takes {picker!r}, which a shadow profile names: name "
+                "one in both",
+                "schedulingProfiles",
+                index,
+            )
+
+
+def _plugins_of(profile: Profile) -> list[Plugin[Any]]:
+    return [
+        *(member.filter for member in profile.filters),
+        *(member.scorer for member in profile.scorers),
+        profile.picker,
+    ]

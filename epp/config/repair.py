@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of a document with mistakes, as far as it goes, so that all other mistakes can be found in the same round."""
+"""Builds a partial model of a document with errors, so that all its errors are found in one run."""
 
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,19 +21,19 @@ _FIXED = {"apiVersion": API_VERSION, "kind": KIND}
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Parts of the document that its model leaves out."""
+    """Parts of the document that its partial model omits."""
 
     names: Mapping[str, str] = field(default_factory=dict)
-    """Types by name of the plugins that it leaves out; an empty type for one that is not known."""
+    """Types of the omitted plugins, by name; empty for an unknown type."""
     nameless: bool = False
-    """Whether it leaves out plugins whose names are not known."""
+    """Whether it omits plugins with unknown names."""
     profiles: bool = False
-    """Whether it leaves out profiles."""
+    """Whether it omits profiles."""
     content: object = None
-    """What the model was read from; None for the whole document."""
+    """The repaired content of the model; None for the whole document."""
 
     def in_document(self, path: Path) -> Path:
-        """Return the path in the document of a path in the model."""
+        """Convert a path in the model to a path in the document."""
         found: Path = ()
         part = self.content
         for step in path:
@@ -51,9 +51,9 @@ NO_GAPS = Gaps()
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """A model of what is left without the values at fault, or with the values that they were meant for.
+    """A partial model: wrong values are corrected if the intention is clear, otherwise removed.
 
-    Quotes around numbers are removed, and misspelt keys taken for the keys that they are like.
+    Quotes around numbers are removed, and misspelt keys replaced by the most similar ones.
     """
 
     model: EndpointPickerConfig
@@ -63,7 +63,7 @@ class Repaired:
 
 
 def repaired(content: dict[str, Any], errors: Iterable[ErrorDetails]) -> Repaired:
-    """Return what is left of a document that has these errors."""
+    """Repair a document with these errors."""
     left = _Keys.of(content)
     further: list[tuple[Path, ErrorDetails]] = []
     for _ in range(_MOST_ROUNDS):
@@ -81,7 +81,7 @@ def repaired(content: dict[str, Any], errors: Iterable[ErrorDetails]) -> Repaire
 
 
 def _is_below(error: ErrorDetails, left: "_Keys", renamed: "list[tuple[_Keys, str]]") -> bool:
-    """Return whether an error is in the value of one of these keys."""
+    """Whether an error is in the value of a renamed key."""
     path = tuple(error["loc"])
     return any(
         step == key and _at(left, path[:depth]) is holder for depth, step in enumerate(path) for holder, key in renamed
@@ -89,7 +89,7 @@ def _is_below(error: ErrorDetails, left: "_Keys", renamed: "list[tuple[_Keys, st
 
 
 def keys_at(path: Path) -> list[str]:
-    """Return the keys that the mapping at this path takes."""
+    """Return the allowed keys of the mapping at this path."""
     model: Any = EndpointPickerConfig
     for step in path:
         if isinstance(step, str):
@@ -99,12 +99,12 @@ def keys_at(path: Path) -> list[str]:
 
 
 def meant_by(key: str, path: Path, present: Iterable[str]) -> str | None:
-    """Return the missing key that is closest in spelling to an unknown one."""
+    """Return the missing key that is most similar to an unknown one."""
     return nearest(key, set(keys_at(path)).difference(present))
 
 
 def unquoted(error: ErrorDetails) -> object:
-    """Return the value that an input of the wrong type stands for; None for none."""
+    """Return the intended value of an input with the wrong type; None if unclear."""
     value = error["input"]
     match error["type"]:
         case "float_type" | "int_type" if isinstance(value, str):
@@ -120,7 +120,7 @@ def unquoted(error: ErrorDetails) -> object:
 
 
 class _Items(list[Any]):
-    """A list that knows the index of each item in the document."""
+    """A list with the index of each item in the document."""
 
     numbers: list[int]
 
@@ -137,7 +137,7 @@ class _Items(list[Any]):
 
 
 class _Keys(dict[str, Any]):
-    """A mapping that knows the keys that the document has in the place of others."""
+    """A mapping with the original spelling of renamed keys."""
 
     written: dict[str, str]
 
@@ -159,7 +159,7 @@ def _tracked(part: Any) -> Any:
 
 
 def _fix(left: _Keys, error: ErrorDetails, renamed: list[tuple[_Keys, str]]) -> Iterator[Path]:
-    """Change what an error is about, or take it out; yield the path of an item of a list that has to go."""
+    """Correct or remove the cause of an error; yield the path of a list item to remove."""
     *around, last = error["loc"]
     holder = _at(left, tuple(around))
     if not isinstance(holder, (_Keys, _Items)):
@@ -198,7 +198,7 @@ def _take_out(left: _Keys, paths: Iterable[Path]) -> None:
             holder = _at(left, path[:-1])
             if isinstance(holder, dict):
                 holder.pop(path[-1], None)
-    for path in sorted(items, key=len, reverse=True):  # the innermost first: indexes on the way to others stay
+    for path in sorted(items, key=len, reverse=True):  # the innermost first, so that indexes of outer lists stay valid
         holder = _at(left, path)
         if isinstance(holder, _Items):
             holder.drop(items[path])

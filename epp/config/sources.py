@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configurations in a file: one by itself, or in the ConfigMaps, Lists and other documents that wrap it."""
+"""The configurations in a file: plain ones, and those inside ConfigMaps and Lists."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -8,9 +8,17 @@ from typing import get_args
 
 import yaml
 
-from epp.config.document import Document, Fault, NotYamlError, Quotation, Text, read_documents
+from epp.config.document import (
+    Document,
+    Fault,
+    InvalidConfigError,
+    NotYamlError,
+    Problem,
+    Quotation,
+    Text,
+    read_documents,
+)
 from epp.config.model import API_VERSION, KIND, EndpointPickerConfig
-from epp.config.problems import InvalidConfigError, Problem
 from epp.framework.files import FileContent, read_regular
 from epp.framework.messages import nearest
 
@@ -25,7 +33,7 @@ _OTHER_ENCODINGS = (
 )
 _SHOWN_KEYS = 5
 LIMIT_BYTES = 16 * 1024 * 1024
-"""More than the largest object of a cluster, in which a configuration may be."""
+"""Limit of a file; larger than any object of a cluster."""
 
 
 class NoConfigError(InvalidConfigError):
@@ -37,11 +45,11 @@ class Source:
     """One configuration."""
 
     document: Document | None
-    """None for a text that cannot be read further than its faults."""
+    """None for an unreadable text."""
     inside: str = ""
-    """Such as `data[epp.yaml] of ConfigMap llm/epp`; empty for one that is no part of another object."""
+    """The enclosing object, such as `data[epp.yaml] of ConfigMap llm/epp`; empty for none."""
     faults: tuple[Fault, ...] = ()
-    """Of the text itself."""
+    """Errors of the text itself."""
 
 
 @dataclass(slots=True)
@@ -50,11 +58,11 @@ class Sources:
 
     found: list[Source] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    """Other objects, with the reason."""
+    """Descriptions of other objects."""
 
 
 def read_file(path: Path) -> str:
-    """Return the text of a file; raises InvalidConfigError that names file, place and remedy."""
+    """Return the text of a file; raises InvalidConfigError with file, place and remedy."""
     try:
         data = path.read_bytes() if path.is_fifo() else read_regular(path, LIMIT_BYTES).data
     except OSError as error:
@@ -63,7 +71,7 @@ def read_file(path: Path) -> str:
 
 
 def read_again(path: Path) -> FileContent:
-    """Return the content of a file that is followed, without waiting for a pipe; raises InvalidConfigError."""
+    """Return the content of a followed file without waiting for a pipe; raises InvalidConfigError."""
     try:
         return read_regular(path, LIMIT_BYTES)
     except OSError as error:
@@ -76,7 +84,7 @@ def _unreadable(error: OSError, path: Path) -> InvalidConfigError:
 
 
 def decoded(data: bytes, origin: str) -> str:
-    """Return the text, without a byte order mark; raises InvalidConfigError for what is no text in UTF-8."""
+    """Decode UTF-8, without a byte order mark; raises InvalidConfigError."""
     if len(data) > LIMIT_BYTES:
         raise _no_text(f"has more than {LIMIT_BYTES} bytes", origin, remedy="name a configuration")
     for mark, encoding in _OTHER_ENCODINGS:
@@ -101,7 +109,7 @@ def _no_text(problem: str, origin: str, before: bytes | None = None, *, remedy: 
 
 
 def find_sources(text: str, origin: str) -> Sources:
-    """Return all configurations in a text; raises InvalidConfigError for a text that is not YAML, or has none."""
+    """Find all configurations in a text; raises InvalidConfigError for a text that is not YAML or has none."""
     try:
         documents = read_documents(Text(text))
     except NotYamlError as error:
@@ -118,7 +126,7 @@ def find_sources(text: str, origin: str) -> Sources:
 
 
 def problem_of(fault: Fault, origin: str) -> Problem:
-    """Return a fault of the text as a problem."""
+    """Convert an error of the text to a problem."""
     return Problem(fault.message, (), fault.place.position, origin, fault.remedy, fault.place.inside)
 
 
@@ -163,14 +171,14 @@ def _quoted(text: str, inside: str, within: Quotation) -> Iterator[Source]:
 
 
 def _is_meant(content: dict[str, object]) -> bool:
-    """Return whether a mapping is a configuration, perhaps one with mistakes."""
+    """Whether a mapping is a configuration, perhaps with errors."""
     kind = content.get("kind")
     named = isinstance(kind, str) and nearest(kind, [KIND]) is not None
     return named or content.get("apiVersion") in _VERSIONS or not _KEYS.isdisjoint(content)
 
 
 def _described(content: object) -> str:
-    """Return `ConfigMap llm/epp`, or as much of it as there is."""
+    """Return a description such as `ConfigMap llm/epp`."""
     if not isinstance(content, dict):
         return f"a {'list' if isinstance(content, list) else 'value'}"
     metadata = content.get("metadata")

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from epp.extproc.http2.capacity import Account, BufferedBytes, Capacity
-from epp.extproc.http2.rate_limited_log import RateLimitedLog
+from epp.extproc.http2.limits import RateLimitedLog
 from epp.runtime.process import gateway_connections
 
 _STALL_SECONDS: Final = 1.0
-"""A request with fewer bytes than this after so long may be evicted; most are complete within milliseconds."""
+"""A request without progress for this time may be evicted; most are complete within milliseconds."""
 _PROGRESS_BYTES: Final = 16 * 1024
-"""So much counts as progress: less in a second is a client that stalls."""
+"""Bytes that count as progress."""
 _MIB: Final = 1024 * 1024
 DEFAULT_GATHERED_BYTES: Final = 256 * _MIB
 _LARGEST_BODIES: Final = 2
-"""So many of the largest body have to fit."""
+"""Number of bodies of the largest size that must fit."""
 _EXTRA_STREAMS: Final = 8
-"""Streams above the limit, one for so many below it, are answered with a refusal; beyond these, gRPC refuses."""
+"""One stream above the limit for each 8 below it is answered with a refusal; more are refused by gRPC."""
 _REMEDIES: Final = {
     "connections": "--max-connections",
     "streams": "--max-streams",
@@ -36,7 +36,7 @@ def least_gathered_bytes(body_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSettings:
-    """Limits of what gateways may take."""
+    """Limits on the resources of gateways."""
 
     max_connections: int = 4096
     """Half of the file descriptors of this process at most."""
@@ -46,7 +46,7 @@ class BudgetSettings:
     max_pending_streams: int = 16_384
     """Streams whose request is not complete."""
     max_gathered_bytes: int = DEFAULT_GATHERED_BYTES
-    """Of all bodies that come in, and of what gateways do not read."""
+    """Bytes of incoming bodies, and of answers that gateways have not read."""
     body_timeout_seconds: float = 60.0
     """Longest time without another byte of a request that has begun; infinite for no limit."""
 
@@ -54,50 +54,46 @@ class BudgetSettings:
 class PendingStreams(Capacity):
     """Streams with an incomplete request, by gateway, the longest idle first.
 
-    Where there is no room, the one that stalls longest gives way, if it has stalled for a second. If none has, and the
-    gateway that asks holds less than its share, the longest stalled one of the gateway that holds most does.
+    A new stream without room evicts the longest idle stream if that is idle for a second. Otherwise, if its gateway
+    holds less than its share, it evicts the longest idle stream of the gateway that holds most.
     """
 
     def __init__(
-        self,
-        name: str,
-        limit: int,
-        refused: Callable[[Capacity], None],
-        clock: Callable[[], float] = time.monotonic,
+        self, name: str, limit: int, refused: Callable[[Capacity], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(name, limit, refused)
         self._clock = clock
         self._moved_at: dict[str, dict[Claim, float]] = {}
-        """When something came last, by gateway."""
+        """Time of the last progress of each stream, by gateway; the oldest first."""
 
     def take_for(self, claim: "Claim", gateway: str) -> bool:
         """Count a stream if there is room, evicting a stalled one if necessary; return whether it is counted."""
         now = self._clock()
         if self.used >= self.limit:
             self.refuse()
-            stalled = self._to_give_way(gateway, now)
+            stalled = self._to_evict(gateway, now)
             if stalled is None:
                 return False
-            stalled.give_way()
+            stalled.evict()
         self.used += 1
         self._moved_at.setdefault(gateway, {})[claim] = now
         return True
 
     def moved(self, claim: "Claim", gateway: str) -> None:
-        """Note that a part of a stream's request has come."""
+        """Record progress of a stream's request."""
         streams = self._moved_at[gateway]
         del streams[claim]
         streams[claim] = self._clock()
 
     def remove(self, claim: "Claim", gateway: str) -> None:
-        """Count a stream no more."""
+        """Stop counting a stream."""
         self.give_back()
         streams = self._moved_at[gateway]
         del streams[claim]
         if not streams:
             del self._moved_at[gateway]
 
-    def _to_give_way(self, gateway: str, now: float) -> "Claim | None":
+    def _to_evict(self, gateway: str, now: float) -> "Claim | None":
         if not self._moved_at:
             return None
         oldest = (next(iter(streams.items())) for streams in self._moved_at.values())
@@ -112,10 +108,10 @@ class PendingStreams(Capacity):
 
 
 class Budgets:
-    """What is in use."""
+    """The budgets and their current usage."""
 
     def __init__(self, settings: BudgetSettings) -> None:
-        self._complaints = RateLimitedLog()
+        self._warnings = RateLimitedLog()
         self.settings = settings
         self.connections = Capacity("connections", gateway_connections(settings.max_connections), self._say)
         self.streams = Capacity("streams", settings.max_streams, self._say)
@@ -123,9 +119,9 @@ class Budgets:
         self.gathered = BufferedBytes("gathered_bytes", settings.max_gathered_bytes, self._say)
         limit = settings.max_streams
         self.most_streams = limit + max(limit // _EXTRA_STREAMS, 1)
-        """The number of streams from which on none is opened, not even to be refused with words."""
+        """At this number of streams, new ones get no session, not even for a refusal."""
         self.timeouts = 0
-        """Requests that were given up as nothing more of them came."""
+        """Requests that timed out before their body was complete."""
 
     def __iter__(self) -> Iterator[Capacity]:
         """Yield each budget."""
@@ -133,33 +129,30 @@ class Budgets:
 
     def _say(self, capacity: Capacity) -> None:
         flag = _REMEDIES[capacity.name]
-        self._complaints.warn(
+        self._warnings.warn(
             "budget used up",
             time.monotonic(),
             budget=capacity.name,
             limit=capacity.limit,
-            remedy=f"find out which gateway or client takes so much, or raise {flag}",
+            remedy=f"find the gateway or client that uses most of it, or raise {flag}",
         )
 
 
 class Claim:
-    """What one stream takes of the budgets."""
+    """The share of one stream in the budgets."""
 
-    __slots__ = ("_budgets", "_gateway", "_is_pending", "_new_bytes", "account", "gave_way", "lack")
+    __slots__ = ("_budgets", "_gateway", "_is_pending", "_new_bytes", "account", "evicted", "lack")
 
     def __init__(self, budgets: Budgets, account: Account, gateway: str = "") -> None:
-        """Count a stream: there must be one for it, though it may be above the limit, and then lacks something.
-
-        `gateway` is the host that the stream comes from.
-        """
+        """Count a stream of the host `gateway`; above a limit it is counted too, and `lack` names the budget."""
         self._budgets = budgets
         self._gateway = gateway
         self._new_bytes = 0
-        self.gave_way = False
-        """Whether it had to make room for another stream whose request is not complete."""
+        self.evicted = False
+        """Whether it was ended to make room for another stream with an incomplete request."""
         self.account = account
         self.lack: Capacity | None = None
-        """The budget in which there was no room for the stream, which is to be refused."""
+        """The exhausted budget: the stream must be refused."""
         streams = budgets.streams
         if streams.used >= streams.limit:
             streams.refuse()
@@ -171,35 +164,35 @@ class Claim:
 
     @staticmethod
     def without_limits() -> "Claim":
-        """Return a claim on budgets of its own."""
+        """Return a claim on separate budgets without limits."""
         most = 2**62
         budgets = Budgets(BudgetSettings(most, most, most, most, most, math.inf))
         return Claim(budgets, budgets.gathered.account())
 
     def complete(self) -> None:
-        """Count the stream as pending no more: its request is complete, or needs no more."""
+        """Stop counting the stream as pending: its request is complete or refused."""
         if self._is_pending:
             self._is_pending = False
             self._budgets.pending.remove(self, self._gateway)
 
     def progressed(self, size: int) -> None:
-        """Note that so many bytes of the request have come."""
+        """Record that `size` bytes of the request arrived."""
         self._new_bytes += size
         if self._new_bytes >= _PROGRESS_BYTES and self._is_pending:
             self._new_bytes = 0
             self._budgets.pending.moved(self, self._gateway)
 
-    def give_way(self) -> None:
-        """Count the stream as pending no more, and have it ended."""
-        self.gave_way = True
+    def evict(self) -> None:
+        """End the stream to make room for another."""
+        self.evicted = True
         self.complete()
-        self.account.give_way()
+        self.account.evict()
 
     def timed_out(self) -> None:
-        """Count that nothing more of the request came in time."""
+        """Count a request that timed out."""
         self._budgets.timeouts += 1
 
     def close(self) -> None:
-        """Give everything back, but the account, which the carrier closes; to be called once."""
+        """Release everything except the account, which the carrier closes; call once."""
         self.complete()
         self._budgets.streams.give_back()

@@ -17,7 +17,7 @@ _VALID_FOR = dt.timedelta(days=3650)
 
 
 def check_pair(key: bytes, certificate: bytes) -> None:
-    """Raise ValueError for what is no key and certificate that belong together."""
+    """Raise ValueError unless key and certificate are valid PEM and belong together."""
     try:
         private = serialization.load_pem_private_key(key, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

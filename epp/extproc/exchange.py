@@ -1,15 +1,173 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both halves of an exchange share: settings, progress, answers, protocol errors."""
+"""Shared by both halves of an exchange: body modes, settings, progress, answers, and protocol errors."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import TypeAlias
+from enum import Enum, IntEnum, StrEnum, auto
+from typing import NamedTuple, TypeAlias
 
-from epp.extproc.client_headers import IgnoredHeaders
-from epp.extproc.faults import ProtocolError
-from epp.extproc.modes import ResponseUsage
+from epp.extproc.headers import IgnoredHeaders
+from epp.extproc.http2.limits import RateLimitedLog
+from epp.extproc.wire import ProcessingRequest
 from epp.routing.director import PendingRequest
 from epp.routing.director.observers import RequestTracer
+
+
+class BodyMode(IntEnum):
+    """Envoy's own names and numbers."""
+
+    NONE = 0
+    """The body is not shown."""
+    STREAMED = 1
+    """Piece by piece, each one answered; the headers are forwarded before the first piece."""
+    BUFFERED = 2
+    """Whole, while the headers wait for the answer."""
+    BUFFERED_PARTIAL = 3
+    """Like BUFFERED up to the gateway's buffer limit; the rest is not shown."""
+    FULL_DUPLEX_STREAMED = 4
+    """Piece by piece, answered at any time; the headers wait for their own answer."""
+
+
+class Modes(NamedTuple):
+    """Modes stated in the first message of a stream; None where not stated."""
+
+    request: BodyMode | None = None
+    response: BodyMode | None = None
+
+
+_MODES = tuple(BodyMode)
+_TELLING_EXCHANGES = 10
+
+
+class GatewayTraits:
+    """Observed behaviour of one gateway, shared by its streams."""
+
+    __slots__ = ("_exchanges_without_headers", "host", "shows_response_headers", "streams_body_unprompted")
+
+    def __init__(self, host: str = "") -> None:
+        self.host = host
+        """In gRPC's format: `ipv4:10.0.0.1`."""
+        self._exchanges_without_headers: int | None = 0  # None once the behaviour is known
+        self.streams_body_unprompted = False
+        """Whether it sent a body before an answer to the headers: such a gateway never waits for that answer."""
+        self.shows_response_headers = False
+        """Whether it has shown the headers of any response; before, responses may pass unseen."""
+
+    def end_of_exchange(self, *, headers_shown: bool) -> bool:
+        """Count an exchange that ended; return True once, after ten exchanges without response headers.
+
+        A single exchange is not enough: its client may have left before the response.
+        """
+        if self._exchanges_without_headers is None:
+            return False
+        if headers_shown:
+            self._exchanges_without_headers = None
+            return False
+        self._exchanges_without_headers += 1
+        if self._exchanges_without_headers < _TELLING_EXCHANGES:
+            return False
+        self._exchanges_without_headers = None
+        return True
+
+
+class UnknownModeError(ValueError):
+    """An unsupported body mode."""
+
+
+_NO_MODES = Modes()
+
+
+def read_modes(message: ProcessingRequest) -> Modes:
+    """Return the modes of a stream from its first message; raises UnknownModeError."""
+    if not message.HasField("protocol_config"):
+        return _NO_MODES
+    said = message.protocol_config
+    return Modes(_mode(said.request_body_mode, "request"), _mode(said.response_body_mode, "response"))
+
+
+def _mode(number: int, side: str) -> BodyMode:
+    if 0 <= number < len(_MODES):
+        return _MODES[number]
+    raise UnknownModeError(
+        f"{side}_body_mode {number} is not supported: set one of {', '.join(BodyMode.__members__)} in processing_mode "
+        "of the gateway's ext_proc filter"
+    )
+
+
+class ResponseUsage(StrEnum):
+    """Whether tokens are counted in responses, for metrics and log lines."""
+
+    AUTO = "auto"
+    """If the gateway shows their bodies."""
+    ALWAYS = "always"
+    """In all responses; the gateway is asked to show their bodies."""
+    NEVER = "never"
+    """In no response; the gateway is asked to hide bodies without another reader."""
+
+
+IN_PLACE = (BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+"""Modes in which each piece of a response gets one answer, which may replace it."""
+_FIXED = (None, BodyMode.FULL_DUPLEX_STREAMED)
+"""With these modes, no other mode can be requested."""
+
+
+def response_mode(modes: Modes, *, needed: bool, read: bool) -> BodyMode | None:
+    """Return the response mode to request from the gateway, None for no change: show only bodies that are read."""
+    if modes.request in _FIXED or modes.response in _FIXED:
+        return None
+    if modes.response is BodyMode.NONE:
+        return BodyMode.STREAMED if needed else None
+    return None if read else BodyMode.NONE
+
+
+class Fault(StrEnum):
+    """Kinds of protocol errors."""
+
+    UNDECODABLE = "undecodable"
+    """A message that is no ProcessingRequest."""
+    OUT_OF_ORDER = "out-of-order"
+    """A part of an exchange that is not allowed now."""
+    UNKNOWN_PART = "unknown-part"
+    """A message that is not a part of an exchange."""
+    UNKNOWN_MODE = "unknown-mode"
+    """A body mode that is not supported."""
+    HEADERS_NOT_SHOWN = "headers-not-shown"
+    """A request whose headers left before a destination could be named."""
+    TOO_LARGE = "too-large"
+    """A message above the size limit."""
+    UNREADABLE = "unreadable"
+    """A truncated or malformed gRPC message, or a compression other than gzip and deflate."""
+
+
+class ProtocolError(Exception):
+    """The gateway sent a message that the protocol does not allow, or that this picker cannot answer."""
+
+    def __init__(self, problem: str, fault: Fault = Fault.OUT_OF_ORDER) -> None:
+        """Take a problem in words, without content of the message."""
+        super().__init__(problem)
+        self.fault = fault
+
+
+class Faults:
+    """Counts protocol errors and logs them at a limited rate."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter({fault.value: 0 for fault in Fault})
+        self._warnings = RateLimitedLog()
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Errors by kind, those of 0 included; may be read in any thread."""
+        return self._counts
+
+    def note(self, error: ProtocolError, peer: str, now: float) -> None:
+        """Count an error, and log that it ended the stream of a gateway."""
+        self._counts[error.fault.value] += 1
+        self._warnings.warn(
+            "stream closed: protocol error", now, peer=peer, problem=str(error), fault=error.fault.value
+        )
+
 
 Answer: TypeAlias = bytes | PendingRequest
 """A serialised ProcessingResponse, or a held request: the carrier settles it before it asks for the next answer."""
@@ -24,17 +182,17 @@ class ExchangeSettings:
     emit_scores: bool = False
     """Whether the gateway is told the score of each candidate."""
     plain_errors: bool = False
-    """Whether every refusal is the sentence of llm-d-router, whatever the API."""
+    """Whether the body of every refusal is the sentence of llm-d-router instead of the API's error format."""
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     """A larger request body is refused with 413."""
     decision_headers: bool = False
-    """Whether responses tell the endpoint that served, and why."""
+    """Whether responses have headers with the endpoint that served and the reason."""
     response_usage: ResponseUsage = ResponseUsage.AUTO
     """Whether tokens are counted in responses, for metrics and log lines."""
     ignored_headers: IgnoredHeaders | None = None
-    """Headers of clients that do not count; None where all do."""
+    """Client headers to ignore; None for none."""
     tracer: RequestTracer | None = None
-    """Traces requests; None where nothing does."""
+    """Traces requests; None without tracing."""
 
 
 class NotReadyError(Exception):

@@ -14,15 +14,14 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from epp.extproc.carrying import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
-from epp.extproc.decoding import RequestPiece, decode
-from epp.extproc.exchange import Answer, NotReadyError
-from epp.extproc.faults import ProtocolError
+from epp.extproc.codec import RequestPiece, decode
+from epp.extproc.exchange import Answer, NotReadyError, ProtocolError
 from epp.extproc.health import Health
 from epp.extproc.http2.capacity import Account
+from epp.extproc.open_streams import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
+from epp.extproc.server import ServerSettings
 from epp.extproc.session import Session
-from epp.extproc.settings import ServerSettings, TlsVersion
-from epp.extproc.tls import CertificateFiles, self_signed
+from epp.extproc.tls import CertificateFiles, TlsVersion, self_signed
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 from epp.framework import ConfigurationError
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
 
 
 def server_credentials(cert_path: Path | None, *, reload: bool = True) -> grpc.ServerCredentials:
-    """Return credentials from `tls.crt` and `tls.key` in a directory, self-signed ones where there is none.
+    """Return credentials from `tls.crt` and `tls.key` in a directory, self-signed ones without a directory.
 
-    With `reload`, every new connection gets the pair that is in the files by then; open ones stay as they are.
-    Raises ConfigurationError when the files cannot be read or are no pair.
+    With `reload`, every new connection gets the current pair of the files; open connections are not changed.
+    Raises ConfigurationError when the files cannot be read or do not belong together.
     """
     if cert_path is None:
         return grpc.ssl_server_credentials([self_signed()])
@@ -62,8 +61,8 @@ def _configuration(pair: tuple[bytes, bytes]) -> grpc.ServerCertificateConfigura
 def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
     """Listen on `ip:port` or `unix:/path`, in plaintext without credentials; return the port, 0 for a unix socket.
 
-    Raises ConfigurationError when the address is taken, be it in part: gRPC by itself would take `[::]` for IPv4 alone
-    where another program has the port on IPv6.
+    Raises ConfigurationError when the address is taken, even in part: gRPC would listen on IPv4 only if another
+    program has the port on IPv6.
     """
     place = None if address.startswith("unix:") else parse_host_port(address, min_port=0)
     try:
@@ -85,7 +84,7 @@ def _add_port(server: grpc.aio.Server, address: str, credentials: grpc.ServerCre
 
 
 def _why_not(address: str, place: HostPort | None, error: OSError) -> str:
-    """Return what an attempt by other means says, as gRPC says nothing."""
+    """Return the reason that a plain socket gives: gRPC gives none."""
     if place is None:
         return f"cannot listen on {address}: another process has it, or its directory cannot be written"
     try:
@@ -109,7 +108,7 @@ def _check_ipv6(port: int) -> None:
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):
-    """An unknown name is NOT_FOUND for `Check`, and SERVICE_UNKNOWN for `Watch`, as the protocol has it."""
+    """The gRPC health service; an unknown name is NOT_FOUND for `Check` and SERVICE_UNKNOWN for `Watch`."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
@@ -135,7 +134,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):
     async def Watch(  # noqa: N802  the protocol's name
         self, request: HealthCheckRequest, _context: object
     ) -> AsyncIterator[HealthCheckResponse]:
-        """Say how it is, and again whenever that changes."""
+        """Send the status now and after each change."""
         changed = asyncio.Event()
         unwatch = self._health.watch(changed.set)
         told = None
@@ -155,7 +154,7 @@ _INTERRUPTED = object()
 _LATE = object()
 _GRPC_MOST_BYTES = 2**31 - 1
 _PENDING_STREAMS = 100_000
-"""New streams that may wait in a burst; by default gRPC refuses some above 1,000."""
+"""Largest burst of new streams; by default gRPC refuses some above 1,000."""
 
 
 class GrpcioCarrier:
@@ -210,7 +209,7 @@ class GrpcioCarrier:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams are open")
         cause, code = Cause.CLIENT_DISCONNECT, ""
         inbox = _Inbox(context)
-        session.on_eviction = account.on_give_way = inbox.interrupt
+        session.on_eviction = account.on_evict = inbox.interrupt
         try:
             while not session.done:
                 message = await self._next(context, session, inbox)
@@ -245,7 +244,7 @@ class GrpcioCarrier:
         return {name: value for name, value in given if name in names and isinstance(value, str)}
 
     async def _next(self, context: "_Context", session: Session, inbox: "_Inbox") -> object:
-        """Return the next message, or why there is none to wait for."""
+        """Return the next message, `_INTERRUPTED` or `_LATE`."""
         if session.is_evictable or inbox.is_reading:
             return await inbox.next()
         if session.silence_timeout is not None:
@@ -261,13 +260,11 @@ def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
             "--transport grpcio has no minimum version of TLS but 1.2, and no choice of cipher suites: leave "
             "--tls-min-version and --tls-cipher-suites out, or use --transport asyncio"
         )
-    from epp.extproc.grpcio_carrier import server_credentials  # noqa: PLC0415  not for plaintext
-
     return server_credentials(settings.cert_path, reload=settings.cert_reload)
 
 
 class _Inbox:
-    """Messages of a stream on which the wait for one may be interrupted; no message is lost by that."""
+    """Messages of a stream; an interrupted wait loses no message."""
 
     def __init__(self, context: "_Context") -> None:
         self._context = context
@@ -280,11 +277,11 @@ class _Inbox:
         return self._reading is not None
 
     def interrupt(self) -> None:
-        """End the wait that is under way, or the next one."""
+        """Interrupt the current wait, or the next one."""
         self._interrupted.set()
 
     async def next(self, seconds: float = math.inf) -> object:
-        """Return the next message, `_INTERRUPTED`, or `_LATE` if none has come in this time."""
+        """Return the next message, `_INTERRUPTED`, or `_LATE` after a timeout."""
         reading = self._reading
         if reading is None:
             reading = self._reading = asyncio.create_task(self._read())
@@ -315,14 +312,14 @@ class _Inbox:
 
 
 def _last_answers(why: object, session: Session, account: Account) -> Sequence[bytes]:
-    """Return what is said to a request that ends early, by eviction, to make room, or as nothing more of it came."""
+    """Return the answers to a request that ends early: by eviction, for room, or by timeout."""
     if why is _LATE:
         return session.give_up(BodyTimeoutError())
     return session.give_up(TooManyBytesError()) if account.closed else session.evict()
 
 
 async def _next_message(context: "_Context", session: Session) -> object:
-    """Wait for a message; after a silence, send what the gateway seems to wait for."""
+    """Wait for a message; after a silence, send the answers of `on_silence` first."""
     timeout = session.silence_timeout
     if timeout is None:
         return await context.read()

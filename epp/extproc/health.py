@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health of the picker, under the names that gateways and probes ask for."""
+"""Health of the picker under the names that gateways and probes ask for, and the gRPC service of our own server."""
 
 from collections.abc import Callable, Mapping
 
-from grpc_health.v1.health_pb2 import HealthCheckResponse
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
+from epp.extproc.http2.service import Answers, Call, Methods, Outlet
+from epp.extproc.http2.status import RpcError, Status
 from epp.extproc.wire import SERVICE
 
 LIVENESS = "liveness"
@@ -15,18 +19,18 @@ _READY_NAMES = ("", READINESS, SERVICE)
 
 
 class Health:
-    """`liveness` serves as long as the process does; the other names from readiness to draining.
+    """The status of each name: `liveness` is always SERVING, the other names from readiness to draining.
 
-    `inference-extension` goes on serving while the picker drains: it answers a liveness probe too, and a failed one
-    restarts a container that still has streams. Before readiness it does not serve, as it answers a readiness probe
-    too: a picker without a pool must get no requests, and loses nothing in a restart.
+    `inference-extension` answers both probes of a single replica. It stays SERVING while the picker drains, because a
+    failed liveness probe would restart a container with open streams. It is not SERVING before readiness, because a
+    picker without a pool must get no requests.
 
-    With leader election, a follower that could serve stands by: it does not serve under the names of readiness, and
-    serves as `inference-extension`, since a failed liveness probe would restart it for no fault of its own. Of several
-    replicas, llm-d's chart probes `liveness` and `readiness`.
+    With leader election, a follower that could serve is on standby: NOT_SERVING under the names of readiness, SERVING
+    as `inference-extension`, because a failed liveness probe would restart it. With several replicas, llm-d's chart
+    probes `liveness` and `readiness`.
 
-    All of them go on serving while no endpoint can be reached: a gateway that saw NOT_SERVING would answer a bare 503
-    without the reason, or with FailOpen pick by itself, past all filters. `/healthz` says so instead.
+    All names stay SERVING while no endpoint can be reached: on NOT_SERVING, a gateway would answer 503 without the
+    reason or, with FailOpen, pick an endpoint past all filters. `/healthz` reports the problem instead.
     """
 
     def __init__(self) -> None:
@@ -49,7 +53,7 @@ class Health:
         self._notify()
 
     def stand_by(self) -> None:
-        """Report that new requests could be served, and are to go to another replica."""
+        """Report a follower: able to serve, but not the leader."""
         self._status[PROBED_FOR_BOTH] = HealthCheckResponse.SERVING
         self.set_ready(ready=False)
 
@@ -59,7 +63,7 @@ class Health:
         self._notify()
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` whenever a status may have changed; return what ends that."""
+        """Call `changed` after each change of a status; return a function that ends the watch."""
         key = object()
         self._watchers[key] = changed
 
@@ -69,7 +73,7 @@ class Health:
         return unwatch
 
     def unknown(self, name: str) -> str:
-        """Return a sentence on a name that has no status."""
+        """Return the error message for an unknown name."""
         return f"no service {name!r}: {sorted(self._status)}"
 
     def _notify(self) -> None:
@@ -79,3 +83,97 @@ class Health:
 
 def _status(*, ready: bool) -> int:
     return HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
+
+
+_SERVICE = "grpc.health.v1.Health"
+
+
+def health_methods(health: Health) -> Methods:
+    """Return Check, List and Watch."""
+    return {
+        f"/{_SERVICE}/Check": lambda _: _Unary(lambda request: _check(health, request)),
+        f"/{_SERVICE}/List": lambda _: _Unary(lambda _request: _list(health)),
+        f"/{_SERVICE}/Watch": lambda outlet: _Watch(health, outlet),
+    }
+
+
+def _check(health: Health, request: bytes) -> bytes:
+    name = _name(request)
+    status = health.statuses.get(name)
+    if status is None:
+        raise RpcError(Status.NOT_FOUND, health.unknown(name))
+    return HealthCheckResponse(status=status).SerializeToString()
+
+
+def _list(health: Health) -> bytes:
+    statuses = {name: HealthCheckResponse(status=status) for name, status in health.statuses.items()}
+    response = health_pb2.HealthListResponse(statuses=statuses)  # type: ignore[attr-defined]  # younger than the stubs
+    whole: bytes = response.SerializeToString()
+    return whole
+
+
+def _name(request: bytes) -> str:
+    try:
+        return HealthCheckRequest.FromString(request).service
+    except DecodeError as error:
+        raise RpcError(Status.INTERNAL, "a message that is no HealthCheckRequest") from error
+
+
+class _Unary(Call):
+    """A call with one message and one answer."""
+
+    awaits_more = True
+
+    def __init__(self, answer: Callable[[bytes], bytes]) -> None:
+        self._answer = answer
+        self._is_done = False
+
+    @property
+    def done(self) -> bool:
+        return self._is_done
+
+    def receive(self, message: bytes) -> Answers:
+        self._is_done = True
+        return [self._answer(message)]
+
+    def half_close(self) -> Answers:
+        raise RpcError(Status.INVALID_ARGUMENT, "a request without a message")
+
+
+class _Watch(Call):
+    """A call that sends the status of one name now and after each change."""
+
+    def __init__(self, health: Health, outlet: Outlet) -> None:
+        self._health = health
+        self._outlet = outlet
+        self._name: str | None = None
+        self._told: int | None = None
+        self._unwatch = health.watch(self._tell)
+
+    def receive(self, message: bytes) -> Answers:
+        if self._name is not None:
+            raise RpcError(Status.INVALID_ARGUMENT, "a second message")
+        self._name = _name(message)
+        return self._news()
+
+    def half_close(self) -> Answers:
+        if self._name is None:
+            raise RpcError(Status.INVALID_ARGUMENT, "a request without a message")
+        return ()
+
+    def close(self) -> None:
+        self._unwatch()
+
+    def _tell(self) -> None:
+        if self._name is not None:
+            for answer in self._news():
+                self._outlet.send(answer)
+        if not self._health.open:
+            self._outlet.finish()
+
+    def _news(self) -> list[bytes]:
+        status = self._health.statuses.get(self._name or "", HealthCheckResponse.SERVICE_UNKNOWN)
+        if status == self._told:
+            return []
+        self._told = status
+        return [HealthCheckResponse(status=status).SerializeToString()]

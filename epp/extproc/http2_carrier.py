@@ -3,22 +3,67 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
+from pathlib import Path
 
-from epp.extproc.binding import bound_socket, unlink
-from epp.extproc.carrying import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
-from epp.extproc.decoding import decode
-from epp.extproc.exchange import NotReadyError
-from epp.extproc.faults import Fault, ProtocolError
-from epp.extproc.health import Health
+from epp.extproc.codec import decode
+from epp.extproc.exchange import Fault, NotReadyError, ProtocolError
+from epp.extproc.health import Health, health_methods
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.server import Contexts, GrpcServer
-from epp.extproc.http2.service import Answers, Outlet
+from epp.extproc.http2.service import Answers, Call, Outlet
 from epp.extproc.http2.status import RpcError, Status
-from epp.extproc.http2_health import health_methods
-from epp.extproc.settings import ServerSettings
+from epp.extproc.open_streams import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
+from epp.extproc.server import ServerSettings
 from epp.extproc.wire import METHOD, SERVICE
+from epp.framework import ConfigurationError
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError
 from epp.routing.director import Cause
+from epp.runtime.addresses import listener, parse_host_port, refusal
+
+_UNIX = "unix:"
+
+
+def bound_socket(address: str) -> socket.socket:
+    """Return a socket that listens on `ip:port` or `unix:/path`; raises ConfigurationError when it is taken."""
+    if address.startswith(_UNIX):
+        return _unix(address)
+    place = parse_host_port(address, min_port=0)
+    try:
+        return listener(place.host, place.port)
+    except OSError as error:
+        raise ConfigurationError(refusal(place, error)) from error
+
+
+def unlink(address: str) -> None:
+    """Remove the file of a unix socket that was listened on."""
+    if address.startswith(_UNIX):
+        Path(address.removeprefix(_UNIX)).unlink(missing_ok=True)
+
+
+def _unix(address: str) -> socket.socket:
+    path = Path(address.removeprefix(_UNIX))
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket() and not _answers(path):
+            path.unlink()  # left behind by a process that has ended
+        sock.bind(str(path))
+        sock.listen()
+    except OSError as error:
+        sock.close()
+        raise ConfigurationError(
+            f"cannot listen on {address}: another process has it, or its directory cannot be written"
+        ) from error
+    return sock
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True
 
 
 class Http2Carrier:
@@ -58,7 +103,7 @@ class Http2Carrier:
             await self._health_server.start(sock)
 
     async def stop(self, grace_seconds: float, health_grace_seconds: float) -> None:
-        """Stop listening, and cut the streams that are open after this time."""
+        """Stop listening; end the streams that are open after the grace period."""
         if self._server is not None:
             await self._server.stop(grace_seconds)
             unlink(self._settings.address)
@@ -69,7 +114,7 @@ class Http2Carrier:
         return SessionCall(self._sessions, outlet)
 
 
-class SessionCall:
+class SessionCall(Call):
     """A session as a call."""
 
     __slots__ = ("_cause", "_code", "_ended", "_outlet", "_peer", "_session", "_sessions")
@@ -99,43 +144,34 @@ class SessionCall:
 
     def receive(self, message: bytes) -> Answers:
         """Decode a message for the session."""
-        try:
-            return self._session.receive(decode(message))
-        except (ProtocolError, NotReadyError) as error:
-            raise self._refusal(error) from error
+        return self._answered(lambda: self._session.receive(decode(message)))
 
     def resume(self) -> Answers:
-        """Go on after a held request."""
-        try:
-            return self._session.resume()
-        except (ProtocolError, NotReadyError) as error:
-            raise self._refusal(error) from error
+        """Resume after a pending request."""
+        return self._answered(self._session.resume)
 
     def on_silence(self) -> Answers:
-        """Answer what the gateway seems to wait for."""
-        try:
-            return self._session.on_silence()
-        except (ProtocolError, NotReadyError) as error:
-            raise self._refusal(error) from error
+        """Return the answers after a silence of the gateway."""
+        return self._answered(self._session.on_silence)
 
     def half_close(self) -> Answers:
-        """End: without more messages there is nothing to answer."""
+        """End the exchange: there are no more messages to answer."""
         self._ended = True
         self._code = OK
         return ()
 
     @property
     def awaits_more(self) -> bool:
-        """Whether more of the request is due soon."""
+        """Whether the request is incomplete."""
         return self._session.is_incomplete
 
-    def give_way(self, status: Status) -> Answers:
-        """Refuse a request that is not complete."""
+    def end_early(self, status: Status) -> Answers:
+        """Refuse an incomplete request."""
         self._cause = Cause.ERROR
         return self._session.give_up(TooManyBytesError() if status is Status.RESOURCE_EXHAUSTED else BodyTimeoutError())
 
     def unreadable(self, error: RpcError) -> None:
-        """Count and log a message that cannot be read."""
+        """Count and log an unreadable message."""
         self._cause = Cause.ERROR
         self._code = error.status.name.title().replace("_", "")
         fault = Fault.TOO_LARGE if error.status is Status.RESOURCE_EXHAUSTED else Fault.UNREADABLE
@@ -146,7 +182,7 @@ class SessionCall:
         self._sessions.close(self._session, self._cause, self._code)
 
     def _evict(self) -> None:
-        """Evict in a turn of its own: it is the call of another request that asks for it."""
+        """Evict in a later iteration of the loop: a call of another request is active now."""
         asyncio.get_running_loop().call_soon(self._send_eviction)
 
     def _send_eviction(self) -> None:
@@ -156,18 +192,20 @@ class SessionCall:
         if answers:
             self._outlet.finish()
 
-    def _refusal(self, error: ProtocolError | NotReadyError) -> RpcError:
-        self._cause = Cause.ERROR
-        if isinstance(error, NotReadyError):
-            self._code = UNAVAILABLE
-            return RpcError(Status.UNAVAILABLE, str(error))
-        self._code = INVALID_ARGUMENT
-        self._sessions.warn_of(error, self._peer)
-        return RpcError(Status.INVALID_ARGUMENT, str(error))
+    def _answered(self, callback: Callable[[], Answers]) -> Answers:
+        try:
+            return callback()
+        except NotReadyError as error:
+            self._cause, self._code = Cause.ERROR, UNAVAILABLE
+            raise RpcError(Status.UNAVAILABLE, str(error)) from error
+        except ProtocolError as error:
+            self._cause, self._code = Cause.ERROR, INVALID_ARGUMENT
+            self._sessions.warn_of(error, self._peer)
+            raise RpcError(Status.INVALID_ARGUMENT, str(error)) from error
 
 
 def _contexts(settings: ServerSettings) -> Contexts:
-    from epp.extproc.http2_tls import TlsContexts  # noqa: PLC0415  not for plaintext
+    from epp.extproc.tls import TlsContexts  # noqa: PLC0415  not for plaintext
 
     return TlsContexts(settings.cert_path, settings.tls_min_version, settings.tls_ciphers, reload=settings.cert_reload)
 

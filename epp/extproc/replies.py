@@ -5,34 +5,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from epp.extproc.encoding import Nested, flag, tag, text, varint
-from epp.extproc.modes import BodyMode
-from epp.extproc.wire import (
-    BodyMutation,
-    BodyResponse,
-    CommonResponse,
-    HeaderMutation,
-    HeadersResponse,
-    HeaderValue,
-    HeaderValueOption,
-    HttpStatus,
-    ImmediateResponse,
-    ProcessingMode,
-    ProcessingResponse,
-    StreamedBodyResponse,
-    TrailersResponse,
-)
+import msgspec
+
+from epp.extproc.codec import Nested, flag, tag, text, varint
+from epp.extproc.exchange import BodyMode
+from epp.extproc.wire import BodyMutation, BodyResponse, CommonResponse, HeaderMutation, HeadersResponse, HeaderValue, HeaderValueOption, HttpStatus, ImmediateResponse, ProcessingMode, ProcessingResponse, StreamedBodyResponse, TrailersResponse
+from epp.framework import Headers, RequestError
 from epp.framework.headers import (
     CONTENT_LENGTH,
     DESTINATION,
     DESTINATION_NAMESPACE,
+    DROPPED_REASON,
+    PATHS,
     REQUEST_ID,
+    RETRY_AFTER,
     WENT_INTO_RESPONSE_HEADERS,
 )
+from epp.framework.messages import printable
 from epp.framework.roles import Metadata
 
 PIECE_BYTES = 62_000
-"""Most that one body message carries: some gateways take no more than 64 KiB."""
+"""Largest piece of a body in one message: some gateways accept at most 64 KiB."""
 
 _Struct = type(ProcessingResponse().dynamic_metadata)
 _Entry = _Struct.FieldsEntry
@@ -40,7 +33,7 @@ _Value = type(_Struct().fields[""])
 
 
 def _setting(name: str) -> Nested:
-    """Return a header to set, around its value: a client's own value must not survive."""
+    """Return a header to set, around its value; it replaces the value of a client."""
     return Nested(
         text(HeaderValue, "key", name) + tag(HeaderValue, "raw_value"),
         flag(HeaderValueOption, "append_action", HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD)
@@ -93,7 +86,7 @@ _METADATA = Nested(
 REQUEST_HEADERS_PASS = ProcessingResponse(
     request_headers=HeadersResponse(response=CommonResponse())
 ).SerializeToString()
-"""Lets the request headers wait for the body's answer."""
+"""Lets the request headers wait for the answer to the body."""
 REQUEST_BODY_PASS = ProcessingResponse(request_body=BodyResponse(response=CommonResponse())).SerializeToString()
 """Lets one piece of the request body pass."""
 REQUEST_TRAILERS_PASS = ProcessingResponse(request_trailers=TrailersResponse()).SerializeToString()
@@ -111,7 +104,7 @@ Told: TypeAlias = str | float | Mapping[str, float]
 
 @dataclass(slots=True)
 class Forwarding:
-    """A routed request on its way out: its destination, and the changes of its headers."""
+    """The destination of a routed request and the changes of its headers."""
 
     address: str
     """`ip:port` of the target, then of its fallbacks in order, comma-separated."""
@@ -129,7 +122,7 @@ def destination_with_headers(forwarding: Forwarding) -> bytes:
 
 
 def destination_with_body(forwarding: Forwarding, changed: bytes | None) -> bytes:
-    """Answer a buffered request body with the destination, and with another body where `changed` is one."""
+    """Answer a buffered request body with the destination; replace the body unless `changed` is None."""
     mutation = _request_mutation(forwarding)
     if changed is None:
         return _REQUEST_BODY_ROUTED(mutation) + _destination_metadata(forwarding)
@@ -138,22 +131,22 @@ def destination_with_body(forwarding: Forwarding, changed: bytes | None) -> byte
 
 
 def request_body_pieces(body: bytes, *, end_of_stream: bool) -> list[bytes]:
-    """Hand a full-duplex request body back in pieces; an empty body is one empty piece."""
+    """Return a full-duplex request body in pieces; an empty body is one empty piece."""
     last = _LAST_REQUEST_PIECE if end_of_stream else _REQUEST_PIECE
     return [last(body)] if len(body) <= PIECE_BYTES else _pieces(body, _REQUEST_PIECE, last)
 
 
 def response_headers_pass(added: Mapping[str, str], remove: Sequence[str]) -> bytes:
-    """Let the response headers pass, marked as seen, with some more of them and some fewer."""
+    """Let the response headers pass, marked as seen, with changes."""
     if not added and not remove:
         return _RESPONSE_HEADERS_SEEN
     return _RESPONSE_HEADERS(_mutation({WENT_INTO_RESPONSE_HEADERS: "true", **added}, remove))
 
 
 def modes_field(request: BodyMode, response: BodyMode) -> bytes:
-    """Return what to add to a reply to ask for these body modes from now on.
+    """Return bytes to append to a reply that request these body modes from now on.
 
-    Trailers tell the end of a response whose body is not shown.
+    Trailers mark the end of a response whose body is not shown.
     """
     return ProcessingResponse(
         mode_override=ProcessingMode(
@@ -166,18 +159,18 @@ def modes_field(request: BodyMode, response: BodyMode) -> bytes:
 
 
 def response_body_replaced(changed: bytes) -> bytes:
-    """Let another piece of the response body pass in a piece's place."""
+    """Replace a piece of the response body."""
     return _RESPONSE_BODY_REPLACED(changed) if changed else _RESPONSE_BODY_CLEARED
 
 
 def response_body_pieces(body: bytes, *, end_of_stream: bool) -> list[bytes]:
-    """Hand a piece of a full-duplex response body back, cut where it is too large."""
+    """Return a piece of a full-duplex response body, split if it is too large."""
     last = _LAST_RESPONSE_PIECE if end_of_stream else _RESPONSE_PIECE
     return [last(body)] if len(body) <= PIECE_BYTES else _pieces(body, _RESPONSE_PIECE, last)
 
 
 def metadata_field(metadata: Metadata) -> bytes:
-    """Return what to add to a reply for dynamic metadata by namespace and key."""
+    """Return bytes to append to a reply for dynamic metadata by namespace and key."""
     if not metadata:
         return b""
     reply = ProcessingResponse()
@@ -186,14 +179,14 @@ def metadata_field(metadata: Metadata) -> bytes:
 
 
 def more_time(seconds: int) -> bytes:
-    """Ask the gateway to wait so long for the answer to its last message."""
+    """Ask the gateway to wait longer for the answer to its last message."""
     reply = ProcessingResponse()
     reply.override_message_timeout.seconds = seconds
     return reply.SerializeToString()
 
 
 def immediate(status: int, headers: Mapping[str, str], body: bytes, details: str) -> bytes:
-    """End the exchange with an answer of the picker's own."""
+    """End the exchange with an answer of the picker."""
     return ProcessingResponse(
         immediate_response=ImmediateResponse(
             status=HttpStatus(code=status),
@@ -224,8 +217,62 @@ def _destination_metadata(forwarding: Forwarding) -> bytes:
 
 
 def _pieces(body: bytes, piece: Nested, last: Nested) -> list[bytes]:
-    """Cut a body that is too large for one piece, without a copy beside the replies."""
+    """Split a body that is too large for one piece; the replies are the only copy."""
     view = memoryview(body)
     *parts, rest = [view[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES)]
     before = piece.before(PIECE_BYTES)
     return [*(b"".join((before, part)) for part in parts), b"".join((last.before(len(rest)), rest))]
+
+
+_ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
+_OPENAI_PATHS = ("/chat/completions", "/completions", "/embeddings", "/responses")
+_OPENAI_PREFIX = "/v1/"
+_SGLANG_PATH = "/generate"
+_OPENAI_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "invalid_request_error",
+    412: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    431: "invalid_request_error",
+}
+_ANTHROPIC_TYPES = {**_OPENAI_TYPES, 413: "request_too_large", 503: "overloaded_error"}
+
+
+def refusal(error: RequestError, headers: Headers, *, plain: bool) -> bytes:
+    """End the exchange with the error's status, reason and message, and with `retry-after` if it is known.
+
+    The body is JSON in the error format of Anthropic's, OpenAI's or SGLang's API, by the path of the request, and the
+    plain message for other paths. With `plain`, it is always the sentence of llm-d-router.
+    """
+    content_type, body = (
+        ("text/plain; charset=utf-8", error.sentence.encode()) if plain else _error_body(error, headers)
+    )
+    answer = {"content-type": content_type}
+    if error.reason is not None:
+        answer[DROPPED_REASON] = error.reason
+    if error.retry_after_seconds is not None:
+        answer[RETRY_AFTER] = str(error.retry_after_seconds)
+    return immediate(error.status, answer, body, type(error).__name__)
+
+
+def _error_body(error: RequestError, headers: Headers) -> tuple[str, bytes]:
+    path = (headers.first_of(*PATHS) or "").partition("?")[0].rstrip("/")
+    if path.endswith(_ANTHROPIC_PATHS):
+        kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
+        shape: object = {
+            "type": "error",
+            "error": {"type": kind, "message": error.message},
+            "request_id": printable(headers.get(REQUEST_ID, "")) or None,
+        }
+    elif _OPENAI_PREFIX in path or path.endswith(_OPENAI_PATHS):
+        kind = _OPENAI_TYPES.get(error.status, "server_error")
+        shape = {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.kind}}
+    elif path.endswith(_SGLANG_PATH):
+        shape = {"error": {"message": error.message}}
+    else:
+        return "text/plain; charset=utf-8", error.message.encode()
+    return "application/json", msgspec.json.encode(shape)

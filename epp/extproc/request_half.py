@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The request half of an exchange: the body mode decides when the request is routed and how it is answered."""
+"""The request half of an exchange: the body mode determines when the request is routed and how it is answered."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -7,11 +7,18 @@ from math import ceil, isfinite
 
 from epp.extproc import replies
 from epp.extproc.budgets import Claim
-from epp.extproc.decoding import RequestPiece
-from epp.extproc.exchange import Answer, ExchangeSettings, Progress, expect
-from epp.extproc.faults import Fault, ProtocolError
+from epp.extproc.codec import RequestPiece
+from epp.extproc.exchange import (
+    Answer,
+    BodyMode,
+    ExchangeSettings,
+    Fault,
+    GatewayTraits,
+    Progress,
+    ProtocolError,
+    expect,
+)
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_first, read_headers, read_some
-from epp.extproc.modes import BodyMode, GatewayTraits
 from epp.extproc.replies import Forwarding, Told
 from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework import Headers, RequestError
@@ -39,19 +46,16 @@ from epp.routing.director.observers import RequestTrace
 _EXPECTED, _BODY, _ENDED = Progress
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _UNSEEN = (BodyMode.STREAMED, BodyMode.NONE)
-"""Modes in which the headers leave before any of the body is seen: requests are routed by headers only."""
+"""Modes in which the gateway forwards the headers before the body: requests are routed by headers only."""
 
 _MERGED_BYTES = 4096
-"""Pieces below this size are put together: each takes memory beside its bytes."""
+"""Smaller pieces are merged to save memory."""
 _LARGEST_MERGED = 65_536
-_LACKS: Mapping[str, type[RequestError]] = {
-    "streams": TooManyStreamsError,
-    "pending_streams": TooManyPendingError,
-}
+_LACKS: Mapping[str, type[RequestError]] = {"streams": TooManyStreamsError, "pending_streams": TooManyPendingError}
 _AFTER_HELD_SECONDS = 10
-"""Time to answer once a request is held no longer."""
+"""Time to answer after a pending request is released."""
 _MOST_SECONDS = 3600
-"""The longest time that Envoy waits for an answer, by its validation."""
+"""Envoy's upper limit for the time to wait for an answer."""
 _STATUS = frozenset({":status"})
 _NO_HEADERS = Headers()
 _HEADERS_NOT_SHOWN = (
@@ -104,14 +108,14 @@ class RequestHalf:
         self._claim = claim
         self._evict = evict
         self._mode = mode
-        self._is_envoy = mode is not None  # others do not state their modes
+        self._is_envoy = mode is not None  # other gateways do not state their modes
         self._settings = settings
         self._traits = traits
         self._progress = _EXPECTED
         self._pieces: list[bytes | bytearray | memoryview] = []
-        self._shown = False  # whether a piece of the body came, be it empty
+        self._shown = False  # whether a piece of the body arrived, even an empty one
         self._size = 0
-        self._counted = 0  # of these bytes, on the account of the stream
+        self._counted = 0  # bytes of the body on the account of the stream
         self._asked = False
         self._held: tuple[PendingRequest, Callable[[Routing], Sequence[bytes]]] | None = None
         self._ignored: Sequence[str] = ()
@@ -122,43 +126,43 @@ class RequestHalf:
 
     @property
     def awaiting_body(self) -> bool:
-        """Whether the gateway may wait for an answer to its headers before it sends the body: it states no mode."""
+        """Whether a gateway without stated modes may wait for an answer to the headers before it sends the body."""
         waits = self._mode is None and not self._traits.streams_body_unprompted
         return waits and self._progress is _BODY and not self._shown
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether more of the request is due soon: it has not ended, and the gateway does not gather it by itself."""
+        """Whether the gateway must send more of the request soon; False while the gateway buffers the body."""
         return not self._asked and (self._mode not in _BUFFERED or self._progress is _EXPECTED)
 
     def processed(self) -> None:
-        """Record that the request is answered; only the first call counts."""
+        """Record the processing time of the request; only the first call counts."""
         if self._began is not None:
             self._director.processed(self._began)
             self._began = None
 
     def abandon(self) -> None:
-        """Record that the client left before its request was complete, or before it was routed, if it did."""
+        """Record a client that left before its request was complete or routed."""
         if self._held is not None:
             self._held[0].abandon()
         elif self._progress is not _EXPECTED and not self._asked:
             self._refuse(ClientGoneError("before its request was complete"))
 
-    def spare(self) -> None:
-        """Be evicted no more, and hold nothing: the exchange has ended."""
+    def release(self) -> None:
+        """Release the body after the end of the exchange; it cannot be evicted any more."""
         self._pieces.clear()
         self._count(0)
         self._evict = ignore
 
     def answered_by_gateway(self, response: HttpHeaders) -> None:
-        """Record a request that the gateway refused by itself, since its buffer does not hold the body."""
+        """Record a request that the gateway refused because its buffer is too small for the body."""
         if self._asked or self._mode not in _BUFFERED or are_too_large(response.headers):
             return
         if read_some(response.headers, _STATUS).get(":status") == str(BodyTooLargeError.status):
             self._refuse(BodyTooLargeError(self._settings.max_body_bytes))
 
     def give_up(self, error: RequestError) -> RequestError | None:
-        """Drop what has come of a request that is not complete; return how it is refused, None for a complete one."""
+        """Drop an incomplete request; return its refusal, or None if it is complete."""
         if self._asked:
             return None
         self._pieces.clear()
@@ -166,19 +170,19 @@ class RequestHalf:
         return self._refuse(error)
 
     def fail(self, error: RequestError) -> None:
-        """Record an error of this program, unless the request has been routed."""
+        """Record an internal error, unless the request is routed."""
         if self.routing is None:
             self._refuse(error)
 
     def on_silence(self) -> Sequence[Answer]:
-        """Route by headers only: the gateway seems to wait for an answer to them."""
+        """Route by headers only: the gateway probably waits for an answer to them."""
         if not self.awaiting_body:
             return ()
         self._mode = BodyMode.STREAMED
         return self._route(b"", self._with_headers, incomplete=True)
 
     def on_headers(self, message: HttpHeaders) -> Sequence[Answer]:
-        """Route a request without a body, or with one that is not seen in time; otherwise wait for the body."""
+        """Route a request without a body, or with a body that is shown too late; otherwise wait for the body."""
         if self._progress is not _EXPECTED:
             expect("request_headers", self._progress, _EXPECTED)
         if are_too_large(message.headers):
@@ -221,18 +225,18 @@ class RequestHalf:
         return self._route(body, partial(self._with_pieces, body))
 
     def on_trailers(self) -> Sequence[Answer]:
-        """Let the trailers pass, after a full-duplex body that they end."""
+        """Let the trailers pass; they end a full-duplex body."""
         expect("request_trailers", self._progress, _BODY)
         self._progress = _ENDED
         if self.routing is not None:
             return (replies.REQUEST_TRAILERS_PASS,)
         if self._mode in _BUFFERED:
-            raise self._refuse(BodyMissingError())  # Envoy sends a buffered body first, and its headers have left
+            raise self._refuse(BodyMissingError())  # Envoy sends a buffered body before the trailers
         body = self._gathered()
         return self._route(body, partial(self._with_trailers, body, shown=self._shown))
 
     def resume(self) -> Sequence[bytes]:
-        """Answer what waited for a held request, which is settled."""
+        """Return the answers of a pending request that is settled."""
         if self._held is None:
             return ()
         (held, answer), self._held = self._held, None
@@ -248,7 +252,7 @@ class RequestHalf:
             self.trace = self._settings.tracer.begin(headers, self._metadata)
 
     def _gather(self, piece: bytes | memoryview, *, whole: bool) -> None:
-        """Take a piece of the body; with the last one, it is `whole`."""
+        """Append a piece of the body; `whole` marks the last one."""
         size = len(piece)
         self._shown = True
         self._size += size
@@ -256,7 +260,7 @@ class RequestHalf:
             self._claim.progressed(size)
         if self._size > self._settings.max_body_bytes:
             raise self._refuse(BodyTooLargeError(self._settings.max_body_bytes))
-        if self._pieces or not whole:  # else nothing of it waits
+        if self._pieces or not whole:  # a body in one piece is not buffered
             if not self._claim.account.add(size):
                 raise self._refuse(TooManyBytesError())
             self._counted += size
@@ -270,13 +274,13 @@ class RequestHalf:
                 self._pieces.append(bytearray(piece))
 
     def _count(self, size: int) -> None:
-        """Have so many bytes on the account."""
+        """Set the number of bytes on the account."""
         if size != self._counted:
             self._claim.account.put(size - self._counted)
             self._counted = size
 
     def _gathered(self) -> bytes:
-        """Return the body; an empty last piece costs no copy."""
+        """Return the body, without a copy if only one piece has bytes."""
         pieces = [piece for piece in self._pieces if piece]
         self._pieces.clear()
         first = pieces[0] if len(pieces) == 1 else None
@@ -290,13 +294,9 @@ class RequestHalf:
         return self._director.refuse(self.headers, error)
 
     def _route(
-        self,
-        body: bytes,
-        answer: Callable[[Routing], Sequence[bytes]],
-        *,
-        incomplete: bool = False,
+        self, body: bytes, answer: Callable[[Routing], Sequence[bytes]], *, incomplete: bool = False
     ) -> Sequence[Answer]:
-        """Return the answer to a routed request, or the request that is held and has its answer later."""
+        """Route the request; return its answer, or the pending request."""
         if self.routing is not None:
             raise ProtocolError("unexpected request_body: the body was complete and has been answered")
         self._asked = True
@@ -310,13 +310,13 @@ class RequestHalf:
         )
         if isinstance(outcome, PendingRequest):
             self._held = outcome, answer
-            if not outcome.longest_seconds:  # else it may be in a queue, which has a limit of its own
+            if not outcome.longest_seconds:  # otherwise it may be in a queue, which has its own limit
                 self._count(len(body))
             return (*self._asking_for_time(outcome, body), outcome)
         return self._routed(outcome, answer)
 
     def _asking_for_time(self, held: PendingRequest, body: bytes) -> Sequence[bytes]:
-        """Return what makes Envoy wait for as long as a request may; of other gateways it is not known what they do."""
+        """Return a reply that extends Envoy's message timeout for a pending request; none for other gateways."""
         has_no_limit = self._mode is BodyMode.FULL_DUPLEX_STREAMED and body
         if not self._is_envoy or has_no_limit or not held.longest_seconds:
             return ()
@@ -347,14 +347,14 @@ class RequestHalf:
 
     def _with_trailers(self, body: bytes, routing: Routing, *, shown: bool) -> Sequence[bytes]:
         forwarding = self._forwarding(routing)
-        # Envoy takes no piece in return for none.
+        # Envoy accepts no piece without one of its own.
         pieces = self._returned(forwarding, routing, body, end_of_stream=False) if shown else ()
         return [replies.destination_with_headers(forwarding), *pieces, replies.REQUEST_TRAILERS_PASS]
 
     def _returned(
         self, forwarding: Forwarding, routing: Routing, body: bytes, *, end_of_stream: bool
     ) -> Sequence[bytes]:
-        """Return the pieces in which a body goes back, its length set in the headers."""
+        """Return the body in pieces, and set its length in the headers."""
         sent = _rewritten(routing, body)
         _set_length(forwarding, len(sent), is_changed=sent is not body, whole=end_of_stream)
         return replies.request_body_pieces(sent, end_of_stream=end_of_stream)
@@ -371,7 +371,7 @@ class RequestHalf:
 
 
 def _told(routing: Routing) -> Mapping[str, Told]:
-    """Return metadata for the operator of the gateway: the scores, and accelerator, price and reason of the pick."""
+    """Return metadata for the gateway: the scores, and accelerator, price and reason of the pick."""
     primary, decision = routing.result.primary, routing.decision
     totals = zip(primary.candidates.endpoints, primary.totals.tolist(), strict=True)
     told: dict[str, Told] = {
@@ -387,7 +387,7 @@ def _told(routing: Routing) -> Mapping[str, Told]:
 
 
 def _rewritten(routing: Routing, body: bytes, *, incomplete: bool = False) -> bytes:
-    """Return the body with the model the endpoint is asked for; the very same object where nothing changes."""
+    """Return the body with the rewritten model; the same object if nothing changes."""
     request = routing.request
     if not request.rewrites_model or not body:
         return body
@@ -397,10 +397,10 @@ def _rewritten(routing: Routing, body: bytes, *, incomplete: bool = False) -> by
 
 
 def _set_length(forwarding: Forwarding, size: int, *, is_changed: bool, whole: bool) -> None:
-    """Set the content-length of a body that is whole; where more follows one that was changed, remove the client's.
+    """Set the content-length of a complete body; remove it from a changed body that more data or trailers follow.
 
-    A length other than that of the body sent would let a model server take the rest of one request for another. After
-    a body come trailers, or what a partial buffer does not hold; HTTP/1.1 has no trailers beside a content-length.
+    With a wrong length, a model server could read the rest of one request as another request. HTTP/1.1 does not allow
+    trailers with a content-length.
     """
     if whole:
         forwarding.setting[CONTENT_LENGTH] = str(size)
@@ -409,4 +409,4 @@ def _set_length(forwarding: Forwarding, size: int, *, is_changed: bool, whole: b
 
 
 def ignore() -> None:
-    """Leave a request alone."""
+    """Do nothing."""

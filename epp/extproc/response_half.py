@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The response half of an exchange: passes pieces on, reads usage, restores the model name."""
+"""The response half of an exchange: forwards pieces, reads usage, restores the model name."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,9 +9,19 @@ import numpy as np
 import structlog
 
 from epp.extproc import replies
-from epp.extproc.exchange import Answer, ExchangeSettings, Progress, expect
+from epp.extproc.exchange import (
+    IN_PLACE,
+    Answer,
+    BodyMode,
+    ExchangeSettings,
+    GatewayTraits,
+    Modes,
+    Progress,
+    ResponseUsage,
+    expect,
+    response_mode,
+)
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_headers, read_some
-from epp.extproc.modes import IN_PLACE, BodyMode, GatewayTraits, Modes, ResponseUsage, response_mode
 from epp.extproc.wire import HeaderMap, HttpBody, HttpHeaders
 from epp.framework.clock import Clock
 from epp.framework.errors import BadResponseError
@@ -29,11 +39,11 @@ from epp.routing.director import Cause, PendingRequest, Routing
 from epp.routing.outliers import Failure, failure_of
 
 SHORT_BYTES = 8 * 1024
-"""A piece that is always read at once."""
+"""Largest piece that is always read in one step."""
 _LONG_BYTES = 64 * 1024
 _SLICE_BYTES = 32 * 1024
 _DENSE_BYTES = 8
-"""Lines and brackets are farther apart on average, even in events of a single token."""
+"""Average distance of lines and brackets below which JSON is unusually dense."""
 _MARKS = b"\n\r{["
 
 _log = structlog.get_logger()
@@ -43,14 +53,14 @@ _READ = frozenset({":status", "status", "content-encoding", "content-type", CONT
 _EXPECTED, _BODY, _ENDED = Progress
 _CLIENT_ERROR = 400
 _OF_SERVERS = frozenset({UPSTREAM_SERVICE_TIME, "date", "server"})
-"""Headers of which responses that a gateway makes itself have none: it adds its own after the picker has seen them."""
+"""Headers of responses from servers; a gateway's own responses have none of them when the picker reads them."""
 _EVENT_STREAM = "text/event-stream"
 _NO_PIECE: tuple[bytes, bytes, bytes, bool] = (b"", b"", b"", False)
-"""A piece, the part of it that has not been read, what takes the place of the rest, and whether it is the last one."""
+"""A piece, its unread part, the replacement of its read part, and whether it is the last one."""
 
 
 class ResponseHalf:
-    """Answers response messages, and reports them to the routing, if there is one."""
+    """Answers response messages, and reports them to the routing."""
 
     __slots__ = (
         "_asked",
@@ -83,15 +93,15 @@ class ResponseHalf:
         self._headers_shown = False
         self.progress = _EXPECTED
         self._restorer: ModelRestorer | None = None
-        self._started_at: float | None = None  # of a response that comes as a whole
-        self._bytes_left: int | None = None  # by content-length; None without one
+        self._started_at: float | None = None  # of a response that is not a stream
+        self._bytes_left: int | None = None  # remaining, by content-length; None without one
         self._whole = False
         self._held: PendingRequest | None = None
         self._sliced = _NO_PIECE
 
     @property
     def unseen(self) -> bool:
-        """Whether headers are all that the gateway shows of this response, for all that is known."""
+        """Whether the gateway shows only the headers of this response, as far as known."""
         hidden = self._mode is BodyMode.NONE or self._asked is BodyMode.STREAMED
         return hidden and self.progress is _BODY
 
@@ -116,7 +126,7 @@ class ResponseHalf:
             self._started_at = self._now()
             added = self._started(routing, headers, message)
             if self._restorer is not None:
-                remove.append(CONTENT_LENGTH)  # another name is of another length
+                remove.append(CONTENT_LENGTH)  # the model's name changes the length
         answer = replies.response_headers_pass(added, remove)
         if self._asked is not None and self._modes.request is not None:
             answer += replies.modes_field(self._modes.request, self._asked)
@@ -124,11 +134,11 @@ class ResponseHalf:
 
     @property
     def is_held(self) -> bool:
-        """Whether answers to a piece wait for it to be read."""
+        """Whether a piece is being read in slices."""
         return self._held is not None
 
     def on_body(self, message: HttpBody, routing: Routing | None) -> Sequence[Answer]:
-        """Let one piece pass; a long one is read in slices before."""
+        """Let one piece pass; a long one is read in slices first."""
         if self.progress is not _BODY:  # the gateway does not send response headers
             expect("response_body", self.progress, _EXPECTED)
             self.progress = _BODY
@@ -155,7 +165,7 @@ class ResponseHalf:
         return reads and bool(slice_bytes(piece))
 
     async def _read_slices(self, piece: bytes, routing: Routing, *, last: bool) -> Routing:
-        """Read a long piece but for its last slice, with a turn of the event loop for others before each."""
+        """Read all slices of a long piece except the last, and yield to the event loop after each."""
         restored: list[bytes] = []
         *before, unread = slices(piece, slice_bytes(piece))
         for part in before:
@@ -170,7 +180,7 @@ class ResponseHalf:
     def _pass(
         self, piece: bytes, routing: Routing | None, unread: bytes, restored: bytes = b"", *, last: bool
     ) -> list[bytes]:
-        """Pass a piece on; part of it may have been read and restored already."""
+        """Let a piece pass; `unread` is its part after the slices that are read and `restored`."""
         whole = last
         if last:
             self.progress = _ENDED
@@ -182,7 +192,7 @@ class ResponseHalf:
         if routing is not None and not self._whole:
             began = self._now() if routing.is_stream else self._started_at
             routing.response_piece(unread, last=whole, now=self._now)
-            if whole:  # a client that has it all may cut the stream before its end is shown
+            if whole:  # the client may close the stream before the gateway shows its end
                 self._whole = True
                 report = replies.metadata_field(routing.report())
                 if began is not None:
@@ -201,7 +211,7 @@ class ResponseHalf:
         return answers
 
     def on_trailers(self, routing: Routing | None) -> Sequence[bytes]:
-        """Let the trailers pass, after whatever of the body was held back."""
+        """Let the trailers pass, after the buffered rest of the body."""
         expect("response_trailers", self.progress, _EXPECTED, _BODY)
         self.progress = _ENDED
         if self._mode is not BodyMode.NONE and routing is not None and not self._whole:
@@ -217,15 +227,15 @@ class ResponseHalf:
     def _restored(
         self, restorer: ModelRestorer, piece: bytes, unread: bytes, restored: bytes, *, last: bool
     ) -> list[bytes]:
-        """Return the answers to a piece of a response whose model is put back."""
+        """Return the answers to a piece of a response whose model name is restored."""
         if not self._in_place:
             return replies.response_body_pieces(restored + restorer.feed(unread, last=last), end_of_stream=last)
-        whole = last or self._mode is not BodyMode.STREAMED  # what follows a buffered piece is not shown
+        whole = last or self._mode is not BodyMode.STREAMED  # a buffered piece is the last one shown
         changed = restored + restorer.feed(unread, last=whole)
         return [replies.RESPONSE_BODY_PASS if changed == piece else replies.response_body_replaced(changed)]
 
     def _ask(self, routing: Routing, *, restored: bool, event_stream: bool) -> bool:
-        """Ask for another body mode where one is better; return whether tokens are to be counted."""
+        """Request a better body mode if there is one; return whether to count tokens."""
         counts = self._response_usage is not ResponseUsage.NEVER and not routing.request.body.skip_response
         needed = restored or routing.needs_response(event_stream=event_stream)
         if counts and self._response_usage is ResponseUsage.ALWAYS:
@@ -237,7 +247,7 @@ class ResponseHalf:
         return needed or counts
 
     def assume(self, mode: BodyMode) -> None:
-        """Use this mode if the gateway states none."""
+        """Set the mode of a gateway that states none."""
         if self._mode is None:
             self._use(mode)
 
@@ -246,7 +256,7 @@ class ResponseHalf:
         self.progress = _ENDED
 
     def check_headers_shown(self) -> None:
-        """Log once for each gateway that decision headers have no effect, since it shows no response headers."""
+        """Log once for each gateway that hides response headers that decision headers have no effect."""
         asked, self._decision_headers = self._decision_headers, False  # one exchange counts once
         if asked and self._traits.end_of_exchange(headers_shown=self._headers_shown):
             _log.warning(
@@ -255,7 +265,7 @@ class ResponseHalf:
             )
 
     def _started(self, routing: Routing, headers: Mapping[str, str], message: HttpHeaders) -> dict[str, str]:
-        """Report the response, prepare for its body, and return the headers to add."""
+        """Report the start of the response; return the headers to add."""
         status = headers.get(":status") or headers.get("status", "")
         event_stream = _EVENT_STREAM in headers.get("content-type", "")
         client_model = routing.request.body.model if routing.request.rewrites_model else ""
@@ -277,7 +287,7 @@ class ResponseHalf:
         return added
 
     def _shown(self) -> None:
-        """Take note that the body is shown, whatever mode was asked for."""
+        """Record that the body is shown, whatever mode was requested."""
         if self._asked is BodyMode.NONE:  # not granted
             self._use(self._modes.response)
         self._asked = None
@@ -288,13 +298,13 @@ class ResponseHalf:
 
 
 def _failure(status: int, fields: HeaderMap) -> Failure | None:
-    """Return what an error says about the endpoint."""
+    """Classify an error response as a failure of the endpoint."""
     signs = read_some(fields, _OF_SERVERS | {RETRY_AFTER})
     return failure_of(status, by_gateway=_OF_SERVERS.isdisjoint(signs), overloaded=RETRY_AFTER in signs)
 
 
 def _decision(routing: Routing) -> dict[str, str]:
-    """Return the headers that tell the endpoint that serves, and why."""
+    """Return the headers with the endpoint that served and the reason."""
     served = routing.served
     address = served.hostport
     name = served.name if served.name == address else f"{served.name}={address}"
@@ -303,7 +313,7 @@ def _decision(routing: Routing) -> dict[str, str]:
 
 
 def slice_bytes(piece: bytes) -> int:
-    """Return the size of the slices in which to read a piece; 0 for at once."""
+    """Return the size of the slices for a piece; 0 to read it in one step."""
     size = len(piece)
     if size <= SHORT_BYTES:
         return 0
@@ -314,6 +324,6 @@ def slice_bytes(piece: bytes) -> int:
 
 
 def slices(piece: bytes, size: int) -> Iterator[bytes]:
-    """Yield the slices of a piece that is not empty."""
+    """Yield the slices of a piece."""
     for start in range(0, len(piece), size):
         yield piece[start : start + size]

@@ -1,18 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ext_proc service and its health service, on the carrier that the settings name."""
+"""The ext_proc service and its health service: settings, start, drain and stop."""
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 import structlog
 
-from epp.extproc.budgets import Budgets
-from epp.extproc.carrying import SessionMaker, SessionSource
+from epp.extproc.budgets import Budgets, BudgetSettings
+from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.health import Health
-from epp.extproc.open_streams import StreamObserver
-from epp.extproc.settings import ServerSettings, Transport
+from epp.extproc.open_streams import SessionMaker, SessionSource, StreamObserver
+from epp.extproc.tls import TlsVersion
 from epp.runtime.addresses import parse_host_port, shown_listening
+
+_HEADROOM_BYTES = 1024 * 1024
+
+
+class Transport(StrEnum):
+    """Implementation of gRPC that carries the sessions."""
+
+    ASYNCIO = "asyncio"
+    """HTTP/2 on the event loop."""
+    GRPCIO = "grpcio"
+    """The library of the gRPC project."""
+
+
+def message_bytes_for(body_bytes: int) -> int:
+    """Return the size of a message that has such a body in one piece."""
+    return body_bytes + _HEADROOM_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Settings of the ext_proc server and its health service."""
+
+    address: str
+    """`ip:port`, `[::]` for all addresses, port 0 for any free one; or `unix:/path`."""
+    health_address: str | None = None
+    """Address of a separate plaintext health service; None for none."""
+    health_on_main: bool = True
+    """Whether the health service is on `address` too."""
+    secure: bool = True
+    cert_path: Path | None = None
+    """Directory with tls.crt and tls.key; None for a self-signed certificate."""
+    cert_reload: bool = True
+    """Whether new connections get the current certificate in `cert_path`."""
+    tls_min_version: TlsVersion = TlsVersion.TLS_1_2
+    """With `Transport.GRPCIO`, TLS 1.2 is the only minimum."""
+    tls_ciphers: str = ""
+    """Cipher suites of TLS 1.2 in OpenSSL's names; empty for all secure ones. Not for `Transport.GRPCIO`."""
+    max_receive_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
+    max_send_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
+    transport: Transport = Transport.ASYNCIO
+    metadata_names: frozenset[str] = frozenset()
+    """Names of gRPC metadata, in lower case, that sessions can read."""
+    budgets: BudgetSettings = field(default_factory=BudgetSettings)
+    """Limits on the resources of all gateways together."""
+
 
 _log = structlog.get_logger()
 
@@ -30,7 +78,7 @@ class Carrier(Protocol):
         """Listen; raises ConfigurationError when an address is taken or a certificate is bad."""
 
     async def stop(self, grace_seconds: float, health_grace_seconds: float) -> None:
-        """Stop listening, and cut the streams that are open after this time."""
+        """Stop listening; end the streams that are open after the grace period."""
 
 
 class ExtProcServer:
@@ -55,12 +103,12 @@ class ExtProcServer:
         return self._carrier.health_port
 
     async def start(self) -> None:
-        """Listen, alive but not ready; raises ConfigurationError when an address is taken or a certificate is bad."""
+        """Listen, not ready yet; raises ConfigurationError when an address is taken or a certificate is bad."""
         await self._carrier.start()
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Where the servers that have started listen."""
+        """Addresses of the started servers."""
         bound = {"ext_proc": (self._settings.address, self.port)}
         if self._settings.health_address is not None:
             bound["health"] = self._settings.health_address, self.health_port
@@ -71,31 +119,31 @@ class ExtProcServer:
 
     @property
     def open_streams(self) -> int:
-        """Streams that are open now."""
+        """Number of open streams."""
         return self._sessions.streams.count
 
     @property
     def budgets(self) -> Budgets:
-        """What gateways may take, and what they do; may be read in any thread."""
+        """Budgets of gateways and their usage; may be read in any thread."""
         return self._sessions.budgets
 
     @property
     def protocol_errors(self) -> Mapping[str, int]:
-        """Streams that ended as their gateway broke the protocol, by kind; may be read in any thread."""
+        """Streams that ended with a protocol error, by kind; may be read in any thread."""
         return self._sessions.faults.counts
 
     def set_ready(self, *, ready: bool) -> None:
-        """Set the answer to health checks: whether new requests are served."""
+        """Set the answer to health checks."""
         self._health.set_ready(ready=ready)
 
     def stand_by(self) -> None:
-        """Answer health checks as one that could serve while another replica does."""
+        """Answer health checks as a follower: another replica is the leader."""
         self._health.stand_by()
 
     async def drain(self, most_seconds: float, quiet_seconds: float, enough: asyncio.Event) -> None:
-        """Report not ready, and serve until streams have ceased for a while, the time is up, or `enough` is set.
+        """Report not ready; serve until no stream was open for `quiet_seconds`, the time is up, or `enough` is set.
 
-        New streams are served too: a gateway opens them until its next health check.
+        New streams are still served: a gateway opens them until its next health check.
         """
         self._health.set_ready(ready=False)
         streams = self._sessions.streams
@@ -108,11 +156,13 @@ class ExtProcServer:
             await asyncio.gather(*ends, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Stop listening and cut open streams."""
+        """Stop listening and end open streams."""
         self._health.set_ready(ready=False)
         self._health.close()
         cut = self.open_streams
-        await self._carrier.stop(0 if cut else _FLUSH_SECONDS, _FLUSH_SECONDS)  # without any, last replies are sent
+        await self._carrier.stop(
+            0 if cut else _FLUSH_SECONDS, _FLUSH_SECONDS
+        )  # without open streams, the last replies are sent
         if cut:
             _log.info("streams cut", streams=cut)
 

@@ -12,12 +12,21 @@ from types import MappingProxyType
 import structlog
 
 from epp.extproc.budgets import Claim
-from epp.extproc.decoding import RequestPiece
-from epp.extproc.exchange import Answer, ExchangeSettings, NotReadyError, Progress
-from epp.extproc.faults import Fault, ProtocolError
+from epp.extproc.codec import RequestPiece
+from epp.extproc.exchange import (
+    Answer,
+    BodyMode,
+    ExchangeSettings,
+    Fault,
+    GatewayTraits,
+    NotReadyError,
+    Progress,
+    ProtocolError,
+    UnknownModeError,
+    read_modes,
+)
 from epp.extproc.headers import read_served, read_subset
-from epp.extproc.modes import BodyMode, GatewayTraits, UnknownModeError, read_modes
-from epp.extproc.refusals import refusal
+from epp.extproc.replies import refusal
 from epp.extproc.request_half import RequestHalf, ignore
 from epp.extproc.response_half import ResponseHalf
 from epp.extproc.wire import ProcessingRequest
@@ -38,25 +47,16 @@ _BODY, _ENDED = Progress.BODY, Progress.ENDED
 _NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 SILENCE_TIMEOUT_SECONDS = 0.1
-"""Time in which a gateway that states no modes sends the body, unless it waits for an answer to its headers.
+"""Wait for the body of a gateway that states no modes; after it, the gateway is assumed to wait for an answer.
 
 Less than Envoy's default message timeout of 0.2 s.
 """
 
 
 class Session:
-    """`receive` each message in turn, then `close` once, however the stream ended."""
+    """`receive` each message, then `close` once after the end of the stream."""
 
-    __slots__ = (
-        "_director",
-        "_metadata",
-        "_request",
-        "_response",
-        "_settings",
-        "_traits",
-        "claim",
-        "on_eviction",
-    )
+    __slots__ = ("_director", "_metadata", "_request", "_response", "_settings", "_traits", "claim", "on_eviction")
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class Session:
         claim: Claim | None = None,
         metadata: Mapping[str, str] = _NO_METADATA,
     ) -> None:
-        """Prepare; `metadata` came as the stream began. Without a `claim` there are no limits."""
+        """`metadata` is the initial metadata of the stream. Without a `claim` there are no limits."""
         self.claim = Claim.without_limits() if claim is None else claim
-        """What the exchange takes of the budgets; to be closed with the stream."""
+        """The share of the exchange in the budgets; close it with the stream."""
         self._director = director
         self._metadata = metadata
         self._settings = settings
@@ -76,7 +76,7 @@ class Session:
         self._request: RequestHalf | None = None
         self._response: ResponseHalf | None = None
         self.on_eviction: Callable[[], None] = ignore
-        """Called when the request is to be ended before its response is: call `evict` soon, outside of other calls."""
+        """Called when the request must end before its response: call `evict` soon, outside of other calls."""
 
     @property
     def is_evictable(self) -> bool:
@@ -90,7 +90,7 @@ class Session:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether more of the request is due soon."""
+        """Whether the gateway must send more of the request soon."""
         return self._request is None or self._request.is_incomplete
 
     @property
@@ -99,9 +99,9 @@ class Session:
         return SILENCE_TIMEOUT_SECONDS if self._request is not None and self._request.awaiting_body else None
 
     def receive(self, message: ProcessingRequest | RequestPiece) -> Sequence[Answer]:
-        """Return the answers that are due now, perhaps none; raises ProtocolError.
+        """Return the answers to a message; raises ProtocolError.
 
-        The last answer may be Held: settle it, then `resume`, before the next message.
+        The last answer may be a PendingRequest: settle it, then `resume`, before the next message.
         """
         try:
             request, response = self._request, self._response
@@ -111,7 +111,7 @@ class Session:
                 _read_metadata(message.beside, request)
                 return request.on_body(message)
             kind = message.WhichOneof("request")
-            if kind == "response_body" and response.progress is _BODY:  # by far the most; metadata is no news
+            if kind == "response_body" and response.progress is _BODY:  # the most frequent kind; its metadata is known
                 answers: Sequence[Answer] = response.on_body(message.response_body, request.routing)
             else:
                 answers = self._answer(message, kind, request, response)
@@ -122,7 +122,7 @@ class Session:
         return answers
 
     def resume(self) -> Sequence[Answer]:
-        """Return the answers that waited for a held request, or for a piece of a response to be read."""
+        """Return the answers after a PendingRequest is settled."""
         request, response = self._request, self._response
         if request is None or response is None:
             return ()
@@ -137,22 +137,22 @@ class Session:
         return answers
 
     def on_silence(self) -> Sequence[Answer]:
-        """Return the answers that the gateway seems to wait for."""
+        """Return the answers after a silence of the gateway."""
         if self._request is None or self._response is None:
             return ()
-        self._response.assume(BodyMode.STREAMED)  # gateways that wait support no other streaming mode
+        self._response.assume(BodyMode.STREAMED)  # the only streaming mode of gateways that wait
         try:
             return self._request.on_silence()
         except Exception as error:  # noqa: BLE001  the same
             return self._failed(error)
 
     def give_up(self, error: BodyTimeoutError | TooManyBytesError) -> Sequence[bytes]:
-        """End the exchange of a request that is not complete; return the answer for its client.
+        """End the exchange of an incomplete request; return the answer for its client.
 
-        Nothing where it is complete, or nothing of it has come.
+        Empty if the request is complete or has not started.
         """
         request = self._request
-        reason = TooManyPendingError() if self.claim.gave_way else error
+        reason = TooManyPendingError() if self.claim.evicted else error
         given_up = None if request is None else request.give_up(reason)
         if given_up is None:
             return ()
@@ -161,10 +161,10 @@ class Session:
         return self._failed(given_up)
 
     def evict(self) -> Sequence[bytes]:
-        """End the exchange of a request that has to make room, or was sent again; return the answer for its client.
+        """End the exchange of a request that is evicted or superseded by a retry; return the answer for its client.
 
-        A gateway that has sent response headers already cuts the response instead. Nothing where the request has ended,
-        or is answered in part and to be spared then.
+        A gateway that already sent response headers ends the response instead. Empty if the request has ended, or is
+        answered in part and exempt from eviction.
         """
         routing = None if self._request is None else self._request.routing
         error = None if routing is None else routing.eviction
@@ -176,7 +176,7 @@ class Session:
         return (refusal(error, self._request.headers, plain=self._settings.plain_errors),)
 
     def close(self, cause: Cause = Cause.CLIENT_DISCONNECT) -> None:
-        """Complete the routed request with `cause` if it is still open; one that is not routed yet was abandoned."""
+        """Complete the routed request with `cause` if it is still open; record an unrouted one as abandoned."""
         request, response = self._request, self._response
         if request is not None:
             if request.routing is not None:
@@ -192,11 +192,11 @@ class Session:
         if request is not None:
             if request.trace is not None:
                 request.trace.ended(request.routing, cause)
-            request.spare()
-        self.on_eviction = ignore  # whoever listens holds the session: what it holds is given back at once
+            request.release()
+        self.on_eviction = ignore  # breaks the reference cycle with the carrier
 
     def _begin(self, message: ProcessingRequest | RequestPiece) -> tuple[RequestHalf, ResponseHalf]:
-        """Make both halves, as the first message tells the modes."""
+        """Make both halves for the modes in the first message."""
         modes = read_modes(message.beside if isinstance(message, RequestPiece) else message)
         self._request = RequestHalf(
             self._director,
@@ -236,9 +236,9 @@ class Session:
                 raise ProtocolError(problem, Fault.UNKNOWN_PART)
 
     def _failed(self, error: Exception) -> Sequence[bytes]:
-        """Return the refusal that an error means.
+        """Return the refusal for an error.
 
-        Raises ProtocolError where the gateway is to blame, and NotReadyError where it is to do without the picker.
+        Raises ProtocolError for an error of the gateway, and NotReadyError while the picker starts.
         """
         if isinstance(error, UnknownModeError):
             raise ProtocolError(str(error), Fault.UNKNOWN_MODE) from error
@@ -265,7 +265,7 @@ class Session:
 
 
 def _read_metadata(message: ProcessingRequest, request: RequestHalf) -> None:
-    """Take the subset hint before the request is routed, and the endpoint that serves it afterwards."""
+    """Read the subset hint before the request is routed, and the endpoint that serves it afterwards."""
     if not message.HasField("metadata_context"):
         return
     metadata = message.metadata_context

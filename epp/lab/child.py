@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child processes that are killed when their parent ends, in whatever way it ends.
+"""Child processes that are killed when their parent ends for any reason.
 
-Run as a script, `python -I -S child.py PARENT_PID PROGRAM ARGUMENT...` asks the kernel for that and then executes the
-program. A `preexec_fn` could do the same, but would run Python between fork and exec in a process with threads.
+As a script, `python -I -S child.py PARENT_PID PROGRAM ARGUMENT...` requests this from the kernel, then executes the
+program. A `preexec_fn` would run Python between fork and exec in a process with threads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def tied_to_parent(*command: str) -> list[str]:
 def main(arguments: list[str]) -> None:
     """Execute the program, to be killed by the kernel as soon as the parent ends."""
     parent_pid, *command = arguments
-    # Survives exec. SIGKILL, since no process would remain to follow up on a SIGTERM.
+    # Survives exec. SIGKILL, because no process would remain to enforce a SIGTERM.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent_pid):
         sys.exit(f"the parent ended before {command[0]} was started")

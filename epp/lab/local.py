@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from epp.app import Picker, PickerSettings
-from epp.extproc.settings import message_bytes_for
-from epp.lab.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError, load_types
-from epp.lab.gateway.temporary import temporary_directory
+from epp.extproc.server import message_bytes_for
+from epp.lab.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError
+from epp.lab.gateway.errors import temporary_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class LocalGateway:
             await asyncio.gather(died, stopped, return_exceptions=True)
 
     async def drain(self, most_seconds: float, enough: asyncio.Event) -> None:
-        """Accept no more connections, until no request is open, the time is up or `enough` is set."""
+        """Stop accepting connections; return when no request is open, the time is up or `enough` is set."""
         ends = {asyncio.ensure_future(self.envoy.drain()), asyncio.ensure_future(enough.wait())}
         try:
             await asyncio.wait(ends, timeout=most_seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -53,22 +53,17 @@ class LocalGateway:
 
 @asynccontextmanager
 async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> AsyncIterator[LocalGateway]:
-    """Run both until the block ends; they talk over a unix socket, so that the gateway's port is the only one.
+    """Run both until the block ends; they are connected by a unix socket, so only the gateway has a port.
 
-    The picker starts first, and Envoy is started once it has found the picker healthy. For an override-host cluster the
-    EDS file follows the picker's pool; it is a temporary file unless the settings name one. Envoy speaks TLS if an
-    endpoint does at the start, and with the IP addresses known then: an endpoint that joins otherwise is not used.
+    The picker starts first; Envoy is ready once it finds the picker healthy. For an override-host cluster, the EDS file
+    follows the picker's pool; it is a temporary file unless the settings name one. Envoy uses TLS if an endpoint does
+    at the start, and only with the IP addresses known then: later endpoints without TLS support are not used.
     """
-    load_types()  # before there is a picker, whose event loop it would hold up
     with temporary_directory("epp-") as directory:
         address = f"unix:{Path(directory) / 'picker.sock'}"
         message_bytes = message_bytes_for(picker.max_body_bytes)
         server = replace(
-            picker.server,
-            address=address,
-            secure=False,
-            max_receive_bytes=message_bytes,
-            max_send_bytes=message_bytes,
+            picker.server, address=address, secure=False, max_receive_bytes=message_bytes, max_send_bytes=message_bytes
         )
         running = Picker(replace(picker, server=server, endpoint_trust=gateway.endpoint_trust))
         await running.start()
@@ -88,13 +83,13 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
                 try:
                     yield LocalGateway(running, envoy)
                 finally:
-                    await running.refuse_waiting()  # while Envoy can still tell the clients
+                    await running.refuse_waiting()  # while Envoy can still answer the clients
         finally:
             await running.stop(drain_seconds=0)
 
 
 def with_tls(gateway: GatewaySettings, addresses: Iterable[str]) -> GatewaySettings:
-    """Return the settings for a pool with HTTPS endpoints, of which those without a host name have these addresses.
+    """Return the settings for a pool with HTTPS endpoints; `addresses` are of those without a host name.
 
     Raises SettingsError for a cluster type without TLS.
     """

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from epp.extproc.http2.tls import server_context
-from epp.extproc.tls import CertificateFiles
+from epp.extproc.tls import CertificateFiles, server_context
 from epp.framework.errors import ConfigurationError
 from epp.framework.files import read_regular
 

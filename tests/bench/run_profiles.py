@@ -23,7 +23,7 @@ from profiles.workloads import ALL_WORKLOADS, SPECIAL_WORKLOADS, WORKLOADS, trac
 from rig.processes import BenchError
 
 from epp.config import load_text
-from epp.config.ready_made import sample_texts
+from epp.config.load import sample_texts
 
 SECONDS = 75.0
 _REAL_SAMPLES = "llm-d-default,adaptive,heterogeneous-cost"

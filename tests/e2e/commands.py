@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+from forked import ForkedProcess, forked
 from transports import transport_flags
 from world import until
 
@@ -19,7 +20,7 @@ PATIENCE_SECONDS = 60.0
 class Command:
     """A running `epp`, in a process group of its own, as a shell would start it."""
 
-    def __init__(self, arguments: tuple[str, ...], process: asyncio.subprocess.Process) -> None:
+    def __init__(self, arguments: tuple[str, ...], process: asyncio.subprocess.Process | ForkedProcess) -> None:
         self.out: list[str] = []
         self.err: list[str] = []
         self.pid = process.pid
@@ -86,8 +87,25 @@ async def command(
     told = any(argument.startswith("--transport") for argument in arguments)
     if arguments[:1] in {("serve",), ("gateway",)} and not told:
         arguments += transport_flags()
+    given = {**os.environ, **environment}
+    if terminal is None and not ulimit:
+        process = await forked(arguments, given)
+    else:
+        process = await _executed(arguments, given, terminal, ulimit)
+    running = Command(arguments, process)
+    try:
+        yield running
+    finally:
+        if running.running:
+            running.kill()
+        await running.end()
+
+
+async def _executed(
+    arguments: tuple[str, ...], environment: dict[str, str], terminal: int | None, ulimit: str
+) -> asyncio.subprocess.Process:
     shell = ("sh", "-c", f'ulimit {ulimit} && exec "$@"', "sh") if ulimit else ()
-    process = await asyncio.create_subprocess_exec(
+    return await asyncio.create_subprocess_exec(
         *shell,
         sys.executable,
         "-m",
@@ -96,16 +114,9 @@ async def command(
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE if terminal is None else terminal,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **environment},
+        env=environment,
         start_new_session=True,
     )
-    running = Command(arguments, process)
-    try:
-        yield running
-    finally:
-        if running.running:
-            running.kill()
-        await running.end()
 
 
 async def outcome(*arguments: str) -> tuple[int, Command]:

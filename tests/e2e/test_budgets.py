@@ -12,9 +12,8 @@ import http2_bytes as h2
 import pytest
 from bench import BODY, request_body
 from commands import command
-from probing import PATH, REQUEST
 from raw_connection import connected
-from serving import PLAIN, Exchange, Served, answer, destination_of, exchange, first_message, serving
+from serving import PATH, PLAIN, REQUEST, Exchange, Served, answer, destination_of, exchange, first_message, serving
 from test_command_gateway import url_of
 from transports import over_asyncio
 from waiting import until

@@ -156,7 +156,7 @@ async def test_demo_of_two_tenants_shows_that_a_flood_waits_and_the_other_does_n
     async with command(
         "demo", "--admin-port=0", "--tenants", "--listen=127.0.0.1:0", "--traffic=24", TMPDIR=str(directory)
     ) as demo:
-        await demo.says("two tenants that have their turns: steady and flood")
+        await demo.says("shared fairly by two tenants: steady and flood")
         await demo.says("both tenants send little")
 
         def lines() -> list[str]:

@@ -35,7 +35,7 @@ ENDPOINTS = "--endpoints=127.0.0.1:1"
         ),
         (
             ["gateway", ENDPOINTS, "--bind-address", "::"],
-            "--bind-address is for the metrics page, which has no port: add --metrics-port",
+            "--bind-address has no effect without --metrics-port: add it",
         ),
         (
             ["serve", ENDPOINTS, "--bind-address", "192.0.2.1"],
@@ -65,7 +65,7 @@ ENDPOINTS = "--endpoints=127.0.0.1:1"
         ),
         (
             ["serve", ENDPOINTS, "--metrics-cert-dir=x"],
-            "--metrics-cert-dir: over HTTPS, nobody is told from anybody either: add --metrics-endpoint-auth, ",
+            "--metrics-cert-dir: TLS alone does not authenticate clients: add --metrics-endpoint-auth, ",
         ),
     ],
     ids=[

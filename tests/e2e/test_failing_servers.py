@@ -16,7 +16,7 @@ from rig.ports import reserved_ports
 from waiting import until
 
 IDLE = "vllm:num_requests_waiting 0\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0.0\n"
-REQUESTS, AT_A_TIME, MOST_LOST = 200, 4, 12
+REQUESTS, AT_A_TIME, MOST_LOST = 100, 4, 12
 POOLS = {
     "t4": ("t4",),
     "h100": ("h100",),

@@ -122,7 +122,9 @@ async def limited_demo(_: RunningSim) -> AsyncIterator[int]:
         yield demo.pid
 
 
-@pytest.mark.parametrize("limited", [limited_picker, limited_gateway, limited_demo])
+@pytest.mark.parametrize(
+    "limited", [limited_picker, limited_gateway, pytest.param(limited_demo, marks=pytest.mark.slow)]
+)
 async def test_soft_limit_is_raised_to_the_hard_one(sim, limited):
     async with limited(sim) as pid:
         soft, hard = soft_and_hard_limit(pid)

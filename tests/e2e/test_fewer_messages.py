@@ -7,7 +7,7 @@ import pytest
 from stepwise import CONFIG, LAST, PIECE, RATES, Setup, stepwise
 from waiting import until
 
-from epp.extproc.modes import ResponseUsage
+from epp.extproc.exchange import ResponseUsage
 from epp.lab.gateway import Bodies, BodyMode, ClusterType, FailureMode, GatewaySettings
 
 PIECES = 20

@@ -112,7 +112,7 @@ async def test_clients_that_do_not_finish_a_handshake_hold_up_no_other(sim, tmp_
     ("flags", "why"),
     [
         (("--metrics-client-ca-file=x",), "--metrics-client-ca-file has no effect without --metrics-cert-dir"),
-        (("--metrics-cert-dir=x",), "--metrics-cert-dir: over HTTPS, nobody is told from anybody either"),
+        (("--metrics-cert-dir=x",), "--metrics-cert-dir: TLS alone does not authenticate clients"),
         (("--metrics-cert-dir=/nowhere", "--metrics-client-ca-file=x"), "--metrics-cert-dir /nowhere"),
         (("--metrics-endpoint-auth", "--metrics-token-file=x"), "leave one out"),
     ],

@@ -10,7 +10,7 @@ from config_files import replace
 from stepwise import CONFIG, LAST, PIECE, REPORTS, Setup, stepwise
 from waiting import until
 
-from epp.extproc.modes import ResponseUsage
+from epp.extproc.exchange import ResponseUsage
 from epp.lab.gateway import Bodies, BodyMode, GatewaySettings
 from epp.lab.gateway.settings import HeaderMode
 from epp.routing.director import Cause

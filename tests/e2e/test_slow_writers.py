@@ -14,20 +14,13 @@ import grpc
 import http2_bytes as h2
 import pytest
 from attacked import Watched, under_attack
-from bench import BODY, request_body
 from http2_peer import Call
 from raw_connection import RawConnection, connected
-from serving import first_message
+from serving import PATH, REQUEST
 from transports import over_asyncio
-
-from epp.extproc.wire import METHOD, SERVICE
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), over_asyncio]
 
-PATH = f"/{SERVICE}/{METHOD}"
-REQUEST = h2.grpc_message(first_message().SerializeToString()) + h2.grpc_message(
-    request_body(BODY, end=True).SerializeToString()
-)
 STREAMS = 5_000
 ROUNDS = 20
 DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
@@ -88,7 +81,7 @@ async def begun(picker: Watched, stack: AsyncExitStack, connections: int) -> dic
     return {connection: await slow_writers(connection, STREAMS // connections) for connection in opened}
 
 
-@pytest.mark.parametrize("connections", [1, 25])
+@pytest.mark.parametrize("connections", [1, pytest.param(25, marks=pytest.mark.slow)])
 async def test_slow_writers_are_answered_when_they_are_done(connections):
     async with under_attack() as picker, AsyncExitStack() as stack:
         writers = await begun(picker, stack, connections)

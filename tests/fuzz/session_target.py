@@ -26,7 +26,7 @@ from google.protobuf.message import DecodeError
 from structlog.testing import capture_logs
 from targets import FuzzTarget
 
-from epp.extproc.decoding import RequestPiece, decode
+from epp.extproc.codec import RequestPiece, decode
 from epp.extproc.exchange import NotReadyError, ProtocolError
 from epp.extproc.wire import ProcessingRequest, ProtocolConfiguration
 from epp.framework.errors import SaturatedError

@@ -23,7 +23,7 @@ from rig.orders import many_descriptors
 from scene import Campaign
 from transports import VARIABLE
 
-from epp.extproc.settings import Transport
+from epp.extproc.server import Transport
 from epp.lab.child import tied_to_parent
 
 _SUM = "in all: "

@@ -303,7 +303,7 @@ async def test_file_that_is_written_again_and_again_is_taken_after_ten_seconds(f
     assert followed.problem() == ""
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     before=st.sets(st.sampled_from("abcd"), min_size=1),
     after=st.sets(st.sampled_from("abcd"), min_size=1),

@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from epp.cli import go_flags
+from epp.cli import options
 
 REPOSITORY = Path(__file__).parents[2]
 _spec = importlib.util.spec_from_file_location("generate", REPOSITORY / "tools" / "generate.py")
@@ -48,7 +48,7 @@ def test_licence_of_a_dependency_is_known(name):
 
 
 def test_every_flag_that_is_dropped_is_in_the_reference():
-    tables = [table for table in vars(go_flags).values() if isinstance(table, frozenset | dict)]
+    tables = [table for table in vars(options).values() if isinstance(table, frozenset | dict)]
     known = {flag for table in tables for flag in table if flag.startswith("--")}
     gone = {flag for flag in known if generate.llm_d_fate(flag) is not None}
     assert gone

@@ -10,7 +10,7 @@ import typer.main
 from documents import blocks, commands
 
 from epp.cli.app import application
-from epp.extproc.faults import Fault
+from epp.extproc.exchange import Fault
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "security.md").read_text()

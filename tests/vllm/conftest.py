@@ -18,7 +18,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from epp.app import PickerSettings
-from epp.extproc.settings import ServerSettings
+from epp.extproc.server import ServerSettings
 from epp.framework.snapshot import Column
 from epp.lab.child import tied_to_parent
 from epp.lab.gateway import GatewaySettings

@@ -1,33 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls on the streams of one connection: messages in, answers out."""
+"""Calls on the streams of one connection: from the first message to the status."""
 
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from epp.extproc.http2.endings import Endings
+import structlog
+
+from epp.extproc.http2.frames import DATA, END_STREAM, frame, rst_stream_frame
 from epp.extproc.http2.heads import Head
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.receiving import Receiving
-from epp.extproc.http2.sending import Sending
 from epp.extproc.http2.service import Answers, Call, Host, Methods
-from epp.extproc.http2.status import ErrorCode, RpcError, Status, not_grpc
-from epp.extproc.http2.streams import Stream, StreamTable
+from epp.extproc.http2.status import HEADERS_BLOCK, ErrorCode, RpcError, Status, not_grpc, trailers_block
+from epp.extproc.http2.streams import Fate, Stream, StreamTable
+from epp.extproc.http2.windows import Receiving, Sending
+
+_log = structlog.get_logger()
 
 _REASONS: Final = {
     Status.RESOURCE_EXHAUSTED: "too many bytes of messages wait here: send them later",
-    Status.DEADLINE_EXCEEDED: "nothing more of the request came in time",
+    Status.DEADLINE_EXCEEDED: "the rest of the request did not arrive in time",
 }
 
 
 class Calls:
-    """Opens and drives the calls; an exception of one ends that one."""
+    """Opens, drives and ends the calls of a connection; an exception ends only its own call.
+
+    Each call is closed once. A call that waits for an answer is closed after that answer is settled or cancelled.
+    """
 
     def __init__(
         self,
         methods: Methods,
-        endings: Endings,
         *,
         sending: Sending,
         receiving: Receiving,
@@ -38,12 +43,12 @@ class Calls:
     ) -> None:
         self._limits = limits
         self._methods = methods
-        self._endings = endings
         self._sending = sending
         self._receiving = receiving
         self._table = table
         self._host = host
         self._peer = peer
+        self._leaving: dict[int, Call] = {}  # closed streams whose call still waits for an answer
 
     def open(self, stream: Stream, head: Head) -> None:
         """Open the call that the head of a request asks for."""
@@ -52,20 +57,20 @@ class Calls:
             return
         method = self._methods.get(head.path)
         if method is None:
-            self._endings.finish(stream, Status.UNIMPLEMENTED, f"unknown method {head.path[:100]}")
+            self.finish(stream, Status.UNIMPLEMENTED, f"unknown method {head.path[:100]}")
             return
         if head.timeout is not None:
             if math.isnan(head.timeout):
                 problem = "grpc-timeout is not a number of at most 8 digits and a unit"
-                self._endings.finish(stream, Status.INTERNAL, problem)
+                self.finish(stream, Status.INTERNAL, problem)
                 return
-            self._endings.set_deadline(stream, head.timeout)
-        stream.account.on_give_way = partial(self._give_way, stream)
+            self._set_deadline(stream, head.timeout)
+        stream.account.on_evict = partial(self._evict, stream)
         try:
             stream.call = method(_Outlet(self, stream, self._peer, head.metadata))
             self._wait_for_message(stream, stream.call)
         except Exception as error:  # noqa: BLE001  one call fails, the process stays up
-            self._endings.fail(stream, error)
+            self.fail(stream, error)
         else:
             stream.ready = stream.length_left is None
 
@@ -80,10 +85,10 @@ class Calls:
         try:
             self._reply(stream, call, call.receive(message))
         except Exception as error:  # noqa: BLE001  the same
-            self._endings.fail(stream, error)
+            self.fail(stream, error)
 
     def has_room(self, stream: Stream, size: int) -> bool:
-        """Whether bytes more of a stream may wait; where not, its call has ended."""
+        """Reserve memory for more bytes of a stream; without room, end its call and return False."""
         if not stream.account.add(size):
             self._end_early(stream, Status.RESOURCE_EXHAUSTED)
             return False
@@ -91,7 +96,7 @@ class Calls:
         return True
 
     def pump(self, stream: Stream) -> None:
-        """Deliver what has come, as far as the stream is not blocked."""
+        """Deliver complete messages until the stream is blocked."""
         try:
             while not stream.blocked and (message := stream.inbox.next()) is not None:
                 stream.count()
@@ -108,7 +113,7 @@ class Calls:
             self._receiving.account(stream)
 
     def request_ended(self, stream: Stream) -> None:
-        """Take note that the client sends no more."""
+        """Handle the end of the client's side of a stream."""
         stream.remote_ended = True
         stream.ready = False
         if stream.refusal is None:
@@ -117,10 +122,10 @@ class Calls:
         block, body = stream.refusal
         self._sending.out.append(self._sending.headers(stream.id, block))
         self._sending.data(stream, body)
-        self._endings.end(stream, b"")
+        self.end(stream, b"")
 
     def sweep(self, now: float, most: int) -> bool:
-        """End calls of which nothing has moved for too long, so many at `most`; return whether there are more."""
+        """End at most `most` stalled calls; return whether there are more."""
         limits = self._limits
         still_open = self._table.open
         enough = len(still_open) - most
@@ -131,50 +136,50 @@ class Calls:
                 if stream.stuck is None or stream.stuck[0] != stream.unsent:
                     stream.stuck = stream.unsent, now
                 elif now - stream.stuck[1] > limits.write_stall_seconds:
-                    self._endings.reset(stream, ErrorCode.CANCEL)
+                    self.reset(stream, ErrorCode.CANCEL)
                 continue
             stream.stuck = None
             call = stream.call
             if stream.waiting is not None or now - stream.heard_at <= limits.stall_seconds:
                 continue
             if call is None:  # refused, once its request has ended
-                self._endings.reset(stream, ErrorCode.CANCEL)
+                self.reset(stream, ErrorCode.CANCEL)
             elif stream.inbox.in_message or call.awaits_more:
                 self._end_early(stream, Status.DEADLINE_EXCEEDED)
         return False
 
     def settled(self, stream_id: int, error: Exception | None) -> None:
-        """Go on with a call whose answer is settled, or given up."""
-        if self._endings.given_up(stream_id):
+        """Resume a call after its answer is settled or cancelled."""
+        if self._given_up(stream_id):
             return
         stream = self._table.open.get(stream_id)
         if stream is None or stream.call is None or stream.waiting is None:
             return
         stream.waiting = None
         if error is not None:
-            self._endings.fail(stream, error)
+            self.fail(stream, error)
         else:
             self._ask(stream, stream.call, stream.call.resume)
             self.proceed(stream)
 
     def proceed(self, stream: Stream) -> None:
-        """Go on with a stream that may have had to wait: end it, or deliver what has come."""
+        """Resume a stream that may have been blocked: end it, or deliver waiting messages."""
         if stream.id not in self._table.open:
             return
         if stream.outbox:
             stream.ready = False
         elif stream.ending is not None:
-            self._endings.end(stream, stream.ending)
+            self.end(stream, stream.ending)
         else:
             self.pump(stream)
 
     def push(self, stream: Stream, message: bytes) -> None:
-        """Send a message that the client did not prompt, if its call is open."""
+        """Send an unprompted message if the call is open."""
         if stream.call is not None:
             try:
                 self._sending.message(stream, message)
             except RpcError as error:
-                self._endings.fail(stream, error)
+                self.fail(stream, error)
             if stream.outbox:
                 stream.ready = False
             self._host.flush()
@@ -182,30 +187,84 @@ class Calls:
     def stop(self, stream: Stream) -> None:
         """End a call with OK, if it is open."""
         if stream.call is not None:
-            self._endings.finish(stream)
+            self.finish(stream)
             self._host.flush()
 
-    def _give_way(self, stream: Stream) -> None:
-        """End a call in a turn of its own: it is another that needs the room."""
+    def _set_deadline(self, stream: Stream, seconds: float) -> None:
+        stream.deadline = self._host.after(seconds, partial(self._expired, stream))
+
+    def finish(self, stream: Stream, status: Status = Status.OK, message: str = "") -> None:
+        """End a call with a status, after its unsent answers."""
+        self._leave(stream)
+        block = trailers_block(status, message)
+        self.end(stream, block if stream.headers_sent else HEADERS_BLOCK + block)
+
+    def fail(self, stream: Stream, error: Exception) -> None:
+        """End a call that has raised."""
+        if isinstance(error, RpcError):
+            self.finish(stream, error.status, str(error))
+            return
+        _log.error("call failed", error=f"{type(error).__name__}: {error}", peer=self._peer, exc_info=error)
+        self.finish(stream, Status.INTERNAL, f"{type(error).__name__} in the server")
+
+    def drop(self, stream: Stream, fate: Fate) -> None:
+        """Close a stream and its call without another frame."""
+        self._leave(stream)
+        self._sending.forget(stream)
+        self._remove(stream, fate)
+
+    def reset(self, stream: Stream, code: ErrorCode) -> None:
+        """Close a stream and its call with RST_STREAM."""
+        self._sending.out.append(rst_stream_frame(stream.id, code))
+        self.drop(stream, Fate.ABANDONED)
+
+    def end(self, stream: Stream, trailers: bytes) -> None:
+        """End our side once the outbox is sent; empty `trailers` for none."""
+        if stream.outbox:
+            stream.ending = trailers
+            self._set_deadline(stream, self._limits.write_stall_seconds)
+            return
+        if stream.deadline is not None:
+            stream.deadline.cancel()
+        out = self._sending.out
+        if trailers:
+            out.append(self._sending.headers(stream.id, trailers, END_STREAM))
+        else:
+            out.append(frame(DATA, END_STREAM, stream.id))
+        if stream.remote_ended:
+            self._remove(stream, Fate.ENDED)
+        else:  # the client need not send the rest
+            out.append(rst_stream_frame(stream.id, ErrorCode.NO_ERROR))
+            self._remove(stream, Fate.ABANDONED)
+
+    def _given_up(self, stream_id: int) -> bool:
+        call = self._leaving.pop(stream_id, None)
+        if call is None:
+            return False
+        _close(call)
+        return True
+
+    def _evict(self, stream: Stream) -> None:
+        """End a call in a later iteration of the loop: another call needs the room and is active now."""
         self._host.after(0, partial(self._end_early, stream, Status.RESOURCE_EXHAUSTED))
 
     def _end_early(self, stream: Stream, status: Status) -> None:
         call = stream.call
         if call is None:
             return
-        if stream.blocked:  # a status could only follow what the client does not take, or what is not known yet
-            self._endings.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
+        if stream.blocked:  # a status cannot overtake unread or unknown answers
+            self.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
             return
         stream.inbox.clear()
-        self._ask(stream, call, partial(call.give_way, status))
+        self._ask(stream, call, partial(call.end_early, status))
         if stream.call is not None:
-            self._endings.finish(stream, status, _REASONS[status])
+            self.finish(stream, status, _REASONS[status])
 
     def _ask(self, stream: Stream, call: Call, callback: Callable[[], Answers]) -> None:
         try:
             self._reply(stream, call, callback())
         except Exception as error:  # noqa: BLE001  the same
-            self._endings.fail(stream, error)
+            self.fail(stream, error)
 
     def _reply(self, stream: Stream, call: Call, answers: Answers) -> None:
         sending = self._sending
@@ -217,7 +276,7 @@ class Calls:
                 stream.waiting = self._host.hold(stream.id, answer)
                 return
         if call.done:
-            self._endings.finish(stream)
+            self.finish(stream)
         else:
             if stream.outbox:
                 stream.ready = False
@@ -240,7 +299,7 @@ class Calls:
     def _unreadable(self, stream: Stream, error: RpcError) -> None:
         if stream.call is not None:
             stream.call.unreadable(error)
-        self._endings.fail(stream, error)
+        self.fail(stream, error)
 
     def _silent(self, stream: Stream) -> None:
         stream.silence = None
@@ -249,9 +308,51 @@ class Calls:
             self._ask(stream, call, call.on_silence)
             self.proceed(stream)
 
+    def _leave(self, stream: Stream) -> None:
+        """Close the call of a stream, now or once it no longer waits."""
+        stream.ready = False
+        if stream.deadline is not None:
+            stream.deadline.cancel()
+            stream.deadline = None
+        if stream.silence is not None:
+            stream.silence.cancel()
+            stream.silence = None
+        if stream.inbox.size:
+            stream.inbox.clear()
+        call, stream.call = stream.call, None
+        if call is None:
+            return
+        if stream.waiting is not None:
+            self._leaving[stream.id] = call
+            stream.waiting.cancel()
+            stream.waiting = None
+        else:
+            _close(call)
+
+    def _remove(self, stream: Stream, fate: Fate) -> None:
+        stream.account.close()
+        self._table.remove(stream, fate)
+        self._receiving.release(stream)
+
+    def _expired(self, stream: Stream) -> None:
+        stream.deadline = None
+        if stream.id not in self._table.open:
+            return
+        if stream.outbox:  # a status cannot overtake unread answers
+            self.reset(stream, ErrorCode.CANCEL)
+        else:
+            self.finish(stream, Status.DEADLINE_EXCEEDED, "the deadline of the client has passed")
+
+
+def _close(call: Call) -> None:
+    try:
+        call.close()
+    except Exception as error:  # noqa: BLE001  the stream is closed all the same
+        _log.error("call failed to close", error=f"{type(error).__name__}: {error}", exc_info=error)
+
 
 class _Outlet:
-    """The way back to the client of one call."""
+    """Sends unprompted messages of one call."""
 
     __slots__ = ("_calls", "_stream", "account", "metadata", "peer")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all peers together may take of this program: things that are counted, and bytes that wait."""
+"""Limits on the resources that all peers together use: counts and buffered bytes."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -9,13 +9,13 @@ _WORTHWHILE_BYTES: Final = 4096
 """Holders of at least this size can be evicted."""
 _SMALL_BYTES: Final = 64 * 1024
 _RESERVED: Final = 8
-"""A part of the bytes, one in so many, is for small holders only."""
+"""One eighth of the bytes is for small holders only."""
 GRACE_SECONDS: Final = 10.0
 """Holders younger than this are not evicted: most large bodies are complete by then."""
 
 
 class Capacity:
-    """An amount with a limit; all that is taken is given back."""
+    """A counter with a limit."""
 
     __slots__ = ("_refused", "limit", "name", "refusals", "used")
 
@@ -24,11 +24,11 @@ class Capacity:
         self.limit = limit
         self.used = 0
         self.refusals = 0
-        """How often there was no room."""
+        """Number of refusals."""
         self._refused = refused
 
     def take(self, amount: int = 1) -> bool:
-        """Take so many, if there is room for them; return whether there was."""
+        """Take `amount` if there is room; return whether it was taken."""
         if self.used + amount > self.limit:
             self.refuse()
             return False
@@ -36,20 +36,20 @@ class Capacity:
         return True
 
     def give_back(self, amount: int = 1) -> None:
-        """Have room for so many more."""
+        """Release `amount`."""
         self.used -= amount
 
     def refuse(self) -> None:
-        """Count that there was no room."""
+        """Count a refusal."""
         self.refusals += 1
         self._refused(self)
 
 
 class BufferedBytes(Capacity):
-    """Bytes that wait in this program, each counted on the account of who made it hold them.
+    """Buffered bytes, counted on one account for each holder.
 
-    Where there is no room, the holder of the longest standing gives way, if it has had its time; so one that sends or
-    reads slowly loses to others, and not they to it. Those that hold little have some room to themselves.
+    Without room, the oldest large holder is evicted if it is older than `GRACE_SECONDS`: slow senders and readers lose
+    to others. A part of the room is for small holders only.
     """
 
     __slots__ = ("_clock", "_holders", "room_for_all")
@@ -64,11 +64,11 @@ class BufferedBytes(Capacity):
         super().__init__(name, limit, refused)
         self._clock = clock
         self.room_for_all = limit - limit // _RESERVED
-        """The bytes beyond which there is room for small holders only."""
-        self._holders: dict[Account, float] = {}  # those with a worthwhile amount, and since when; the oldest first
+        """Above this number of bytes, only small holders have room."""
+        self._holders: dict[Account, float] = {}  # large holders and since when; the oldest first
 
     def account(self) -> "Account":
-        """Return a new account, which is to be closed."""
+        """Return a new account; close it after use."""
         return Account(self)
 
     def make_room(self, size: int, *, asker: "Account") -> bool:
@@ -80,11 +80,11 @@ class BufferedBytes(Capacity):
             self.refuse()
             if oldest is None or self._clock() - self._holders[oldest] < GRACE_SECONDS:
                 return False
-            oldest.give_way()
+            oldest.evict()
         return True
 
     def hold(self, account: "Account") -> None:
-        """Count an account among those that hold a worthwhile amount, or no more."""
+        """Add an account to the large holders, or remove it."""
         if account.size < _WORTHWHILE_BYTES:
             self._holders.pop(account, None)
         elif account not in self._holders:
@@ -94,18 +94,18 @@ class BufferedBytes(Capacity):
 class Account:
     """The bytes of one holder."""
 
-    __slots__ = ("_bytes", "closed", "on_give_way", "size")
+    __slots__ = ("_bytes", "closed", "on_evict", "size")
 
     def __init__(self, held: BufferedBytes) -> None:
         self._bytes = held
         self.size = 0
         self.closed = False
-        """Whether nothing more is counted: all is given back."""
-        self.on_give_way: Callable[[], None] = _nothing
+        """Whether everything is released; more bytes are not counted."""
+        self.on_evict: Callable[[], None] = _nothing
         """Called once on eviction: the holder must release its bytes soon."""
 
     def add(self, size: int) -> bool:
-        """Count bytes more; return False where there is no room, and nothing is counted."""
+        """Count more bytes if there is room; return whether they are counted."""
         held = self._bytes
         if self.closed:
             return False
@@ -115,7 +115,7 @@ class Account:
         return True
 
     def put(self, size: int) -> None:
-        """Count bytes more that are there, room or not, or fewer."""
+        """Count `size` more bytes (fewer if negative) without a check of the limit."""
         if self.closed:
             return
         held = self._bytes
@@ -124,19 +124,19 @@ class Account:
         if (before < _WORTHWHILE_BYTES) is not (self.size < _WORTHWHILE_BYTES):
             held.hold(self)
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         """Close the account and make the holder release its bytes."""
-        on_give_way = self.on_give_way
+        on_evict = self.on_evict
         self.close()
-        on_give_way()
+        on_evict()
 
     def close(self) -> None:
-        """Give everything back, once."""
+        """Release everything; only the first call has an effect."""
         if not self.closed:
             if self.size:
                 self.put(-self.size)
             self.closed = True
-            self.on_give_way = _nothing
+            self.on_evict = _nothing
 
 
 def _nothing() -> None:

@@ -9,30 +9,25 @@ from typing import Final
 from epp.extproc.http2.calls import Calls
 from epp.extproc.http2.capacity import BufferedBytes
 from epp.extproc.http2.control import Control
-from epp.extproc.http2.endings import Endings
+from epp.extproc.http2.fair_scheduler import MOST_ENDINGS
 from epp.extproc.http2.frames import DATA, HEAD, HEAD_BYTES, MESSAGE_HEAD, PREFACE, goaway_frame, rst_stream_frame
-from epp.extproc.http2.inbox import PREFIX_BYTES
 from epp.extproc.http2.incoming import Incoming
-from epp.extproc.http2.limits import Budget, Limits
-from epp.extproc.http2.liveness import Liveness
-from epp.extproc.http2.pace import MOST_IN_A_TURN
-from epp.extproc.http2.rate_limited_log import RateLimitedLog
-from epp.extproc.http2.receiving import Receiving
-from epp.extproc.http2.sending import Sending
+from epp.extproc.http2.limits import Budget, Limits, RateLimitedLog
 from epp.extproc.http2.service import Host, Methods
 from epp.extproc.http2.status import ErrorCode, GoawayError, ResetError, Status
-from epp.extproc.http2.streams import Fate, Stream, StreamTable
+from epp.extproc.http2.streams import PREFIX_BYTES, Fate, Stream, StreamTable
+from epp.extproc.http2.windows import Receiving, Sending
 
 _FAST_BYTES: Final = HEAD_BYTES + PREFIX_BYTES
 _LENGTH: Final = Struct(">BH")
 _VIEW_BYTES: Final = 8192
-"""DATA from this size on is copied once, as its message is put together."""
+"""DATA of at least this size is copied only once, when its message is joined."""
 _NO_LIMIT: Final = 2**62
 _ID_MASK: Final = 0x7FFF_FFFF
 
 _FEW_FRAMES: Final = 4
-"""In each turn at least so many are handled."""
-_ENDED_AT_ONCE: Final = MOST_IN_A_TURN
+"""Minimum number of frames handled in each iteration of the loop."""
+_ENDED_AT_ONCE: Final = MOST_ENDINGS
 
 
 def _never() -> bool:
@@ -50,11 +45,11 @@ class Connection:
         peer: str,
         now: float,
         *,
-        complaints: RateLimitedLog | None = None,
+        warnings: RateLimitedLog | None = None,
         held: BufferedBytes | None = None,
     ) -> None:
-        """Prepare; `held` has an account for each stream."""
-        self._complaints = complaints or RateLimitedLog()
+        """`held` counts the buffered bytes of each stream."""
+        self._warnings = warnings or RateLimitedLog()
         self._limits = limits
         self._host = host
         self._peer = peer
@@ -63,17 +58,8 @@ class Connection:
         self._streams = self._table.open
         self._sending = Sending(limits.max_sent_message_bytes)
         self._receiving = Receiving(self._sending, limits)
-        self._endings = Endings(
-            limits,
-            sending=self._sending,
-            receiving=self._receiving,
-            table=self._table,
-            host=host,
-            peer=peer,
-        )
         self._calls = Calls(
             methods,
-            self._endings,
             sending=self._sending,
             receiving=self._receiving,
             table=self._table,
@@ -81,14 +67,12 @@ class Connection:
             peer=peer,
             limits=limits,
         )
-        self._control = Control(self._sending, self._receiving, self._table, limits)
-        self._liveness = Liveness(self._control, self._table, limits, now)
+        self._control = Control(self._sending, self._receiving, self._table, limits, now)
         self._incoming = Incoming(
             self._table,
             sending=self._sending,
             receiving=self._receiving,
             calls=self._calls,
-            endings=self._endings,
             control=self._control,
             limits=limits,
             held=BufferedBytes("bytes", _NO_LIMIT) if held is None else held,
@@ -99,7 +83,7 @@ class Connection:
         self._has_turn = True
         self._plain = False  # whether a DATA frame may come: after SETTINGS, outside of a header block
         self.closed = False
-        """Whether the transport is to be closed once everything is written."""
+        """Whether the transport must be closed after everything is written."""
 
     @property
     def open_streams(self) -> int:
@@ -113,7 +97,7 @@ class Connection:
 
     @property
     def out(self) -> list[bytes | memoryview]:
-        """What to write, in order; to be cleared by the writer."""
+        """Bytes to write, in order; the writer clears the list."""
         return self._sending.out
 
     def start(self) -> None:
@@ -121,7 +105,7 @@ class Connection:
         self._control.greet(self._now)
 
     def receive(self, data: bytes, now: float, is_over: Callable[[], bool] = _never) -> bytes:
-        """Take bytes of the peer, however they are cut; return those left for another turn, if this `is_over`."""
+        """Handle bytes of the peer; return those that are left for a later iteration once `is_over`."""
         self._now = now
         later = b""
         if self.closed:
@@ -145,11 +129,11 @@ class Connection:
         return later
 
     def settled(self, stream_id: int, error: Exception | None) -> None:
-        """Go on with the stream whose answer is settled, or given up."""
+        """Resume the stream whose answer is settled or cancelled."""
         self._calls.settled(stream_id, error)
 
     def go_away(self) -> None:
-        """Ask the peer to open no more streams, and end once there is none."""
+        """Ask the peer to open no more streams; the connection ends with the last stream."""
         self._control.go_away()
 
     def cut(self) -> None:
@@ -159,9 +143,9 @@ class Connection:
         self._control.last_call()
         for stream in list(self._streams.values()):
             if stream.outbox:
-                self._endings.reset(stream, ErrorCode.CANCEL)
+                self._calls.reset(stream, ErrorCode.CANCEL)
             else:
-                self._endings.finish(stream, Status.UNAVAILABLE, "the server shuts down")
+                self._calls.finish(stream, Status.UNAVAILABLE, "the server shuts down")
         self.lose()
 
     def fail(self, code: ErrorCode, problem: str) -> None:
@@ -169,47 +153,47 @@ class Connection:
         if self.closed:
             return
         if code is not ErrorCode.NO_ERROR:
-            self._complaints.warn("gRPC connection ended", self._now, code=code.name, problem=problem, peer=self._peer)
+            self._warnings.warn("gRPC connection ended", self._now, code=code.name, problem=problem, peer=self._peer)
         self.lose()
         refusing_above = self._control.refusing_above  # once said, it may not rise
         last_id = self._table.last_id if refusing_above is None else refusing_above
         self._sending.out.append(goaway_frame(last_id, code, problem))
 
     def lose(self) -> None:
-        """Close all calls, of very many some in later turns: the connection has ended."""
+        """Close all calls after the end of the connection; many calls are closed over several iterations."""
         self.closed = True
         self._rest = b""
         for stream in list(islice(self._streams.values(), _ENDED_AT_ONCE)):
-            self._endings.drop(stream, Fate.RESET)
+            self._calls.drop(stream, Fate.RESET)
         if self._streams:
             self._host.after(0, self.lose)
 
     def check(self, now: float) -> float:
-        """Act on what is overdue; return the seconds until the next check."""
-        overdue = self._liveness.overdue(now, heard_at=self._now)
+        """Enforce deadlines of the peer; return the seconds until the next check."""
+        overdue = self._control.overdue(now, heard_at=self._now)
         if overdue is not None:
             self.fail(overdue.code, str(overdue))
-        return max(self._liveness.next_due(heard_at=self._now) - now, 0.0)
+        return max(self._control.next_due(heard_at=self._now) - now, 0.0)
 
     def sweep(self, now: float) -> bool:
-        """End the calls of which nothing has moved for too long; return whether more are left than end at once."""
+        """End stalled calls; return whether there are more than end at once."""
         return self._calls.sweep(now, most=_ENDED_AT_ONCE)
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do, as one side has said GOAWAY and no stream is open."""
+        """Whether one side sent GOAWAY and no stream is open."""
         control = self._control
         return (control.refusing_above is not None or control.peer_going_away) and not self._streams
 
     def _frames(self, data: bytes, is_over: Callable[[], bool] = _never) -> int:
-        """Handle all frames that are whole, or those of this turn; return the place after them."""
+        """Handle complete frames until `is_over`; return the index after the last one."""
         streams = self._streams
         receiving = self._receiving
         unpack = MESSAGE_HEAD.unpack_from
         most = self._limits.max_frame_bytes
         most_fast = min(most, self._limits.max_message_bytes + PREFIX_BYTES)
         at, end, now = 0, len(data), self._now
-        viewed: dict[int, int] = {}  # stream -> bytes of this read that were given to it as they are
+        viewed: dict[int, int] = {}  # stream -> bytes of this read that it keeps views of
         count = 0
         while end - at >= HEAD_BYTES:
             count += 1
@@ -232,7 +216,7 @@ class Connection:
                     and length <= stream.receive_window
                     and length <= receiving.window
                     and length <= most_fast
-                ):  # a whole message for a stream that waits for it
+                ):  # a complete message of a stream that is ready
                     stream.heard_at = now
                     stream.receive_window -= length
                     receiving.window -= length
@@ -257,18 +241,18 @@ class Connection:
             self._frame(kind, flags, stream_id & _ID_MASK, payload)
             at = stop
         if viewed and 2 * sum(viewed.values()) < end:
-            self._let_go(viewed)
+            self._copy_views(viewed)
         return at
 
-    def _let_go(self, viewed: Iterable[int]) -> None:
-        """Copy what streams wait for: it is little of a read, and would keep all of it."""
+    def _copy_views(self, viewed: Iterable[int]) -> None:
+        """Copy the pieces that streams keep, if they are a small part of the read that the views keep alive."""
         for stream_id in viewed:
             stream = self._streams.get(stream_id & _ID_MASK)
             if stream is not None:
                 stream.inbox.own()
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes | memoryview) -> None:
-        if not self._streams and self.finished:  # what follows in the same read is not read, as in a later one
+        if not self._streams and self.finished:  # the rest of this read is ignored
             self.lose()
             return
         try:
@@ -277,7 +261,7 @@ class Connection:
             self._faults.spend(self._now)
             stream = self._streams.get(fault.stream_id)
             if stream is not None:
-                self._endings.reset(stream, fault.code)
+                self._calls.reset(stream, fault.code)
             else:
                 self._sending.out.append(rst_stream_frame(fault.stream_id, fault.code))
                 if self._table.fate(fault.stream_id) is not Fate.IDLE:
@@ -291,7 +275,7 @@ class Connection:
             self._receiving.give_back()
 
     def _complete_first(self, data: bytes) -> bytes:
-        """Handle the frame that began in an earlier read, if it is whole now; return what follows it."""
+        """Handle the frame that began in an earlier read if it is complete now; return the bytes after it."""
         rest = self._rest
         if len(rest) < HEAD_BYTES:
             missing = HEAD_BYTES - len(rest)
@@ -310,7 +294,7 @@ class Connection:
         return data[missing:]
 
     def _check_preface(self, data: bytes) -> bytes:
-        """Return what follows the preface."""
+        """Check the preface; return the bytes after it."""
         preface = self._preface
         size = min(len(preface), len(data))
         if data[:size] != preface[:size]:

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fair scheduling of busy connections across event-loop iterations."""
+"""Fair scheduling across event-loop iterations: of busy connections, and of calls that end at once."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 
 _TURN_SECONDS = 0.002
-"""Time in which all connections together handle what came, in one turn of the event loop."""
+"""Time for the input of all connections in one iteration of the event loop."""
 FEW_BYTES = 16_384
 """Reads up to this size bypass the queue."""
+_MOST_LATER_BYTES = 65_536
+"""Unprocessed bytes above which reading pauses."""
 
 
 class FairScheduler:
-    """For all connections of a server together."""
+    """Shares each iteration of the event loop among the connections of a server."""
 
     def __init__(self) -> None:
         self._ends: float | None = None
@@ -22,22 +24,22 @@ class FairScheduler:
     def ends(self, now: float) -> float:
         """Return the time by which all connections together yield to the event loop."""
         if self._ends is None:
-            asyncio.get_running_loop().call_soon(self._end)  # first: where memory is missing, it raises
+            asyncio.get_running_loop().call_soon(self._end)  # first, because it raises without memory
             self._ends = now + _TURN_SECONDS
         return self._ends
 
     def must_wait(self, size: int, now: float) -> bool:
-        """Whether a read of so many bytes is to be handled after others: they wait, or this turn is over."""
+        """Whether a read of `size` bytes must wait: other reads wait, or the iteration has no time left."""
         return size > FEW_BYTES and (bool(self._line) or (self._ends is not None and now >= self._ends))
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Call this in a later turn, after all that waits already."""
+        """Call `resume` in a later iteration, after the callbacks that already wait."""
         self._line.append(resume)
         self._call()
 
     def _call(self) -> None:
         if not self._is_due:
-            asyncio.get_running_loop().call_soon(self._serve)  # first, for the same reason: who waits next calls again
+            asyncio.get_running_loop().call_soon(self._serve)  # first, because it raises without memory
             self._is_due = True
 
     def _serve(self) -> None:
@@ -46,7 +48,7 @@ class FairScheduler:
         self._is_due = False
         try:
             ends = self.ends(loop.time())
-            for _ in range(len(line)):  # who has more waits again
+            for _ in range(len(line)):  # a connection with more input appends itself again
                 line.popleft()()
                 if loop.time() >= ends:
                     break
@@ -56,3 +58,104 @@ class FairScheduler:
 
     def _end(self) -> None:
         self._ends = None
+
+
+class PacedProtocol(asyncio.Protocol):
+    """Handles input within the time of each event-loop iteration, and keeps the rest for a later one.
+
+    Subclasses implement `_take`, which stores the input that it has no time for in `_later`.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, scheduler: FairScheduler) -> None:
+        self._loop = loop
+        self._scheduler = scheduler
+        self._transport: asyncio.Transport | None = None
+        self._later = b""
+        self._awaits_turn = False
+        self._is_paused = False
+        self.is_closing = False
+        """Whether reading and writing have ended."""
+
+    def data_received(self, data: bytes) -> None:
+        """Handle one read within the time of this iteration."""
+        if self.is_closing:
+            return
+        if self._later or self._is_paused:
+            self._later += data
+        elif self._scheduler.must_wait(len(data), self._loop.time()):
+            self._later = data
+            self._come_again()
+        else:
+            self._take(data)
+        if len(self._later) > _MOST_LATER_BYTES and self._transport is not None:
+            self._transport.pause_reading()
+
+    def abort(self) -> None:
+        """Close without writing the rest."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _take(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def _come_again(self) -> None:
+        if not self._awaits_turn:
+            self._awaits_turn = True
+            self._scheduler.wait(self._resume)
+
+    def _resume(self) -> None:
+        """Handle the kept input, then resume reading."""
+        self._awaits_turn = False
+        if self._is_paused or self.is_closing or not self._later:
+            return
+        data, self._later = self._later, b""
+        try:
+            self._take(data)
+        except BaseException:  # like event loops when a read raises: otherwise reading would never resume
+            self.abort()
+            raise
+        self._read_on()
+
+    def _read_on(self) -> None:
+        transport = self._transport
+        if not (self._later or self._is_paused or self.is_closing or transport is None or transport.is_closing()):
+            transport.resume_reading()
+
+
+MOST_ENDINGS = 16
+"""Calls that end in one iteration of the event loop; with their records, that takes one or two milliseconds."""
+
+
+class Pace:
+    """Spreads the ends of calls over iterations of the event loop: all clients may leave at once."""
+
+    def __init__(self) -> None:
+        self._left = MOST_ENDINGS
+        self._later: deque[tuple[Callable[[], object], int]] = deque()
+        self._is_due = False
+
+    def do(self, act: Callable[[], object], calls: int = 1) -> None:
+        """Call `act` now or in a later iteration, in order; `calls` is the number of calls that it ends."""
+        if self._later or self._left < calls:
+            self._later.append((act, calls))
+        else:
+            self._left -= calls
+            act()
+        self._resume()
+
+    def _resume(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_due, self._left = False, MOST_ENDINGS
+        later = self._later
+        try:
+            while later and later[0][1] <= self._left:
+                act, calls = later.popleft()
+                self._left -= calls
+                act()
+        finally:
+            if self._left < MOST_ENDINGS:
+                self._resume()

@@ -13,9 +13,9 @@ from epp.extproc.http2.status import ErrorCode, GoawayError
 
 _MOST_CACHED = 32
 _MOST_VALUE_BYTES = 2048
-"""Of metadata: longer values are left out, as they are kept for each stream."""
+"""Longest metadata value; longer ones are omitted, because each stream keeps its metadata."""
 _MOST_TABLE_SIZES = 2
-"""In one block: the smallest that was set since the last, and the one in effect."""
+"""Table size updates in one block: the smallest since the last block, and the final one."""
 _TABLE_SIZE = 0x20
 _CONNECTION_SPECIFIC = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
 _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
@@ -35,7 +35,7 @@ class MalformedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a gRPC server reads of a request's headers."""
+    """The fields of a request's headers that a gRPC server needs."""
 
     method: str
     path: str
@@ -46,16 +46,16 @@ class Head:
     """Seconds; NaN for a value that cannot be read."""
     content_length: int | None
     is_grpc: bool
-    """Whether the request is one of gRPC at all."""
+    """Whether it is a gRPC request."""
     metadata: Mapping[str, str]
-    """The header fields of the names that are wanted."""
+    """The header fields with wanted names."""
 
 
 class HeadReader:
     """Decodes the header blocks of one connection.
 
-    A block that leaves the dynamic table as it is, decoded once, has the same meaning until another block changes the
-    table. Gateways open all streams with such a block, but for the first of a connection.
+    A block that does not change the dynamic table keeps its meaning until another block changes the table, so its head
+    is cached. Gateways open all streams except the first of a connection with such a block.
     """
 
     def __init__(self, max_list_bytes: int, metadata_names: AbstractSet[str] = frozenset()) -> None:
@@ -93,7 +93,7 @@ class HeadReader:
 
 
 def leaves_table(block: bytes) -> bool:
-    """Whether a block consists of indexed fields and of literals without indexing, so that no table changes."""
+    """Whether a block leaves the dynamic table unchanged: it has only indexed fields and literals without indexing."""
     at, end = 0, len(block)
     while at < end:
         first = block[at]
@@ -112,7 +112,7 @@ def leaves_table(block: bytes) -> bool:
 
 
 def _check_table_sizes(block: bytes) -> None:
-    """Raise GoawayError for more changes of the table's size than RFC 7541, section 4.2, has a use for."""
+    """Raise GoawayError for more table size updates than RFC 7541, section 4.2, needs."""
     at = 0
     for _ in range(_MOST_TABLE_SIZES + 1):
         if at >= len(block) or block[at] & 0xE0 != _TABLE_SIZE:
@@ -122,7 +122,7 @@ def _check_table_sizes(block: bytes) -> None:
 
 
 def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
-    """Return a number and the place after it; beyond the end if the block is cut short or the number is huge."""
+    """Return a number and the index after it; an index beyond the end if the block is truncated or the number huge."""
     most = (1 << bits) - 1
     number = block[at] & most
     at += 1
@@ -140,7 +140,7 @@ def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
 
 
 def read_head(fields: Iterable[tuple[bytes, bytes]], wanted: Iterable[tuple[str, bytes]] = ()) -> Head:
-    """Return the head in a list of fields, with the metadata of these names; raises MalformedError."""
+    """Return the head in a list of fields, with the `wanted` metadata; raises MalformedError."""
     pseudo: dict[bytes, bytes] = {}
     regular: dict[bytes, bytes] = {}
     for name, value in fields:

@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of the peer, one at a time: each is checked against the state of its stream, then acted on."""
+"""Handling of the peer's frames: each one is checked against the state of its stream."""
 
 from typing import ClassVar
 
 from epp.extproc.http2 import frames
-from epp.extproc.http2.blocks import Block, BlockAssembler, priority_fault, unpadded
 from epp.extproc.http2.calls import Calls
 from epp.extproc.http2.capacity import BufferedBytes
 from epp.extproc.http2.control import Control
-from epp.extproc.http2.endings import Endings
+from epp.extproc.http2.frames import Block, BlockAssembler, priority_fault, unpadded
 from epp.extproc.http2.heads import Head, HeadReader, MalformedError
-from epp.extproc.http2.inbox import Inbox
 from epp.extproc.http2.limits import Budget, Limits
-from epp.extproc.http2.receiving import Receiving
-from epp.extproc.http2.sending import Sending
 from epp.extproc.http2.status import ErrorCode, GoawayError, ResetError
-from epp.extproc.http2.streams import Fate, Stream, StreamTable
+from epp.extproc.http2.streams import Fate, Inbox, Stream, StreamTable
+from epp.extproc.http2.windows import Receiving, Sending
 
 _WORD_BYTES = 4
 _PRIORITY_BYTES = 5
@@ -24,7 +21,7 @@ _ID_MASK = 0x7FFF_FFFF
 
 
 class Incoming:
-    """`frame` raises GoawayError or ResetError for one that breaks a rule."""
+    """Handles frames; `frame` raises GoawayError or ResetError for a violation."""
 
     def __init__(
         self,
@@ -33,7 +30,6 @@ class Incoming:
         sending: Sending,
         receiving: Receiving,
         calls: Calls,
-        endings: Endings,
         control: Control,
         limits: Limits,
         held: BufferedBytes,
@@ -43,7 +39,6 @@ class Incoming:
         self._sending = sending
         self._receiving = receiving
         self._calls = calls
-        self._endings = endings
         self._control = control
         self._limits = limits
         self._blocks = BlockAssembler(limits)
@@ -55,11 +50,11 @@ class Incoming:
 
     @property
     def takes_data(self) -> bool:
-        """Whether a DATA frame may come next: SETTINGS have come, and no header block is unfinished."""
+        """Whether a DATA frame is allowed next: after SETTINGS, outside of a header block."""
         return self._control.settings_seen and self._blocks.awaited is None
 
     def frame(self, kind: int, flags: int, stream_id: int, payload: bytes | memoryview, now: float) -> None:
-        """Act on one frame."""
+        """Handle one frame."""
         if self._blocks.awaited is not None and kind != frames.CONTINUATION:
             raise GoawayError(ErrorCode.PROTOCOL_ERROR, "another frame within a header block")
         if not self._control.settings_seen and (kind != frames.SETTINGS or flags & frames.ACK):
@@ -176,7 +171,7 @@ class Incoming:
             self._held.account(),
             receive_window=limits.stream_window,
             send_window=self._sending.initial_window,
-            now=now,
+            heard_at=now,
         )
         stream.length_left = head.content_length
         stream.remote_ended = block.end_stream
@@ -193,7 +188,7 @@ class Incoming:
             raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM of a wrong length")
         stream = self._table.open.get(stream_id)
         if stream is not None:
-            self._endings.drop(stream, Fate.RESET)
+            self._calls.drop(stream, Fate.RESET)
             if not stream.headers_sent:
                 self._resets.spend(now)
         elif self._table.fate(stream_id) is Fate.IDLE:
@@ -241,7 +236,7 @@ class Incoming:
 
     @staticmethod
     def _count(stream: Stream, length: int, *, ended: bool) -> None:
-        """Hold the bytes of a request against its content-length."""
+        """Check the bytes of a request against its content-length."""
         if stream.length_left is None:
             return
         stream.length_left -= length
@@ -259,4 +254,4 @@ class Incoming:
         frames.WINDOW_UPDATE: _on_window_update,
         frames.CONTINUATION: _on_continuation,
     }
-    """Functions, not bound methods: a connection without cycles is gone as soon as it is lost."""
+    """Functions, not bound methods: without reference cycles, a lost connection is freed at once."""

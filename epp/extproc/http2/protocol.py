@@ -1,91 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries a connection on asyncio: one read, all its frames, all replies, one write."""
+"""A connection on asyncio: one read, all its frames, all replies, one write."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
-from epp.extproc.http2.capacity import BufferedBytes
 from epp.extproc.http2.connection import Connection
-from epp.extproc.http2.fair_scheduler import FairScheduler
+from epp.extproc.http2.fair_scheduler import MOST_ENDINGS, Pace, PacedProtocol
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.pace import MOST_IN_A_TURN, Pace
-from epp.extproc.http2.peers import peer_of
-from epp.extproc.http2.rate_limited_log import RateLimitedLog
-from epp.extproc.http2.service import Cancellable, Methods, PendingAnswer
-from epp.extproc.http2.tls import speaks_http2
+from epp.extproc.http2.service import Cancellable, Methods, PendingAnswer, peer_of
+
+if TYPE_CHECKING:
+    from epp.extproc.http2.server import GrpcServer
 
 _LINGER_SECONDS = 1.0
-_MOST_LATER_BYTES = 65_536
-"""What may wait for the next turn before nothing more is read."""
 FEW_PIECES = 16
 MANY_BYTES = 524_288
-"""After so many, the rest is for the next turn: the system copies them, and loopback delivers them, at once."""
+"""Bytes written in one iteration of the loop: the system copies them, and loopback delivers them, synchronously."""
 
 
-class Registry(Protocol):
-    """Keeps track of the connections of a server."""
-
-    @property
-    def complaints(self) -> RateLimitedLog:
-        """Takes warnings about clients."""
-
-    @property
-    def held(self) -> BufferedBytes:
-        """Counts what the connections hold."""
-
-    @property
-    def pace(self) -> Pace:
-        """Spreads the ends of calls over turns of the event loop."""
-
-    @property
-    def turns(self) -> FairScheduler:
-        """Shares turns of the event loop out among connections."""
-
-    def connection_opened(self, protocol: "GrpcProtocol") -> bool:
-        """Take note of a connection; return False where there are too many."""
-
-    def connection_closed(self, protocol: "GrpcProtocol") -> None:
-        """Forget a connection."""
-
-
-class GrpcProtocol(asyncio.Protocol):
+class GrpcProtocol(PacedProtocol):
     """The server's side of one transport."""
 
-    def __init__(self, methods: Methods, limits: Limits, registry: Registry, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, methods: Methods, limits: Limits, server: "GrpcServer", loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop, server.scheduler)
         self._methods = methods
         self._limits = limits
-        self._registry = registry
-        self._loop = loop
+        self._server = server
         self._time = loop.time
-        self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
         self._held: dict[int, asyncio.Task[None]] = {}
         self._checking: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._flushing = False
-        self._closing = False
         self._is_counted = False
         self._is_ending = False
-        self._is_paused = False
-        self._later = b""  # what came and has to wait for another turn of the loop
-        self._awaits_turn = False
         self._read_at = 0.0
-        self._turn_ends = 0.0  # 0 before a read has asked
-        self._unwritten = registry.held.account()
+        self._turn_ends = 0.0  # 0 before a read needs it
+        self._unwritten = server.held.account()
 
-    # what asyncio calls
+    # called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet the client."""
-        if not speaks_http2(transport.get_extra_info("ssl_object")):
+        tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() != "h2":
             problem = "TLS connection refused: the client must offer the protocol h2 (ALPN)"
-            self._registry.complaints.warn(problem, self._time(), peer=peer_of(transport))
+            self._server.warnings.warn(problem, self._time(), peer=peer_of(transport))
             transport.close()
             self._loop.call_later(_LINGER_SECONDS, cast("asyncio.Transport", transport).abort)
             return
-        if not self._registry.connection_opened(self):
+        if not self._server.connection_opened(self):
             cast("asyncio.Transport", transport).abort()
             return
         self._is_counted = True
@@ -97,33 +64,21 @@ class GrpcProtocol(asyncio.Protocol):
             self,
             peer_of(transport),
             self._time(),
-            complaints=self._registry.complaints,
-            held=self._registry.held,
+            warnings=self._server.warnings,
+            held=self._server.held,
         )
         self._connection.start()
         self._check()
 
-    def data_received(self, data: bytes) -> None:
-        """Handle one read, as far as this turn allows."""
-        if self._later:
-            self._later += data
-        elif self._registry.turns.must_wait(len(data), self._time()):
-            self._later = data
-            self._come_again()
-        else:
-            self._take(data)
-        if len(self._later) > _MOST_LATER_BYTES and self._transport is not None:
-            self._transport.pause_reading()
-
     def eof_received(self) -> bool:
-        """Close, once what came is handled: HTTP/2 knows no connection that is open on one side."""
+        """Close after the input is handled: HTTP/2 has no half-open connections."""
         transport = self._transport
         self._is_ending = bool(self._later and transport is not None and transport.get_extra_info("ssl_object") is None)
         return self._is_ending  # over TLS it closes in any case
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Close all calls."""
-        del exc  # what a broken connection says matters to no call
+        del exc  # calls do not depend on the reason
         for timer in (self._checking, self._stalled):
             if timer is not None:
                 timer.cancel()
@@ -132,25 +87,25 @@ class GrpcProtocol(asyncio.Protocol):
         self._later = b""
         self._unwritten.close()
         if self._is_counted:
-            self._registry.connection_closed(self)
+            self._server.connection_closed(self)
         if self._connection is not None:
-            self._registry.pace.do(self._lose, MOST_IN_A_TURN)
+            self._server.pace.do(self._lose, MOST_ENDINGS)
 
     def pause_writing(self) -> None:
-        """Read no more while the client reads nothing."""
+        """Pause reading while the client does not read."""
         self._is_paused = True
         if self._transport is not None:
-            self._unwritten.on_give_way = self.abort
+            self._unwritten.on_evict = self.abort
             self._count_unwritten()
-            if not self._closing:
+            if not self.is_closing:
                 self._transport.pause_reading()
             self._expect_progress()
 
     def resume_writing(self) -> None:
-        """Read on, unless all that is left to do is to write the rest: for that the client keeps its time."""
+        """Resume reading, unless the connection is closing: then the timeout of the client still applies."""
         self._is_paused = False
         self._count_unwritten()
-        if self._closing:
+        if self.is_closing:
             return
         if self._stalled is not None:
             self._stalled.cancel()
@@ -160,31 +115,31 @@ class GrpcProtocol(asyncio.Protocol):
         elif self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    # what the connection calls
+    # called by the connection
 
     def hold(self, stream_id: int, waiting: PendingAnswer) -> Cancellable:
         """Settle an answer in a task."""
         task = self._loop.create_task(self._settle(waiting))
         self._held[id(task)] = task
         task.add_done_callback(lambda done: self._settled(stream_id, done))
-        return _Holding(task, self._registry.pace)
+        return _Holding(task, self._server.pace)
 
     def after(self, seconds: float, act: Callable[[], None]) -> Cancellable:
-        """Call `act` later; after no time, in a turn in which no other calls end."""
+        """Call `act` later; for 0 seconds, in an iteration in which no other calls end."""
         if not seconds:
-            return self._loop.call_later(0, self._registry.pace.do, partial(self._act, act), MOST_IN_A_TURN)
+            return self._loop.call_later(0, self._server.pace.do, partial(self._act, act), MOST_ENDINGS)
         return self._loop.call_later(seconds, self._act, act)
 
     def flush(self) -> None:
-        """Write at the end of this turn of the loop."""
+        """Write at the end of this iteration of the loop."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
-    # what the server calls
+    # called by the server
 
     def go_away(self) -> None:
-        """Ask the client to open no more streams, and close when there are none."""
+        """Ask the client to open no more streams; close after the last one."""
         if self._connection is not None:
             self._connection.go_away()
             self._write()
@@ -200,7 +155,7 @@ class GrpcProtocol(asyncio.Protocol):
         return self._connection is not None and self._connection.has_served
 
     def sweep(self, now: float) -> bool:
-        """End the calls of which nothing has moved for too long; return whether more are left than end at once."""
+        """End stalled calls; return whether there are more than end at once."""
         if self._connection is None:
             return False
         has_more = self._connection.sweep(now)
@@ -208,7 +163,7 @@ class GrpcProtocol(asyncio.Protocol):
         return has_more
 
     def make_room(self) -> None:
-        """Close at once, for another connection."""
+        """Close at once to make room for another connection."""
         if self._connection is not None:
             self._connection.lose()
         self.abort()
@@ -219,11 +174,6 @@ class GrpcProtocol(asyncio.Protocol):
             self._connection.cut()
             self._write()
 
-    def abort(self) -> None:
-        """Close without writing what is left."""
-        if self._transport is not None:
-            self._transport.abort()
-
     def _lose(self) -> None:
         if self._connection is not None:
             self._connection.lose()
@@ -231,7 +181,7 @@ class GrpcProtocol(asyncio.Protocol):
         self._forget_if_settled()
 
     def _take(self, data: bytes) -> None:
-        """Handle what came; what this turn has no time for is left."""
+        """Handle input within the time of this iteration; keep the rest."""
         connection = self._connection
         if connection is None:
             return
@@ -241,36 +191,13 @@ class GrpcProtocol(asyncio.Protocol):
             self._write()
         if self._later:
             self._come_again()
-
-    def _come_again(self) -> None:
-        if not self._awaits_turn:
-            self._awaits_turn = True
-            self._registry.turns.wait(self._resume)
-
-    def _resume(self) -> None:
-        """Handle what was left, then read on."""
-        self._awaits_turn = False
-        if self._is_paused or not self._later:
-            return
-        data, self._later = self._later, b""
-        try:
-            self._take(data)
-        except BaseException:  # as event loops do where a read raises: else nothing would ever be read again
-            self.abort()
-            raise
-        self._read_on()
-        if self._is_ending and not self._later and self._transport is not None:
+        elif self._is_ending and self._transport is not None:
             self._transport.close()
 
-    def _read_on(self) -> None:
-        transport = self._transport
-        if not (self._later or self._is_paused or self._closing or transport is None or transport.is_closing()):
-            transport.resume_reading()
-
     def _is_turn_over(self) -> bool:
-        """Whether it is others' turn; a read of few frames does not ask, and needs no end of a turn."""
+        """Whether this iteration has no time left; computed on demand, as short reads do not need it."""
         if not self._turn_ends:
-            self._turn_ends = self._registry.turns.ends(self._read_at)
+            self._turn_ends = self._scheduler.ends(self._read_at)
         return self._time() >= self._turn_ends
 
     def _write(self) -> None:
@@ -278,7 +205,7 @@ class GrpcProtocol(asyncio.Protocol):
         if connection is None or transport is None:
             return
         out = connection.out
-        if self._closing:  # the last bytes are written: what still comes is not answered
+        if self.is_closing:  # the last bytes are written: later input gets no answer
             out.clear()
         if out:
             transport.write(some_of(out))
@@ -289,23 +216,23 @@ class GrpcProtocol(asyncio.Protocol):
                 return
         if connection.finished:
             connection.lose()
-        if connection.closed and not self._closing:
-            self._closing = True
+        if connection.closed and not self.is_closing:
+            self.is_closing = True
             self._close(transport)
 
     def _count_unwritten(self) -> None:
-        """Have on the account what waits as the client does not read."""
+        """Count the unwritten bytes of a client that does not read."""
         waiting = self._transport.get_write_buffer_size() if self._is_paused and self._transport is not None else 0
         self._unwritten.put(waiting - self._unwritten.size)
 
     def _close(self, transport: asyncio.Transport) -> None:
-        """Close once all is written, and not before the client has had time to read why."""
+        """Close after everything is written and the client had time to read the reason."""
         self._expect_progress()
         if transport.is_closing() or not transport.can_write_eof():
             transport.close()
             return
         try:
-            transport.write_eof()  # closing with bytes unread would reset the connection, and GOAWAY with it
+            transport.write_eof()  # closing with unread input would reset the connection and lose the GOAWAY
         except OSError:  # the client has closed
             transport.close()
         else:
@@ -348,14 +275,14 @@ class GrpcProtocol(asyncio.Protocol):
         self._forget_if_settled()
 
     def _forget_if_settled(self) -> None:
-        """Break the cycle with a lost connection, whose tables may be large, in place of the garbage collector."""
+        """Break the reference cycle with a lost connection, so that its tables are freed at once."""
         connection = self._connection
         if self._transport is None and not self._held and connection is not None and not connection.open_streams:
             self._connection = None
 
 
 class _Holding:
-    """A task that is given up when there is time for that."""
+    """A task that settles an answer; many cancellations are spread over iterations."""
 
     __slots__ = ("_pace", "_task")
 
@@ -368,7 +295,7 @@ class _Holding:
 
 
 def some_of(out: list[bytes | memoryview]) -> bytes:
-    """Take what is to be written in this turn; a piece has no more than `LARGEST_FRAME`."""
+    """Take the bytes to write in this iteration; one piece has at most `LARGEST_FRAME` bytes."""
     if len(out) > FEW_PIECES:
         size = 0
         for count, piece in enumerate(out, 1):

@@ -1,30 +1,115 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listens, and keeps the connections of one server."""
+"""A gRPC server: listeners with and without TLS, and the connections."""
 
 import asyncio
 import contextlib
+import errno
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
 
-from epp.extproc.http2.capacity import BufferedBytes, Capacity
-from epp.extproc.http2.fair_scheduler import FairScheduler
-from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.pace import Pace
-from epp.extproc.http2.protocol import GrpcProtocol
-from epp.extproc.http2.rate_limited_log import RateLimitedLog
-from epp.extproc.http2.service import Methods
-from epp.extproc.http2.tls import TlsListener
+import structlog
 
+from epp.extproc.http2.capacity import BufferedBytes, Capacity
+from epp.extproc.http2.fair_scheduler import FairScheduler, Pace
+from epp.extproc.http2.limits import Limits, RateLimitedLog
+from epp.extproc.http2.protocol import GrpcProtocol
+from epp.extproc.http2.service import Methods
+from epp.extproc.http2.tls_session import TlsSession
+
+_log = structlog.get_logger()
+
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE_SECONDS = 1.0
+_BREATH_SECONDS = 0.01
 _BACKLOG = 1024
 _MOST_CONNECTIONS = 4096
 _MOST_HELD_BYTES = 64 * 1024 * 1024
 _SWEEPS = 4
-"""How often streams are looked at within the time that they may be still."""
+"""Checks for stalled streams within the timeout."""
 _MOST_SWEEP_SECONDS = 10.0
 
 Contexts = Callable[[], Awaitable[ssl.SSLContext]]
 """Returns the TLS context for one new connection."""
+
+
+class TlsListener:
+    """Accepts connections and starts TLS on each one with the current context."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        contexts: Callable[[], Awaitable[ssl.SSLContext]],
+        protocol: Callable[[], asyncio.Protocol],
+        limits: Limits,
+        *,
+        warnings: RateLimitedLog,
+        scheduler: FairScheduler,
+    ) -> None:
+        """Start to accept connections."""
+        self._sock = sock
+        self._contexts = contexts
+        self._protocol = protocol
+        self._limits = limits
+        self._scheduler = scheduler
+        self._warnings = warnings
+        self._loop = asyncio.get_running_loop()
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+        sock.setblocking(False)  # noqa: FBT003
+        self._accepting = self._loop.create_task(self._accept())
+
+    async def close(self) -> None:
+        """Stop accepting, and end unfinished handshakes."""
+        tasks = [self._accepting, *self._handshakes]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._sock.close()
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = await self._loop.sock_accept(self._sock)
+            except OSError as error:
+                exhausted = error.errno in _EXHAUSTED
+                if exhausted:
+                    _log.warning("no connection accepted", problem=error.strerror)
+                await asyncio.sleep(_PAUSE_SECONDS if exhausted else _BREATH_SECONDS)
+                continue
+            self._make_room()
+            task = self._loop.create_task(self._shake_hands(connection))
+            self._handshakes[task] = None
+            task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+
+    def _make_room(self) -> None:
+        """End the oldest handshake if there are too many: an honest client finishes quickly."""
+        most = self._limits.max_handshakes
+        if len(self._handshakes) >= most:
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]  # now: its end may take several iterations of the loop
+            oldest.cancel()
+            problem = f"{most} are open: the oldest is dropped"
+            self._warnings.warn("too many unfinished TLS handshakes", self._loop.time(), problem=problem)
+
+    async def _shake_hands(self, connection: socket.socket) -> None:
+        try:
+            async with asyncio.timeout(self._limits.handshake_seconds):
+                context = await self._contexts()
+            session = TlsSession(
+                context, self._protocol, self._limits, warnings=self._warnings, scheduler=self._scheduler
+            )
+            await self._loop.connect_accepted_socket(lambda: session, connection)
+        except (OSError, TimeoutError):  # caused by the client
+            connection.close()
+            return
+        except BaseException:
+            connection.close()
+            raise
+        try:
+            await session.settled
+        except asyncio.CancelledError:
+            session.abort()
+            raise
 
 
 class GrpcServer:
@@ -39,22 +124,22 @@ class GrpcServer:
         connections: Capacity | None = None,
         held: BufferedBytes | None = None,
     ) -> None:
-        """Prepare; `connections` has room for each of them, and `held` counts what they hold."""
+        """Prepare; `connections` limits their number, `held` their buffered bytes."""
         self._room = connections or Capacity("connections", _MOST_CONNECTIONS)
         self.held = held or BufferedBytes("bytes", _MOST_HELD_BYTES)
-        """Counts what the connections hold."""
+        """Buffered bytes of all connections."""
         self._sweeping: asyncio.TimerHandle | None = None
         self._methods = methods
         self._limits = limits
         self._tls = tls
         self._listener: asyncio.AbstractServer | TlsListener | None = None
         self._connections: dict[GrpcProtocol, None] = {}
-        self.complaints = RateLimitedLog()
-        """Takes warnings about clients."""
+        self.warnings = RateLimitedLog()
+        """Warnings about clients."""
         self.pace = Pace()
-        """Spreads the ends of calls over turns of the event loop."""
-        self.turns = FairScheduler()
-        """Shares them out among connections on which much comes."""
+        """Spreads the ends of calls over iterations of the event loop."""
+        self.scheduler = FairScheduler()
+        """Shares each iteration of the event loop among busy connections."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -70,7 +155,7 @@ class GrpcServer:
         if self._tls is not None:
             sock.listen(_BACKLOG)
             self._listener = TlsListener(
-                sock, self._tls, protocol, limits, complaints=self.complaints, turns=self.turns
+                sock, self._tls, protocol, limits, warnings=self.warnings, scheduler=self.scheduler
             )
         elif sock.family == socket.AF_UNIX:
             self._listener = await loop.create_unix_server(protocol, sock=sock, backlog=_BACKLOG)
@@ -78,7 +163,7 @@ class GrpcServer:
             self._listener = await loop.create_server(protocol, sock=sock, backlog=_BACKLOG)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Accept no more; give open calls this time, then cut them."""
+        """Stop accepting; end the calls that are open after the grace period."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         if isinstance(self._listener, TlsListener):
@@ -97,7 +182,7 @@ class GrpcServer:
         await self._emptied(1.0)
 
     def connection_opened(self, protocol: GrpcProtocol) -> bool:
-        """Take note of a connection; return False where there are too many, and all of them have streams."""
+        """Register a connection; return False if there are too many and all of them have streams."""
         if not self._room.take():
             idle = self._spare()
             if idle is None:

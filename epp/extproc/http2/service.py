@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of services: a call for each stream, driven by synchronous callbacks."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
@@ -12,59 +13,69 @@ class PendingAnswer(Protocol):
     """An answer that is not known yet."""
 
     async def settle(self) -> None:
-        """Wait until it is."""
+        """Wait until the answer is known."""
 
 
 Answers: TypeAlias = Sequence[bytes | PendingAnswer]
-"""Serialised messages, in order; the last may be one to wait for, after which `Call.resume` has the others."""
+"""Serialised messages, in order. The last may be pending: once it is settled, `Call.resume` returns the rest."""
 
 
-class Call(Protocol):
-    """The server's side of one call.
+class Call:
+    """The server's side of one call; by default, without answers.
 
-    Callbacks come one at a time, and never after `close`. Each may raise RpcError to end the call with that status; any
+    Callbacks run one at a time, never after `close`. Each may raise RpcError to end the call with that status; any
     other exception ends it with INTERNAL.
     """
 
+    __slots__ = ()
+
     @property
     def done(self) -> bool:
-        """Whether the call ends with OK once its answers so far are sent."""
+        """Whether the call ends with OK after its answers so far."""
+        return False
 
     @property
     def silence_timeout(self) -> float | None:
         """Seconds to wait for the next message before `on_silence`; None for no limit."""
-
-    def receive(self, message: bytes) -> Answers:
-        """Return the answers that are due after a message."""
-
-    def resume(self) -> Answers:
-        """Return the answers that are due now that the one waited for is settled."""
-
-    def on_silence(self) -> Answers:
-        """Return the answers that are due after a silence."""
-
-    def half_close(self) -> Answers:
-        """Return the answers that are due as the client sends no more."""
+        return None
 
     @property
     def awaits_more(self) -> bool:
-        """Whether the client is to send more soon."""
+        """Whether the client must send more soon."""
+        return False
 
-    def give_way(self, status: Status, /) -> Answers:
-        """Return the last answers of a call that is to end, after which it does.
+    def receive(self, message: bytes) -> Answers:
+        """Return the answers to a message."""
+        raise NotImplementedError
 
-        It is RESOURCE_EXHAUSTED as too much is held for all calls, or DEADLINE_EXCEEDED as the client sends no more.
+    def resume(self) -> Answers:
+        """Return the answers after a pending one is settled."""
+        return ()
+
+    def on_silence(self) -> Answers:
+        """Return the answers after a silence of `silence_timeout`."""
+        return ()
+
+    def half_close(self) -> Answers:
+        """Return the answers to the end of the client's side."""
+        return ()
+
+    def end_early(self, status: Status) -> Answers:  # noqa: ARG002
+        """Return the last answers of a call that ends with `status`.
+
+        The status is RESOURCE_EXHAUSTED without room for buffered bytes, or DEADLINE_EXCEEDED for a stalled client.
         """
+        return ()
 
     def unreadable(self, error: RpcError) -> None:
-        """Take note that a message cannot be read, which ends the call with this status; raises nothing."""
+        """Record an unreadable message, which ends the call with this status; raises nothing."""
 
     def close(self) -> None:
-        """Release everything: the call has ended, or the client is gone. Called exactly once."""
+        """Release all resources of the call. Called exactly once."""
 
 
 class Outlet(Protocol):
-    """The way back to the client of one call, for messages that no message of the client's prompts."""
+    """Sends unprompted messages to the client of one call."""
 
     @property
     def peer(self) -> str:
@@ -72,11 +83,11 @@ class Outlet(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """What the client sent of the request headers that `Limits.metadata_names` has."""
+        """The request headers of the client named in `Limits.metadata_names`."""
 
     @property
     def account(self) -> Account:
-        """What the call makes this program hold is counted here."""
+        """Counts the buffered bytes of the call."""
 
     def send(self, message: bytes) -> None:
         """Send one more message; does nothing once the call has ended."""
@@ -86,24 +97,35 @@ class Outlet(Protocol):
 
 
 Methods: TypeAlias = Mapping[str, Callable[[Outlet], Call]]
-"""`/package.Service/Method` to what opens a call."""
+"""Functions that open a call, by `/package.Service/Method`."""
 
 
 class Cancellable(Protocol):
-    """Work under way."""
+    """A task or a timer."""
 
     def cancel(self) -> object:
-        """Give it up."""
+        """Cancel it."""
 
 
 class Host(Protocol):
-    """What a connection needs of the world around it."""
+    """I/O and timers for a connection."""
 
     def hold(self, stream_id: int, waiting: PendingAnswer) -> Cancellable:
-        """Settle an answer, then call `Connection.settled`, after a cancellation too."""
+        """Settle an answer, then call `Connection.settled`, also after a cancellation."""
 
     def after(self, seconds: float, act: Callable[[], None]) -> Cancellable:
         """Call a function of the connection later, then flush."""
 
     def flush(self) -> None:
-        """Send what the connection has to send, soon: nothing was received."""
+        """Write the output of the connection soon; for output without input."""
+
+
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """Return the peer's address in gRPC's format: `ipv4:1.2.3.4:567`, `ipv6:[::1]:567`, or `unix:`."""
+    name = transport.get_extra_info("peername")
+    match name:
+        case (str(host), int(port)):
+            return f"ipv4:{host}:{port}"
+        case (str(host), int(port), *_):
+            return f"ipv6:[{host}]:{port}"
+    return "unix:"

@@ -56,7 +56,7 @@ class Status(IntEnum):
 
 
 class RpcError(Exception):
-    """Ends a call with another status than OK."""
+    """Ends a call with a status other than OK."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -70,7 +70,7 @@ _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if code != ord("%")
 
 
 def field(name: bytes, value: bytes) -> bytes:
-    """Return a header field that leaves the peer's table as it is; plain, as that is cheaper to decode."""
+    """Return a literal header field without indexing and without Huffman coding, which is cheaper to decode."""
     return b"\x00" + _string(name) + _string(value)
 
 
@@ -101,7 +101,7 @@ _ACCEPTED_ENCODING: Final = field(b"grpc-accept-encoding", b"identity,deflate,gz
 
 
 def trailers_block(status: Status, message: str = "") -> bytes:
-    """Return trailers that end a call; a message in plain text, of which a long one is cut."""
+    """Return the trailers that end a call; a long message is truncated."""
     if status is Status.OK and not message:
         return OK_TRAILERS
     block = field(b"grpc-status", b"%d" % status)
@@ -114,7 +114,7 @@ def trailers_block(status: Status, message: str = "") -> bytes:
 
 
 def not_grpc(method: str, content_type: str) -> tuple[bytes, bytes]:
-    """Return headers and body of the answer to a request of another protocol."""
+    """Return headers and body of the answer to a request that is not gRPC."""
     if method == "POST":
         status, problem = b"415", f"content-type must be application/grpc, not {content_type[:80]!r}"
     else:

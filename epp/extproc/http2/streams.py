@@ -1,88 +1,190 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams of one connection: those that are open, and what is remembered of those that were."""
+"""Streams of one connection: the messages in their bytes, the open ones, and the fates of closed ones."""
 
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
+from struct import Struct
+from types import MappingProxyType
 from typing import Final
 
 from epp.extproc.http2.capacity import Account
-from epp.extproc.http2.inbox import Inbox
 from epp.extproc.http2.limits import Budget
 from epp.extproc.http2.service import Call, Cancellable
+from epp.extproc.http2.status import RpcError, Status
+
+PREFIX: Final = Struct(">BL")
+PREFIX_BYTES: Final = 5
+_SMALL_BYTES = 4096
+"""Smaller pieces are merged to save memory and the time to join them."""
+_MERGED_BYTES = 65_536
+_WINDOW_BITS: Mapping[str, int] = MappingProxyType({"gzip": 31, "deflate": 15})
+"""The `wbits` of zlib for each encoding; gRPC's deflate is the zlib format."""
+_MOST_DECOMPRESSED_BYTES = 8 * 1024 * 1024
+"""Limit for one message: this takes about 20 ms of the event loop. Gateways send bodies in pieces or uncompressed."""
+
+
+def check_prefix(compressed: int, length: int, max_bytes: int, encoding: str) -> None:
+    """Raise RpcError unless a message with this prefix can be read."""
+    if compressed > 1:
+        raise RpcError(Status.INTERNAL, f"a message with the flag {compressed}, which is neither 0 nor 1")
+    if compressed and encoding and encoding not in _WINDOW_BITS:
+        raise RpcError(
+            Status.UNIMPLEMENTED,
+            f"messages compressed with {encoding[:40]} are not supported: use gzip or deflate, or send them plain",
+        )
+    if compressed and not encoding:
+        raise RpcError(Status.INTERNAL, "a message is compressed, and grpc-encoding names no compression")
+    if length > max_bytes:
+        raise RpcError(Status.RESOURCE_EXHAUSTED, f"a message of {length} bytes: at most {max_bytes} are accepted")
+
+
+def decompressed(message: bytes, encoding: str, max_bytes: int) -> bytes:
+    """Decompress a message; raises RpcError for one that is broken or too large."""
+    most = min(max_bytes, _MOST_DECOMPRESSED_BYTES)
+    stream = zlib.decompressobj(_WINDOW_BITS[encoding])
+    try:
+        whole = stream.decompress(message, most + 1)
+    except zlib.error as error:
+        raise RpcError(Status.INTERNAL, f"a message that is no {encoding}: {error}") from error
+    if len(whole) > most:
+        raise RpcError(
+            Status.RESOURCE_EXHAUSTED,
+            f"a message of more than {most} bytes once it is decompressed: send a larger one plain",
+        )
+    if not stream.eof:
+        raise RpcError(Status.INTERNAL, f"a message whose {encoding} is cut short")
+    return whole
+
+
+class Inbox:
+    """gRPC messages in the bytes of a stream: `feed` bytes, then take messages with `next` until it returns None."""
+
+    __slots__ = ("_compressed", "_encoding", "_length", "_max_bytes", "_pieces", "_start", "size")
+
+    def __init__(self, max_bytes: int, encoding: str) -> None:
+        self._max_bytes = max_bytes
+        self._encoding = encoding
+        self._compressed = False
+        self._pieces: list[bytes | bytearray | memoryview] = []
+        self._start = 0  # of the remaining bytes in the first piece
+        self._length: int | None = None  # of the current message; None before its prefix
+        self.size = 0
+        """Buffered bytes."""
+
+    @property
+    def in_message(self) -> bool:
+        """Whether a message is incomplete."""
+        return self._length is not None or self.size > 0
+
+    def feed(self, piece: bytes | memoryview) -> None:
+        """Append bytes."""
+        size = len(piece)
+        self.size += size
+        if size >= _SMALL_BYTES:
+            self._pieces.append(piece)
+        elif size:
+            last = self._pieces[-1] if self._pieces else None
+            if isinstance(last, bytearray) and len(last) < _MERGED_BYTES:
+                last += piece
+            else:
+                self._pieces.append(bytearray(piece))
+
+    def own(self) -> None:
+        """Copy the last pieces that are views of something larger."""
+        pieces = self._pieces
+        for at in range(len(pieces) - 1, -1, -1):
+            piece = pieces[at]
+            if not isinstance(piece, memoryview):
+                return
+            pieces[at] = bytes(piece)
+
+    def next(self) -> bytes | None:
+        """Return the next complete message or None; raises RpcError for an unreadable one."""
+        if self._length is None:
+            if self.size < PREFIX_BYTES:
+                return None
+            compressed, length = PREFIX.unpack(self._take(PREFIX_BYTES))
+            check_prefix(compressed, length, self._max_bytes, self._encoding)
+            self._length, self._compressed = length, bool(compressed)
+        if self.size < self._length:
+            return None
+        message = self._take(self._length)
+        self._length = None
+        return decompressed(message, self._encoding, self._max_bytes) if self._compressed else message
+
+    def clear(self) -> None:
+        """Drop the buffered bytes."""
+        self._pieces.clear()
+        self._start = 0
+        self.size = 0
+
+    def _take(self, size: int) -> bytes:
+        pieces, taken = self._pieces, []
+        missing, start = size, self._start
+        used = 0  # pieces; removed together, as each removal moves all that follow
+        while missing:
+            piece = pieces[used]
+            end = min(len(piece), start + missing)
+            taken.append(piece[start:end] if start or end < len(piece) else piece)
+            missing -= end - start
+            start = end
+            if end == len(piece):
+                used, start = used + 1, 0
+        del pieces[:used]
+        self._start = start
+        self.size -= size
+        first = taken[0] if len(taken) == 1 else None
+        return first if isinstance(first, bytes) else b"".join(taken)
+
 
 _REMEMBERED: Final = 4096
 _UNDER_WAY: Final = 8
-"""Frames that a client may have sent before it knows that we have ended a stream."""
+"""Frames that a client may send before it learns that we ended a stream."""
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """One stream that is not closed in both directions."""
 
-    __slots__ = (
-        "account",
-        "call",
-        "counted",
-        "deadline",
-        "ending",
-        "half_closed",
-        "headers_sent",
-        "heard_at",
-        "held",
-        "id",
-        "inbox",
-        "length_left",
-        "outbox",
-        "ready",
-        "receive_window",
-        "refusal",
-        "remote_ended",
-        "send_window",
-        "silence",
-        "stuck",
-        "unsent",
-        "waiting",
-    )
-
-    def __init__(
-        self, stream_id: int, inbox: Inbox, account: Account, *, receive_window: int, send_window: int, now: float
-    ) -> None:
-        self.id = stream_id
-        self.call: Call | None = None
-        """None before it is opened and after it is closed."""
-        self.ready = False
-        """Whether the next message can be delivered as it arrives: nothing waits before it, and nothing is to be
-        checked beside it."""
-        self.inbox = inbox
-        self.account = account
-        self.counted = 0
-        """Bytes of the inbox and the outbox that are on the account."""
-        self.heard_at = now
-        """When bytes of it came last."""
-        self.unsent = 0
-        """Bytes in the outbox."""
-        self.stuck: tuple[int, float] | None = None
-        """Bytes in the outbox when it was looked at, and since when they are so many."""
-        self.outbox: list[memoryview] = []
-        """Bytes that the peer's windows do not allow yet."""
-        self.ending: bytes | None = None
-        """The trailers that follow the outbox; empty for none, None before the end is known."""
-        self.refusal: tuple[bytes, bytes] | None = None
-        """Headers and body that answer a request of another protocol."""
-        self.receive_window = receive_window
-        self.send_window = send_window
-        self.headers_sent = False
-        self.remote_ended = False
-        self.half_closed = False
-        """Whether the call knows that the client sends no more."""
-        self.held = 0
-        """Bytes in the inbox that are not counted as consumed."""
-        self.length_left: int | None = None
-        """Bytes that are to come by content-length; None without one."""
-        self.waiting: Cancellable | None = None
-        self.deadline: Cancellable | None = None
-        self.silence: Cancellable | None = None
+    id: int
+    inbox: Inbox
+    account: Account
+    receive_window: int
+    send_window: int
+    heard_at: float
+    """Time of the last bytes from the peer."""
+    call: Call | None = None
+    """None before it is opened and after it is closed."""
+    ready: bool = False
+    """Whether the next message can bypass the inbox and the checks."""
+    counted: int = 0
+    """Bytes of the inbox and the outbox that the account includes."""
+    outbox: list[memoryview] = field(default_factory=list)
+    """Bytes that wait for the peer's windows."""
+    unsent: int = 0
+    """Number of bytes in the outbox."""
+    stuck: tuple[int, float] | None = None
+    """Bytes in the outbox at the last check, and since when."""
+    ending: bytes | None = None
+    """The trailers after the outbox; empty for none, None for a stream that continues."""
+    refusal: tuple[bytes, bytes] | None = None
+    """Headers and body of the answer to a request that is not gRPC."""
+    headers_sent: bool = False
+    remote_ended: bool = False
+    half_closed: bool = False
+    """Whether the call was notified of the end of the client's side."""
+    held: int = 0
+    """Bytes in the inbox that are not returned to the receive window."""
+    length_left: int | None = None
+    """Remaining bytes by content-length; None without one."""
+    waiting: Cancellable | None = None
+    deadline: Cancellable | None = None
+    silence: Cancellable | None = None
 
     def count(self) -> None:
-        """Have what waits on the account, room or not."""
+        """Update the account to the bytes in the inbox and the outbox."""
         waiting = self.inbox.size + self.unsent
         if waiting != self.counted:
             self.account.put(waiting - self.counted)
@@ -90,7 +192,7 @@ class Stream:
 
     @property
     def blocked(self) -> bool:
-        """Whether messages must wait: for an answer, for the peer to take those before, or for ever."""
+        """Whether messages must wait: for an answer, for the peer to read, or because there is no call."""
         return self.call is None or self.waiting is not None or bool(self.outbox)
 
 
@@ -103,9 +205,9 @@ class Fate(IntEnum):
     RESET = 2
     """The peer reset it."""
     ABANDONED = 3
-    """We reset it: the peer may not know yet."""
+    """We reset it; the peer may not know yet."""
     FORGOTTEN = 4
-    """It was closed, or passed over, long ago."""
+    """It was closed or skipped long ago."""
 
 
 class StreamTable:
@@ -113,24 +215,24 @@ class StreamTable:
 
     def __init__(self, strays: Budget) -> None:
         self.strays = strays
-        """Frames on closed streams that are put up with."""
+        """Rate of tolerated frames on closed streams."""
         self.open: dict[int, Stream] = {}
         self.last_id = 0
         """The highest number that the peer has used."""
         self._fates: dict[int, int] = {}  # place in a ring -> number and fate
 
     def add(self, stream: Stream) -> None:
-        """Take in a new stream, whose number is higher than any before."""
+        """Add a new stream; its number is higher than any before."""
         self.last_id = stream.id
         self.open[stream.id] = stream
 
     def remove(self, stream: Stream, fate: Fate) -> None:
-        """Forget all of it but its fate."""
+        """Remove a stream; keep its fate."""
         del self.open[stream.id]
         self.note(stream.id, fate)
 
     def note(self, stream_id: int, fate: Fate) -> None:
-        """Remember how a stream was closed."""
+        """Record how a stream was closed."""
         if fate is Fate.ABANDONED:
             self.strays.expect(_UNDER_WAY, most=_UNDER_WAY * _REMEMBERED)
         self._fates[(stream_id >> 1) % _REMEMBERED] = stream_id << 3 | fate

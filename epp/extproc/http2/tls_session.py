@@ -1,38 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS between a transport and a protocol, a few records at a time.
 
-Event loops decrypt in one turn all that has come. A record that renews the keys of TLS 1.3 has 27 bytes and is more
-work than most: those of one read would take a second.
+Event loops decrypt all that has arrived in one iteration. A record that renews the keys of TLS 1.3 has 27 bytes and
+costs more work than most: those of one read would take a second.
 """
 
 import asyncio
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, cast
+from typing import Any, Final, cast
 
-from epp.extproc.http2.fair_scheduler import FairScheduler
-from epp.extproc.http2.limits import Budget, Limits
-from epp.extproc.http2.peers import peer_of
-from epp.extproc.http2.rate_limited_log import RateLimitedLog
-from epp.extproc.http2.tls_transport import TlsTransport
+from epp.extproc.http2.fair_scheduler import FairScheduler, PacedProtocol
+from epp.extproc.http2.limits import Budget, Limits, RateLimitedLog
+from epp.extproc.http2.service import peer_of
 
 _HEAD_BYTES: Final = 5
 
 
 class TlsRecords:
-    """Follows the records, which may be encrypted: their heads are not."""
+    """Finds the ends of TLS records by their unencrypted headers."""
 
     __slots__ = ("_head", "_left", "ended")
 
     def __init__(self) -> None:
         self._head = b""
-        self._left = 0  # bytes of the record that is coming
+        self._left = 0  # missing bytes of the current record
         self.ended = 0
-        """How many records have ended in what was taken last."""
+        """Number of records that ended in the last `take`."""
 
     def take(self, data: bytes, at: int, most: int) -> int:
-        """Go on from this place in `data`, to the end of so many records at `most`; return the place behind them."""
+        """Advance from index `at` in `data` past at most `most` records; return the new index."""
         end, self.ended = len(data), 0
         while at < end and self.ended < most:
             if not self._left:
@@ -53,14 +51,12 @@ class TlsRecords:
 
 _READ_BYTES: Final = 65_536
 FEW_RECORDS: Final = 16
-"""In each turn at least so many are decrypted."""
-_MOST_LATER_BYTES: Final = 65_536
-"""What may wait for the next turn before nothing more is read."""
+"""Minimum number of records decrypted in each iteration of the loop."""
 _LINGER_SECONDS: Final = 1.0
 
 
-class TlsSession(asyncio.Protocol):
-    """Shakes hands; from then on a protocol has a transport of its own on top of this one."""
+class TlsSession(PacedProtocol):
+    """Completes the handshake, then connects an upper protocol through a `TlsTransport`."""
 
     def __init__(
         self,
@@ -68,54 +64,33 @@ class TlsSession(asyncio.Protocol):
         protocol: Callable[[], asyncio.Protocol],
         limits: Limits,
         *,
-        complaints: RateLimitedLog,
-        turns: FairScheduler,
+        warnings: RateLimitedLog,
+        scheduler: FairScheduler,
     ) -> None:
-        """Prepare; `turns` are shared by all connections."""
-        self._loop = asyncio.get_running_loop()
+        """Start the timeout of the handshake."""
+        super().__init__(asyncio.get_running_loop(), scheduler)
         self._protocol = protocol
-        self._complaints = complaints
-        self._turns = turns
+        self._warnings = warnings
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._records = TlsRecords()
         self._empty = Budget(limits.empty_records, "TLS records without data")
-        self._raw: asyncio.Transport | None = None
         self._upper: asyncio.Protocol | None = None
-        self._later = b""  # what came and has to wait for another turn of the loop
-        self._awaits_turn = False
-        self._is_paused = False
         self._is_ending = False
-        self.is_closing = False
-        """Whether nothing more is read or written."""
         self.settled: asyncio.Future[None] = self._loop.create_future()
-        """Done with the handshake, or with the end of the connection before that."""
-        self._patience = self._loop.call_later(limits.handshake_seconds, self.abort)
+        """Done after the handshake, or after the end of the connection before it."""
+        self._handshake_timeout = self._loop.call_later(limits.handshake_seconds, self.abort)
 
-    # what asyncio calls
+    # called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the client to begin."""
-        self._raw = cast("asyncio.Transport", transport)
+        """Store the transport."""
+        self._transport = cast("asyncio.Transport", transport)
         if self.is_closing:
-            self._raw.abort()
-
-    def data_received(self, data: bytes) -> None:
-        """Decrypt one read, as far as this turn allows."""
-        if self.is_closing:
-            return
-        if self._later or self._is_paused:
-            self._later += data
-        elif self._turns.must_wait(len(data), self._loop.time()):
-            self._later = data
-            self._come_again()
-        else:
-            self._take(data)
-        if len(self._later) > _MOST_LATER_BYTES and self._raw is not None:
-            self._raw.pause_reading()
+            self._transport.abort()
 
     def eof_received(self) -> bool:
-        """Close, once what came is handled: TLS is not open on one side only."""
+        """Close after the input is handled: TLS has no half-open connections."""
         if self.is_closing or not self._later:
             self._tell_end()
             return False
@@ -123,27 +98,27 @@ class TlsSession(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the protocol."""
-        self._raw = None
+        """Forward to the upper protocol."""
+        self._transport = None
         self._later = b""
         self.is_closing = True
-        self._patience.cancel()
+        self._handshake_timeout.cancel()
         self._settle()
         upper, self._upper = self._upper, None
         if upper is not None:
             upper.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Tell the protocol."""
+        """Forward to the upper protocol."""
         if self._upper is not None:
             self._upper.pause_writing()
 
     def resume_writing(self) -> None:
-        """Tell the protocol."""
+        """Forward to the upper protocol."""
         if self._upper is not None:
             self._upper.resume_writing()
 
-    # what the transport on top calls
+    # called by the transport above
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Encrypt and send."""
@@ -159,13 +134,13 @@ class TlsSession(asyncio.Protocol):
             self._send()
 
     def pause(self) -> None:
-        """Read nothing for now."""
+        """Pause reading."""
         self._is_paused = True
-        if self._raw is not None:
-            self._raw.pause_reading()
+        if self._transport is not None:
+            self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on, what waits here first."""
+        """Resume reading, with the kept input first."""
         self._is_paused = False
         if self._later:
             self._come_again()
@@ -173,22 +148,22 @@ class TlsSession(asyncio.Protocol):
             self._read_on()
 
     def close(self) -> None:
-        """Say that this is the end, and close once all is written and the client has had time to read it."""
+        """Send the TLS close alert; close after everything is written and the client had time to read it."""
         if self.is_closing:
             return
         self.is_closing = True
         self._later = b""
-        with suppress(ssl.SSLError):  # the client has not said so yet
+        with suppress(ssl.SSLError):  # no close alert from the client yet
             self._tls.unwrap()
         self._send()
-        raw = self._raw
+        raw = self._transport
         if raw is None or raw.is_closing():
             return
         if self._is_ending:  # the client has closed its side
             raw.close()
             return
         try:
-            raw.write_eof()  # closing with bytes unread would reset the connection, and what was said last with it
+            raw.write_eof()  # closing with unread input would reset the connection and lose the last bytes
         except OSError:
             raw.close()
         else:
@@ -196,20 +171,20 @@ class TlsSession(asyncio.Protocol):
             self._loop.call_later(_LINGER_SECONDS, raw.close)
 
     def abort(self) -> None:
-        """Close without another word."""
+        """Close without writing the rest."""
         self.is_closing = True
-        if self._raw is not None:
-            self._raw.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     def _take(self, data: bytes) -> None:
-        """Pass on what came, some records at a time, until it is others' turn."""
+        """Decrypt input, a few records at a time, within the time of this iteration; keep the rest."""
         at = 0
         ends: float | None = None
         while at < len(data) and not self.is_closing:
             if at:
                 now = self._loop.time()
                 if ends is None:
-                    ends = self._turns.ends(now)
+                    ends = self._scheduler.ends(now)
                 if self._is_paused or now >= ends:
                     self._later = data[at:]
                     self._come_again()
@@ -225,8 +200,8 @@ class TlsSession(asyncio.Protocol):
     def _pass_on(self) -> None:
         try:
             content, has_ended = self._decrypted()
-        except ssl.SSLError:  # of the client's making
-            self._send()  # the alert that says so
+        except ssl.SSLError:  # caused by the client
+            self._send()  # the alert
             self._drop()
             return
         self._send()
@@ -240,7 +215,7 @@ class TlsSession(asyncio.Protocol):
             self.close()
 
     def _decrypted(self) -> tuple[bytes, bool]:
-        """Return the data in what came, and whether the client has said that there is no more."""
+        """Return the decrypted data, and whether the client sent its close alert."""
         pieces: list[bytes] = []
         try:
             if self._upper is None:
@@ -256,49 +231,28 @@ class TlsSession(asyncio.Protocol):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces), False
 
     def _shake_hands(self) -> None:
-        """Go on with the handshake; raises ssl.SSLWantReadError before it is complete."""
+        """Continue the handshake; raises ssl.SSLWantReadError before it is complete."""
         self._tls.do_handshake()
-        self._patience.cancel()
+        self._handshake_timeout.cancel()
         self._send()
         self._settle()
-        if self._raw is not None:
+        if self._transport is not None:
             self._upper = self._protocol()
-            self._upper.connection_made(TlsTransport(self, self._raw, self._tls))
+            self._upper.connection_made(TlsTransport(self, self._transport, self._tls))
 
     def _count_empty(self) -> None:
-        """Count the records that had no data; end the connection where there are too many."""
+        """Count records without data; end the connection if there are too many."""
         now = self._loop.time()
         if all(self._empty.allows(now) for _ in range(self._records.ended)):
             return
-        peer = "" if self._raw is None else peer_of(self._raw)
+        peer = "" if self._transport is None else peer_of(self._transport)
         problem = "too many TLS records without data, such as new keys"
-        self._complaints.warn("gRPC connection ended", now, problem=problem, peer=peer)
+        self._warnings.warn("gRPC connection ended", now, problem=problem, peer=peer)
         self.abort()
 
-    def _come_again(self) -> None:
-        if not self._awaits_turn:
-            self._awaits_turn = True
-            self._turns.wait(self._resume)
-
-    def _resume(self) -> None:
-        self._awaits_turn = False
-        if self._is_paused or self.is_closing:
-            return
-        data, self._later = self._later, b""
-        try:
-            self._take(data)
-        except BaseException:  # as event loops do where a read raises: else nothing would ever be read again
-            self.abort()
-            raise
-        self._read_on()
-
-    def _read_on(self) -> None:
-        if not (self._later or self._is_paused or self.is_closing) and self._raw is not None:
-            self._raw.resume_reading()
-
     def _send(self) -> None:
-        if self._outgoing.pending and self._raw is not None:
-            self._raw.write(self._outgoing.read())
+        if self._outgoing.pending and self._transport is not None:
+            self._transport.write(self._outgoing.read())
 
     def _tell_end(self) -> None:
         if self._upper is not None and not self.is_closing:
@@ -306,9 +260,56 @@ class TlsSession(asyncio.Protocol):
 
     def _drop(self) -> None:
         self.is_closing = True
-        if self._raw is not None:
-            self._raw.close()
+        if self._transport is not None:
+            self._transport.close()
 
     def _settle(self) -> None:
         if not self.settled.done():
             self.settled.set_result(None)
+
+
+class TlsTransport(asyncio.Transport):
+    """The transport of the upper protocol; unwritten bytes are in the transport below."""
+
+    def __init__(self, session: TlsSession, raw: asyncio.Transport, tls: ssl.SSLObject) -> None:
+        super().__init__({"ssl_object": tls})
+        self._session = session
+        self._raw = raw
+        self.write = session.write  # type: ignore[method-assign]  # one call less for each write
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return the `ssl_object`, or the information of the transport below."""
+        own = super().get_extra_info(name)
+        return self._raw.get_extra_info(name, default) if own is None else own
+
+    def is_closing(self) -> bool:
+        """Whether it is closing or closed."""
+        return self._session.is_closing or self._raw.is_closing()
+
+    def close(self) -> None:
+        """Close after everything is written."""
+        self._session.close()
+
+    def abort(self) -> None:
+        """Close without writing the rest."""
+        self._session.abort()
+
+    def can_write_eof(self) -> bool:
+        """Return False: TLS has no half-open connections."""
+        return False
+
+    def pause_reading(self) -> None:
+        """Pause reading."""
+        self._session.pause()
+
+    def resume_reading(self) -> None:
+        """Resume reading."""
+        self._session.resume()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set the limits of the transport below, in encrypted bytes."""
+        self._raw.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        """Return the number of unwritten encrypted bytes."""
+        return self._raw.get_write_buffer_size()

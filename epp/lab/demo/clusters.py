@@ -16,9 +16,8 @@ import aiohttp
 import yaml
 
 from epp.config import LoadedConfig, load_text
-from epp.config.ready_made import sample_texts
-from epp.lab.demo.pool import PRESETS
-from epp.lab.demo.servers import ModelServer, ServerSpec, model_servers
+from epp.config.load import sample_texts
+from epp.lab.demo.servers import PRESETS, ModelServer, ServerSpec, model_servers
 from epp.pool.discovery import StaticDiscovery, Target
 from epp.runtime.addresses import parse_host_port
 
@@ -48,7 +47,7 @@ def cluster_config(objects: Path) -> LoadedConfig:
 
 
 def config_text(objects: Path) -> str:
-    """Return the text of that."""
+    """Return the text of that configuration."""
     found = yaml.safe_load(sample_texts()["multi-cluster"])
     given: dict[str, dict[str, Any]] = {
         "cluster-data-source": {"paths": [str(objects)], "cluster": LOCAL},
@@ -61,7 +60,7 @@ def config_text(objects: Path) -> str:
 
 
 def write_objects(directory: Path, phase: Phase) -> None:
-    """Write what the hub says of the clusters in a phase, in one step."""
+    """Write the objects of the hub for a phase, atomically."""
     added = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     taint = {"key": _UNREACHABLE, "effect": "NoSelect", "timeAdded": added}
     documents = [
@@ -70,7 +69,7 @@ def write_objects(directory: Path, phase: Phase) -> None:
         _score(LOCAL, _GPU_SCORES[phase]),
         _score(REMOTE, 20),
     ]
-    new = directory / "hub.yaml.new"  # of no kind that is read
+    new = directory / "hub.yaml.new"  # files with this suffix are not read
     new.write_text(yaml.safe_dump_all(documents))
     new.rename(directory / "hub.yaml")
 
@@ -114,7 +113,7 @@ class TwoClusters:
         return StaticDiscovery(targets)
 
     async def enter(self, phase: Phase) -> None:
-        """Make the phase so; raises ServerFailedError."""
+        """Start a phase; raises ServerFailedError."""
         self.phase = phase
         write_objects(self.objects, phase)
         if phase is Phase.FULL:
@@ -128,7 +127,7 @@ class TwoClusters:
                 await self._local.enter_async_context(model_servers([spec], self._model, port=port))
 
     async def run(self, phase_seconds: float, phases: Sequence[Phase] = tuple(Phase)) -> None:
-        """Go through the phases until cancelled."""
+        """Repeat the phases until cancelled."""
         for phase in itertools.cycle(phases):
             await self.enter(phase)
             await asyncio.sleep(phase_seconds)

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated model servers, each in its own process, on free ports."""
+"""Simulated model servers in their own processes, and the demo's pool of three kinds of hardware."""
 
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from epp.config import LoadedConfig, load_text
+from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.lab.child import tied_to_parent
+from epp.pool.discovery import StaticDiscovery, Target
+from epp.runtime.addresses import parse_host_port
 
 _STOP_SECONDS = 3.0
 
@@ -34,7 +39,7 @@ class ServerSpec:
 
     @property
     def title(self) -> str:
-        """Its name."""
+        """The name of the server."""
         return self.name or self.preset
 
 
@@ -46,9 +51,9 @@ class ServerFailedError(Exception):
 async def model_servers(
     specs: Sequence[ServerSpec], model: str, *, port: int = 0
 ) -> AsyncIterator[tuple[ModelServer, ...]]:
-    """Run one `epp sim-server` for each until the block ends; raises ServerFailedError.
+    """Run one `epp sim-server` for each spec until the block ends; raises ServerFailedError.
 
-    `port` is that of a single server; 0 for any free one.
+    `port` is for a single server; 0 for any free port.
     """
     async with AsyncExitStack() as stack:
         processes = []
@@ -95,3 +100,52 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+PRESETS: Mapping[str, AcceleratorDeclaration] = MappingProxyType(
+    {
+        "h100": AcceleratorDeclaration(accelerator_class="h100", count=1, cost_per_hour=4.25),
+        "a100-3g.20gb": AcceleratorDeclaration(
+            accelerator_class="a100-40gb", count=1, profile="3g.20gb", cost_per_hour=2.00
+        ),
+        "t4": AcceleratorDeclaration(accelerator_class="t4", count=1, cost_per_hour=0.53),
+    }
+)
+"""The hardware that each preset simulates; US dollars for a whole device."""
+
+_CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: cost-aware-spill
+  parameters: {queueThreshold: 2, kvThreshold: 0.5, limits: {t4: {maxConcurrency: 3}, a100: {maxConcurrency: 6}}}
+- type: prefix-cache-scorer
+- type: active-request-scorer
+  parameters: {normalizeBy: relativeCapacity}
+- type: queue-scorer
+  parameters: {normalizeBy: relativeCapacity}
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: cost-aware-spill
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: active-request-scorer, weight: 2}
+  - {pluginRef: queue-scorer, weight: 2}
+"""
+
+
+def demo_config() -> LoadedConfig:
+    """Return a configuration that fills the cheapest hardware first, and prefers cached prompts on it.
+
+    With the sample `heterogeneous-cost`, the H100 would serve all traffic of the demo: a busy H100 is the cheapest.
+    """
+    return load_text(_CONFIG, "demo configuration")
+
+
+def demo_discovery(servers: Iterable[ModelServer]) -> StaticDiscovery:
+    """Return the pool of the servers, each with its hardware."""
+    targets = []
+    for server in servers:
+        place = parse_host_port(server.address)
+        targets.append(Target(server.name, place.host, place.port, accelerator=PRESETS[server.name]))
+    return StaticDiscovery(targets)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoints of a pool as a table for terminals, and as one plain line."""
+"""The endpoints of a pool and the last request, for terminals and as plain lines."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from epp.framework.snapshot import (
     SILENT,
     WAITING,
 )
+from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 
 _UNKNOWN = "-"
 _STATES = {ANSWERS: "up", SILENT: "silent", REFUSES: "unreachable"}
@@ -36,7 +37,7 @@ class Row:
     name: str
     address: str
     accelerator: str
-    """Model and slice, where they are known."""
+    """Model and slice, if known."""
     dollars_per_hour: str
     waiting: str
     running: str
@@ -51,7 +52,7 @@ class Row:
 
     @property
     def title(self) -> str:
-        """Its name, and its cluster if it names one."""
+        """The name, with the cluster if there is one."""
         return f"{self.name} in {self.cluster}" if self.cluster else self.name
 
 
@@ -133,3 +134,28 @@ def _count(value: float) -> str:
 
 def _percent(share: float) -> str:
     return _UNKNOWN if isnan(share) else f"{share:.0%}"
+
+
+class LastRequest(DirectorObserver):
+    """Keeps the last request; formats it on demand."""
+
+    def __init__(self) -> None:
+        self._last: Routing | Refusal | None = None
+
+    def completed(self, routing: Routing, cause: Cause) -> None:  # noqa: ARG002
+        """Keep a routed request."""
+        self._last = routing
+
+    def refused(self, refusal: Refusal) -> None:
+        """Keep a refused request."""
+        self._last = refusal
+
+    @property
+    def text(self) -> str:
+        """The endpoint and the reason, on one line."""
+        last = self._last
+        if last is None:
+            return "last request: none yet"
+        if isinstance(last, Refusal):
+            return f"last request: refused with {last.error.status}, {last.error.detail or last.error.message}"
+        return f"last request: {last.served.name}, {last.decision.why(last.served)}"

@@ -1,27 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo of two tenants that share servers: one of them sends more than these can serve, again and again."""
+"""The demo of two tenants: one of them floods the servers that they share, and a table counts the requests of both."""
 
 import asyncio
 import itertools
 import random
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from enum import Enum
 
 import aiohttp
+from rich.markup import escape
+from rich.table import Table
 
+from epp.admission.flow_control import Outcome
 from epp.config import LoadedConfig, load_text
+from epp.framework import Clock, Request, SchedulingResult
 from epp.framework.headers import FAIRNESS_ID
-from epp.lab.demo.pool import PRESETS
-from epp.lab.demo.servers import ModelServer, ServerSpec, model_servers
+from epp.framework.messages import printable
+from epp.lab.demo.servers import PRESETS, ModelServer, ServerSpec, model_servers
 from epp.pool.discovery import StaticDiscovery, Target
+from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 from epp.runtime.addresses import parse_host_port
 
 STEADY, FLOOD = "steady", "flood"
 PRESET = "t4"
 _SERVERS = 2
 _STEADY_RATE = 1.0
-"""Requests a second of a tenant that does not flood."""
+"""Requests a second of a tenant without flood."""
 _OUTPUT_TOKENS = 48
 _HEADER, _ = FAIRNESS_ID
 CONFIG = """
@@ -45,14 +52,14 @@ flowControl:
 
 
 class Phase(Enum):
-    """What the tenants do."""
+    """Behaviour of the tenants."""
 
     CALM = "both tenants send little: the servers have room"
     FLOODED = "flood sends more than the servers can serve: its own requests wait, and get 429 after 3 s"
 
 
 def tenant_config() -> LoadedConfig:
-    """Return a configuration in which each tenant has its turn, and a server takes four requests at once."""
+    """Return a configuration with fair queues for the tenants, and four concurrent requests for each server."""
     return load_text(CONFIG, "demo configuration")
 
 
@@ -83,7 +90,7 @@ class TwoTenants:
         self.phase = Phase.CALM
 
     async def run(self, phase_seconds: float, phases: Sequence[Phase] = tuple(Phase)) -> None:
-        """Send, and go through the phases, until cancelled."""
+        """Send requests and repeat the phases until cancelled."""
         async with (
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
             asyncio.TaskGroup() as clients,
@@ -104,9 +111,138 @@ class TwoTenants:
             await asyncio.sleep(generator.uniform(0.5, 1.5) / self._rate(tenant))
 
     async def _ask(self, session: aiohttp.ClientSession, tenant: str, number: int) -> None:
-        """Send a request; the table shows what it comes to."""
+        """Send a request and ignore the result, which the table shows."""
         messages = [{"role": "user", "content": f"{tenant} {number}: where is my parcel?"}]
         body = {"model": self._model, "messages": messages, "max_tokens": _OUTPUT_TOKENS}
         with suppress(aiohttp.ClientError, TimeoutError):
             async with session.post(self._url, json=body, headers={_HEADER: tenant}) as response:
                 await response.read()
+
+
+_RECENT_SECONDS = 10.0
+_MOST_TENANTS = 8
+"""Further tenants are not shown: clients choose their names."""
+_MOST_LABEL = 24
+_UNKNOWN = "-"
+
+
+class Recent:
+    """Durations that ended in the last ten seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._found: deque[tuple[float, float]] = deque(maxlen=1000)
+
+    def add(self, seconds: float) -> None:
+        """Add a duration that ends now."""
+        self._found.append((self._clock.now(), seconds))
+
+    def __str__(self) -> str:
+        """Return their mean."""
+        while self._found and self._found[0][0] < self._clock.now() - _RECENT_SECONDS:
+            self._found.popleft()
+        if not self._found:
+            return _UNKNOWN
+        return f"{sum(seconds for _, seconds in self._found) / len(self._found):.2f} s"
+
+
+@dataclass(slots=True)
+class TenantRow:
+    """One tenant."""
+
+    name: str
+    waits: Recent
+    """Queueing time of routed requests."""
+    answers: Recent
+    """Time from a request to the end of its answer."""
+    answered: int = 0
+    refused: int = 0
+    under_way: int = 0
+    """Requests at servers."""
+    waiting: set[int] = field(default_factory=set)
+    """Requests that wait."""
+
+    @property
+    def sent(self) -> int:
+        """All of its requests."""
+        return self.answered + self.refused + self.under_way + len(self.waiting)
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells of the table after the name."""
+        counts = (self.sent, self.answered, self.under_way, len(self.waiting), self.refused)
+        return (*map(str, counts), str(self.waits), str(self.answers))
+
+
+_HEADINGS = ("sent", "answered", "at\nservers", "waiting", "refused", "time in\nqueue", "time to\nanswer")
+
+
+class Tenants(DirectorObserver):
+    """Counts the requests of each tenant: of the given ones and of a few others."""
+
+    def __init__(self, clock: Clock, names: Sequence[str]) -> None:
+        self._clock = clock
+        self._rows: dict[str, TenantRow] = {}
+        for name in names:
+            self._add(name)
+
+    @property
+    def rows(self) -> Sequence[TenantRow]:
+        """The rows of all tenants."""
+        return tuple(self._rows.values())
+
+    def queued(self, request: Request) -> None:
+        """Count a request that is queued."""
+        if (row := self._row(request)) is not None:
+            row.waiting.add(id(request))
+
+    def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
+        """Count a request that left the queue."""
+        if (row := self._row(request)) is not None:
+            row.waiting.discard(id(request))
+            if outcome is Outcome.DISPATCHED:
+                row.waits.add(seconds)
+
+    def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:  # noqa: ARG002  where it goes
+        """Count a request that goes to a server."""
+        if (row := self._row(request)) is not None:
+            row.under_way += 1
+
+    def completed(self, routing: Routing, cause: Cause) -> None:  # noqa: ARG002  however it ends
+        """Count a request that a server has answered."""
+        if (row := self._row(routing.request)) is not None:
+            row.under_way -= 1
+            row.answered += 1
+            row.answers.add(self._clock.now() - routing.request.received_at)
+
+    def refused(self, refusal: Refusal) -> None:
+        """Count a refused request."""
+        if refusal.request is not None and (row := self._row(refusal.request)) is not None:
+            row.refused += 1
+
+    def table(self) -> Table:
+        """Return the table for a terminal."""
+        result = Table(title="tenants", title_justify="left", box=None, padding=(0, 2, 0, 0))
+        result.add_column("tenant", overflow="fold")
+        for heading in _HEADINGS:
+            result.add_column(heading, justify="right", overflow="fold")
+        for row in self.rows:
+            result.add_row(f"[bold]{escape(printable(row.name, _MOST_LABEL))}[/]", *row.cells())
+        return result
+
+    def line(self) -> str:
+        """Return one line about all tenants."""
+        titles = [heading.replace("\n", " ") for heading in _HEADINGS]
+        told = [
+            " ".join(f"{title} {cell}" for title, cell in zip(titles, row.cells(), strict=True)) for row in self.rows
+        ]
+        return " | ".join(
+            f"{printable(row.name, _MOST_LABEL)} {text}" for row, text in zip(self.rows, told, strict=True)
+        )
+
+    def _row(self, request: Request) -> TenantRow | None:
+        row = self._rows.get(request.fairness_id)
+        return self._add(request.fairness_id) if row is None and len(self._rows) < _MOST_TENANTS else row
+
+    def _add(self, name: str) -> TenantRow:
+        self._rows[name] = row = TenantRow(name, Recent(self._clock), Recent(self._clock))
+        return row

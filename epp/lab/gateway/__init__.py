@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A local Envoy with a picker behind it: its configuration, and the process.
-
-Envoy's typed classes take most of a second to load; they are imported when a configuration is built.
-"""
+"""A local Envoy with a picker behind it: its configuration, and the process."""
 
 from __future__ import annotations
 
-from epp.lab.gateway.bootstrap import bootstrap_dict, bootstrap_json, bootstrap_yaml, load_types
-from epp.lab.gateway.chart_proxy import chart_proxy_yaml
+from epp.lab.gateway.bootstrap import bootstrap_dict, bootstrap_json, bootstrap_yaml
+from epp.lab.gateway.deploy_files import (
+    chart_proxy_yaml,
+    standalone_buffered_yaml,
+    standalone_override_host_yaml,
+    standalone_yaml,
+)
 from epp.lab.gateway.eds_file import EdsFile
 from epp.lab.gateway.envoy import EnvoyProcess
 from epp.lab.gateway.errors import (
@@ -28,7 +30,6 @@ from epp.lab.gateway.settings import (
     HeaderMode,
     PipeAddress,
 )
-from epp.lab.gateway.standalone import standalone_buffered_yaml, standalone_override_host_yaml, standalone_yaml
 
 __all__ = [
     "Bodies",
@@ -51,7 +52,6 @@ __all__ = [
     "bootstrap_json",
     "bootstrap_yaml",
     "chart_proxy_yaml",
-    "load_types",
     "standalone_buffered_yaml",
     "standalone_override_host_yaml",
     "standalone_yaml",

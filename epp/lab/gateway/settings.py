@@ -14,21 +14,6 @@ from epp.framework.endpoint import EndpointTrust
 from epp.lab.gateway.errors import SettingsError
 from epp.runtime.addresses import HostPort, is_ip, parse_host_port
 
-__all__ = [
-    "ENDPOINT_PICKER",
-    "LISTENER",
-    "MODEL_SERVERS",
-    "Bodies",
-    "BodyMode",
-    "BodyModes",
-    "ClusterType",
-    "FailureMode",
-    "GatewaySettings",
-    "PipeAddress",
-    "parse_address",
-    "parse_tcp_address",
-]
-
 LISTENER = "gateway"
 """The name of the one listener, in Envoy's statistics too."""
 
@@ -56,12 +41,12 @@ class BodyMode(StrEnum):
 
 
 class Bodies(StrEnum):
-    """How bodies come to the picker: pairs of modes that serve an end."""
+    """How bodies are sent to the picker: pairs of modes."""
 
     FULL_DUPLEX = "full-duplex"
-    """In pieces, both ways: requests of any length, and tokens are counted in every response."""
+    """In pieces, in both directions: requests of any length, and tokens are counted in every response."""
     BUFFERED = "buffered"
-    """Requests whole, and responses only where the picker asks for them: the fewest messages."""
+    """Requests whole, and only responses that the picker requests: the fewest messages."""
 
 
 class HeaderMode(StrEnum):
@@ -84,7 +69,7 @@ class ClusterType(StrEnum):
     """The type of the cluster of model servers."""
 
     AUTO = "auto"
-    """override-host where an endpoint speaks HTTPS at the start, else original-dst."""
+    """override-host if an endpoint uses HTTPS at the start, otherwise original-dst."""
     ORIGINAL_DST = "original-dst"
     """Envoy connects to the one address in the destination header; no fallback, and no HTTPS."""
     OVERRIDE_HOST = "override-host"
@@ -97,7 +82,7 @@ class FailureMode(StrEnum):
     FAIL_CLOSE = "FailClose"
     """They are answered with 503."""
     FAIL_OPEN = "FailOpen"
-    """Envoy picks: of two random endpoints the one with fewer requests."""
+    """Envoy picks the one with fewer requests of two random endpoints."""
 
 
 _BODY_MODES = {
@@ -155,10 +140,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A configuration without a pool, such as a printed one, has original-dst for AUTO."""
 
     endpoint_tls: bool = False
-    """Speak TLS with those endpoints in the EDS file that are marked so; only with an override-host cluster."""
+    """Use TLS for the endpoints that the EDS file marks; only with an override-host cluster."""
 
     endpoint_addresses: tuple[str, ...] = ()
-    """The IP addresses of such endpoints that have no host name: their certificates are to have the address."""
+    """IP addresses of such endpoints without a host name: their certificates must have the address."""
 
     endpoint_trust: EndpointTrust = EndpointTrust()
     """How the certificates of these endpoints are verified."""
@@ -189,8 +174,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Must be SEND with a FULL_DUPLEX_STREAMED body."""
 
     message_timeout_seconds: float | None = None
-    """Longest time for the picker to answer one message, an hour at most, unless it asks for more, as it does for a
-    request that waits in a queue; Envoy has no such limit for full-duplex bodies.
+    """Longest time for the picker to answer one message, at most an hour; the picker requests more time for a queued
+    request. Envoy has no such limit for full-duplex bodies.
 
     None for 1000 s with FailClose, and for 10 s with FailOpen, where requests then continue without the picker.
     """
@@ -202,9 +187,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """One line of JSON per request on stdout: destination, reason of a refusal, status, duration."""
 
     retry_on_reset: bool = False
-    """With an override-host cluster, whether a request is sent again that a server had and lost before its response.
+    """With an override-host cluster, whether to resend a request if its server is lost before the response.
 
-    It may have begun to work on it; and a request that makes servers crash then makes up to three of them crash.
+    The server may have begun to work on it, and a request that crashes servers then reaches up to three of them.
     """
 
     connect_timeout_seconds: float = 2.0
@@ -223,7 +208,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_body_bytes: int = 32 * 1024 * 1024
     """With an override-host cluster, the largest request body that can be retried at another endpoint.
 
-    With BUFFERED, whatever the cluster, the largest that is accepted: Envoy answers larger ones with 413.
+    With BUFFERED bodies, the largest accepted body: Envoy answers larger ones with 413.
     """
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A simulated vLLM: the API, the metrics and the timing of a model server, without a model.
 
-Beyond the API of vLLM, every answer has the header `x-sim-server: <name>`, and three paths serve tests:
+In addition to the API of vLLM, every answer has the header `x-sim-server: <name>`, and three paths serve tests:
 
     POST /sim/occupy    synthetic load, an `Occupation` as JSON, in place of the one before; answers with the new load.
                         400 for a malformed one, 409 when the machine has no room for it.

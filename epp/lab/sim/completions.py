@@ -28,14 +28,13 @@ from epp.lab.sim.openai_api import (
     Delta,
     FunctionCall,
     Reply,
+    ResponseShape,
+    ResponsesRequest,
     TextChoice,
     ToolCall,
     Usage,
 )
 from epp.lab.sim.plan import Plan, decode, make_plan
-from epp.lab.sim.responses import ResponseShape, ResponsesRequest
-
-__all__ = ["CompletionHandlers", "RequestRecord"]
 
 _EVENT_STREAM: Final = {"content-type": "text/event-stream; charset=utf-8"}
 _MAX_RECORDS = 1000
@@ -148,16 +147,16 @@ class _Replies(ABC):
         self._created = int(time.time())
 
     def opening_events(self) -> bytes:
-        """Return what is sent before the first token."""
+        """Return the events before the first token."""
         opening = self.opening()
         return b"" if opening is None else _event(opening)
 
     def chunk_event(self, emission: Emission) -> bytes:
-        """Return what is sent for one token."""
+        """Return the event of one token."""
         return _event(self.chunk(emission))
 
     def ending_events(self, last: Emission, *, with_usage: bool) -> bytes:
-        """Return what is sent after the last token."""
+        """Return the events after the last token."""
         return (_event(self.usage_chunk(last)) if with_usage else b"") + b"data: [DONE]\n\n"
 
     def body(self, last: Emission) -> bytes:

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from epp.lab.sim.machine import Emission, Machine, Occupation, SimRequest
 from epp.lab.sim.profile import SimProfile
 
-__all__ = ["Driver", "Emissions"]
-
 Emissions = asyncio.Queue[Emission]
 
 

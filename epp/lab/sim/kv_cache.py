@@ -5,8 +5,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["KVCache"]
-
 
 @dataclass(slots=True)
 class _Table:
@@ -17,9 +15,9 @@ class _Table:
 class KVCache:
     """`num_blocks` blocks, each free, held by one owner or shared by several.
 
-    An owner is admitted with all the blocks it may need: those that it does not take at once are reserved, so that
-    growing never fails. A free block keeps its content until it is taken again, least recently freed first; the blocks
-    of one owner are freed last block first, since a prefix is worth more than the blocks after it.
+    An owner is admitted with all blocks that it may need: unused ones are reserved, so that growing never fails. A
+    free block keeps its content until it is taken again, least recently freed first; the blocks of one owner are freed
+    last block first, because a prefix is worth more than the blocks after it.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -68,7 +66,7 @@ class KVCache:
         return found
 
     def grow(self, owner: int, blocks: int) -> None:
-        """Let `owner` hold at least `blocks` blocks; `ValueError` beyond what it was admitted with."""
+        """Let `owner` hold at least `blocks` blocks; `ValueError` above its reservation."""
         table = self._tables[owner]
         missing = max(0, blocks - len(table.blocks))
         if missing > table.reserved:

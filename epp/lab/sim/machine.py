@@ -11,8 +11,6 @@ from epp.lab.sim.kv_cache import KVCache
 from epp.lab.sim.metrics import SimMetrics
 from epp.lab.sim.profile import SimProfile
 
-__all__ = ["Emission", "FinishReason", "Machine", "Occupation", "OccupationError", "SimRequest"]
-
 _OCCUPATION_OWNER = -1
 _TICK_SECONDS = 1e-6
 

@@ -1,18 +1,76 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans: from the body of a request to the work for the machine and the words of the answer, or to an API error."""
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
 import xxhash
 
 from epp.lab.sim.machine import SimRequest
-from epp.lab.sim.openai_api import ApiError, ChatMessage, ChatRequest, CompletionRequest
+from epp.lab.sim.openai_api import ApiError, ChatMessage, ChatRequest, CompletionRequest, ResponsesRequest
 from epp.lab.sim.profile import SimProfile
-from epp.lab.sim.responses import ResponsesRequest
-from epp.lab.sim.tokenizer import answer_tokens, block_hashes, render_chat, tokenize
 
-__all__ = ["Plan", "decode", "make_plan"]
+_BYTES_PER_TOKEN = 4
+
+# Every word is one token, four bytes with its blank. An answer that comes back in a longer conversation then has the
+# tokens it was generated with, and is found in the prefix cache.
+_OPENERS = (b"Here", b"That", b"This", b"Then", b"They", b"When", b"Some", b"Each")
+_WORD_BYTES = (
+    b" the and but for all any one two new old big few red"
+    b" hot dry low far own sun sea sky air ice oak elm map"
+    b" key box cup pen ink art way day man cat dog fox owl"
+    b" bee ant cow hen pig rat bat elk yak can may saw ran"
+    b" sat met won got let put cut set hid led fed ate dug"
+)
+_WORDS = tuple(_WORD_BYTES[start : start + _BYTES_PER_TOKEN] for start in range(0, len(_WORD_BYTES), _BYTES_PER_TOKEN))
+
+
+def tokenize(text: str) -> list[bytes]:
+    """Split `text` into tokens of four UTF-8 bytes; the last one may be shorter, and an empty text has none."""
+    data = text.encode()
+    return [data[start : start + _BYTES_PER_TOKEN] for start in range(0, len(data), _BYTES_PER_TOKEN)]
+
+
+def render_chat(messages: Sequence[tuple[str, str]], *, preamble: str = "") -> list[bytes]:
+    """Return the tokens of (role, text) pairs, up to the start of the assistant's answer.
+
+    Every part is tokenized separately, so that a longer conversation has the tokens of the shorter one as its prefix.
+    """
+    tokens = tokenize(preamble)
+    for role, text in messages:
+        tokens += [*tokenize(f"<|{role}|>"), *tokenize(text), b"<end"]
+    return [*tokens, *tokenize("<|assistant|>")]
+
+
+def answer_tokens(prompt: Sequence[bytes], count: int, *, model: str, seed: int) -> list[bytes]:
+    """Return `count` tokens of an answer of `model`, determined by prompt, model and seed."""
+    origin = xxhash.xxh3_128(msgspec.json.encode([model, seed]))
+    for token in prompt:
+        origin.update(token + b"\xff")
+    start = origin.digest()
+    numbers = [xxhash.xxh3_64_intdigest(start, seed=index) for index in range(count)]
+    return [
+        (_WORDS if index else _OPENERS)[number % len(_WORDS if index else _OPENERS)]
+        for index, number in enumerate(numbers)
+    ]
+
+
+def block_hashes(
+    tokens: Sequence[bytes], *, block_size: int, lora_adapter: str | None, cache_salt: str | None
+) -> tuple[bytes, ...]:
+    """Return one hash for each full block of `tokens`, chained: a hash stands for its block and all before it.
+
+    The chain starts with the adapter and the salt: requests that differ in these share no block.
+    """
+    parent = xxhash.xxh3_128_digest(msgspec.json.encode([lora_adapter, cache_salt]))
+    hashes: list[bytes] = []
+    for end in range(block_size, len(tokens) + 1, block_size):
+        # 0xff is in no UTF-8 text, so that it separates tokens unambiguously.
+        parent = xxhash.xxh3_128_digest(parent + b"\xff".join(tokens[end - block_size : end]))
+        hashes.append(parent)
+    return tuple(hashes)
+
 
 _COMPLETION_MAX_TOKENS = 16  # the API's default for completions
 
@@ -59,10 +117,7 @@ def make_plan(body: ChatRequest | CompletionRequest, profile: SimProfile, reques
         output_tokens=output_tokens,
         finish_reason="length" if body.ignore_eos or limit < profile.default_output_tokens else "stop",
         block_hashes=block_hashes(
-            [*prompt, *answer],
-            block_size=profile.block_size,
-            lora_adapter=lora_adapter,
-            cache_salt=body.cache_salt,
+            [*prompt, *answer], block_size=profile.block_size, lora_adapter=lora_adapter, cache_salt=body.cache_salt
         ),
         lora_adapter=lora_adapter,
     )

@@ -7,8 +7,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["PRESETS", "SimProfile"]
-
 
 class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One simulated server; the defaults are those of the `h100` preset.
@@ -28,7 +26,7 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         block_size: tokens of one KV cache block.
         num_gpu_blocks: blocks of the KV cache.
         max_lora: most adapters that run at the same time; as many stay loaded, those used last.
-        lora_load_seconds: time to load an adapter, in which nothing else is computed.
+        lora_load_seconds: time to load an adapter; the machine computes nothing meanwhile.
         max_model_len: most tokens, prompt and output together, of one request.
         default_output_tokens: length of an answer that is not cut (`finish_reason: stop`).
         seed: equal seeds give equal answers to equal prompts, on any server.
@@ -106,10 +104,7 @@ PRESETS: Final[Mapping[str, SimProfile]] = MappingProxyType(
     {
         "h100": SimProfile(name="h100"),
         "a100": SimProfile(
-            name="a100",
-            prefill_tokens_per_second=7_800.0,
-            seconds_per_output_token=0.0147,
-            num_gpu_blocks=8_500,
+            name="a100", prefill_tokens_per_second=7_800.0, seconds_per_output_token=0.0147, num_gpu_blocks=8_500
         ),
         "a100-3g.20gb": SimProfile(
             name="a100-3g.20gb",

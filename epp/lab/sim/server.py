@@ -17,8 +17,6 @@ from epp.lab.sim.openai_api import ApiError, ModelCard, ModelList
 from epp.lab.sim.profile import SimProfile
 from epp.runtime.addresses import HostPort
 
-__all__ = ["RunningSim", "running"]
-
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _MAX_BODY_BYTES = 64 * 2**20

@@ -10,9 +10,8 @@ from session import headers
 from timing import no_log_lines, quick, tell, turns
 
 from epp.config import Builder, assemble
-from epp.extproc.decoding import decode
-from epp.extproc.exchange import ExchangeSettings
-from epp.extproc.modes import GatewayTraits
+from epp.extproc.codec import decode
+from epp.extproc.exchange import ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, HttpBody, ProcessingRequest, ProtocolConfiguration
 from epp.framework import Endpoint, SystemClock

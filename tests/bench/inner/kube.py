@@ -23,7 +23,7 @@ from timing import no_log_lines, quick, tell  # noqa: E402
 
 from epp.app import KubernetesSettings, Picker, PickerSettings  # noqa: E402
 from epp.config import load_text  # noqa: E402
-from epp.extproc.settings import ServerSettings  # noqa: E402
+from epp.extproc.server import ServerSettings  # noqa: E402
 from epp.framework import Headers  # noqa: E402
 from epp.pool.discovery import PoolName  # noqa: E402
 from epp.routing.director import Cause  # noqa: E402

@@ -21,7 +21,7 @@ from timing import no_log_lines, quick, tell, turns
 
 from epp.app.running import RunningConfig
 from epp.config import Assembly, Builder, assemble, load_text
-from epp.extproc.http2.pace import Pace
+from epp.extproc.http2.fair_scheduler import Pace
 from epp.framework import Endpoint, Headers, RequestError, SystemClock
 from epp.framework.errors import Breach
 from epp.framework.quotas import Blocked

@@ -4,7 +4,7 @@
 import time
 
 from epp.config import load_text
-from epp.config.ready_made import sample_texts
+from epp.config.load import sample_texts
 from epp.framework import Headers, ManualClock
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING

@@ -11,7 +11,7 @@ from waiting import until
 
 from epp.app import Picker, PickerSettings
 from epp.config import load_file
-from epp.extproc.settings import ServerSettings
+from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError, Endpoint, Headers, Parameters
 from epp.framework.datalayer import Discovery
 

@@ -10,7 +10,7 @@ from waiting import until
 
 from epp.app import Picker, PickerSettings
 from epp.config import load_file
-from epp.extproc.settings import ServerSettings
+from epp.extproc.server import ServerSettings
 from epp.framework.snapshot import ACCELERATOR
 from epp.pool.discovery.pod_files import PodFileDiscovery, PodFileParameters
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.app import source_pool
@@ -234,7 +234,6 @@ calls = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(calls)
 def test_any_calls_lead_to_the_pool_that_the_source_meant(made):
     async def run() -> None:

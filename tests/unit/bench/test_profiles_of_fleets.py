@@ -2,14 +2,14 @@
 """What ready-made profiles claim on the fleets that they are made for, in virtual time."""
 
 import pytest
-from profiles.outcome import Outcome, Served
-from profiles.remarks import idle_gpus, idle_nodes, remarks, share_away
+from profiles.outcome import Outcome
+from profiles.remarks import idle_gpus, idle_nodes, share_away
 from profiles.special_fleets import ALL_FLEETS
 from profiles.virtual import simulate
 from profiles.workloads import trace
 
 from epp.config import load_text
-from epp.config.ready_made import sample_texts
+from epp.config.load import sample_texts
 
 pytestmark = pytest.mark.slow
 
@@ -77,11 +77,3 @@ def test_cluster_profile_has_another_cluster_serve_what_is_too_much_for_the_loca
     assert not special.timeouts
     assert special.ttft(0.9) < default.ttft(0.9)
     assert share_away(ALL_FLEETS["two-clusters"], special) > 0.25
-
-
-def test_remarks_say_what_was_idle_sent_away_loaded_and_refused():
-    first, second = (server.name for server in ALL_FLEETS["slices"].servers if server.node == "node-d")
-    outcome = Outcome(60.0, (Served(1.0, second), Served(30.0, first)), 0.0, adapter_loads=2)
-    assert remarks(ALL_FLEETS["slices"], outcome) == "idle: 7 GPUs, 3 nodes; 2 adapters loaded"
-    served = (Served(30.0, "a100-0"), Served(31.0, "a100-7", refused=True))
-    assert remarks(ALL_FLEETS["two-clusters"], Outcome(60.0, served, 0.0)) == "50% in another cluster; 1 refused"

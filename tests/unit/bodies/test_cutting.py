@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from epp.framework.errors import MalformedBodyError
@@ -135,7 +135,6 @@ def event_stream(events, end, field, other):
     return end.join([*lines, "data: [DONE]", "", ""]).encode()
 
 
-@settings(max_examples=200)
 @given(EVENTS_OF_STREAM, st.sampled_from(["\n", "\r\n", "\r"]), FIELD, OTHER_LINES, CUTS)
 def test_event_stream_differs_in_its_models_only_wherever_it_is_cut(events, end, field, other, cuts):
     body = event_stream(events, end, field, other)

@@ -82,7 +82,7 @@ dataLayer:
         "├── producer approx-prefix-cache-producer (added: prefix-cache-scorer reads prefix-match) writes prefix-match",
         "├── profile picker legs (disagg-profile-handler), aggregator joint-aggregator",
         "│   ├── profile decode",
-        "│   │   ├── filter decode-filter (all if none is left, onError Skip)",
+        "│   │   ├── filter decode-filter (falls back to all, onError Skip)",
         "│   │   ├── scorer prefix-cache-scorer, weight 3 (75%, Affinity) reads prefix-match",
         "│   │   ├── scorer busy (active-request-scorer), weight 1 (25%, Distribution, onError Fail)",
         "│   │   └── picker max-score-picker (added: profile 'decode' names no picker)",

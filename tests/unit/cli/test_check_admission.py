@@ -28,12 +28,12 @@ def test_tree_shows_what_flow_control_comes_to(check):
     assert (
         f"""\
 ├── flow control
-│   ├── detector utilization-detector (added: flowControl names no other)
+│   ├── detector utilization-detector (added: the default of flowControl)
 │   ├── usage limits priority-holdback-policy with {{minCeiling: 0.5}}
 │   ├── all together: any number of requests, 10 GiB at most; without endpoints for 300 s
 │   ├── priority 100: 500 requests, 1 GB, for 60 s; turns (round-robin-fairness-policy), fcfs-ordering-policy
 │   ├── priority 0: 5000 requests, 1 GB, for 60 s; {policies}, ceiling 75%
-│   ├── priority -10: 5000 requests, 1500 bytes, for as long as it takes; {policies}, ceiling 50%
+│   ├── priority -10: 5000 requests, 1500 bytes, without a time limit; {policies}, ceiling 50%
 │   ├── other priorities above 0: 5000 requests, 1 GB, for 60 s; {policies}
 │   └── other priorities below 0: 1 request, 1 GB, for 60 s; {policies}
 ├── profile picker"""
@@ -69,10 +69,10 @@ def test_tree_shows_what_tenants_may_take(check):
     assert (
         """\
 ├── quotas tenant-quotas
-│   ├── tenant guests: {total: {tokensPerMinute: 600}}; what is over the total is refused
+│   ├── tenant guests: {total: {tokensPerMinute: 600}}; requests above the total are refused
 │   ├── tenant owner: no limit
-│   ├── tenant team-a: {total: {concurrentRequests: 50, acceleratorMemory: 80Gi}}; what is over the total waits
-│   └── others: whatever they want
+│   ├── tenant team-a: {total: {concurrentRequests: 50, acceleratorMemory: 80Gi}}; requests above the total wait
+│   └── others: no limit
 """
         in said
     )

@@ -58,7 +58,7 @@ def test_ome_7_prices_that_may_be_in_the_cluster_are_a_note(check):
     code, warnings, notes = check()
     assert (code, warnings) == (0, [])
     (note,) = notes
-    assert note.startswith("plugin 'cheapest-scorer' goes by price, and this configuration has none")
+    assert note.startswith("plugin 'cheapest-scorer' uses prices, but this configuration has none")
     assert "all endpoints get 0, which is no preference" in note
 
 
@@ -93,7 +93,7 @@ def test_ome_7_endpoints_that_the_configuration_names_are_looked_at(check):
     assert (code, warnings, notes) == (2, ["1 of 2 endpoints have no price: default/other"], [])
     files = {"endpoints.yaml": ENDPOINTS.replace(", costPerHour: 4", "")}
     _, (warning,), _ = check(discovery=discovery, files=files)
-    assert "goes by price, and no endpoint has one" in warning
+    assert "uses prices, but no endpoint has one" in warning
     files["prices.yaml"] = "prices: [{accelerator: h100, perHour: 1}, {accelerator: t4, perHour: 1}]"
     assert check(discovery=discovery, files=files, source="prices: prices.yaml") == (0, [], [])
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from epp.cli.app import application
-from epp.config.ready_made import DIRECTORY
+from epp.config.load import DIRECTORY
 
 FILES = sorted(DIRECTORY.glob("*.yaml"))
 

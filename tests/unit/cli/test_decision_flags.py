@@ -9,7 +9,7 @@ import pytest
 from epp.cli.picker_flags import Gateway, PickerFlags, Serve
 from epp.cli.settings import picker_settings
 from epp.explain.storage import DecisionSettings, FileSettings
-from epp.extproc.settings import ServerSettings
+from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
 from epp.telemetry.logs import LogWriter
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flags as deployments of the Go picker write them."""
 
+from functools import cache
+
 import pytest
 import typer.core
 import typer.main
@@ -11,8 +13,7 @@ from typer.testing import CliRunner
 
 from epp.cli.app import application
 from epp.cli.commands import COMMANDS
-from epp.cli.go_flags import go_spelling
-from epp.cli.options import Switch, is_switch
+from epp.cli.options import Switch, go_spelling, is_switch
 from epp.lab.gateway import ClusterType, FailureMode
 from epp.lab.sim import PRESETS
 
@@ -21,6 +22,7 @@ TRUE = ["1", "t", "T", "true", "True", "TRUE"]
 FALSE = ["0", "f", "F", "false", "False", "FALSE"]
 
 
+@cache
 def commands() -> dict[str, typer.core.TyperCommand]:
     """All commands by name, those of groups too."""
     found = {}

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.app import KubernetesSettings
-from epp.cli.file_pool import is_in_files, read_file_pool
+from epp.cli.inputs import is_in_files, read_file_pool
 from epp.cli.kubernetes import pool_title, read_kubernetes
 from epp.cli.picker_flags import Serve
 from epp.config import load_text
@@ -94,7 +94,7 @@ def test_namespace_of_pods_is_found_in_the_same_way(monkeypatch):
         ({"pool_name": "p", **PODS}, "--pool-name and --endpoint-selector exclude each other: "),
         (
             {"pool_name": "p", "objects": "x.yaml", "kubeconfig": Path("k")},
-            "--objects has no effect where the pool is in a cluster: ",
+            "--objects has no effect with a pool in a cluster: ",
         ),
         ({"endpoint_selector": "a=b"}, "--endpoint-target-ports is missing: --endpoint-selector app=vllm "),
         ({"endpoint_target_ports": "8000"}, "--endpoint-selector is missing: --endpoint-selector app=vllm "),

@@ -9,7 +9,7 @@ import pytest
 from epp.cli.options import Switch
 from epp.cli.picker_flags import Serve
 from epp.cli.settings import picker_settings
-from epp.extproc.settings import ServerSettings
+from epp.extproc.server import ServerSettings
 from epp.telemetry.logs import LogWriter
 
 ON, OFF = Switch.TRUE, Switch.FALSE

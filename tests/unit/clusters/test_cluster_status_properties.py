@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 
 import msgspec
 from hub_objects import cluster, decision, hub_of, placement, scores, weighted
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -137,4 +136,3 @@ def _date(seconds: float) -> str:
 
 
 TestHubs = Hubs.TestCase
-TestHubs.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)

@@ -4,7 +4,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework.datalayer import PageError
@@ -35,7 +35,6 @@ def outcome(read, *arguments: object) -> object:
         return str(error)
 
 
-@settings(max_examples=200)
 @given(st.lists(families(st.lists(st.sampled_from(NAMES), unique=True)), min_size=2, max_size=6))
 def test_page_after_page_reads_as_if_there_had_been_none_before(pages):
     layout = PageLayout()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import Endpoint, ManualClock
@@ -227,7 +227,6 @@ async def test_source_that_cannot_even_begin_is_asked_again(make_world):
     assert len(began) >= 5
 
 
-@settings(max_examples=60)
 @given(
     count=st.integers(1, 40),
     events=st.lists(st.tuples(st.floats(0.0, 1.0), st.integers(0, 39), st.booleans()), max_size=20),

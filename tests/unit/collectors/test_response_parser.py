@@ -4,7 +4,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.pool.collectors.sources.response_parser import InvalidResponseError, ResponseParser
@@ -54,7 +54,6 @@ def test_body_of_no_given_length_ends_with_the_connection(body, places):
     assert (reader.done, reader.body(), reader.keeps_connection) == (True, body, False)
 
 
-@settings(max_examples=300)
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200)))
 def test_any_bytes_are_read_or_refused(junk, places):
     for message in (junk, b"HTTP/1.1 200 OK\r\n" + junk, with_length(b"page") + junk):

@@ -101,7 +101,7 @@ def test_detector_of_metrics_that_nothing_collects_is_warned_of(warned):
     blind = ON + text + profile + flow
     warnings = warned(blind.replace("concurrency-", "utilization-").replace("X", "utilization-detector"))
     assert (
-        "c.yaml:7:1: flowControl: detector 'utilization-detector' knows nothing but this picker's own requests, since "
+        "c.yaml:7:1: flowControl: detector 'utilization-detector' knows only this picker's own requests, because "
         "no data source of this configuration collects metrics: name a concurrency-detector, or add a data source"
     ) in warnings
     assert warned(blind.replace("X", "concurrency-detector")) == []

@@ -256,8 +256,8 @@ def test_ome_11_accelerator_that_does_not_exist_is_warned_of_and_the_others_coun
     (warning,) = warned(f"plugins: [{{{plugin}}}, {{type: queue-scorer}}, {{type: accelerator-data-source}}]")
     kind = plugin.split(",")[0].removeprefix("type: ")
     assert warning == (
-        f"c.yaml:{place}: plugins[0].parameters: plugin '{kind}' names accelerator 'h-hundred', and there is neither "
-        "an AcceleratorClass nor a product of that name: it is as if it were not there"
+        f"c.yaml:{place}: plugins[0].parameters: plugin '{kind}' names accelerator 'h-hundred', but there is neither "
+        "an AcceleratorClass nor a product of that name: the name has no effect"
     )
 
 
@@ -268,8 +268,8 @@ def test_ome_11_strict_source_refuses_what_names_an_accelerator_that_does_not_ex
         warned(f"plugins: [{{{plugin}}}, {{{source}}}]")
     (problem,) = caught.value.problems
     assert str(problem) == (
-        "c.yaml:3:42: plugins[0].parameters: plugin 'first-available-scorer' names accelerator 'h-hundred', and there "
-        "is neither an AcceleratorClass nor a product of that name: it is as if it were not there; correct the name, "
+        "c.yaml:3:42: plugins[0].parameters: plugin 'first-available-scorer' names accelerator 'h-hundred', but there "
+        "is neither an AcceleratorClass nor a product of that name: the name has no effect; correct the name, "
         "add the class, or set unknownClasses to lenient"
     )
     assert warned(f"plugins: [{{{plugin.replace('h-hundred, ', '')}}}, {{{source}}}]") == []
@@ -299,4 +299,4 @@ schedulingProfiles:
 """
     (warning,) = [each for each in warned(text) if "names template" in each]
     assert "'placement-template-scorer' names template 'pakced'" in warning
-    assert warning.endswith("it is as if it were not there; did you mean 'packed'?")
+    assert warning.endswith("the name has no effect; did you mean 'packed'?")

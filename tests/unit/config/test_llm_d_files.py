@@ -230,7 +230,7 @@ dataLayer:
 """
     assert [line for line in warned(text) if "dataLayer" in line] == [
         (
-            "c.yaml:5:68: dataLayer.sources[0].extractors[0]: has no effect: plugin 'inflight-load-producer' is told "
-            "of endpoints without it"
+            "c.yaml:5:68: dataLayer.sources[0].extractors[0]: has no effect: plugin 'inflight-load-producer' is "
+            "notified of endpoints without it"
         )
     ]

@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 
 from epp import framework
 from epp.cli.app import application
-from epp.config.plugin_markdown import plugin_markdown
-from epp.config.plugin_reference import plugin_reference
-from epp.config.schema import config_schema
+from epp.config.model import config_schema
+from epp.config.plugin_reference import plugin_markdown, plugin_reference
 from epp.framework import Attribute, Column, DataKey, Parameters, Plugin
 from epp.framework.registry import Registry
 from epp.framework.snapshot import CORE_COLUMNS

@@ -31,8 +31,8 @@ def default(limits: str) -> str:
 def test_limit_of_what_no_data_source_tells_is_warned_of(warned, limits, what):
     expected = [
         (
-            f"c.yaml:5:3: plugins[0].parameters: plugin 'tenant-quotas' limits {what}, and no data source of this "
-            "configuration tells of accelerators: these limits let everything through; add `- type: "
+            f"c.yaml:5:3: plugins[0].parameters: plugin 'tenant-quotas' limits {what}, but no data source of this "
+            "configuration reports accelerators: these limits have no effect; add `- type: "
             "accelerator-data-source` under plugins"
         )
     ]
@@ -52,7 +52,7 @@ def test_requests_that_are_to_wait_where_nothing_waits_are_warned_of(warned):
     waiting = quotas(default("{total: {concurrentRequests: 5}, whenExceeded: Wait}"))
     assert warned(waiting) == [
         (
-            "c.yaml:5:3: plugins[0].parameters: plugin 'tenant-quotas' says that requests beyond a quota wait, and the "
+            "c.yaml:5:3: plugins[0].parameters: plugin 'tenant-quotas' makes requests above a quota wait, but the "
             "feature gate flowControl is off: they are refused with 429; add flowControl to featureGates, or write "
             "whenExceeded: Refuse"
         )

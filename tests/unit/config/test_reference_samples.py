@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.config.upstream import NOT_YET, WITHOUT_TASK
+from epp.config.model import NOT_YET, WITHOUT_TASK
 from epp.framework import Producer
 from epp.framework.registry import Registry
 

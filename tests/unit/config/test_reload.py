@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from config_files import replace
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from structlog.testing import capture_logs
@@ -421,7 +420,6 @@ class AnyVersions(RuleBasedStateMachine):
         assert bool(self._following.follower.state.refused) == (self._written != self._effective[-1])
 
 
-AnyVersions.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 TestAnyVersions = AnyVersions.TestCase
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.config import Builder, InvalidConfigError, assemble, load_file, load_text
+from epp.config.document import written
 from epp.config.load import load_all
-from epp.config.problems import written
 from epp.framework import ManualClock
 from epp.framework.registry import Registry
 

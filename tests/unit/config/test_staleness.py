@@ -6,7 +6,7 @@ from math import inf
 import pytest
 
 from epp.config import Builder, assemble, load_text
-from epp.config.problems import InvalidConfigError
+from epp.config.document import InvalidConfigError
 from epp.framework import ManualClock, Request
 from epp.framework.candidates import Candidates
 from epp.framework.errors import RequestError

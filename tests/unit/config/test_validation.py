@@ -133,7 +133,10 @@ def test_experimental_plugin_is_refused_unless_allowed(build, refused):
         ),
         (
             f"plugins: [{{type: queue-scorer}}]\n{profile('pluginRef: queue-scorer, weight: -1')}",
-            "4:68: schedulingProfiles[0].plugins[0].weight: weight -1 is negative: a scorer says what is good",
+            (
+                "4:68: schedulingProfiles[0].plugins[0].weight: weight -1 is negative, but "
+                "scorers rate the better endpoints higher"
+            ),
         ),
         (
             f"plugins: [{{type: queue-scorer}}]\n{profile('pluginRef: queue-scorer, weight: .inf')}",

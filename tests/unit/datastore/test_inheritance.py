@@ -2,7 +2,6 @@
 """Requests of the picker before this one count as in flight: as many as engines can still have of them, for a while."""
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -228,4 +227,3 @@ class Restarted(RuleBasedStateMachine):
 
 
 TestRestarted = Restarted.TestCase
-TestRestarted.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -2,7 +2,7 @@
 """A change that is prepared in steps and put as a whole, against the same change made at once."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import Endpoint, LoraState, ManualClock
@@ -79,7 +79,6 @@ def in_order(change: Change) -> tuple[object, ...]:
     return change.added, change.removed, sorted(change.updated, key=lambda pair: pair[0])
 
 
-@settings(deadline=None)
 @given(before=pools, after=pools, loads=st.lists(st.integers(0, 9)), pause=st.integers(0, 8))
 def test_pool_put_after_steps_is_the_one_of_a_replacement_at_once_and_until_then_the_one_before(
     before, after, loads, pause
@@ -129,7 +128,6 @@ def make(store: Datastore, what: tuple[object, ...]) -> bool:
     return bool(found.added or found.removed or found.updated)
 
 
-@settings(deadline=None)
 @given(before=pools, after=pools, meanwhile=st.lists(st.lists(change, max_size=2), max_size=6))
 def test_pool_that_was_prepared_for_another_one_is_not_put_and_changes_nothing(before, after, meanwhile):
     store, plain = filled(before, []), filled(before, [])
@@ -150,7 +148,6 @@ def test_pool_that_was_prepared_for_another_one_is_not_put_and_changes_nothing(b
         assert {one.id: one for one in store.endpoints} == {one.id: one for one in after}
 
 
-@settings(deadline=None)
 @given(before=pools, meanwhile=st.lists(st.lists(change, max_size=2), max_size=6))
 def test_tags_put_after_steps_are_those_of_each_endpoint_that_is_still_as_it_was(before, meanwhile):
     store, plain = filled(before, []), filled(before, [])

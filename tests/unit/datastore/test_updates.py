@@ -3,7 +3,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -138,5 +137,4 @@ class UpdatesAgainstReplacements(RuleBasedStateMachine):
         assert all(seen(snapshot) == was for snapshot, was in self.taken)
 
 
-UpdatesAgainstReplacements.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
 TestUpdatesAgainstReplacements = UpdatesAgainstReplacements.TestCase

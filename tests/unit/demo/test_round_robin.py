@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from epp.lab.demo.round_robin import RoundRobin, Sample, Samples, ask
+from epp.lab.demo.traffic import RoundRobin, Sample, Samples, ask
 
 
 def samples(*rows: tuple[str, float, float, float]) -> Samples:

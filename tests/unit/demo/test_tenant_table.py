@@ -10,8 +10,7 @@ from rich.console import Console
 
 from epp.framework import Headers
 from epp.framework.errors import QueueTimeoutError
-from epp.lab.demo.tenant_table import Tenants
-from epp.lab.demo.tenants import CONFIG
+from epp.lab.demo.tenants import CONFIG, Tenants
 from epp.routing.director import Cause
 
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
+from functools import cache
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import msgspec
@@ -31,45 +32,64 @@ MEMOS = {
     "WakeUpCost": {"_costs", "_tags"},
 }
 """What is computed from other things, and again where it is missing."""
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, Enum)
+_BYTES = (array.array, bytearray)
 _WHOLE = (Snapshot, Records, Candidates, Endpoint, Parameters)
 """Immutable: as good as their identity."""
 _CODE = (type, FunctionType, MethodType, BuiltinFunctionType, ModuleType, re.Pattern)
+_SEQUENCES = (tuple, list, deque)
+_MISSING = object()
 
 
 def footprint(value: object, known: dict[int, int] | None = None) -> object:  # noqa: PLR0911  one for each kind
     """Return the value as plain ones; an object as its attributes, without memos. Arrays may have grown by zeros."""
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes | Enum):
+    kind = _kind_of(type(value))
+    if kind is _PLAIN:
         return repr(value)
-    if isinstance(value, np.ndarray):
+    if kind is np.ndarray:
         return (np.trim_zeros(value, "b") if value.ndim == 1 else value).tobytes()
-    if isinstance(value, array.array | bytearray):
+    if kind is _BYTES:
         return bytes(value)
-    if isinstance(value, _CODE):
+    if kind is _CODE:
         return getattr(value, "__qualname__", repr(value))
-    if isinstance(value, _WHOLE):
+    if kind is _WHOLE:
         return id(value)
     known = {} if known is None else known
-    if isinstance(value, Clock) or id(value) in known:
+    if kind is Clock or id(value) in known:
         return type(value).__name__, known.get(id(value))
     known[id(value)] = len(known)
-    if isinstance(value, Mapping):
-        return tuple((footprint(key, known), footprint(each, known)) for key, each in value.items())
-    if isinstance(value, AbstractSet):
+    return _parts(kind, value, known)
+
+
+@cache
+def _kind_of(cls: type) -> object:
+    """Return which of the kinds that footprints tell apart the class belongs to; None for any other."""
+    kinds = (_PLAIN, np.ndarray, _BYTES, _CODE, _WHOLE, Clock, Mapping, AbstractSet, _SEQUENCES)
+    return next((kind for kind in kinds if issubclass(cls, kind)), None)
+
+
+def _parts(kind: object, value: object, known: dict[int, int]) -> tuple:
+    if kind is Mapping:
+        return tuple([(footprint(key, known), footprint(each, known)) for key, each in value.items()])
+    if kind is AbstractSet:
         return tuple(sorted(repr(footprint(each, known)) for each in value))
-    if isinstance(value, tuple | list | deque):
-        return tuple(footprint(each, known) for each in value)
-    return type(value).__name__, tuple((name, footprint(each, known)) for name, each in attributes(value))
+    if kind is _SEQUENCES:
+        return tuple([footprint(each, known) for each in value])
+    return type(value).__name__, tuple([(name, footprint(each, known)) for name, each in attributes(value)])
 
 
 def attributes(value: object) -> list[tuple[str, object]]:
     """Return the attributes of an object, without memos."""
-    names = dict.fromkeys(getattr(value, "__dict__", {}))
-    for cls in type(value).__mro__:
-        slots = cls.__dict__.get("__slots__", ())
+    memos = MEMOS.get(type(value).__name__, ())
+    names = dict.fromkeys((*getattr(value, "__dict__", ()), *_slots_of(type(value))))
+    found = [(name, getattr(value, name, _MISSING)) for name in names if name not in memos]
+    return [(name, each) for name, each in found if each is not _MISSING]
+
+
+@cache
+def _slots_of(cls: type) -> tuple[str, ...]:
+    names: dict[str, None] = {}
+    for each in cls.__mro__:
+        slots = each.__dict__.get("__slots__", ())
         names |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
-    if isinstance(value, msgspec.Struct):
-        names |= dict.fromkeys(value.__struct_fields__)
-    memos = MEMOS.get(type(value).__name__, set())
-    missing = object()
-    found = [(name, getattr(value, name, missing)) for name in names if name not in memos]
-    return [(name, each) for name, each in found if each is not missing]
+    return (*names, *(cls.__struct_fields__ if issubclass(cls, msgspec.Struct) else ()))

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.config import Builder, assemble, load_text
@@ -279,7 +279,6 @@ async def go_through(names: list[str]) -> None:
     await line.end()
 
 
-@settings(max_examples=60, deadline=None)
 @given(names=st.lists(st.sampled_from(CLASSES), max_size=12))
 def test_tf_13_queue_pressure_refuses_no_class_for_the_same_or_a_lower_one(names):
     asyncio.run(go_through(names))

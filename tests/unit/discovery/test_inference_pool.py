@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 from fake_api import FakeApi
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from waiting import until
@@ -164,7 +164,6 @@ CHANGES = st.lists(
 
 @given(CHANGES)
 @example([("pod", "a", True, 1), ("end watches",), ("pod", "a", True, 2)])
-@settings(max_examples=40, deadline=None)
 def test_any_sequence_of_changes_ends_in_the_endpoints_of_the_pool_as_it_is(changes):
     asyncio.run(_follow(changes))
 

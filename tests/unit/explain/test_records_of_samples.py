@@ -4,11 +4,11 @@
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.config import Builder, assemble, load_text
-from epp.config.ready_made import sample_texts
+from epp.config.load import sample_texts
 from epp.explain.building import record_of
 from epp.explain.record import DecisionRecord
 from epp.framework import Candidates, Headers, ManualClock, Request, RequestBody
@@ -105,7 +105,6 @@ def check(record: DecisionRecord, size: int) -> None:
         assert [each.endpoint for each in picked] == [record.pick.endpoint, *record.pick.fallbacks]
 
 
-@settings(max_examples=15, deadline=None)
 @given(drawn=endpoints)
 def test_record_of_a_ready_made_configuration_is_consistent(pipeline: Pipeline, drawn: list[tuple]):
     pool = pool_of(drawn)

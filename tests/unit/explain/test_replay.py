@@ -179,8 +179,8 @@ def test_command_says_how_many_picks_differ(files):
     found = run("--config", files / "a.yaml", "--against", files / "b.yaml", "--decisions", files / "decisions.jsonl")
     assert found.exit_code == 0, found.output
     assert "of 60 picks differ" in found.output
-    assert "60 of 60 are taken as recorded by the first configuration" in found.output
-    assert "2 lines are no records that this version reads" in found.output
+    assert "the first configuration reproduces 60 of 60 recorded picks" in found.output
+    assert "2 lines are not records that this version can read" in found.output
     assert "cheapest-scorer is asked again" in found.output
 
 

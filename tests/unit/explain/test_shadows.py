@@ -246,7 +246,7 @@ async def test_task_runs_them_by_itself():
     ("profiles", "message"),
     [
         ("[tryot]", "no profile is named 'tryot'"),
-        ("[default, tryout]", "none is left to decide"),
+        ("[default, tryout]", "one must decide"),
         ("[tryout, tryout]", "names 'tryout' twice"),
         ("[tryout], timeout: 1s", "up to 50ms"),
     ],

@@ -5,14 +5,13 @@ import tracemalloc
 from collections.abc import Callable
 
 from bench import BODY, Exchange, new_bench, request_body, request_headers, response_headers
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from epp.extproc.budgets import Budgets, BudgetSettings, Claim, PendingStreams
-from epp.extproc.carrying import SessionSource
 from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.http2.capacity import GRACE_SECONDS, Account
+from epp.extproc.open_streams import SessionSource
 from epp.extproc.session import Session
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, ProcessingRequest
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError
@@ -36,13 +35,13 @@ class Opened:
         self.session = session
         self.account = account
         self.exchange = Exchange(session)
-        self.account.on_give_way = self.give_way
+        self.account.on_evict = self.evict
         self.waiting = 0
         self.size = 0
         self.has_begun = self.is_complete = False
         self.is_refused = session.claim.lack is not None
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         self.session.give_up(TooManyBytesError())
         self.end()
 
@@ -142,7 +141,6 @@ class Streams(RuleBasedStateMachine):
 
 
 TestStreams = Streams.TestCase
-TestStreams.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
 
 def test_body_in_tiny_pieces_takes_little_more_than_its_bytes():
@@ -166,46 +164,46 @@ def pending_streams(limit: int) -> tuple[PendingStreams, Callable[..., Claim | N
     """The streams, a function that opens one, and those that gave way."""
     budgets = Budgets(BudgetSettings(max_pending_streams=limit))
     budgets.pending._clock = lambda: Clock.now  # noqa: SLF001  one that is moved by hand
-    gave_way: list[Claim] = []
+    evicted: list[Claim] = []
 
     def open_one(gateway: str = "a") -> Claim | None:
         claim = Claim(budgets, budgets.gathered.account(), gateway)
-        claim.account.on_give_way = lambda: gave_way.append(claim)
+        claim.account.on_evict = lambda: evicted.append(claim)
         return claim if claim.lack is None else None
 
-    return budgets.pending, open_one, gave_way
+    return budgets.pending, open_one, evicted
 
 
 def test_quick_streams_beyond_the_limit_are_refused():
-    pending, open_one, gave_way = pending_streams(3)
+    pending, open_one, evicted = pending_streams(3)
     assert all(open_one() for _ in range(3))
     assert open_one() is None
-    assert (pending.used, gave_way) == (3, [])
+    assert (pending.used, evicted) == (3, [])
 
 
 def test_stream_that_stalls_longest_gives_way():
-    pending, open_one, gave_way = pending_streams(3)
+    pending, open_one, evicted = pending_streams(3)
     first, second, third = (open_one() for _ in range(3))
     Clock.now += 0.9
     first.progressed(20_000)
     second.progressed(1)  # is no progress
     Clock.now += 0.2
     assert open_one() is not None
-    assert gave_way == [second]
+    assert evicted == [second]
     assert open_one() is not None
-    assert gave_way == [second, third]
+    assert evicted == [second, third]
     assert open_one() is None  # the first has come on
     assert pending.used == 3
-    assert second.gave_way
+    assert second.evicted
     second.close()
     assert pending.used == 3
 
 
 def test_gateway_that_holds_more_than_its_share_gives_way_to_another():
-    _, open_one, gave_way = pending_streams(4)
+    _, open_one, evicted = pending_streams(4)
     held = [open_one("greedy") for _ in range(4)]
     assert open_one("greedy") is None
     assert open_one("other") is not None
     assert open_one("other") is not None
-    assert gave_way == held[:2]
+    assert evicted == held[:2]
     assert open_one("other") is None  # each has its half

@@ -12,13 +12,10 @@ from raw_connection import RawConnection, connected
 from test_session_properties import random_exchange
 from waiting import until
 
-from epp.extproc.exchange import ExchangeSettings
-from epp.extproc.faults import ProtocolError
-from epp.extproc.modes import GatewayTraits
+from epp.extproc.exchange import ExchangeSettings, GatewayTraits, ProtocolError
 from epp.extproc.open_streams import StreamObserver
-from epp.extproc.server import ExtProcServer
+from epp.extproc.server import ExtProcServer, ServerSettings, Transport
 from epp.extproc.session import Session
-from epp.extproc.settings import ServerSettings, Transport
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 from epp.routing.director import Cause
 

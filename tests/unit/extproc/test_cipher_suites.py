@@ -5,7 +5,7 @@ import ssl
 
 import pytest
 
-from epp.extproc.cipher_suites import openssl_ciphers
+from epp.extproc.tls import openssl_ciphers
 
 
 def test_suites_of_tls_1_2_are_renamed_and_those_of_1_3_are_always_on():

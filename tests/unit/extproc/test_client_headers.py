@@ -6,8 +6,8 @@ from bench import header_map, new_bench, request_headers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.extproc.client_headers import GROUPS, IgnoredHeaders, group_of
-from epp.extproc.modes import GatewayTraits
+from epp.extproc.exchange import GatewayTraits
+from epp.extproc.headers import GROUPS, IgnoredHeaders, group_of
 from epp.extproc.wire import HttpHeaders, ProcessingRequest
 from epp.framework import headers
 from epp.routing.director import DirectorObserver

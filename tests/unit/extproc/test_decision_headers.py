@@ -14,7 +14,7 @@ from bench import (
     response_headers,
 )
 
-from epp.extproc.modes import GatewayTraits
+from epp.extproc.exchange import GatewayTraits
 from epp.extproc.wire import ProcessingRequest
 
 ENDPOINT, REASON = "x-epp-endpoint", "x-epp-reason"

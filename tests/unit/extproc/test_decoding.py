@@ -6,8 +6,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.extproc.decoding import RequestPiece, decode
-from epp.extproc.faults import Fault, ProtocolError
+from epp.extproc.codec import RequestPiece, decode
+from epp.extproc.exchange import Fault, ProtocolError
 from epp.extproc.wire import HttpBody, HttpHeaders, Metadata, ProcessingRequest
 
 LARGE = b"p" * 5000

@@ -8,11 +8,9 @@ from raw_connection import connected
 from structlog.testing import capture_logs
 from waiting import until
 
-from epp.extproc.exchange import ExchangeSettings
-from epp.extproc.faults import Fault, Faults, ProtocolError
-from epp.extproc.server import ExtProcServer
+from epp.extproc.exchange import ExchangeSettings, Fault, Faults, ProtocolError
+from epp.extproc.server import ExtProcServer, ServerSettings, Transport
 from epp.extproc.session import Session
-from epp.extproc.settings import ServerSettings, Transport
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 
 SECRET = b"CANARY"

@@ -16,10 +16,11 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse, H
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from epp.extproc.budgets import Budgets, BudgetSettings
-from epp.extproc.carrying import SessionSource
 from epp.extproc.health import Health
 from epp.extproc.http2_carrier import Http2Carrier
-from epp.extproc.settings import ServerSettings, TlsVersion, Transport
+from epp.extproc.open_streams import SessionSource
+from epp.extproc.server import ServerSettings, Transport
+from epp.extproc.tls import TlsVersion
 from epp.extproc.wire import SERVICE
 from epp.framework import ConfigurationError
 

@@ -15,10 +15,10 @@ from bench import (
     response_headers,
     response_trailers,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.extproc.modes import ResponseUsage
+from epp.extproc.exchange import ResponseUsage
 from epp.extproc.wire import HttpHeaders, ProcessingMode, ProcessingRequest, ProtocolConfiguration
 from epp.routing.director import Cause
 
@@ -203,7 +203,6 @@ def test_body_that_the_gateway_refused_by_itself_is_counted_as_too_large(bench):
     assert bench.endings.refusals == ["BodyTooLargeError"]
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32))
 def test_books_balance_whatever_the_gateway_makes_of_what_it_is_asked(seed):
     """Gateways that heed wishes and that do not, trailers and none, and clients that stay and that leave."""

@@ -9,7 +9,7 @@ from bench import BODY, Bench, Exchange, new_bench, request_body, request_header
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from epp.extproc.modes import GatewayTraits
+from epp.extproc.exchange import GatewayTraits
 from epp.framework import Endpoint
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS
 from epp.routing.director import Cause

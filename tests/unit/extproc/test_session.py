@@ -18,7 +18,7 @@ from bench import (
 )
 from google.protobuf.json_format import MessageToDict
 
-from epp.extproc.faults import ProtocolError
+from epp.extproc.exchange import ProtocolError
 from epp.extproc.wire import HeaderValueOption, ProcessingRequest, ProcessingResponse
 from epp.framework.accelerators.tag import AcceleratorTag, Cost
 from epp.framework.datalayer import Report

@@ -16,8 +16,7 @@ from bench import (
     response_trailers,
 )
 
-from epp.extproc.faults import ProtocolError
-from epp.extproc.modes import GatewayTraits
+from epp.extproc.exchange import GatewayTraits, ProtocolError
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse, ProtocolConfiguration
 from epp.framework.snapshot import SERVED
 from epp.routing.director import Cause

@@ -2,7 +2,6 @@
 """Whatever comes and goes: no request ends for one of equal or lower priority, twice, or with more than are needed."""
 
 from evicting import GRACE, Bench
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -80,5 +79,4 @@ class EvictionMachine(RuleBasedStateMachine):
         assert not evictions.pending
 
 
-EvictionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestEviction = EvictionMachine.TestCase

@@ -105,7 +105,7 @@ def test_other_order_takes_effect_once_all_are_in_it():
     assert all(len(set(flows[start : start + 10])) == 10 for start in range(0, 400, 10))  # turns, though one has less
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_what_comes_goes_and_leaves_meanwhile_is_counted_once(seed, monkeypatch):
     monkeypatch.setattr(control, "_REQUEUED", 7)
     draw, moved = random.Random(seed), Moved()

@@ -4,7 +4,6 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from standing import Front, Standing
@@ -206,5 +205,4 @@ class FlowControlMachine(RuleBasedStateMachine):
         assert not list(self.front.flow.queues)
 
 
-FlowControlMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestFlowControl = FlowControlMachine.TestCase

@@ -4,7 +4,7 @@
 import base64
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -114,7 +114,6 @@ class BindingsAgainstModel(RuleBasedStateMachine):
         assert moments == sorted(moments)
 
 
-BindingsAgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestBindingsAgainstModel = BindingsAgainstModel.TestCase
 
 

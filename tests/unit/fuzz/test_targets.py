@@ -9,7 +9,7 @@ from session_target import Target as SessionTarget
 from structlog.testing import capture_logs
 from targets import TARGETS, corpus, mutated, new_target
 
-RUNS = {"session": 1_500, "bodies": 1_500, "exposition": 300, "config": 60}
+RUNS = {"session": 300, "bodies": 300, "exposition": 60, "config": 20}
 """A configuration takes 20 ms, all others less than one."""
 
 

@@ -4,7 +4,7 @@
 from math import isfinite
 
 from decoding import decode
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework.accelerators.tag import PRECISIONS, AcceleratorTag
@@ -183,7 +183,6 @@ WORLDS = st.tuples(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(WORLDS, st.sets(st.integers(2, 7)))
 def test_no_tag_has_an_impossible_number(world, left_out):
     kept = [each for index, each in enumerate(world) if index not in left_out]

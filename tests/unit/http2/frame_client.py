@@ -123,7 +123,7 @@ class Echo:
     def unreadable(self, error):
         self.problems.append(str(error))
 
-    def give_way(self, status: Status):
+    def end_early(self, status: Status):
         self.given_way.append(status)
         return [b"given way"]
 

@@ -9,7 +9,7 @@ from echo_service import PATH, SMALL, EchoServer, answers_to
 from frame_mixes import mixed_frames
 from http2_bytes import Setting, grpc_message
 from http2_peer import Peer
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -44,14 +44,12 @@ def outcome(pieces: Sequence[bytes]) -> object:
     return frames, [(call.received, call.half_closed) for call in server.calls], server.connection.closed
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 5), st.lists(st.integers(0, 2**20), max_size=30))
 def test_any_cutting_gives_the_same_answers(seed, faults, cuts):
     data = b"".join(mixed_frames(seed, frames=40, faults=faults))
     assert outcome(in_pieces(data, cuts)) == outcome([data])
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 3))
 @example(seed=291201, faults=1)  # goes away, and opens more streams once the last has ended
 def test_bytes_one_at_a_time_give_the_same_answers(seed, faults):
@@ -63,7 +61,6 @@ LETTERS = st.sampled_from([b"e", b"n", b"t"])
 CONTENTS = st.binary(max_size=300)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.lists(st.tuples(LETTERS, CONTENTS), max_size=6), min_size=1, max_size=8),
     st.lists(st.integers(0, 7), max_size=100),
@@ -94,7 +91,6 @@ def test_any_interleaving_gives_each_stream_its_own_answers_in_order(streams, tu
     server.assert_released()
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=10))
 def test_bytes_of_any_kind_end_in_a_goaway_or_in_silence(noise, cuts):
     for start in (b"", Peer().greeting()):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes that wait are counted exactly, and who has made them wait for long gives way."""
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
@@ -23,7 +22,7 @@ class Clock:
 
 def holding(held: BufferedBytes, size: int) -> tuple[Account, list[str]]:
     account, told = held.account(), []
-    account.on_give_way = lambda: told.append("give way")
+    account.on_evict = lambda: told.append("give way")
     assert account.add(size)
     return account, told
 
@@ -102,7 +101,7 @@ class Ledger(RuleBasedStateMachine):
         def drop() -> None:
             self.sizes[account] = 0
 
-        account.on_give_way = drop
+        account.on_evict = drop
         return account
 
     @rule(account=accounts, size=st.integers(0, 3 * MIB))
@@ -131,7 +130,7 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(account=accounts)
     def be_refused(self, account: Account) -> None:
-        account.give_way()
+        account.evict()
         assert not account.add(1)
 
     @rule(seconds=st.floats(0, 2 * GRACE_SECONDS))
@@ -149,4 +148,3 @@ class Ledger(RuleBasedStateMachine):
 
 
 TestLedger = Ledger.TestCase
-TestLedger.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

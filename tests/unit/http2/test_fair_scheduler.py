@@ -12,8 +12,8 @@ from epp.extproc.http2 import fair_scheduler
 from epp.extproc.http2.fair_scheduler import FEW_BYTES, FairScheduler
 
 
-async def until_empty(turns: FairScheduler) -> None:
-    while turns.must_wait(FEW_BYTES + 1, time.monotonic()):  # noqa: ASYNC110  turns are what it counts
+async def until_empty(scheduler: FairScheduler) -> None:
+    while scheduler.must_wait(FEW_BYTES + 1, time.monotonic()):  # noqa: ASYNC110  counts iterations
         await asyncio.sleep(0)
 
 

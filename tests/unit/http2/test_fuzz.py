@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 from fuzzing import ByteRandom, Figures, alive, fuzz
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 FRAMES = 10_000
@@ -23,7 +23,6 @@ def test_frames_leave_nothing_behind(faults):
 
 
 def test_bytes_that_a_fuzzer_chooses_leave_nothing_behind():
-    @settings(max_examples=1_000)
     @given(st.binary(max_size=2_000), st.integers(0, 10))
     def send(content, faults):
         fuzz(ByteRandom(content), faults, Figures())

@@ -2,14 +2,14 @@
 """What a connection holds is counted, has its time, and is handled in turns."""
 
 from frame_client import Client, data, message, parse
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from epp.extproc.http2 import frames
 from epp.extproc.http2.capacity import GRACE_SECONDS, BufferedBytes
+from epp.extproc.http2.fair_scheduler import MOST_ENDINGS
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.pace import MOST_IN_A_TURN
 from epp.extproc.http2.status import ErrorCode, Status
 
 MIB = 1024 * 1024
@@ -119,7 +119,7 @@ def test_call_whose_answers_are_not_read_is_reset_in_time():
 
 def test_thousands_of_late_calls_end_in_portions():
     client = Client(Limits(stall_seconds=60, keepalive_seconds=10_000))
-    for _ in range(2 * MOST_IN_A_TURN + 1):
+    for _ in range(2 * MOST_ENDINGS + 1):
         client.open()
         client.calls[-1].awaits_more = True
     client.now += 61
@@ -129,10 +129,10 @@ def test_thousands_of_late_calls_end_in_portions():
 
 def test_thousands_of_calls_of_a_lost_connection_are_closed_in_portions():
     client = Client()
-    for _ in range(2 * MOST_IN_A_TURN + 1):
+    for _ in range(2 * MOST_ENDINGS + 1):
         client.open()
     client.connection.lose()
-    assert 0 < client.connection.open_streams < 2 * MOST_IN_A_TURN + 1
+    assert 0 < client.connection.open_streams < 2 * MOST_ENDINGS + 1
     client.pass_time(0)
     client.pass_time(0)
     assert client.connection.open_streams == 0
@@ -140,7 +140,6 @@ def test_thousands_of_calls_of_a_lost_connection_are_closed_in_portions():
 
 
 @given(turns=st.lists(st.integers(0, 6), min_size=1, max_size=12), cuts=st.lists(st.integers(1, 400), max_size=8))
-@settings(max_examples=50, deadline=None)
 def test_what_is_handled_in_turns_has_the_answers_of_all_at_once(turns, cuts):
     sent = b""
     for number in range(1, 31, 2):
@@ -225,4 +224,3 @@ class Holding(RuleBasedStateMachine):
 
 
 TestHolding = Holding.TestCase
-TestHolding.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -9,7 +9,7 @@ from frame_client import message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.extproc.http2.inbox import Inbox
+from epp.extproc.http2.streams import Inbox
 
 
 @given(

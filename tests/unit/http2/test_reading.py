@@ -64,7 +64,7 @@ class Scene:
 
     def give(self, name: str, data: bytes) -> None:
         """Have a connection read this while another one waits for its turn."""
-        self.server.turns.wait(lambda: None)
+        self.server.scheduler.wait(lambda: None)
         self.protocols[name].data_received(data)
 
     def end(self) -> None:

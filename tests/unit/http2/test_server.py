@@ -18,8 +18,7 @@ from epp.extproc.http2.connection import Connection
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.server import GrpcServer
 from epp.extproc.http2.status import ErrorCode
-from epp.extproc.http2.tls import server_context
-from epp.extproc.tls import self_signed
+from epp.extproc.tls import self_signed, server_context
 from epp.runtime.addresses import listener
 
 APART = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1))

@@ -13,11 +13,9 @@ from structlog.testing import capture_logs
 from waiting import until
 
 from epp.extproc.http2.fair_scheduler import FairScheduler
-from epp.extproc.http2.limits import Limits, Rate
-from epp.extproc.http2.rate_limited_log import RateLimitedLog
-from epp.extproc.http2.tls import server_context
+from epp.extproc.http2.limits import Limits, Rate, RateLimitedLog
 from epp.extproc.http2.tls_session import TlsRecords, TlsSession
-from epp.extproc.tls import self_signed
+from epp.extproc.tls import self_signed, server_context
 
 pytestmark = pytest.mark.skipif(library is None, reason="there is no OpenSSL beside Python's own")
 KEY, CERTIFICATE = self_signed()
@@ -91,8 +89,8 @@ class Scene:
             server_context(KEY, CERTIFICATE, ssl.TLSVersion.TLSv1_3),
             lambda: self.upper,
             Limits(empty_records=Rate(1000, 0)),
-            complaints=RateLimitedLog(),
-            turns=Short(),
+            warnings=RateLimitedLog(),
+            scheduler=Short(),
         )
         self.session.connection_made(self.wire)
 

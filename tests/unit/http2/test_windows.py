@@ -9,7 +9,6 @@ from collections import deque
 from echo_service import PATH, SMALL, EchoServer, Hold, answers_to
 from http2_bytes import Setting, grpc_message, ping
 from http2_peer import Call
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -182,4 +181,3 @@ class Conversation(RuleBasedStateMachine):
 
 
 TestConversation = Conversation.TestCase
-TestConversation.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)

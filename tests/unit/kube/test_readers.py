@@ -254,7 +254,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(CHANGES)
 def test_between_two_calls_all_that_differs_is_told_to_have_changed(steps):
     async def run() -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -175,4 +174,3 @@ def _document(name: str, state: str, price: int) -> dict:
 
 
 TestFilesOfObjects = FilesOfObjects.TestCase
-TestFilesOfObjects.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

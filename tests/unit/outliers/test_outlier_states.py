@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever fails, in whatever order, and however the clock jumps: limits hold, and all of it is forgotten."""
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from outlier_world import SETTINGS, World
@@ -94,5 +93,4 @@ class Outliers(RuleBasedStateMachine):
         assert self.world.used == {endpoint.name for endpoint in self.world.pool}
 
 
-Outliers.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestOutliers = Outliers.TestCase

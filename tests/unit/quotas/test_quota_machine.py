@@ -6,7 +6,6 @@ from math import inf
 
 import pytest
 from desk import GIB, Desk, quota, tag, usage
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -212,7 +211,6 @@ class QuotaMachine(RuleBasedStateMachine):
         assert quotas.tenants == 0
 
 
-QuotaMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestQuotas = QuotaMachine.TestCase
 
 

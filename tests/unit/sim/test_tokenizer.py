@@ -4,7 +4,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.lab.sim.tokenizer import answer_tokens, block_hashes, render_chat, tokenize
+from epp.lab.sim.plan import answer_tokens, block_hashes, render_chat, tokenize
 
 
 def test_a_token_is_four_bytes():

@@ -4,7 +4,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
@@ -318,7 +318,6 @@ STEPS = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(steps=st.lists(STEPS, max_size=60), most=st.integers(1, 6))
 def test_combinations_are_bounded_and_running_requests_balance_whatever_comes(steps, most):
     traffic = Traffic(most)

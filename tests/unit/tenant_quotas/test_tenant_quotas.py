@@ -6,6 +6,7 @@ import asyncio
 import pytest
 import yaml
 from config_files import replace
+from waiting import until
 
 from epp.admission.tenant_quotas.plugin import TenantQuotas, TenantQuotasParameters
 from epp.framework.clock import ManualClock
@@ -299,13 +300,16 @@ async def test_tf_1_new_version_of_a_file_is_followed(files):
     plugin = build(gpuResourceQuotas=True, paths=[files(gpu_quota(total={"maxWorkers": 20}))])
     following = asyncio.create_task(plugin.follow_files())
     try:
-        async with asyncio.timeout(60):
-            while (quota := plugin.quota_of("team-a")) is None or quota.total.requests != 7:
-                files(gpu_quota(total={"maxWorkers": 7}))
-                await asyncio.sleep(0.1)
+        files(gpu_quota(total={"maxWorkers": 7}))
+        await until(lambda: quota_is(plugin, 7), "the new version is in effect", seconds=60)
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+
+
+def quota_is(plugin, requests):
+    quota = plugin.quota_of("team-a")
+    return quota is not None and quota.total.requests == requests
 
 
 def test_tf_9_what_quotas_depend_on_is_known():

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from epp.cli.options import Switch
 from epp.cli.picker_flags import Serve
-from epp.cli.tracing import read_tracing
+from epp.cli.settings import read_tracing
 from epp.framework import ConfigurationError
 from epp.telemetry.tracing import TracingError, read_environment
 
@@ -98,7 +98,7 @@ def test_flag_switches_it_off():
 
 def test_picker_without_an_exporter_imports_nothing_of_opentelemetry():
     program = (
-        "import sys; from epp.cli.picker_flags import Serve; from epp.cli import serve; from epp.cli.tracing import "
+        "import sys; from epp.cli.picker_flags import Serve; from epp.cli import serve; from epp.cli.settings import "
         "read_tracing; read_tracing(Serve(), {}); print([name for name in sys.modules if 'opentelemetry' in name])"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -4,7 +4,7 @@
 from array import array
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -303,9 +303,7 @@ class TidyIndexAgainstModel(IndexAgainstModel):
         super().teardown()
 
 
-TidyIndexAgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestTidyIndexAgainstModel = TidyIndexAgainstModel.TestCase
-IndexAgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestIndexAgainstModel = IndexAgainstModel.TestCase
 
 
