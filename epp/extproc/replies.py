@@ -9,7 +9,21 @@ import msgspec
 
 from epp.extproc.codec import Nested, flag, tag, text, varint
 from epp.extproc.exchange import BodyMode
-from epp.extproc.wire import BodyMutation, BodyResponse, CommonResponse, HeaderMutation, HeadersResponse, HeaderValue, HeaderValueOption, HttpStatus, ImmediateResponse, ProcessingMode, ProcessingResponse, StreamedBodyResponse, TrailersResponse
+from epp.extproc.wire import (
+    BodyMutation,
+    BodyResponse,
+    CommonResponse,
+    HeaderMutation,
+    HeadersResponse,
+    HeaderValue,
+    HeaderValueOption,
+    HttpStatus,
+    ImmediateResponse,
+    ProcessingMode,
+    ProcessingResponse,
+    StreamedBodyResponse,
+    TrailersResponse,
+)
 from epp.framework import Headers, RequestError
 from epp.framework.headers import (
     CONTENT_LENGTH,

@@ -15,7 +15,17 @@ from epp.extproc.budgets import Budgets, BudgetSettings, Claim
 from epp.extproc.codec import decode
 from epp.extproc.exchange import ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
-from epp.extproc.wire import FULL_DUPLEX_STREAMED, HeaderMap, HeaderValue, HttpBody, HttpHeaders, HttpTrailers, Metadata, ProcessingRequest, ProtocolConfiguration
+from epp.extproc.wire import (
+    FULL_DUPLEX_STREAMED,
+    HeaderMap,
+    HeaderValue,
+    HttpBody,
+    HttpHeaders,
+    HttpTrailers,
+    Metadata,
+    ProcessingRequest,
+    ProtocolConfiguration,
+)
 from epp.framework import Endpoint, Headers, SystemClock
 from epp.framework.guard import Guard
 from epp.framework.registry import Registry

@@ -11,7 +11,6 @@ from profiles.workloads import WORKLOADS, trace
 
 from epp.config import load_text
 from epp.config.load import sample_texts
-from epp.lab.sim import SimProfile, SimRequest
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,6 @@ from profiles.workloads import Trace, trace
 
 from epp.config import load_text
 from epp.config.load import sample_texts
-from epp.framework.roles import Producer
-from epp.framework.snapshot import IN_FLIGHT, RUNNING
-from epp.lab.sim import SimProfile, SimRequest
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,16 @@ from epp.config import Builder, assemble, load_text
 from epp.config.load import sample_texts
 from epp.extproc.exchange import Answer, ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
-from epp.extproc.wire import HeaderMap, HeaderValue, HttpBody, HttpHeaders, HttpTrailers, Metadata, ProcessingRequest, ProcessingResponse
+from epp.extproc.wire import (
+    HeaderMap,
+    HeaderValue,
+    HttpBody,
+    HttpHeaders,
+    HttpTrailers,
+    Metadata,
+    ProcessingRequest,
+    ProcessingResponse,
+)
 from epp.framework import Endpoint, ManualClock
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry

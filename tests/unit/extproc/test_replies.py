@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.extproc import replies
-from epp.extproc.wire import BodyMutation, BodyResponse, CommonResponse, HeaderMutation, HeadersResponse, HeaderValue, HeaderValueOption, ProcessingResponse, StreamedBodyResponse
+from epp.extproc.wire import (
+    BodyMutation,
+    BodyResponse,
+    CommonResponse,
+    HeaderMutation,
+    HeadersResponse,
+    HeaderValue,
+    HeaderValueOption,
+    ProcessingResponse,
+    StreamedBodyResponse,
+)
 from epp.framework.headers import ENDPOINT_SCORES
 
 DESTINATION = "x-gateway-destination-endpoint"

@@ -345,7 +345,6 @@ STEPS = st.lists(st.tuples(KEYS, st.one_of(st.none(), VALUES)), max_size=400)
 
 
 @given(STEPS)
-@settings(deadline=None)
 def test_table_is_a_dict(steps):
     table, model = IntTable(), {}
     for key, value in steps:
