@@ -15,7 +15,7 @@ import msgspec
 
 import epp.framework
 from epp.framework import limits, quotas, rates, request, snapshot
-from epp.framework.accelerators import packing, selection
+from epp.framework.accelerators import arrays, packing, selection
 from epp.framework.clock import SystemClock
 from epp.framework.errors import ConfigurationError
 from epp.framework.limits import Corrected
@@ -214,7 +214,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-_MODULES = (snapshot, packing, request, quotas, rates, selection)
+_MODULES = (snapshot, arrays, packing, request, quotas, rates, selection)
 _OWN = "the picker"
 _KINDS = (
     (

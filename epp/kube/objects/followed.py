@@ -2,7 +2,6 @@
 """Objects in files and in a cluster, kept up to date in their last good versions."""
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,84 +23,6 @@ _log = structlog.get_logger()
 SOURCE = "cluster"
 """File name of the cluster in problems."""
 _MOST_PROBLEMS = 100
-
-
-class ObjectSource:
-    """Objects of some kinds in files, each in its last valid version.
-
-    `read` has no side effects and may run in a thread; `apply` puts its result into effect; `tell` logs problems.
-    """
-
-    def __init__(
-        self,
-        paths: Sequence[str],
-        *,
-        owner: str,
-        setting: str,
-        grace_period: str,
-        kinds: Kinds | None = None,
-        validate: Validator = no_faults,
-        previous: "ObjectSource | None" = None,
-    ) -> None:
-        """Check the paths; raises ConfigurationError for a missing path.
-
-        `owner` is for log lines; `setting`, the parameter with the paths, is for messages. Problems that the `previous`
-        source has logged are not logged again.
-        """
-        self._files = ObjectFiles(paths, setting)
-        self._versions = ObjectVersions(grace_period, validate, kinds, setting)
-        self._owner = owner
-        self._problems: frozenset[str] = frozenset() if previous is None else previous.logged
-
-    @property
-    def inputs(self) -> InputState:
-        """Rejected versions."""
-        return self._versions.inputs
-
-    @property
-    def logged(self) -> frozenset[str]:
-        """Problems that have been logged."""
-        return self._problems
-
-    @property
-    def paths(self) -> Sequence[Path]:
-        """Files and directories that are read."""
-        return self._files.paths
-
-    @property
-    def objects(self) -> list[FileObjects]:
-        """Objects in effect."""
-        return self.in_order(self._versions)
-
-    def read(self, now: float) -> ObjectVersions | None:
-        """Read the files; return the new versions, None without a change."""
-        versions = self._versions.after(self._files.read(self._versions.files), now)
-        return None if versions == self._versions else versions
-
-    def in_order(self, versions: ObjectVersions) -> list[FileObjects]:
-        """Return the objects by file. If two objects have the same name, the one in the later file is used."""
-        return versions.in_order(self._files.order)
-
-    def apply(self, versions: ObjectVersions) -> None:
-        """Put versions into effect; log removed files."""
-        before, self._versions = self._versions.files, versions
-        for file, version in before.items():
-            if version.objects.missing_since is not None and not versions.has_objects(file):
-                count = len(version.objects.held)
-                _log.warning("objects of a missing file removed", plugin=self._owner, file=str(file), objects=count)
-
-    def tell(self, problems: Iterable[str]) -> None:
-        """Log new problems, at most 100."""
-        found = list(dict.fromkeys(problems))
-        new = [problem for problem in found if problem not in self._problems]
-        self._problems = frozenset(found)
-        for problem in new[:_MOST_WARNINGS]:
-            _log.warning("object problem", plugin=self._owner, problem=problem)
-
-    async def changes(self) -> AsyncIterator[None]:
-        """Yield when the files may have changed."""
-        async for _ in changes(*self._files.paths):
-            yield
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -210,19 +131,24 @@ class FollowedObjects:
         grace_period: str,
         kinds: Kinds,
         validate: Validator = no_faults,
+        setting: str = "paths",
     ) -> None:
-        """Check the paths; raises ConfigurationError for a missing path."""
-        self._validate = validate
-        self._cluster = ClusterObjects()
+        """Check the paths; raises ConfigurationError for a missing path.
 
-        self._new_source = partial(ObjectSource, owner=owner, grace_period=grace_period, kinds=kinds, validate=validate)
-        self._given = tuple(paths)
-        self._source = self._new_source(paths, setting="paths")
+        `owner` is for log lines; `setting`, the flag or parameter with the paths, is for messages.
+        """
+        self._owner = owner
+        self._validate = validate
+        self._paths = tuple(paths)
+        self._files = ObjectFiles(paths, setting)
+        self._versions = ObjectVersions(grace_period, validate, kinds, setting)
+        self._cluster = ClusterObjects()
+        self._logged: frozenset[str] = frozenset()
 
     @property
     def paths(self) -> Sequence[Path]:
         """Files and directories that are read."""
-        return self._source.paths
+        return self._files.paths
 
     @property
     def cluster(self) -> ClusterObjects:
@@ -234,44 +160,54 @@ class FollowedObjects:
         """The state in effect."""
         return self._change(None, self._cluster)
 
+    @property
+    def inputs(self) -> InputState:
+        """Rejected versions of files and objects; those of the cluster have the file name `cluster`."""
+        files, cluster = self._versions.inputs, self._cluster.inputs
+        return InputState((*files.problems, *cluster.problems), {**files.rejected, **cluster.rejected})
+
     def read_also(self, paths: Sequence[str], setting: str) -> None:
         """Add files after the configured ones; raises ConfigurationError.
 
         `setting` is the flag or parameter with the paths, for messages.
         """
-        self._source = self._new_source((*self._given, *paths), setting=setting, previous=self._source)
-
-    @property
-    def inputs(self) -> InputState:
-        """Rejected versions of files and objects; those of the cluster have the file name `cluster`."""
-        files, cluster = self._source.inputs, self._cluster.inputs
-        return InputState((*files.problems, *cluster.problems), {**files.rejected, **cluster.rejected})
+        self._files = ObjectFiles((*self._paths, *paths), setting)
+        self._versions = msgspec.structs.replace(self._versions, setting=setting, files={})
 
     def read(self, now: float) -> Change | None:
         """Read the files; return the new state, None without a change."""
-        versions = self._source.read(now)
-        return None if versions is None else self._change(versions, self._cluster)
+        versions = self._versions.after(self._files.read(self._versions.files), now)
+        return None if versions == self._versions else self._change(versions, self._cluster)
 
     def take(self, kinds: Iterable[ObjectsOfKind]) -> Change:
         """Return the state after a change in the cluster."""
         return self._change(None, self._cluster.take(kinds, self._validate))
 
     def apply(self, change: Change) -> None:
-        """Put a state into effect."""
+        """Put a state into effect; log removed files."""
         self._cluster = change.cluster
-        if change.versions is not None:
-            self._source.apply(change.versions)
+        if change.versions is None:
+            return
+        before, self._versions = self._versions.files, change.versions
+        for file, version in before.items():
+            if version.objects.missing_since is not None and not self._versions.has_objects(file):
+                count = len(version.objects.held)
+                _log.warning("objects of a missing file removed", plugin=self._owner, file=str(file), objects=count)
 
     def tell(self, problems: Iterable[str]) -> None:
         """Log new problems, at most 100."""
-        self._source.tell(problems)
+        found = list(dict.fromkeys(problems))
+        new = [problem for problem in found if problem not in self._logged]
+        self._logged = frozenset(found)
+        for problem in new[:_MOST_WARNINGS]:
+            _log.warning("object problem", plugin=self._owner, problem=problem)
 
     async def changes(self) -> AsyncIterator[None]:
         """Yield when the files may have changed."""
-        async for _ in self._source.changes():
+        async for _ in changes(*self._files.paths):
             yield
 
     def _change(self, versions: ObjectVersions | None, cluster: ClusterObjects) -> Change:
-        files = self._source.objects if versions is None else self._source.in_order(versions)
+        files = (self._versions if versions is None else versions).in_order(self._files.order)
         own = {held.key for file in files for held in file.held}
         return Change(versions, cluster, (cluster.as_file(without=own), *files))

@@ -17,9 +17,8 @@ from epp.framework.plugin_status import InputState
 from epp.framework.quantities import parse_duration
 from epp.kube.objects.base import Object
 from epp.kube.objects.core import Pod
-from epp.kube.objects.followed import ObjectSource
+from epp.kube.objects.followed import Change, FollowedObjects
 from epp.kube.objects.inference import POOL_GROUP, InferencePool
-from epp.kube.objects.last_good import ObjectVersions
 from epp.pool.discovery.pods import Chosen, PodChoice, choose
 
 _KINDS = frozenset({("", "Pod"), ("", "Node"), (POOL_GROUP, "InferencePool")})
@@ -92,7 +91,7 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
             every_pool=every_pool,
             cluster=parameters.cluster,
         )
-        self._source = ObjectSource(
+        self._source = FollowedObjects(
             parameters.paths,
             owner=self.name,
             setting=setting,
@@ -113,8 +112,8 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
 
     async def start(self, pool: Pool) -> None:
         """Fill the pool; raises ConfigurationError for a missing or ambiguous selection."""
-        if (versions := await asyncio.to_thread(self._read)) is not None:
-            self._source.apply(versions)
+        if (change := await asyncio.to_thread(self._read)) is not None:
+            self._source.apply(change)
         if not any(isinstance(each, Pod | InferencePool) for each in self._objects()):
             files = ", ".join(self.parameters.paths)
             raise ConfigurationError(
@@ -133,10 +132,10 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
 
     async def look(self, pool: Pool) -> None:
         """Apply the files if any of them changed."""
-        versions = await asyncio.to_thread(self._read)
-        if versions is None:
+        change = await asyncio.to_thread(self._read)
+        if change is None:
             return
-        self._source.apply(versions)
+        self._source.apply(change)
         before = self._chosen
         try:
             self._chosen = await asyncio.to_thread(self._choose)
@@ -148,7 +147,7 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         else:
             self._put(pool)
 
-    def _read(self) -> ObjectVersions | None:
+    def _read(self) -> Change | None:
         return self._source.read(self.clock.now())
 
     def _choose(self) -> Chosen:
@@ -156,7 +155,7 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         return choose(self._objects(), self._choice)
 
     def _objects(self) -> Iterator[Object]:
-        return (held.object for file in self._source.objects for held in file.held)
+        return (held.object for file in self._source.present.files for held in file.held)
 
     def _put(self, pool: Pool) -> None:
         pool.replace(self._chosen.endpoints)

@@ -9,9 +9,9 @@ import structlog
 
 from epp.framework.clock import Clock
 from epp.framework.plugin_status import InputProblem, InputState
-from epp.kube.objects.followed import ObjectSource
+from epp.kube.objects.followed import Change, FollowedObjects
 from epp.kube.objects.inference import POLICY_KINDS, rewrite_faults
-from epp.kube.objects.last_good import FileObjects, ObjectVersions
+from epp.kube.objects.last_good import FileObjects
 from epp.routing.director.policies import PoolPolicies
 from epp.routing.policies.build import BuiltPolicies, PoolIdentity, build_policies
 
@@ -24,7 +24,7 @@ _log = structlog.get_logger()
 class _Next(NamedTuple):
     """Versions of the objects, and the policies by them."""
 
-    versions: ObjectVersions
+    change: Change
     built: BuiltPolicies
     problems: tuple[str, ...]
 
@@ -46,7 +46,7 @@ class PolicyFiles:
         """
         self._clock = clock
         self._pool = PoolIdentity(pool_name)
-        self._source = ObjectSource(
+        self._source = FollowedObjects(
             paths,
             owner=self.name,
             setting=self.name,
@@ -67,7 +67,7 @@ class PolicyFiles:
     def inputs(self) -> InputState:
         """Files, and the versions of them that are not in effect."""
         state = self._source.inputs
-        return InputState((*state.problems, *_idle_rules(self._source.objects)), state.rejected)
+        return InputState((*state.problems, *_idle_rules(self._source.present.files)), state.rejected)
 
     async def follow(self, use: Callable[[PoolPolicies], None]) -> None:
         """Call `use` with new policies until cancelled."""
@@ -85,18 +85,18 @@ class PolicyFiles:
 
     def _read(self) -> _Next | None:
         """Return what follows; None if nothing changed. Runs in a thread, so it changes no state."""
-        versions = self._source.read(self._clock.now())
-        if versions is None:
+        change = self._source.read(self._clock.now())
+        if change is None:
             return None
-        files = self._source.in_order(versions)
+        files = change.files
         built = build_policies((held.object for file in files for held in file.held), self._pool)
         problems = [problem for file in files for problem in (*map(str, file.problems), *file.notes)]
-        return _Next(versions, built, (*problems, *built.warnings))
+        return _Next(change, built, (*problems, *built.warnings))
 
     def _apply(self, following: _Next) -> None:
-        versions, built, problems = following
+        change, built, problems = following
         self._policies = built.policies
-        self._source.apply(versions)
+        self._source.apply(change)
         self._source.tell(problems)
         _log.info(
             "policies updated",

@@ -17,8 +17,8 @@ from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.hardware.inventory import Inventory
 from epp.hardware.selection.producer import AcceleratorSelectionProducer
-from epp.kube.objects.decode import decode_object
-from epp.kube.objects.followed import ObjectSource
+from epp.kube.objects.decode import ALL_KINDS, decode_object
+from epp.kube.objects.followed import FollowedObjects
 
 GIB = 2**30
 POOL = candidates(labels=[{}, {}])
@@ -328,10 +328,9 @@ def test_ome_5_the_inventory_of_hardware_says_what_is_wrong_with_services(object
     path = objects(
         gpu("h100"), service(annotations={"ome.io/cost-threshold": "-3"}, **selector(excludedClasses=["h-1"]))
     )
-    source = ObjectSource([path], owner="test", setting="paths", grace_period="0s")
-    versions = source.read(0.0)
-    assert versions is not None
-    inventory = Inventory.build(source.in_order(versions))
+    change = FollowedObjects([path], owner="test", grace_period="0s", kinds=ALL_KINDS).read(0.0)
+    assert change is not None
+    inventory = Inventory.build(change.files)
     assert (inventory.problems, inventory.ignored) == ((), ())  # of another plugin, which logs and counts them
     threshold, unknown = inventory.elsewhere
     assert threshold == (
