@@ -38,7 +38,6 @@ class PlacementFilterParameters(FilterParameters, frozen=True):
     `FailOpen` keeps all endpoints."""
 
     def __post_init__(self) -> None:
-        """Require exactly one of placement and poolImport; raises ValueError."""
         if bool(self.placement) == bool(self.pool_import):
             raise ValueError("write either placement or poolImport, with the namespace/name of the object")
         for name, value in (("placement", self.placement), ("poolImport", self.pool_import)):

@@ -97,7 +97,6 @@ class KubernetesNotificationParameters(Parameters, frozen=True):
     """API group, such as apps; empty for the core group of pods and nodes."""
 
     def __post_init__(self) -> None:
-        """Check the syntax of the names; raises ValueError."""
         for name, pattern, example in (("version", _VERSION, "v1"), ("kind", _KIND, "Node"), ("group", _GROUP, "apps")):
             value = getattr(self, name)
             if not pattern.fullmatch(value):

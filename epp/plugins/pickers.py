@@ -27,7 +27,6 @@ class RandomPickerParameters(PickerParameters, frozen=True):
     """Draw from this many candidates with the highest totals, ties broken at random; 0 for all candidates."""
 
     def __post_init__(self) -> None:
-        """Refuse more endpoints than candidates to draw from."""
         if 0 < self.top_n < self.max_num_of_endpoints:
             raise ValueError(
                 f"topN is {self.top_n} and maxNumOfEndpoints {self.max_num_of_endpoints}: fallbacks are drawn from "

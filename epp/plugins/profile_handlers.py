@@ -99,7 +99,6 @@ class HeaderProfileParameters(Parameters, frozen=True):
     """Profile of requests whose header is absent or blank."""
 
     def __post_init__(self) -> None:
-        """Refuse blank names."""
         for name, value in (("headerName", self.header_name), ("defaultProfile", self.default_profile)):
             if not value.strip():
                 raise ValueError(f"{name} is empty; give it a name or leave it out")

@@ -162,7 +162,6 @@ class AttributeReporterParameters(Parameters, frozen=True):
     """Exactly one entry; for several values, declare several plugins."""
 
     def __post_init__(self) -> None:
-        """Require exactly one attribute."""
         if len(self.attributes) != 1:
             raise ValueError(f"attributes has {len(self.attributes)} entries; it must have exactly one")
 

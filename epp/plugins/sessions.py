@@ -31,7 +31,6 @@ class SessionIdParameters(Parameters, frozen=True):
     """Name of the cookie, case-sensitive."""
 
     def __post_init__(self) -> None:
-        """Refuse two sources."""
         if self.header_name and self.cookie_name:
             raise ValueError(
                 f"headerName is {self.header_name!r} and cookieName is {self.cookie_name!r}; leave one of them out"

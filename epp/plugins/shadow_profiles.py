@@ -28,7 +28,6 @@ class ShadowProfilesParameters(Parameters, frozen=True):
     """Time limit of one run, at most `50ms`. A run over the limit is stopped; repeated excess disables the profile."""
 
     def __post_init__(self) -> None:
-        """Refuse an invalid time limit, and a profile that is named twice."""
         twice = [name for name, count in Counter(self.profiles).items() if count > 1]
         if twice:
             raise ValueError(f"profiles names {twice[0]!r} twice: name it once")

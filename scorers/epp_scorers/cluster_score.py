@@ -58,7 +58,6 @@ class ClusterScoreParameters(FilterParameters, frozen=True):
     them. If no endpoint is left, the request is refused with 503."""
 
     def __post_init__(self) -> None:
-        """Refuse a score without a name; raises ValueError."""
         if self.source == "placement":
             if "/" not in self.placement.strip("/"):
                 raise ValueError(f"placement is {self.placement!r}: write the namespace/name of a Placement")

@@ -143,7 +143,6 @@ class BalanceParameters(Parameters, frozen=True):
     """`endpoints`: divide the count of a cluster by the number of its endpoints. Empty: do not divide."""
 
     def __post_init__(self) -> None:
-        """Check the duration; raises ValueError."""
         try:
             seconds = parse_duration(self.half_life)
         except ValueError as error:

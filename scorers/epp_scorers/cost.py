@@ -107,7 +107,6 @@ class ThroughputProfile(Parameters, frozen=True, forbid_unknown_fields=False):
     """Hourly price of an endpoint in US dollars, if its accelerator has none."""
 
     def __post_init__(self) -> None:
-        """Refuse tables that do not match the lengths."""
         outputs, inputs = self.indexes
         if not outputs or not inputs or len(self.tputs) != len(outputs):
             raise ValueError(f"tputs of {self.gpu!r} needs one row for each of the {len(outputs)} output lengths")

@@ -20,7 +20,6 @@ class FixedRange(Parameters, frozen=True):
     """Upper end; higher values count as this."""
 
     def __post_init__(self) -> None:
-        """Refuse empty and infinite ranges."""
         if not -inf < self.min < self.max < inf:
             raise ValueError(f"fixedRange is {self.min} to {self.max}; min must be below max, and both finite")
 
@@ -38,7 +37,6 @@ class Normalization(Parameters, frozen=True):
     """The range of the candidates' own values; takes no parameters."""
 
     def __post_init__(self) -> None:
-        """Refuse both ranges at once."""
         if self.fixed_range is not None and self.adaptive_range is not None:
             raise ValueError("normalization has fixedRange and adaptiveRange; keep one")
 

@@ -183,7 +183,6 @@ class FirstAvailableParameters(Parameters, frozen=True):
     """Thresholds of single classes by name; for endpoints of no class in this list, by model, such as `t4`."""
 
     def __post_init__(self) -> None:
-        """Refuse names that are empty, or that differ in case only."""
         for what, names in (("classes", self.classes), ("limits", self.limits)):
             counts = Counter(name.lower() for name in names)
             if "" in counts:

@@ -80,7 +80,6 @@ class CostAwareSpillParameters(FilterParameters, frozen=True):
     """Other limits by name of the accelerator class or else of the model, such as `t4`."""
 
     def __post_init__(self) -> None:
-        """Refuse a hysteresis that would keep a group full forever."""
         least = min(self.bound, *(limit.bound for limit in self.limits.values() if limit.bound is not None), inf)
         if self.hysteresis >= least:
             raise ValueError(f"hysteresis is {self.hysteresis}; it must be less than every bound")

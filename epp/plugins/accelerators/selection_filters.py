@@ -201,7 +201,6 @@ class MigProfileFilterParameters(FilterParameters, frozen=True):
     """How to treat endpoints whose slice is unknown: `Fail` drops them, `Pass` keeps them."""
 
     def __post_init__(self) -> None:
-        """Refuse malformed MIG profiles, and bounds that keep no endpoint."""
         bounds = self.bounds()
         refuse_empty_range(bounds)
         refuse_both("allow", bounds.mig_profiles, "deny", bounds.excluded_mig_profiles)

@@ -74,7 +74,6 @@ class DisaggParameters(Parameters, frozen=True):
     """Deprecated: accepted and not used."""
 
     def __post_init__(self) -> None:
-        """Refuse two spellings at once, an unused decider, and a profile for two stages."""
         nested = self.profiles != StageProfiles() or self.deciders != StageDeciders()
         if nested and (former := self._former()):
             raise ValueError(

@@ -40,7 +40,6 @@ class RolloutScope(Parameters, frozen=True):
     revisions."""
 
     def __post_init__(self) -> None:
-        """Check the selector; raises ValueError."""
         try:
             LabelSelector.parse(self.label_selector)
         except ValueError as error:
@@ -61,7 +60,6 @@ class HeaderSelector(Parameters, frozen=True):
     on responses only; a `header-label-affinity-scorer` can prefer such endpoints."""
 
     def __post_init__(self) -> None:
-        """Check the name of the header; raises ValueError."""
         if not _HEADER_NAME.fullmatch(self.header_name):
             raise ValueError(f"headerName {self.header_name!r} is not the name of a header: write one like x-revision")
 
@@ -91,7 +89,6 @@ class RevisionGating(Parameters, frozen=True):
     """Roles for which a revision must have a pod; required unless the mode is `disabled`."""
 
     def __post_init__(self) -> None:
-        """Refuse gating without roles."""
         if self.mode != "disabled" and self.require_roles is None:
             raise ValueError(
                 f"requireRoles is missing: mode {self.mode} needs it; write requireRoles.values, or disabled"
@@ -114,7 +111,6 @@ class RolloutScreenerParameters(Parameters, frozen=True):
     """Shares of revisions."""
 
     def __post_init__(self) -> None:
-        """Refuse two selectors with one name or one header, and parameters without effect."""
         _refuse_repeated("headerSelectors: name", (each.name for each in self.header_selectors))
         _refuse_repeated("headerSelectors: headerName", (each.header_name.lower() for each in self.header_selectors))
         if not self.header_selectors and not self.revision_gating.roles:

@@ -71,7 +71,6 @@ class EndpointRatesParameters(Parameters, frozen=True):
     """Name of the producer instance whose matches are read, if configured; empty for the default one."""
 
     def __post_init__(self) -> None:
-        """Refuse a malformed or empty duration."""
         try:
             seconds = parse_duration(self.half_life)
         except ValueError as error:

@@ -48,7 +48,6 @@ class RateProfile(Parameters, frozen=True):
     """Source of the figures. Documentation only."""
 
     def __post_init__(self) -> None:
-        """Refuse a profile without figures."""
         if self.prefill_tokens_per_second is None and self.alpha_ms is None and self.delta_ms is None:
             raise ValueError(f"profile {self.label!r} has no rates; give prefillTokensPerSecond, alphaMs or deltaMs")
 

@@ -44,7 +44,6 @@ class LabelSelectorRequirement(Parameters, frozen=True):
     """For In and NotIn, at least one; for the other operators, none."""
 
     def __post_init__(self) -> None:
-        """Refuse values that do not fit the operator."""
         takes_values = self.operator in {"In", "NotIn"}
         if takes_values and not self.values:
             raise ValueError(f"operator {self.operator} for label {self.key!r} has no values; list at least one")
@@ -122,7 +121,6 @@ class ByLabelParameters(FilterParameters, frozen=True, kw_only=True):
     """Also keep endpoints without the label."""
 
     def __post_init__(self) -> None:
-        """Refuse a filter that would drop every endpoint."""
         if not self.valid_values and not self.allows_no_label:
             raise ValueError(
                 f"no value of label {self.label!r} would be kept; list validValues, or set allowsNoLabel to true"
@@ -188,7 +186,6 @@ class Threshold(Parameters, frozen=True):
     """Right side of the comparison."""
 
     def __post_init__(self) -> None:
-        """Refuse NaN."""
         if isnan(self.value):
             raise ValueError("value is not a number; give the number to compare with")
 

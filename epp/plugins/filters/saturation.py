@@ -114,7 +114,6 @@ class UtilizationDetectorParameters(DetectorParameters, frozen=True):
     """Other thresholds by name of the accelerator class or else of the model, such as `t4`."""
 
     def __post_init__(self) -> None:
-        """Check the duration; raises ValueError."""
         try:
             seconds = parse_duration(self.metrics_staleness_threshold)
         except ValueError as error:

@@ -42,7 +42,6 @@ class NodeExpression(Parameters, frozen=True, kw_only=True):
     """Values to compare with: none for `Exists` and `DoesNotExist`, one whole number for `Gt` and `Lt`."""
 
     def __post_init__(self) -> None:
-        """Refuse values that do not fit the operator; raises ValueError."""
         if self.operator in _WITHOUT_VALUES and self.values:
             raise ValueError(f"{self.key}: {self.operator} takes no values; remove them, or write In")
         if self.operator not in _WITHOUT_VALUES and not self.values:
@@ -64,7 +63,6 @@ class NodeTerm(Parameters, frozen=True, kw_only=True):
     """Tests of fields: only `metadata.name`, the name of the node."""
 
     def __post_init__(self) -> None:
-        """Refuse a term without tests, and fields other than the name; raises ValueError."""
         if not (self.match_expressions or self.match_fields):
             raise ValueError("a term without tests selects no node: add matchExpressions, or remove it")
         for test in self.match_fields:

@@ -146,7 +146,6 @@ class PriorityHoldbackParameters(Parameters, frozen=True):
     """Scale of the growth: by the rank of a priority, or by its distance from the lowest one."""
 
     def __post_init__(self) -> None:
-        """Refuse a ceiling that falls; raises ValueError."""
         if self.min_ceiling > self.max_ceiling:
             raise ValueError(f"minCeiling {self.min_ceiling:g} is above maxCeiling {self.max_ceiling:g}")
 

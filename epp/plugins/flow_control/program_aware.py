@@ -67,7 +67,6 @@ class ProgramAwareParameters(Parameters, frozen=True):
     """Interval between two searches for such programs."""
 
     def __post_init__(self) -> None:
-        """Refuse a half-life that is too short; raises ValueError."""
         if 0 < self.las_half_life_seconds < _SHORTEST_HALF_LIFE:
             raise ValueError("lasHalfLifeSeconds must be 0, or at least 0.001")
 

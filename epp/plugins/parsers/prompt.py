@@ -16,6 +16,8 @@ from epp.framework import RequestBody
 from epp.framework.request import BYTES_PER_TOKEN, Media
 from epp.plugins.parsers.json_parser import ABSENT, MOST_TEXT, Common, Limit, beyond, request_body
 
+T = TypeVar("T")
+
 _INLINE = re.compile(rb"""(?:;base64,|"data"\s*:\s*")([A-Za-z0-9+/\\]+)""")
 _KEYS_BYTES = 1024
 _HEAD_BYTES = (4 * 1024, 24 * 1024)
@@ -66,8 +68,6 @@ def _jpeg_pixels(head: bytes) -> tuple[int, int]:
         at += 2 if marker in _WITHOUT_LENGTH else 2 + struct.unpack_from(">H", head, at + 2)[0]
     return 0, 0
 
-
-T = TypeVar("T")
 
 Content: TypeAlias = str | list[msgspec.Raw] | None
 

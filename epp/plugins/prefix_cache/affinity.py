@@ -50,7 +50,6 @@ class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
     """Accepted for compatibility: tokens in flight have one source."""
 
     def __post_init__(self) -> None:
-        """Refuse a limit without a throughput, and unsupported sources."""
         if self.max_ttft_penalty_ms and not self.peak_prefill_throughput:
             raise ValueError(
                 "peakPrefillThroughput is 0; it must be above 0, unless maxTTFTPenaltyMs is 0 and times do not count"

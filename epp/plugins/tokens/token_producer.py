@@ -74,7 +74,6 @@ class TokenProducerParameters(Parameters, frozen=True):
     """A tokenizer behind a Unix socket. Refused for the same reason."""
 
     def __post_init__(self) -> None:
-        """Refuse unsupported methods, and two at once."""
         for name, value in (("vllm", self.vllm), ("udsTokenizerConfig", self.uds_tokenizer_config)):
             if value is not None:
                 raise ValueError(f"{name} is known, not supported yet; use estimate or tokenizer")
