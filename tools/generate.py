@@ -41,7 +41,7 @@ from epp.lab.gateway.eds_file import discovery_response
 from epp.pool.discovery import StaticDiscovery
 from epp.telemetry.plugin_metrics import families_of
 from epp.telemetry.process_series import LeaderMetrics, WatchMetrics
-from epp.telemetry.tracing.counts import SpanCounts
+from epp.telemetry.tracing.exporting import SpanCounts
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -22,7 +22,7 @@ from epp.kube.watched import Watched, WatchState
 from epp.pool.discovery import PodDiscovery, PodTarget, PoolName
 from epp.routing.director import Director
 from epp.routing.policies import PoolIdentity
-from epp.routing.policies.cluster import ClusterPolicies
+from epp.routing.policies.sources import ClusterPolicies
 from epp.runtime.supervisor import Supervisor, TaskObserver
 
 _INDISPENSABLE = frozenset({PODS.kind, "InferencePool"})

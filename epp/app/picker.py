@@ -44,14 +44,21 @@ from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver
 from epp.runtime.supervisor import Supervisor
 from epp.telemetry.cluster_scores import cluster_scores
-from epp.telemetry.connection_series import ConnectionSeries, StreamSeries
 from epp.telemetry.flow_series import InflightSeries
 from epp.telemetry.hardware_series import UnknownAccelerators
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.page import OperatorPage
 from epp.telemetry.page_tls import PageTls
 from epp.telemetry.plugin_metrics import PluginMetrics
-from epp.telemetry.process_series import BudgetMetrics, InputMetrics, LeaderMetrics, WatchMetrics, show_build
+from epp.telemetry.process_series import (
+    BudgetMetrics,
+    ConnectionSeries,
+    InputMetrics,
+    LeaderMetrics,
+    StreamSeries,
+    WatchMetrics,
+    show_build,
+)
 
 _NAMES_SHOWN = 10
 

@@ -22,7 +22,7 @@ from epp.framework.quotas import QuotaSource
 from epp.framework.snapshot import INHERITED
 from epp.kube.readers import ClusterReaders
 from epp.pool.collectors import Collector, PageLimits, Tagging
-from epp.pool.collectors.steps import run_in_steps
+from epp.pool.collectors.tagging import run_in_steps
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver, Observers, Runtime
 from epp.routing.director.open_requests import RESERVATION_SECONDS

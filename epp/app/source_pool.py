@@ -8,7 +8,7 @@ from itertools import islice
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Pool
 from epp.framework.endpoint import Endpoint
-from epp.pool.collectors.steps import STRETCH_SECONDS, pause
+from epp.pool.collectors.tagging import STRETCH_SECONDS, pause
 from epp.routing.datastore import Datastore, by_id
 
 _BATCH = 2

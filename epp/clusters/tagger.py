@@ -10,8 +10,7 @@ import msgspec
 import structlog
 from msgspec import Meta
 
-from epp.clusters.cluster_status import ClusterStatuses, Evaluate, cluster_statuses
-from epp.clusters.hub import Hub
+from epp.clusters.cluster_status import ClusterStatuses, Evaluate, Hub, cluster_statuses
 from epp.clusters.placement import Explanation
 from epp.clusters.usage import USAGE_ITEMS, UsageItem, usage_scores
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind

@@ -1,9 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefer endpoints that match the request: its LoRA adapter, its session or a header."""
+"""Prefer endpoints that match the request: its LoRA adapter, session, header or prompt length."""
+
+import re
+from math import inf, nan
 
 import numpy as np
 
-from epp.framework import LORA, Candidates, Category, Floats, LoraState, Name, Parameters, Request, Scorer
+from epp.framework import (
+    LORA,
+    PROMPT_TOKENS,
+    Candidates,
+    Category,
+    DropCause,
+    Endpoint,
+    Filter,
+    FilterParameters,
+    Floats,
+    LoraState,
+    Mask,
+    Name,
+    Parameters,
+    Request,
+    Scorer,
+)
 from epp.framework.sessions import SessionAffinity, SessionAffinityParameters
 
 RUNNING_SCORE = 1.0
@@ -80,3 +99,74 @@ class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):
         if not wanted:
             return np.zeros(len(candidates))
         return candidates.where_label_is(self.parameters.label_key, wanted).astype(np.float64)
+
+
+UNLABELLED_SCORE = 0.5
+_RANGE = re.compile(r"\s*([0-9]{1,15})\s*-\s*([0-9]{1,15})\s*")
+_NOTHING = (inf, -inf)
+"""Range of a malformed label: it includes no length, and its distance to every length is infinite."""
+
+
+class ContextLengthAwareParameters(FilterParameters, frozen=True):
+    """The label with the range of prompt lengths, and whether to filter by it."""
+
+    label: Name = "llm-d.ai/context-length-range"
+    """Label with the range, `min-max` in tokens, both ends included."""
+    enable_filtering: bool = False
+    """Also drop endpoints whose range does not include the prompt's length."""
+
+
+class ContextLengthAware(Filter[ContextLengthAwareParameters], Scorer[ContextLengthAwareParameters]):
+    """Compares the prompt's length in tokens, without output, to the range in the endpoint's label.
+
+    Inside the range: `0.3 + 0.7 * (0.7 / (1 + width / 10000) + 0.3 * headroom / width)`, where `headroom` is `max`
+    minus the prompt's tokens, and 1 for a range of width 0: a narrow range scores higher than a wide one. Outside: `0.3
+    / (1 + distance / 1000)`, where `distance` is the number of tokens between prompt and range. 0.5 without the label;
+    0 if the label is not `min-max` with `min <= max`, a range that includes no length. With `enableFiltering`,
+    endpoints whose range does not include the prompt's length are dropped, and endpoints without the label are kept;
+    without it, all are kept.
+    """
+
+    plugin_type = "context-length-aware"
+    drops = DropCause.CONSTRAINT
+    drop_means = "is for prompts of another length"
+    category = Category.AFFINITY
+    zero_means = "has a label that is not a range of lengths"
+    may_read = (PROMPT_TOKENS,)
+
+    def setup(self) -> None:
+        self.may_empty = self.parameters.enable_filtering
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        if not self.parameters.enable_filtering:
+            return np.ones(len(candidates), dtype=np.bool_)
+        low, high = self._ranges(candidates)
+        outside: Mask = (request.prompt_tokens < low) | (request.prompt_tokens > high)
+        return ~outside
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        tokens = request.prompt_tokens
+        low, high = self._ranges(candidates)
+        width = high - low
+        headroom = np.divide(high - tokens, width, out=np.zeros(len(width)), where=width > 0)
+        distance = np.maximum(0.0, np.maximum(low - tokens, tokens - high))
+        inside = np.where(width == 0.0, 1.0, 0.3 + 0.7 * (0.7 / (1.0 + width / 10000.0) + 0.3 * headroom))
+        outside = 0.3 / (1.0 + distance / 1000.0)
+        return np.where(np.isnan(low), UNLABELLED_SCORE, np.where(distance == 0.0, inside, outside))
+
+    def _ranges(self, candidates: Candidates) -> Floats:
+        """Return two rows, the lower and the upper end of each candidate's range in tokens; NaN without the label."""
+        return candidates.snapshot.endpoints.derive(_labelled_ranges, self.parameters.label)[:, candidates.slots]
+
+
+def _labelled_ranges(endpoints: tuple[Endpoint | None, ...], label: str) -> Floats:
+    return np.array([_range(None if e is None else e.labels.get(label)) for e in endpoints], dtype=np.float64).T
+
+
+def _range(text: str | None) -> tuple[float, float]:
+    if text is None:
+        return nan, nan
+    found = _RANGE.fullmatch(text)
+    if found is None or int(found[1]) > int(found[2]):
+        return _NOTHING
+    return float(found[1]), float(found[2])

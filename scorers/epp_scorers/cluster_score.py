@@ -21,10 +21,10 @@ from epp.framework.clusters import (
     status_mask,
     status_numbers,
 )
-from epp.framework.dynamic_scores import DYNAMIC_SCORES, DynamicScoreColumn, DynamicScores
 from epp.framework.errors import NoClustersError
 from epp.framework.plugin_status import PluginMetric, Sample
 from epp.framework.result import DropCause
+from epp.framework.scoring import DYNAMIC_SCORES, DynamicScoreColumn, DynamicScores
 
 NEUTRAL = 0.5
 _MOST_NAMED = 8

@@ -13,7 +13,7 @@ from config_files import replace, with_pool
 from world import ENDLESS, MODEL, World, open_world, until
 
 from epp.framework.clusters import CLUSTER
-from epp.framework.dynamic_scores import DYNAMIC_SCORES
+from epp.framework.scoring import DYNAMIC_SCORES
 from epp.lab.demo.clusters import Phase, config_text, two_clusters
 from epp.lab.demo.servers import ModelServer
 

@@ -39,7 +39,7 @@ USES_UTC = {
     "app/admin_routes.py",  # of requests that are only tried
     "app/picker.py",  # of scores on a page
     "plugins/clusters.py",
-    "admission/quotas/days.py",
+    "admission/quotas/usage.py",
 }
 
 

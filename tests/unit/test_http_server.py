@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from epp.runtime.http_connections import ConnectionCounts, Cut, OpenConnections
 from epp.runtime.http_server import HttpLimits, HttpServer, response
-from epp.telemetry.connection_series import ConnectionSeries
+from epp.telemetry.process_series import ConnectionSeries
 
 SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE = b"x" * 24 * 2**20

@@ -26,7 +26,7 @@ from epp.framework import (
     Snapshot,
     Stability,
 )
-from epp.framework.label_selectors import LabelSelector
+from epp.framework.endpoint import LabelSelector
 from epp.framework.plugin_status import PluginMetric, Sample
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")

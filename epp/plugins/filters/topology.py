@@ -20,7 +20,7 @@ from epp.framework import (
 )
 from epp.framework.accelerators.places import SAME_NUMA, device_closeness, known_nodes, node_numbers, tiers_of
 from epp.framework.candidates import LEVELS, closeness
-from epp.framework.label_selectors import LabelSelector, Requirement
+from epp.framework.endpoint import LabelSelector, Requirement
 from epp.framework.limits import Name
 from epp.framework.result import DropCause
 from epp.framework.snapshot import NODE_NAME

@@ -12,8 +12,7 @@ from epp.framework.errors import MalformedBodyError
 from epp.framework.messages import printable
 from epp.framework.request import BYTES_PER_TOKEN
 from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, TokenId, request_body
-from epp.plugins.parsers.prompt import placeholder
-from epp.plugins.parsers.token_ids import read_ids
+from epp.plugins.parsers.prompt import placeholder, read_ids
 
 
 class _Range(msgspec.Struct, gc=False):

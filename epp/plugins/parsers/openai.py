@@ -13,8 +13,7 @@ from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
 from epp.plugins.parsers.json_errors import empty, within
 from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, TokenId, not_run
-from epp.plugins.parsers.prompt import Content, PromptWriter
-from epp.plugins.parsers.token_ids import pack, packed_json
+from epp.plugins.parsers.prompt import Content, PromptWriter, pack, packed_json
 
 
 class _Item(msgspec.Struct, gc=False):

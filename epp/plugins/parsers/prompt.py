@@ -3,18 +3,22 @@
 
 import re
 import struct
+import sys
+from array import array
 from binascii import Error, a2b_base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
 import xxhash
 
 from epp.framework import RequestBody
 from epp.framework.request import BYTES_PER_TOKEN, Media
-from epp.plugins.parsers.json_parser import ABSENT, MOST_TEXT, Common, Limit, beyond, request_body
+from epp.plugins.parsers.json_errors import empty, within
+from epp.plugins.parsers.json_parser import ABSENT, MOST_TEXT, Common, Limit, TokenId, beyond, request_body
 
 T = TypeVar("T")
 
@@ -254,3 +258,42 @@ def placeholder(found: bytes, tokens: int) -> bytes:
 def _repeated(digest: bytes, tokens: int) -> bytes:
     size = tokens * BYTES_PER_TOKEN
     return (digest * -(-size // len(digest)))[:size]
+
+
+_decode_ids = msgspec.json.Decoder(list[TokenId] | None).decode
+_MOST_ID = 2**32 - 1
+_DIGITS_AND_SPACE = b"0123456789, \t\n\r"
+
+
+def pack(ids: Iterable[int]) -> bytes:
+    """Return token ids, each in [0, 2^32), as bytes."""
+    packed = array("I", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def packed_json(raw: bytes) -> bytes | None:
+    """Return a JSON array of token ids as bytes; None for any other JSON."""
+    inside = raw[1:-1].strip()
+    if not inside or inside.translate(None, _DIGITS_AND_SPACE):
+        return None
+    ids = np.fromstring(inside.decode(), np.int64, sep=",")  # numbers beyond 64 bits become the largest int64
+    return ids.astype("<u4").tobytes() if ids.max() <= _MOST_ID else None
+
+
+def read_ids(raw: msgspec.Raw, field: str) -> bytes:
+    """Return a JSON array of token ids as bytes; raises ValidationError for other elements.
+
+    Raises MalformedBodyError for null, absence and the empty array.
+    """
+    text = bytes(raw)
+    packed = packed_json(text) if text.startswith(b"[") else None
+    if packed is None:
+        try:
+            packed = pack(_decode_ids(text or b"null") or ())
+        except msgspec.ValidationError as error:
+            raise within(error, f"$.{field}") from error
+    if not packed:
+        raise empty(field, "send the prompt as token ids")
+    return packed

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from time import perf_counter
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -18,8 +19,8 @@ from epp.framework.messages import described
 from epp.framework.records import Derivation
 from epp.plugins.data_sources import EndpointNotificationSource
 from epp.pool.collectors.polling.poll import CollectorObserver
-from epp.pool.collectors.steps import run_in_steps
 from epp.routing.datastore import Change, Datastore, Staging
+from epp.runtime.process import SWEEPS
 
 _SHARE = 0.2
 """Share of the event loop's time for tagging again: 5,000 endpoints at 0.3 ms each take 8 seconds."""
@@ -298,3 +299,25 @@ async def _tag_in_steps(
     while missing := [one for one in endpoints() if tagged.get(one.id, (None,))[0] is not one]:
         await run_in_steps(tag_each(missing))
     return tagged
+
+
+STRETCH_SECONDS = 0.001
+"""Time after which the event loop runs other tasks."""
+
+
+async def run_in_steps(steps: Iterable[None]) -> None:
+    """Run all steps, at most a millisecond (or one longer step) in each event-loop iteration."""
+    started = perf_counter()
+    for _ in steps:
+        worked = perf_counter() - started
+        if worked >= STRETCH_SECONDS:
+            await pause(worked)
+            started = perf_counter()
+
+
+async def pause(worked_seconds: float) -> None:
+    """Let the event loop run other tasks after work that created long-lived objects."""
+    await asyncio.sleep(0)
+    if SWEEPS.is_due(worked_seconds):
+        SWEEPS.sweep()
+        await asyncio.sleep(0)

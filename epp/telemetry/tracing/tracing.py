@@ -13,9 +13,8 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
 from epp.framework.guard import SchedulingObserver
-from epp.telemetry.tracing.counts import SpanCounts
 from epp.telemetry.tracing.environment import TracingError, TracingSettings
-from epp.telemetry.tracing.exporting import Collected, ExportThread
+from epp.telemetry.tracing.exporting import Collected, ExportThread, SpanCounts
 from epp.telemetry.tracing.spans import SpanMaker
 from epp.telemetry.tracing.tracer import GatewayTracer, TracedScheduling
 

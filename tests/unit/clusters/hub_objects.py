@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from epp.clusters.hub import Hub
+from epp.clusters.cluster_status import Hub
 from epp.kube.objects.decode import CLUSTER_KINDS, decode_object
 from epp.kube.objects.last_good import FileObjects
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework.label_selectors import LabelSelector
+from epp.framework.endpoint import LabelSelector
 
 LABELS = {"app": "vllm", "tier": "a", "weight": "10", "empty": "", "disaggregatedset.x-k8s.io/name": "my-set"}
 

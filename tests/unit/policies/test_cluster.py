@@ -11,7 +11,7 @@ from epp.kube.cluster import Cluster
 from epp.kube.watched import WatchState
 from epp.routing.director.pipeline import PoolPolicies
 from epp.routing.policies import PoolIdentity
-from epp.routing.policies.cluster import ClusterPolicies
+from epp.routing.policies.sources import ClusterPolicies
 from epp.runtime.supervisor import Supervisor
 
 CURRENT, LEGACY = (f"/apis/{group}/v1alpha2/namespaces/llm" for group in ("llm-d.ai", "inference.networking.x-k8s.io"))

@@ -10,7 +10,7 @@ from epp.framework import SystemClock
 from epp.kube.cluster import Cluster
 from epp.routing.director.pipeline import PoolPolicies
 from epp.routing.policies import PoolIdentity
-from epp.routing.policies.cluster import ClusterPolicies
+from epp.routing.policies.sources import ClusterPolicies
 from epp.runtime.supervisor import Supervisor
 
 CURRENT = "/apis/llm-d.ai/v1alpha2/namespaces/llm"

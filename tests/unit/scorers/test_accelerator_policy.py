@@ -11,7 +11,7 @@ from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selectio
 from epp.framework.quantities import GIB
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp_scorers.accelerator_policy import AcceleratorPolicyParameters, AcceleratorPolicyScorer
+from epp_scorers.accelerator_state import AcceleratorPolicyParameters, AcceleratorPolicyScorer
 from epp_scorers.capability import BestFitScorer
 
 

@@ -25,9 +25,9 @@ from epp.framework.accelerators.tag import (
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
+from epp_scorers.accelerator_state import DeviceHealthScorer
 from epp_scorers.capability import BestFitScorer, MostCapableScorer
 from epp_scorers.cost import CheapestScorer
-from epp_scorers.device_state import DeviceHealthScorer
 from epp_scorers.gpu_packing import (
     CompactFirstScorer,
     GpuNeighbourScorer,

@@ -7,7 +7,7 @@ from epp.framework import ConfigurationError, Filter, ManualClock, PromptTokens,
 from epp.framework.registry import Registry
 from epp.framework.request import PROMPT_TOKENS
 from epp.framework.testing import candidates
-from epp_scorers.context_length_aware import ContextLengthAware
+from epp_scorers.affinity import ContextLengthAware
 
 LABEL = "llm-d.ai/context-length-range"
 

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from epp.framework import Endpoint, ManualClock
 from epp.plugins.pickers import RandomPicker
-from epp.plugins.tokens.token_producer import InflightLoadProducer
+from epp.plugins.token_producer import InflightLoadProducer
 from epp.routing.datastore import Datastore, Flow
 from epp.telemetry.flow_series import InflightSeries
 

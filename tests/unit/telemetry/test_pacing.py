@@ -11,11 +11,11 @@ from prometheus_client.openmetrics.exposition import generate_latest as open_met
 from epp.framework import Endpoint, ManualClock
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import WAITING
-from epp.plugins.tokens.token_producer import InflightLoadProducer
+from epp.plugins.token_producer import InflightLoadProducer
 from epp.routing.datastore import Datastore, Flow
 from epp.telemetry.flow_series import InflightSeries
 from epp.telemetry.metrics import Metrics
-from epp.telemetry.rendering import Paced, rendered
+from epp.telemetry.page import Paced, rendered
 
 
 @pytest.fixture

@@ -18,9 +18,8 @@ from epp.framework.guard import SchedulingObserver
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, Director, Routing, Runtime
-from epp.telemetry.tracing.counts import SpanCounts
 from epp.telemetry.tracing.environment import TracingSettings
-from epp.telemetry.tracing.exporting import Collected, ExportThread
+from epp.telemetry.tracing.exporting import Collected, ExportThread, SpanCounts
 from epp.telemetry.tracing.spans import SpanMaker
 from epp.telemetry.tracing.trace import Trace, Unsampled
 from epp.telemetry.tracing.tracer import GatewayTracer, TracedScheduling

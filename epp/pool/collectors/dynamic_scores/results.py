@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from epp.framework.dynamic_scores import DynamicScore
 from epp.framework.endpoint import Endpoint
+from epp.framework.scoring import DynamicScore
 from epp.pool.collectors.exposition import Selector
 from epp.pool.collectors.page_limits import MetricFilter, PageLimits
 

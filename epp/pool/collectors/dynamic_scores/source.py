@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.clusters import cluster_of
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, every_endpoint
-from epp.framework.dynamic_scores import DYNAMIC_SCORES, DynamicScore, DynamicScores
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.quantities import parse_duration
+from epp.framework.scoring import DYNAMIC_SCORES, DynamicScore, DynamicScores
 from epp.kube.objects.decode import SCORER_KINDS, decode_object
 from epp.kube.objects.dynamic_scoring import DynamicScorer, DynamicScoringConfig
 from epp.kube.objects.followed import Change, FollowedObjects

@@ -21,7 +21,7 @@ from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget, slowe
 from epp.pool.collectors.polling.poller import PolledFeed, Poller
 from epp.pool.collectors.sources.http import HttpSource
 from epp.pool.collectors.sources.probes import ConnectionProbe, EndpointTls
-from epp.pool.collectors.steps import run_in_steps
+from epp.pool.collectors.tagging import run_in_steps
 from epp.routing.datastore import Change, Datastore
 from epp.routing.outliers import Told
 from epp.runtime.process import shortage

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from epp.framework import ConfigurationError, SystemClock
-from epp.framework.dynamic_scores import DYNAMIC_SCORES, DynamicScore
 from epp.framework.endpoint import Endpoint
 from epp.framework.registry import Registry
+from epp.framework.scoring import DYNAMIC_SCORES, DynamicScore
 from epp.pool.collectors.dynamic_scores.source import DynamicScoreSource
 
 VLLM = Endpoint("vllm-a", "10.0.0.1", 8000, node="n1", cluster="east")

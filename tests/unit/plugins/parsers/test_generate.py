@@ -14,7 +14,7 @@ from epp.framework.errors import MalformedBodyError
 from epp.plugins.parsers.generate import SGLangHTTPParser, VLLMHTTPParser
 from epp.plugins.parsers.json_parser import PassthroughParser
 from epp.plugins.parsers.openai import OpenAIParser
-from epp.plugins.parsers.token_ids import pack, packed_json
+from epp.plugins.parsers.prompt import pack, packed_json
 
 VLLM = "inference/v1/generate"
 SGLANG = "/generate"

@@ -10,7 +10,7 @@ from epp.framework import PrefixMatch, Request, RequestBody
 from epp.framework.parameters import ParameterError, read_parameters
 from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH
 from epp.framework.testing import candidates
-from epp.plugins.tokens.token_producer import InflightLoadParameters, InflightLoadProducer
+from epp.plugins.token_producer import InflightLoadParameters, InflightLoadProducer
 
 POOL = candidates(waiting=[0, 0])
 

@@ -15,7 +15,7 @@ from epp.framework.registry import Registry
 from epp.framework.request import PROMPT_TOKENS
 from epp.framework.testing import candidates
 from epp.plugins.parsers.openai import OpenAIParser
-from epp.plugins.tokens.token_producer import DeprecatedTokenizer, TokenProducer
+from epp.plugins.token_producer import DeprecatedTokenizer, TokenProducer
 
 tokenizers = pytest.importorskip("tokenizers")
 

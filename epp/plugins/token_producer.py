@@ -30,7 +30,7 @@ from epp.framework import (
 from epp.framework.files import check_allowed
 from epp.framework.messages import install_command
 from epp.framework.plugin_status import endpoint_state
-from epp.plugins.tokens.media_sizes import ImageEstimate, VideoEstimate, describes_videos, with_sizes
+from epp.plugins.media_sizes import ImageEstimate, VideoEstimate, describes_videos, with_sizes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
