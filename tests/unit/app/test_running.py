@@ -251,7 +251,7 @@ def seen(world: World) -> Seen:
 
 
 async def test_each_request_during_a_switch_of_many_has_the_old_pool_or_the_new_one_with_its_tags(monkeypatch):
-    monkeypatch.setattr("epp.pool.collectors.steps.STRETCH_SECONDS", 0.0)  # every step takes a turn of its own
+    monkeypatch.setattr("epp.pool.collectors.tagging.STRETCH_SECONDS", 0.0)  # every step takes a turn of its own
     old, new = (frozenset(hosts(0)), frozenset({"z1"})), (frozenset(hosts(MANY // 2)), frozenset({"z2"}))
     async with World(placed(0, "z1"), SystemClock()) as world:
         found, changes = [seen(world)], []

@@ -109,7 +109,7 @@ def polled_for(collector: Collector, feed: Feed) -> set[str]:
 
 
 async def test_feeds_are_replaced_a_few_endpoints_in_each_turn_of_the_event_loop(collecting, monkeypatch):
-    monkeypatch.setattr("epp.pool.collectors.steps.STRETCH_SECONDS", 0.0)  # so that each takes long enough
+    monkeypatch.setattr("epp.pool.collectors.tagging.STRETCH_SECONDS", 0.0)  # so that each takes long enough
     store = Datastore(SystemClock())
     store.replace(endpoints(200))
     old, new = Feed(Counting(3600.0), (Length(),)), Feed(Counting(3600.0), (Length(),))

@@ -21,7 +21,7 @@ LENGTH = Column("length", "letters")
 @pytest.fixture(autouse=True)
 def each_in_a_turn(monkeypatch):
     """Let every step take so long that the event loop runs other tasks after it."""
-    monkeypatch.setattr("epp.pool.collectors.steps.STRETCH_SECONDS", 0.0)
+    monkeypatch.setattr("epp.pool.collectors.tagging.STRETCH_SECONDS", 0.0)
 
 
 class Zone(Tagger):
