@@ -55,7 +55,7 @@ class Command:
 
         await until(lambda: said() is not None or self._silent, f"{text!r} is said", seconds=PATIENCE_SECONDS)
         line = said()
-        assert line is not None, f"ended without saying {text!r}:\n{self}"
+        assert line is not None, f"ended ({self._process.returncode}) without saying {text!r}:\n{self}"
         return line
 
     async def end(self) -> int:

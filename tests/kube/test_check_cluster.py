@@ -241,7 +241,7 @@ async def test_objects_that_are_not_in_effect_as_written_are_warnings(check, spa
     exit_code, said = await check(space)
     assert exit_code == 0, said
     assert line_with(said, "/empty ") == (
-        f"warning InferenceModelRewrite {space}/empty is not in effect: spec is missing: add it"
+        f"warning InferenceModelRewrite {space}/empty is not in effect: spec.rules is missing: add it"
     )
     assert line_with(said, "/canary: ") == (
         f"warning InferenceModelRewrite {space}/canary: spec.rules[0]: b has no weight and others have one, so it is "

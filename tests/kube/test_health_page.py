@@ -90,7 +90,7 @@ async def test_objects_that_cannot_be_used_are_listed(space, shows, tmp_path):
                 "plugin": "kubernetes",
                 "file": "cluster",
                 "object": f"InferenceModelRewrite {space}/canary",
-                "reason": "spec is missing: add it",
+                "reason": "spec.rules is missing: add it",
                 "kept": 1,
             }
         ]
