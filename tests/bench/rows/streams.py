@@ -30,7 +30,7 @@ async def measure(plan: Plan, samples: Samples) -> None:
 
 async def _open_streams(port: int, streams: int) -> Program:
     """Be a gateway with very many streams, by a program that end-to-end tests use."""
-    paths = [_TESTS / "e2e", _TESTS / "unit" / "extproc"]
+    paths = [_TESTS / "e2e", _TESTS / "http2", _TESTS / "unit" / "extproc"]
     return await Program.run(
         _TESTS / "e2e" / "many_streams.py",
         *(str(port), str(streams), str(CONNECTIONS)),
