@@ -117,7 +117,7 @@ class RunningConfig:
 
     @property
     def awaited(self) -> str:
-        """A description of what the start waits for; any thread may read it."""
+        """The step that the start waits for, as text; any thread may read it."""
         return self._first_reports.awaited
 
     @property

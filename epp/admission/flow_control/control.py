@@ -352,7 +352,7 @@ class FlowControl:
             self._surplus_priority = priority  # a long body may replace thousands of short ones
 
     def _evict_lower(self, priority: int, requests: int, size_bytes: int) -> bool:
-        """Evict some queued requests of lower priority until the limits allow so much more; return whether not yet."""
+        """Evict queued requests of lower priority until this amount fits; return whether more must leave."""
         for _ in range(_REFUSED):
             lower = self._queues.next_victim(priority, requests, size_bytes)
             if lower is None:

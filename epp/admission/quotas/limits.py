@@ -162,7 +162,7 @@ def waits_for_time(account: Account, need: Need, now: float, calendar: Calendar)
 
 
 def deficit(account: Account, need: Amounts, held: Amounts) -> Amounts:
-    """Return the amounts that have to be freed before a request fits; 0 for amounts of which enough is left."""
+    """Return the amounts that have to be freed before a request fits; 0 if enough of an amount is free."""
     missing = [total.beyond if total.is_exceeded else 0.0 for total in _totals(account, need, held)]
     requests, tokens, accelerator_bytes, tflops = missing
     return Amounts(round(requests), tokens, accelerator_bytes, tflops)

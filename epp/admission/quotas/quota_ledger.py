@@ -49,7 +49,7 @@ class QuotaLedger:
         self.alerts = Alerts(observer)
         self.accounts = Accounts(self._weigh, self.alerts.forget)
         self.on_release: Callable[[str], None] | None = None
-        """Called with a tenant who has more quota again."""
+        """Called with the name of a tenant when part of its quota is released."""
         self._times = SharedTimes()
         self._unsettled: OrderedDict[Reservation, None] = OrderedDict()
         """Requests whose time is charged to a day, the most recently charged last."""

@@ -59,7 +59,7 @@ class QuotaUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headroom(self) -> float:
-        """What is left; negative if more than the limit is used."""
+        """The unused amount; negative if usage is above the limit."""
         return self.limit - self.used
 
 
@@ -131,7 +131,7 @@ class Quotas:
         return other
 
     def on_release(self, listener: Callable[[str], None] | None) -> None:
-        """Call `listener` with each tenant who has more quota again."""
+        """Call `listener` with the name of a tenant when part of its quota is released."""
         self._ledger.on_release = listener
 
     @property
