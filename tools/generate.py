@@ -259,8 +259,8 @@ def _error(error: type[RequestError]) -> tuple[str, ...]:
 
 def _example(error: type[RequestError]) -> RequestError:
     """Return an error whose arguments stand for themselves."""
-    if error.__init__ is Exception.__init__:
-        return error("<message>")
+    if error.__init__ is RequestError.__init__:
+        return error("<message>" if error.text == "{}" else "<detail>" if "{}" in error.text else "")
     given = []
     for parameter in list(inspect.signature(error.__init__).parameters.values())[1:]:
         if parameter.default is not parameter.empty:

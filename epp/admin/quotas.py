@@ -14,8 +14,8 @@ from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_js
 from epp.admission.quotas import Adjustment, Quotas, QuotaUsage
 from epp.admission.tenant_quotas.parameters import QuotaParameters, TenantName, written
 from epp.framework.errors import Breach, ConfigurationError
+from epp.framework.input_errors import ParameterError, read_struct
 from epp.framework.messages import printable, quoted
-from epp.framework.parameters import ParameterError, read_struct
 from epp.framework.plugin import Parameters
 from epp.framework.quotas import Quota
 

@@ -22,8 +22,8 @@ from epp.explain.made_up_pool import MOST_CHANGES, EndpointChange, UnknownEndpoi
 from epp.framework.candidates import Subset
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS
+from epp.framework.input_errors import ParameterError, read_struct
 from epp.framework.messages import quoted
-from epp.framework.parameters import ParameterError, read_struct
 from epp.framework.plugin import Parameters
 from epp.framework.request import Headers
 from epp.framework.snapshot import Snapshot

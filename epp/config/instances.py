@@ -11,9 +11,7 @@ from epp.config.load import LoadedConfig
 from epp.config.model import NOT_YET, WITHOUT_TASK, PluginRef, PluginSpec
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
-from epp.framework.limits import as_written, correct
-from epp.framework.messages import hint_at, nearest
-from epp.framework.parameters import (
+from epp.framework.input_errors import (
     ParameterError,
     mistakes_in,
     named_at_the_start,
@@ -21,6 +19,8 @@ from epp.framework.parameters import (
     read_struct,
     without_mistakes,
 )
+from epp.framework.limits import as_written, correct
+from epp.framework.messages import hint_at, nearest
 from epp.framework.plugin import Parameters, Plugin, Stability
 from epp.framework.records import Derivation
 from epp.framework.registry import Registry, UnknownTypeError

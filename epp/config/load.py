@@ -4,7 +4,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
-from reprlib import repr as shortened
 from types import MappingProxyType
 from typing import Any
 
@@ -13,21 +12,25 @@ from pydantic_core import ErrorDetails
 
 from epp.config.document import Document, InvalidConfigError, Path, Place, Problem
 from epp.config.model import API_VERSION, KIND, EndpointPickerConfig
-from epp.config.repair import NO_GAPS, Gaps, keys_at, meant_by, repaired, unquoted
+from epp.config.repair import NO_GAPS, Gaps, keys_at, meant_by, repaired
 from epp.config.sources import Source, find_sources, problem_of, read_file
+from epp.framework.input_errors import remedy_for, shown
 from epp.framework.messages import hint_at
 
 _PLACES = (FilePath(__file__).parents[1] / "ready_made", FilePath(__file__).parents[2] / "config")
 DIRECTORY = next((place for place in _PLACES if place.is_dir()), _PLACES[-1])
-_SHAPES = {
-    "dict_type": "should be a mapping",
-    "model_type": "should be a mapping",
-    "list_type": "should be a list",
-    "string_type": "should be a string",
-    "bool_type": "should be true or false",
-    "int_type": "should be a whole number",
-    "float_type": "should be a number",
-}
+_WANTED: Mapping[str, object] = MappingProxyType(
+    {
+        "dict_type": dict,
+        "model_type": dict,
+        "list_type": list,
+        "string_type": str,
+        "bool_type": bool,
+        "int_type": int,
+        "float_type": float,
+    }
+)
+"""Type of plain data, by the kind of error."""
 _EMPTY = EndpointPickerConfig.model_validate({"apiVersion": API_VERSION, "kind": KIND})
 DEFAULT_SAMPLE = "adaptive"
 """The ready-made configuration that is used if none is given."""
@@ -141,20 +144,22 @@ def _sentences(errors: Sequence[ErrorDetails]) -> Iterator[tuple[str, str]]:
 def _sentence(error: ErrorDetails, path: Path) -> tuple[str, str]:
     """Return message and remedy."""
     kind, value = error["type"], error["input"]
-    message, remedy = f"is {shortened(value)}: {_SHAPES.get(kind) or error['msg'].removeprefix('Input ')}", ""
-    meant = unquoted(error)
-    if kind == "extra_forbidden":
-        message, remedy = "unknown key", hint_at(str(path[-1]), keys_at(path[:-1]))
-    elif kind == "missing":
-        message, remedy = "is missing", "add it"
-    elif kind == "value_error":
-        message = str(error["ctx"]["error"])
-    elif kind == "literal_error":
-        message = f"is {value!r}, but takes {error['ctx']['expected']}"
-    elif kind == "string_too_short":
-        message, remedy = "is empty", "give it a name"
-    elif isinstance(value, str) and path[:-1] == ("plugins",):
-        remedy = f"write `type: {value}`"
-    elif meant is not None:
-        remedy = "write it in quotes" if isinstance(meant, str) else "remove the quotes"
-    return message, remedy
+    found = f"is {shown(value)}"
+    match kind:
+        case "extra_forbidden":
+            said = "unknown key", hint_at(str(path[-1]), keys_at(path[:-1]))
+        case "missing":
+            said = "is missing", "add it"
+        case "value_error":
+            said = str(error["ctx"]["error"]), ""
+        case "literal_error":
+            said = f"is {value!r}, but takes {error['ctx']['expected']}", ""
+        case "string_too_short":
+            said = "is empty", "give it a name"
+        case "model_type" if isinstance(value, str) and path[:-1] == ("plugins",):
+            said = found, f"write `type: {value}`"
+        case _ if kind in _WANTED:
+            said = found, remedy_for(value, [_WANTED[kind]])
+        case _:
+            said = f"{found}: {error['msg'].removeprefix('Input ')}", ""
+    return said

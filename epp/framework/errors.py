@@ -1,52 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All errors of a request: one type each, with HTTP status, drop reason and sentence.
-
-RequestError
-├── BadRequestError                 400
-│   ├── NoParserError
-│   ├── MalformedBodyError
-│   ├── BodyMissingError
-│   └── ModelMissingError
-├── UnauthorizedError               401
-│   ├── UnknownApiKeyError
-│   ├── WithoutApiKeyError
-│   └── UnknownClientError
-├── ForbiddenError                  403
-├── NotFoundError                   404
-├── PreconditionFailedError         412
-├── BodyTimeoutError                408: rejected-body-timeout
-├── BodyTooLargeError               413
-├── HeadersTooLargeError            431
-├── OverQuotaError                  400 or 413: rejected-quota
-├── UnmetConstraintError            429, or as configured: rejected-constraint
-├── ResourceExhaustedError          429
-│   ├── SaturatedError                   rejected-saturated
-│   │   ├── AllBusyError
-│   │   ├── SheddableDroppedError
-│   │   └── QueueFullError
-│   ├── QuotaExceededError               rejected-quota
-│   ├── QueueTimeoutError                rejected-ttl-expired
-│   ├── TargetMissedError                rejected-ttl-expired
-│   └── EvictedError                     evicted, evicted-queue-pressure, evicted-priority
-├── ServiceUnavailableError         503
-│   ├── NoEndpointsError                 rejected-no-endpoints
-│   │   ├── ScreenedOutError
-│   │   ├── NoClustersError
-│   │   ├── QueueFullNoEndpointsError
-│   │   └── QueueTimeoutNoEndpointsError
-│   ├── UnavailableError                 rejected-unavailable
-│   ├── StaleDataError                   rejected-stale
-│   ├── ClientGoneError                  rejected-context-cancelled
-│   ├── SupersededError                  superseded
-│   ├── StartingError                    rejected-starting
-│   ├── TooManyStreamsError              rejected-streams
-│   ├── TooManyPendingError              rejected-pending-streams
-│   ├── TooManyBytesError                rejected-gathered-bytes
-│   └── ShuttingDownError                rejected-shutting-down
-├── BadResponseError                502
-├── InternalError                   500
-│   └── PluginFailedError
-└── AdmissionDeniedError            the status of its cause
+"""All errors of a request: one type each, with HTTP status, drop reason and sentence; and those of a configuration.
 
 Statuses, codes and reasons are the same as in llm-d-router, because clients match on them. This project adds the
 statuses 408, 413, 431 and 502. It also adds the reasons `rejected-constraint`, `rejected-unavailable` and
@@ -85,8 +38,10 @@ class RequestError(Exception):
     """The part of the JSON body at fault, such as `messages[0].content`."""
     kind: str | None = None
     """Machine-readable cause; one of OpenAI's error codes."""
+    text: str = "{}"
+    """The message; `{}` stands for the words that the error is raised with."""
     llm_d_message: str = ""
-    """The sentence that llm-d-router has for it, to the letter, since tools look for it; empty where it has none."""
+    """The message of llm-d-router, to the letter, since tools look for it; empty where it has none. `{}` likewise."""
     detail: str = ""
     """Details for the operator; never sent to the client."""
     retry_after_seconds: int | None = None
@@ -96,6 +51,13 @@ class RequestError(Exception):
     scheduling: "FailedScheduling | None" = None
     """How far the scheduling came that ended with it; None outside of it."""
 
+    def __init__(self, words: str = "", *, detail: str = "") -> None:
+        """Take words for the message: in place of `{}`, or of the whole text if it has no such place."""
+        super().__init__(self.text.format(words) if "{}" in self.text or not words else words)
+        self._words = words
+        if detail:
+            self.detail = detail
+
     @property
     def message(self) -> str:
         """Problem and remedy, for the client."""
@@ -104,7 +66,7 @@ class RequestError(Exception):
     @property
     def sentence(self) -> str:
         """The message as llm-d-router sends it: `inference error: <Code> - <message>`."""
-        return f"inference error: {self.code} - {self.llm_d_message or self.message}"
+        return f"inference error: {self.code} - {self.llm_d_message.format(self._words) or self.message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +117,7 @@ class MalformedBodyError(BadRequestError):
 class BodyMissingError(BadRequestError):
     """The API at this path takes a body, and the request has none."""
 
-    def __init__(self) -> None:
-        super().__init__("the request has no body: send a JSON object")
+    text = "the request has no body: send a JSON object"
 
 
 class ModelMissingError(BadRequestError):
@@ -165,9 +126,7 @@ class ModelMissingError(BadRequestError):
     llm_d_message = "model not found in request body"
     param = "model"
     kind = "missing_required_parameter"
-
-    def __init__(self) -> None:
-        super().__init__('the request names no model: add "model" to the JSON body, with the name of a served model')
+    text = 'the request names no model: add "model" to the JSON body, with the name of a served model'
 
 
 class UnauthorizedError(RequestError):
@@ -181,9 +140,7 @@ class UnknownApiKeyError(UnauthorizedError):
     """The request has an API key, and no tenant has it."""
 
     kind = "invalid_api_key"
-
-    def __init__(self) -> None:
-        super().__init__("the API key of this request is not known here: send a valid one")
+    text = "the API key of this request is not known here: send a valid one"
 
 
 class WithoutApiKeyError(UnauthorizedError):
@@ -199,8 +156,7 @@ class WithoutApiKeyError(UnauthorizedError):
 class UnknownClientError(UnauthorizedError):
     """Nothing in the request says that it is of a tenant, where others are refused."""
 
-    def __init__(self) -> None:
-        super().__init__("this request is of no client that is known here: ask the operator of this API for access")
+    text = "this request is of no client that is known here: ask the operator of this API for access"
 
 
 class ForbiddenError(RequestError):
@@ -223,12 +179,10 @@ class PreconditionFailedError(RequestError):
     llm_d_message = "no decode worker has the requested KV cache"
     status = 412
     code = "PreconditionFailed"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "no model server holds the KV cache of this prompt: send it without the header 'Prefer: if-available' to "
-            "have it computed"
-        )
+    text = (
+        "no model server holds the KV cache of this prompt: send it without the header 'Prefer: if-available' to "
+        "have it computed"
+    )
 
 
 class BodyTimeoutError(RequestError):
@@ -237,9 +191,7 @@ class BodyTimeoutError(RequestError):
     status = 408
     code = "RequestTimeout"
     reason = "rejected-body-timeout"
-
-    def __init__(self) -> None:
-        super().__init__("the rest of the request body did not come in time: send it without long pauses")
+    text = "the rest of the request body did not come in time: send it without long pauses"
 
 
 class BodyTooLargeError(RequestError):
@@ -288,15 +240,15 @@ class UnmetConstraintError(RequestError):
 
     llm_d_message = "no endpoints available for the given request"
     reason = "rejected-constraint"
+    text = (
+        "no model server here is what this request asks for (hardware, price or labels), and to retry does not help: "
+        "ask for less"
+    )
 
     def __init__(self, status: int = 429, *, detail: str = "") -> None:
-        super().__init__(
-            "no model server here is what this request asks for (hardware, price or labels), and to retry does not "
-            "help: ask for less"
-        )
+        super().__init__(detail=detail)
         self.status = status
         self.code = CONSTRAINT_CODES[status]
-        self.detail = detail
 
 
 class ResourceExhaustedError(RequestError):
@@ -312,25 +264,17 @@ class SaturatedError(ResourceExhaustedError):
 
     llm_d_message = "no endpoints available for the given request"
     reason = "rejected-saturated"
-
-    def __init__(
-        self,
-        message: str = "no model server can take this request now: all are too busy, or none is what it asks for; "
-        "retry later, or ask for less",
-        *,
-        detail: str = "",
-    ) -> None:
-        super().__init__(message)
-        self.detail = detail
+    text = (
+        "no model server can take this request now: all are too busy, or none is what it asks for; retry later, or "
+        "ask for less"
+    )
 
 
 class AllBusyError(SaturatedError):
     """Endpoints exist that meet the constraints of the request, and all of them are too busy."""
 
     retry_after_seconds = SOON_SECONDS
-
-    def __init__(self, *, detail: str = "") -> None:
-        super().__init__("all model servers that can take this request are busy: retry later", detail=detail)
+    text = "all model servers that can take this request are busy: retry later"
 
 
 class SheddableDroppedError(SaturatedError):
@@ -338,9 +282,7 @@ class SheddableDroppedError(SaturatedError):
 
     llm_d_message = "system saturated, sheddable request dropped"
     retry_after_seconds = SOON_SECONDS
-
-    def __init__(self) -> None:
-        super().__init__("all model servers are busy, and this request is of low priority: retry later")
+    text = "all model servers are busy, and this request is of low priority: retry later"
 
 
 class QueueFullError(SaturatedError):
@@ -366,10 +308,8 @@ class QueueTimeoutError(ResourceExhaustedError):
 
     reason = "rejected-ttl-expired"
     retry_after_seconds = SOON_SECONDS
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(f"the request timed out in the queue for a model server: {detail}; retry later")
-        self.llm_d_message = f"request timed out in queue: {detail}"
+    llm_d_message = "request timed out in queue: {}"
+    text = "the request timed out in the queue for a model server: {}; retry later"
 
 
 class TargetMissedError(ResourceExhaustedError):
@@ -380,32 +320,26 @@ class TargetMissedError(ResourceExhaustedError):
 
     reason = "rejected-ttl-expired"
     retry_after_seconds = SOON_SECONDS
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(
-            f"the request cannot have its first token within the time that it asked for: {detail}; retry later, or "
-            "allow more time"
-        )
+    text = (
+        "the request cannot have its first token within the time that it asked for: {}; retry later, or allow more time"
+    )
 
 
 class EvictedError(ResourceExhaustedError):
     """The request was under way and had to make room for one of higher priority."""
 
+    llm_d_message = "request evicted by flow control"
     retry_after_seconds = SOON_SECONDS
+    text = "the request was ended to make room for one of higher priority: retry later"
 
     def __init__(self, reason: str = "evicted") -> None:
-        super().__init__("request evicted by flow control")
+        super().__init__()
         self.reason = reason
-
-    @property
-    def message(self) -> str:
-        """In words that do not depend on llm-d-router."""
-        return "the request was ended to make room for one of higher priority: retry later"
 
     @property
     def sentence(self) -> str:
         """Without the usual prefix, as clients know it."""
-        return str(self)
+        return self.llm_d_message
 
 
 class ServiceUnavailableError(RequestError):
@@ -421,42 +355,38 @@ class NoEndpointsError(ServiceUnavailableError):
     llm_d_message = "failed to find endpoint candidates for serving the request"
     reason = "rejected-no-endpoints"
     retry_after_seconds = LATER_SECONDS
-
-    def __init__(self, message: str = "no model server is available for this request: retry later") -> None:
-        super().__init__(message)
+    text = "no model server is available for this request: retry later"
 
 
 class ScreenedOutError(NoEndpointsError):
     """Screeners excluded all endpoints."""
 
     llm_d_message = "screeners eliminated all endpoint candidates"
-
-    def __init__(self) -> None:
-        super().__init__("no model server takes requests like this one now: retry later")
+    text = "no model server takes requests like this one now: retry later"
 
 
 class NoClustersError(NoEndpointsError):
     """No cluster may take the request: NoClustersAvailable, in the words of Open Cluster Management."""
 
+    text = "no cluster is available for this request: retry later"
+
     def __init__(self, detail: str = "") -> None:
-        super().__init__("no cluster is available for this request: retry later")
+        super().__init__()
         self.detail = f"NoClustersAvailable: {detail}" if detail else "NoClustersAvailable"
 
 
 class QueueFullNoEndpointsError(NoEndpointsError):
     """The queue has no room and the pool is empty."""
 
-    def __init__(self, detail: str) -> None:
-        super().__init__(f"no model server is available, and the queue is full: {detail}; retry later")
-        self.llm_d_message = f"no endpoints available: {detail}"
+    llm_d_message = "no endpoints available: {}"
+    text = "no model server is available, and the queue is full: {}; retry later"
 
 
 class QueueTimeoutNoEndpointsError(NoEndpointsError):
     """The request waited too long and the pool is empty."""
 
-    def __init__(self, detail: str) -> None:
-        super().__init__(f"the request timed out in the queue, and no model server is available: {detail}; retry later")
-        self.llm_d_message = f"request timed out in queue and no endpoints are available: {detail}"
+    llm_d_message = "request timed out in queue and no endpoints are available: {}"
+    text = "the request timed out in the queue, and no model server is available: {}; retry later"
 
 
 class UnavailableError(ServiceUnavailableError):
@@ -464,10 +394,7 @@ class UnavailableError(ServiceUnavailableError):
 
     reason = "rejected-unavailable"
     retry_after_seconds = LATER_SECONDS
-
-    def __init__(self, *, detail: str = "") -> None:
-        super().__init__("no model server that can take this request is ready: retry later")
-        self.detail = detail
+    text = "no model server that can take this request is ready: retry later"
 
 
 class StaleDataError(ServiceUnavailableError):
@@ -475,19 +402,14 @@ class StaleDataError(ServiceUnavailableError):
 
     reason = "rejected-stale"
     retry_after_seconds = SOON_SECONDS
-
-    def __init__(self, *, detail: str = "") -> None:
-        super().__init__("nothing recent is known of the model servers that can take this request: retry later")
-        self.detail = detail
+    text = "nothing recent is known of the model servers that can take this request: retry later"
 
 
 class ClientGoneError(ServiceUnavailableError):
     """The client left before its request was routed."""
 
     reason = "rejected-context-cancelled"
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(f"client disconnected: {detail}")
+    text = "client disconnected: {}"
 
 
 class SupersededError(ServiceUnavailableError):
@@ -497,11 +419,7 @@ class SupersededError(ServiceUnavailableError):
     """
 
     reason = "superseded"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the gateway in front has sent this request again, and that attempt is served instead of this one"
-        )
+    text = "the gateway in front has sent this request again, and that attempt is served instead of this one"
 
 
 class StartingError(ServiceUnavailableError):
@@ -512,9 +430,7 @@ class StartingError(ServiceUnavailableError):
 
     reason = "rejected-starting"
     retry_after_seconds = SOON_SECONDS
-
-    def __init__(self) -> None:
-        super().__init__("the gateway is starting: retry")
+    text = "the gateway is starting: retry"
 
 
 class TooManyStreamsError(ServiceUnavailableError):
@@ -522,9 +438,7 @@ class TooManyStreamsError(ServiceUnavailableError):
 
     reason = "rejected-streams"
     retry_after_seconds = SOON_SECONDS
-
-    def __init__(self) -> None:
-        super().__init__("the gateway has too many requests under way: retry later")
+    text = "the gateway has too many requests under way: retry later"
 
 
 class TooManyPendingError(ServiceUnavailableError):
@@ -532,9 +446,7 @@ class TooManyPendingError(ServiceUnavailableError):
 
     reason = "rejected-pending-streams"
     retry_after_seconds = SOON_SECONDS
-
-    def __init__(self) -> None:
-        super().__init__("the gateway waits for the bodies of too many other requests: retry later")
+    text = "the gateway waits for the bodies of too many other requests: retry later"
 
 
 class TooManyBytesError(ServiceUnavailableError):
@@ -545,12 +457,10 @@ class TooManyBytesError(ServiceUnavailableError):
 
     reason = "rejected-gathered-bytes"
     retry_after_seconds = SOON_SECONDS
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the gateway holds too many bytes of requests whose bodies are not complete: retry later, or send a "
-            "smaller body"
-        )
+    text = (
+        "the gateway holds too many bytes of requests whose bodies are not complete: retry later, or send a "
+        "smaller body"
+    )
 
 
 class ShuttingDownError(ServiceUnavailableError):
@@ -558,10 +468,8 @@ class ShuttingDownError(ServiceUnavailableError):
 
     reason = "rejected-shutting-down"
     retry_after_seconds = SOON_SECONDS
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(f"the gateway is shutting down: {detail}; retry")
-        self.llm_d_message = f"flow controller shutting down: {detail}"
+    llm_d_message = "flow controller shutting down: {}"
+    text = "the gateway is shutting down: {}; retry"
 
 
 class BadResponseError(RequestError):
@@ -597,13 +505,8 @@ class AdmissionDeniedError(RequestError):
 
     def __init__(self, cause: RequestError) -> None:
         super().__init__(f"request cannot be admitted: {cause.message}")
-        self.status = cause.status
-        self.code = cause.code
-        self.reason = cause.reason
-        self.param = cause.param
-        self.kind = cause.kind
-        self.detail = cause.detail
-        self.retry_after_seconds = cause.retry_after_seconds
+        for name in ("status", "code", "reason", "param", "kind", "detail", "retry_after_seconds"):
+            setattr(self, name, getattr(cause, name))
 
 
 class ConfigurationError(Exception):

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 
-from epp.framework.parameters import ParameterError, read_struct
+from epp.framework.input_errors import ParameterError, read_struct
 
 _ALLOWED: ContextVar[tuple[frozenset[str], frozenset[str]] | None] = ContextVar("files that may be read", default=None)
 UNCHANGED_SECONDS = 1.5

@@ -10,8 +10,8 @@ from typing import Any
 
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
+from epp.framework.input_errors import read_parameters
 from epp.framework.messages import described, hint_at
-from epp.framework.parameters import read_parameters
 from epp.framework.plugin import Parameters, Plugin
 
 GROUP = "epp.plugins"

@@ -34,8 +34,8 @@ from epp.framework.accelerators.selection import (
 )
 from epp.framework.errors import BadRequestError
 from epp.framework.headers import ACCELERATOR_PREFIX, OBJECTIVE
+from epp.framework.input_errors import read_parameters
 from epp.framework.messages import hint_at, printable, quoted
-from epp.framework.parameters import read_parameters
 from epp.hardware.selection.objectives import ObjectFollower, Objectives, ObjectParameters
 from epp.kube.objects.ome_services import SERVICE_LABEL
 

@@ -12,8 +12,8 @@ from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
+from epp.framework.input_errors import mistakes_in, shown
 from epp.framework.quantities import exact_quantity
-from epp.kube.objects.field_errors import explain, shown
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Part")
@@ -122,21 +122,17 @@ def convert(data: object, cls: type[T], place: str = "") -> T:
     Raises ValueError with the field, as a path that begins with `place`, its value and the remedy.
     """
     plain = without_nulls(data)
+    if isinstance(plain, Mapping) and (dotted := _dotted_fields(cast("Hashable", cls))):
+        plain = {**plain, **dict(_values_at(plain, dotted))}
     try:
-        return _converted(plain, cls)
+        return msgspec.convert(plain, cls, dec_hook=_quantity)
     except msgspec.ValidationError as error:
-        raise ValueError(explain(error, plain, lambda part: _converted(part, cls), place)) from error
+        raise ValueError(mistakes_in(cls, plain, _quantity)[0].at(place)) from error
 
 
 def with_fields(cls: type[P], raw: "Part", **fields: object) -> P:
     """Return an object of this class with the given fields, and the other fields of `raw`."""
     return cls(**{**{name: getattr(raw, name) for name in raw.__struct_fields__}, **fields})
-
-
-def _converted(data: object, cls: type[T]) -> T:
-    dotted = _dotted_fields(cast("Hashable", cls)) if isinstance(data, Mapping) else ()
-    found = {**data, **dict(_values_at(data, dotted))} if dotted and isinstance(data, Mapping) else data
-    return msgspec.convert(found, cls, dec_hook=_quantity)
 
 
 @lru_cache(maxsize=256)  # one entry for each type of struct

@@ -10,8 +10,8 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_args, get
 
 import msgspec
 
+from epp.framework.input_errors import with_step
 from epp.kube.objects.base import Object
-from epp.kube.objects.field_errors import with_step
 
 BARE_GB_BELOW = 2**20
 """A memory size below this number of bytes is in GiB."""

@@ -9,8 +9,8 @@ import msgspec
 from epp.framework.accelerators.requirements import SelectionParameters
 from epp.framework.accelerators.selection import ANY, Selection, combined
 from epp.framework.errors import ConfigurationError
+from epp.framework.input_errors import read_parameters
 from epp.framework.messages import printable
-from epp.framework.parameters import read_parameters
 
 CLASS, THRESHOLD, STRATEGY = "accelerator-class", "cost-threshold", "selection-strategy"
 _PREFIX, _ALIAS = "ome.io/", "ome.ai/"

@@ -16,8 +16,8 @@ from epp.framework.clock import Clock
 from epp.framework.datalayer import Discovery, Pool, Unresolved
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError
+from epp.framework.input_errors import ParameterError, read_struct
 from epp.framework.messages import hint_at
-from epp.framework.parameters import ParameterError, read_struct
 from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import InputState
 from epp.hardware.mig.partition import profile_fault

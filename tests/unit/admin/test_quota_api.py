@@ -242,7 +242,7 @@ def test_tf_16_nothing_to_take_back_is_404(office, tenant):
         ({"tenant": "x" * 254, "quota": {}}, "tenant: "),
         ({"tenant": "a", "quota": 5}, "quota: "),
         ({"tenant": "a", "quota": {}, "dryRun": True}, "dryRun: unknown key"),
-        ({"tenant": "a", "quota": {}, "force": "yes"}, "force: force is 'yes'; it must be true or false"),
+        ({"tenant": "a", "quota": {}, "force": "yes"}, "force: force is 'yes'; write true or false"),
         ({"tenant": "a", "quota": {"single": {"promptTokens": -1}}}, "quota.single.promptTokens: promptTokens is -1"),
         ({"tenant": "a", "quota": {"total": {"acceleratorMemory": "x"}}}, "quota.total.acceleratorMemory: "),
         ({"tenant": "a", "quota": {"total": {"concurentRequests": 1}}}, "did you mean 'concurrentRequests'?"),

@@ -15,7 +15,7 @@ from epp.clusters.tagger import ClusterTagger
 from epp.framework import ConfigurationError, Endpoint, ManualClock
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.clusters import CLUSTER, ClusterStatus
-from epp.framework.parameters import ParameterError
+from epp.framework.input_errors import ParameterError
 from epp.framework.registry import Registry
 from epp.kube.resources import CLUSTERS
 from epp.pool.collectors import Tagging

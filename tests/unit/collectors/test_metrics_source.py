@@ -7,7 +7,7 @@ import pytest
 
 from epp.framework import ConfigurationError, Endpoint
 from epp.framework.datalayer import PageError, UnreachableError
-from epp.framework.parameters import read_parameters
+from epp.framework.input_errors import read_parameters
 from epp.pool.collectors.engines.metrics import MetricsDataSource, MetricsSourceParameters
 
 

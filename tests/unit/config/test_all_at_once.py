@@ -97,7 +97,7 @@ def test_all_kinds_of_mistakes_are_told_at_once():
             "7:3: plugins[1].type: plugin type 'prefix-cash-scorer' is not registered; did you mean "
             "'prefix-cache-scorer'?"
         ),
-        "9:3: plugins[2].name: is 5: should be a string; write it in quotes",
+        "9:3: plugins[2].name: is 5; write it in quotes",
         ("11:5: plugins[2].parameters.matchLengthWeight: plugin '5': matchLengthWeight is '0.5'; remove the quotes"),
         (
             "12:5: plugins[2].parameters.matchLengthScaleTokens: plugin '5': matchLengthScaleTokens is -1; "
@@ -106,7 +106,7 @@ def test_all_kinds_of_mistakes_are_told_at_once():
         "13:3: plugins[3].typ: unknown key; did you mean 'type'?",
         (
             "15:5: plugins[3].parameters.maxNumOfEndpoints: plugin 'max-score-picker': maxNumOfEndpoints is "
-            "2.5; it must be a whole number"
+            "2.5; write a whole number"
         ),
         "16:3: plugins[4].type: is missing; add it",
         (
@@ -120,7 +120,7 @@ def test_all_kinds_of_mistakes_are_told_at_once():
         ),
         (
             "24:12: plugins[6].parameters.limits.t4.maxConcurrency: plugin 'cost-aware-spill': "
-            "maxConcurrency is 'many'; it must be a number"
+            "maxConcurrency is 'many'; write a number"
         ),
         (
             "25:12: plugins[6].parameters.limits.l4.kvThreshold: plugin 'cost-aware-spill': kvThreshold is "
@@ -136,7 +136,7 @@ def test_all_kinds_of_mistakes_are_told_at_once():
             "write it in quotes"
         ),
         "35:3: plugins[9]: two plugins are named 'label-selector-filter'; give one of them another name",
-        "39:31: schedulingProfiles[0].plugins[0].weight: is '2': should be a number; remove the quotes",
+        "39:31: schedulingProfiles[0].plugins[0].weight: is '2'; remove the quotes",
         "40:22: schedulingProfiles[0].plugins[1].wieght: unknown key; did you mean 'weight'?",
         (
             "40:22: schedulingProfiles[0].plugins[1].wieght: weight -1 is negative, but "
@@ -152,7 +152,7 @@ def test_all_kinds_of_mistakes_are_told_at_once():
             "48:6: schedulingProfiles[2].plugins[0].pluginRef: no plugin is named 'session-affinity-filtr'; "
             "did you mean 'session-affinity-filter'?"
         ),
-        "50:3: dataLayer.injectDefaults: is 'false': should be true or false; remove the quotes",
+        "50:3: dataLayer.injectDefaults: is 'false'; remove the quotes",
         "51:14: dataLayer.sources[0].pluginRef: plugin 'queue-scorer' (type queue-scorer) is no DataSource",
         "53:14: requestHandler.parsers[0].pluginRef: plugin 'queue-scorer' (type queue-scorer) is no Parser",
         (

@@ -125,9 +125,9 @@ def test_whole_number_may_have_a_point_and_an_empty_value_is_left_out(build):
 @pytest.mark.parametrize(
     ("kind", "given", "sentence"),
     [
-        ("max-score-picker", "maxNumOfEndpoints: none", "maxNumOfEndpoints is 'none'; it must be a whole number"),
-        ("max-score-picker", "maxNumOfEndpoints: 2.5", "maxNumOfEndpoints is 2.5; it must be a whole number"),
-        ("max-score-picker", "maxNumOfEndpoints: false", "maxNumOfEndpoints is False; it must be a whole number"),
+        ("max-score-picker", "maxNumOfEndpoints: none", "maxNumOfEndpoints is 'none'; write a whole number"),
+        ("max-score-picker", "maxNumOfEndpoints: 2.5", "maxNumOfEndpoints is 2.5; write a whole number"),
+        ("max-score-picker", "maxNumOfEndpoints: false", "maxNumOfEndpoints is false; write a whole number"),
         ("active-request-scorer", "maxBusyScore: .nan", "maxBusyScore is nan; it must be between 0 and 1"),
         ("load-aware-scorer", "{threshold: 0, Threshold: 1}", "unknown key; did you mean 'threshold'?"),
         ("metrics-data-source", "port: -1", "port is -1; it must be between 1 and 65535"),

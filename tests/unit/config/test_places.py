@@ -139,21 +139,21 @@ flowControl:
   priorityBands:
   - priority: high
 """) == [
-        "3:1: featureGates: is 'flowControl': should be a list",
-        "5:3: plugins[0].type: is 5: should be a string",
-        "6:3: plugins[1]: is 'queue-scorer': should be a mapping; write `type: queue-scorer`",
+        "3:1: featureGates: is 'flowControl'; write a list",
+        "5:3: plugins[0].type: is 5; write it in quotes",
+        "6:3: plugins[1]: is 'queue-scorer'; write `type: queue-scorer`",
         "8:3: schedulingProfiles[0].name: is empty; give it a name",
-        "10:20: schedulingProfiles[0].plugins[0].weight: is '2': should be a number; remove the quotes",
+        "10:20: schedulingProfiles[0].plugins[0].weight: is '2'; remove the quotes",
         "10:33: schedulingProfiles[0].plugins[0].onError: is 'Ignore', but takes 'Skip' or 'Fail'",
-        "11:20: schedulingProfiles[0].plugins[1].weight: is True: should be a number",
-        "13:3: dataLayer.injectDefaults: is 'no': should be true or false",
+        "11:20: schedulingProfiles[0].plugins[1].weight: is true; write a number",
+        "13:3: dataLayer.injectDefaults: is 'no'; write true or false",
         (
             "15:3: flowControl.maxBytes: '-5' is not a quantity: write 0 or more, with k, M, G, T, Ki, Mi, Gi or Ti if "
             "need be"
         ),
         "16:3: flowControl.maxRequests: write a number, or a quantity such as 10Gi",
         "17:3: flowControl.defaultRequestTTL: write a duration such as 60s or 1m30s",
-        "19:5: flowControl.priorityBands[0].priority: is 'high': should be a whole number",
+        "19:5: flowControl.priorityBands[0].priority: is 'high'; write a whole number",
     ]
 
 
@@ -174,11 +174,11 @@ plugins:
   parameters: {matchLengthWeight: 2}
 """) == [
         (
-            "6:5: plugins[0].parameters.maxNumOfEndpoints: plugin 'max-score-picker': maxNumOfEndpoints is 'many'; it "
-            "must be a whole number"
+            "6:5: plugins[0].parameters.maxNumOfEndpoints: plugin 'max-score-picker': maxNumOfEndpoints is 'many'; "
+            "write a whole number"
         ),
         "10:7: plugins[1].parameters.matchLabels.zone: plugin 'label-selector-filter': zone is 5; write it in quotes",
-        "12:3: plugins[2].parameters: is []: should be a mapping",
+        "12:3: plugins[2].parameters: is a list; write a mapping",
         (
             "15:16: plugins[3].parameters.matchLengthWeight: plugin 'other': matchLengthWeight is 2; "
             "it must be between 0 and 1"
@@ -246,7 +246,7 @@ schedulingProfiles: [{name: p, plugins: [{pluginRef: one}, {pluginRef: "5"}]}]
 """) == [
         "6:3: plugins[0].nmae: unknown key; did you mean 'name'?",
         "6:3: plugins[1].nmae: unknown key; did you mean 'name'?",
-        "8:3: plugins[1].name: is 5: should be a string; write it in quotes",
+        "8:3: plugins[1].name: is 5; write it in quotes",
         "9:60: schedulingProfiles[0].plugins[1]: two pickers, 'one' and '5'; keep one",
     ]
 

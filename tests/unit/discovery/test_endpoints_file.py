@@ -80,7 +80,7 @@ GOOD = "- {name: a, address: 10.0.0.1, port: 8000}\n"
         ),
         (
             "- {name: b, address: h, port: 80, accelerator: {class: h100, count: four}}",
-            "accelerator: count: count is 'four'; it must be a whole",
+            "accelerator: count: count is 'four'; write a whole",
         ),
         *(
             (f"- {{name: b, address: h, port: 80, accelerator: {{{field}: {value}}}}}", f"accelerator: {problem}")

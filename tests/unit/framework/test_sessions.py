@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from epp.framework.endpoint import Identity
-from epp.framework.parameters import ParameterError, read_parameters
+from epp.framework.input_errors import ParameterError, read_parameters
 from epp.framework.sessions import Bindings, SessionIds, decode_endpoint, encode_endpoint
 
 TTL, SWEEP, LIMIT = 10.0, 3.0, 3

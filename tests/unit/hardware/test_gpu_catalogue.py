@@ -138,11 +138,11 @@ def test_tf_18_partition_of_the_file_is_the_share_of_its_endpoint(tagger):
         ({"model": "T4", "fp16TFlops": -1}, "line 1: fp16TFlops is -1: write a number from 0 to 1,000,000"),
         (
             {"model": "T4", "partitionTemplates": [{"name": "half", "computePercent": 101}]},
-            "line 1: partitionTemplates[0].computePercent is 101: write a number of at most 100",
+            "line 1: partitionTemplates[0].computePercent is 101: it must be between 0 and 100",
         ),
         (
             {"model": "T4", "partitionTemplates": [{"name": "half", "memoryGigabytes": -8}]},
-            "line 1: partitionTemplates[0].memoryGigabytes is -8: write a number of at least 0",
+            "line 1: partitionTemplates[0].memoryGigabytes is -8: it must be between 0 and 65536",
         ),
         ({"model": 4}, "line 1: model is 4: write it in quotes"),
     ],

@@ -56,7 +56,7 @@ def test_pool_is_read():
         ({"targetPorts": [{"number": n} for n in range(1, 10)]}, "spec.targetPorts has 9 ports: write 1 to 8"),
         ({"targetPorts": [{"number": 0}]}, "spec.targetPorts[0].number is 0: write a port, 1 to 65535"),
         ({"targetPorts": [{"number": 65536}]}, "spec.targetPorts[0].number is 65536: write a port, 1 to 65535"),
-        ({"targetPorts": [{"number": "80"}]}, "spec.targetPorts[0].number is '80': write a whole number"),
+        ({"targetPorts": [{"number": "80"}]}, "spec.targetPorts[0].number is '80': remove the quotes"),
         (
             {"targetPorts": [{"number": 80}, {"number": 80}]},
             "spec.targetPorts[1].number is 80, like that of another one: write each port once",
@@ -129,7 +129,7 @@ def test_rules_of_a_rewrite_are_read_in_their_order():
         ([], "spec.rules[0].targets is empty: write a target with modelRewrite"),
         ([{}], "spec.rules[0].targets[0].modelRewrite is missing: add it"),
         ([target("")], "spec.rules[0].targets[0].modelRewrite is '': write the name of a model"),
-        ([target(), target(weight="1")], "spec.rules[0].targets[1].weight is '1': write a whole number"),
+        ([target(), target(weight="1")], "spec.rules[0].targets[1].weight is '1': remove the quotes"),
         (
             [target(weight=0)],
             "spec.rules[0].targets[0].weight is 0: write a whole number from 1 to 1000000, or remove the target",

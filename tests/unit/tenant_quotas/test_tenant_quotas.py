@@ -12,7 +12,7 @@ from epp.admission.tenant_quotas.plugin import TenantQuotas, TenantQuotasParamet
 from epp.framework.clock import ManualClock
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.errors import ConfigurationError
-from epp.framework.parameters import mistakes_in
+from epp.framework.input_errors import mistakes_in
 from epp.framework.quotas import Quota, SingleLimits, TotalLimits
 from epp.framework.registry import Registry
 from epp.kube.needs import needs_of_picker
@@ -120,7 +120,7 @@ def test_tf_9_zero_is_no_limit(nothing):
     [
         ({"single": {"promptTokens": -1}}, "promptTokens is -1"),
         ({"single": {"dollars": float("nan")}}, "dollars is nan"),
-        ({"single": {"devices": 1.5}}, "devices is 1.5; it must be a whole number"),
+        ({"single": {"devices": 1.5}}, "devices is 1.5; write a whole number"),
         ({"single": {"tokens": 1}}, "unknown key"),
         ({"total": {"concurrentRequests": 10**7}}, "concurrentRequests is 10000000; it must be between 0 and 1000000"),
         ({"total": {"acceleratorMemory": "-1Gi"}}, "acceleratorMemory is '-1Gi': write a quantity such as 40Gi"),

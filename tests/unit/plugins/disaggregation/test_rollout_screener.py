@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import Candidates, Endpoint, Headers, ManualClock, Request, Response
-from epp.framework.parameters import ParameterError, read_parameters
+from epp.framework.input_errors import ParameterError, read_parameters
 from epp.framework.plugin import Stability
 from epp.framework.snapshot import REFUSES
 from epp.plugins.disaggregation.rollout import DisaggregatedSetRolloutScreener, RolloutScreenerParameters, shares

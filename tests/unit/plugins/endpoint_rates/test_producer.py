@@ -364,7 +364,7 @@ def test_profiles_are_read_from_a_file_and_those_in_the_configuration_go_first(t
     [
         ("- {model: m, prefilTokensPerSecond: 1}", "\\[0\\].prefilTokensPerSecond: unknown key; did you mean"),
         ("- {model: m}", "profile 'm' has no rates"),
-        ("- {model: m, alphaMs: fast}", "alphaMs is 'fast'; it must be a number"),
+        ("- {model: m, alphaMs: fast}", "alphaMs is 'fast'; write a number"),
         ("- {alphaMs: 1}\n- {alphaMs: 0}", "\\[1\\].alphaMs: alphaMs is 0; it must be above 0"),
         ("- {", "neither YAML nor JSON"),
         ("model: m", "holds no list; begin each entry with `- `"),

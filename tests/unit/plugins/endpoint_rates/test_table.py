@@ -6,7 +6,7 @@ from math import isnan, nan
 import pytest
 
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Partition, Performance, Sharing
-from epp.framework.parameters import ParameterError, read_parameters
+from epp.framework.input_errors import ParameterError, read_parameters
 from epp.plugins.endpoint_rates.profiles import RateProfile, RateTable, hardware_of, model_key
 
 H100 = AcceleratorTag(model="h100", vendor="nvidia", count=2, performance=Performance(fp16=989), bandwidth_gbps=3350)

@@ -4,7 +4,7 @@
 import pytest
 
 from epp.framework import Request
-from epp.framework.parameters import ParameterError, read_parameters
+from epp.framework.input_errors import ParameterError, read_parameters
 from epp.framework.testing import candidates
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from epp.framework import Request, Topology
-from epp.framework.parameters import ParameterError, read_parameters
+from epp.framework.input_errors import ParameterError, read_parameters
 from epp.framework.snapshot import TOPOLOGY
 from epp.framework.testing import candidates
 from epp.plugins.filters.topology import TopologyAffinityFilter, TopologyAffinityFilterParameters

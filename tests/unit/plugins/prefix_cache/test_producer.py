@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from epp.framework import Request, RequestBody
-from epp.framework.parameters import ParameterError, read_parameters
+from epp.framework.input_errors import ParameterError, read_parameters
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY

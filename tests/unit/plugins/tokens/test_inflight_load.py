@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from epp.framework import PrefixMatch, Request, RequestBody
-from epp.framework.parameters import ParameterError, read_parameters
+from epp.framework.input_errors import ParameterError, read_parameters
 from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH
 from epp.framework.testing import candidates
 from epp.plugins.token_producer import InflightLoadParameters, InflightLoadProducer

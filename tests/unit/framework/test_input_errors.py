@@ -9,9 +9,9 @@ import pytest
 from msgspec import Meta
 
 from epp.framework import WAITING, ConfigurationError, FilterParameters, ManualClock, Parameters, Request, Scorer
+from epp.framework.input_errors import ParameterError, mistakes_in, read_parameters, without_mistakes
 from epp.framework.limits import Count, Name, Natural, NonNegative, Port, Positive, PositiveShare, Share
 from epp.framework.messages import hint_at
-from epp.framework.parameters import ParameterError, mistakes_in, read_parameters, without_mistakes
 from epp.framework.registry import Registry, UnknownTypeError
 
 
@@ -69,16 +69,16 @@ def test_camel_case_keys_fill_the_fields_and_the_rest_has_its_defaults():
         (
             {"modelName": "m", "limits": {"atMost": "5.5"}},
             ("limits", "atMost"),
-            "atMost is '5.5'; it must be a whole number",
+            "atMost is '5.5'; write a whole number",
         ),
         (
             {"modelName": "m", "fallbackOnEmpty": "true"},
             ("fallbackOnEmpty",),
             "fallbackOnEmpty is 'true'; remove the quotes",
         ),
-        ({"modelName": "m", "several": [{}, 5]}, ("several", 1), "several[1] is 5; it must be a mapping"),
-        ({"modelName": "m", "byName": {"b": {}, "a": 5}}, ("byName", "a"), "a is 5; it must be a mapping"),
-        ({"modelName": "m", "byName": {5: {}}}, ("byName",), "a key: Expected `str`, got `int`"),
+        ({"modelName": "m", "several": [{}, 5]}, ("several", 1), "several[1] is 5; write a mapping"),
+        ({"modelName": "m", "byName": {"b": {}, "a": 5}}, ("byName", "a"), "a is 5; write a mapping"),
+        ({"modelName": "m", "byName": {5: {}}}, ("byName",), "key 5 is not a string; write it in quotes"),
         ({"modelName": "m", 5: "x"}, (), "key 5 is not a string; write it in quotes"),
         ({"modelName": "m", "limits": {True: 1}}, ("limits",), "key True is not a string; write it in quotes"),
         ({"modelName": "m", "mode": "quick"}, ("mode",), "'quick' is not known; use 'fast', 'slow'"),
@@ -113,12 +113,12 @@ def test_all_mistakes_are_found_at_any_depth():
         (("limits", "atMost"), "atMost is '5'; remove the quotes"),
         (("limits", "other"), "unknown key; known are atMost"),
         (("several", 1, "atMost"), "atMost is -1; it must be 0 or more"),
-        (("several", 2), "several[2] is 7; it must be a mapping"),
+        (("several", 2), "several[2] is 7; write a mapping"),
         (("byName", "a", "atmost"), "unknown key; did you mean 'atMost'?"),
-        (("byName", "a", "atmost"), "atmost is 2.5; it must be a whole number"),
-        (("shares", 1), "shares[1] is 'x'; it must be a number"),
-        (("shares", 2), "shares[2] is True; it must be a number"),
-        (("kinds",), "kinds is 'a'; it must be a list"),
+        (("byName", "a", "atmost"), "atmost is 2.5; write a whole number"),
+        (("shares", 1), "shares[1] is 'x'; write a number"),
+        (("shares", 2), "shares[2] is true; write a number"),
+        (("kinds",), "kinds is 'a'; write a list"),
     ]
     assert without_mistakes(data, found) == {
         "limits": {}, "several": [{}, {}], "byName": {"a": {}}, "shares": [0.5],
