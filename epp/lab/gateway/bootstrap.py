@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Envoy's configuration for one `GatewaySettings`, as data and as text."""
 
-from __future__ import annotations
-
 import json
 import warnings
-from typing import cast
+from typing import Any
 
 import yaml
 
 from epp.lab.gateway.errors import PackageMissingError
 from epp.lab.gateway.settings import GatewaySettings
-
-__all__ = ["Json", "bootstrap_dict", "bootstrap_json", "bootstrap_yaml", "load_types"]
-
-Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
 
 def load_types() -> None:
@@ -31,16 +25,16 @@ def load_types() -> None:
             raise PackageMissingError("envoy-data-plane") from error
 
 
-def bootstrap_dict(settings: GatewaySettings) -> dict[str, Json]:
+def bootstrap_dict(settings: GatewaySettings) -> dict[str, Any]:
     """Return the bootstrap as plain data in protobuf's JSON mapping, field names in snake case.
 
     Each `typed_config` is expanded, with its `@type`. Raises `PackageMissingError` without `envoy-data-plane`, and
     `SettingsError` for settings that do not fit together, such as an override-host cluster without `eds_file`.
     """
     load_types()
-    from epp.lab.gateway._resources import Casing, build_bootstrap  # noqa: PLC0415  they take long to load
+    from epp.lab.gateway._resources import build_bootstrap  # noqa: PLC0415  it takes long to load
 
-    return cast("dict[str, Json]", build_bootstrap(settings).to_dict(casing=Casing.SNAKE))
+    return build_bootstrap(settings)
 
 
 def bootstrap_json(settings: GatewaySettings) -> str:
