@@ -56,7 +56,7 @@ async def test_start_fills_the_pool(discovery, pool):
 
 async def test_bad_file_is_an_error_at_the_start(discovery, path, pool):
     path.write_text("endpoints: [{name: a}]")
-    with pytest.raises(ConfigurationError, match=r"endpoints.yaml: endpoints\[0\] 'a' \(line 1\): address: missing"):
+    with pytest.raises(ConfigurationError, match=r"endpoints.yaml: endpoints\[0\] 'a' \(line 1\): address is missing"):
         await discovery.start(pool)
     assert pool.replaced == 0
 
