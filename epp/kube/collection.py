@@ -8,6 +8,7 @@ import msgspec
 
 from epp.kube.access import ApiError, KubeApi
 from epp.kube.object_set import Decode, Item, ObjectSet, T
+from epp.kube.objects.base import Part, decoded
 from epp.kube.resources import Resource
 
 _NOT_FOUND = 404
@@ -16,21 +17,17 @@ ABSENT = frozenset({404, 405})
 _PAGE = 500
 
 
-class _Version(msgspec.Struct, frozen=True):
-    version: str = ""
+class _Group(Part, frozen=True):
+    version: str = msgspec.field(default="", name="preferredVersion.version")
 
 
-class _Group(msgspec.Struct, frozen=True, rename="camel"):
-    preferred_version: _Version = _Version()
-
-
-class _Entry(msgspec.Struct, frozen=True):
+class _Entry(Part, frozen=True):
     name: str = ""
     kind: str = ""
     namespaced: bool = False
 
 
-class _Entries(msgspec.Struct, frozen=True):
+class _Entries(Part, frozen=True):
     resources: tuple[_Entry, ...] = ()
 
 
@@ -81,7 +78,7 @@ class ApiCollection:
         version = self._version or "v1"
         if group and not self._version:
             answer = await api.request("GET", f"/apis/{group}")
-            version = _read(answer, _Group, group).preferred_version.version
+            version = _read(answer, _Group, group).version
         root = self._given.path(version).removesuffix("/")
         entries = _read(await api.request("GET", root), _Entries, root).resources
         found = next((each for each in entries if each.kind == self._given.kind and "/" not in each.name), None)
@@ -121,8 +118,8 @@ class ApiCollection:
 
 def _read(answer: bytes, cls: type[T], place: str) -> T:
     try:
-        return msgspec.json.decode(answer, type=cls)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return decoded(answer, cls)
+    except ValueError as error:
         raise ApiError(0, "Malformed", f"the answer to {place} is unreadable: {error}") from error
 
 

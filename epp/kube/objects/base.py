@@ -128,6 +128,14 @@ def convert(data: object, cls: type[T], place: str = "") -> T:
         raise ValueError(explain(error, plain, lambda part: _converted(part, cls), place)) from error
 
 
+def decoded(content: bytes, cls: type[T]) -> T:
+    """Return the struct in a JSON text; raises ValueError."""
+    try:
+        return convert(msgspec.json.decode(content), cls)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error
+
+
 def with_fields(cls: type[P], raw: "Part", **fields: object) -> P:
     """Return an object of this class with the given fields, and the other fields of `raw`."""
     return cls(**{**{name: getattr(raw, name) for name in raw.__struct_fields__}, **fields})
