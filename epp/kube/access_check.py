@@ -112,8 +112,6 @@ async def check_access(api: KubeApi, needs: Iterable[Need]) -> tuple[Access, ...
 
 
 class _Check:
-    """Access reviews, and test requests for verbs without side effects."""
-
     def __init__(self, api: KubeApi) -> None:
         self._api = api
         self._turn = asyncio.Semaphore(_AT_ONCE)

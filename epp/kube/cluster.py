@@ -81,7 +81,6 @@ class OptionalKinds:
 def _fields(
     forbidden: Iterable[Watched[Any]], absent: Iterable[Watched[Any]], narrowed: Iterable[Watched[Any]]
 ) -> dict[str, object]:
-    """Return the fields of the log line: forbidden rights as in RBAC rules, absent kinds, and the remedy."""
     fields: dict[str, object] = {}
     if refused := sorted(map(_right, forbidden)):
         fields["forbidden"] = refused

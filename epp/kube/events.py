@@ -70,8 +70,6 @@ class Event:
 
 
 class _TopicState:
-    """The problem of one topic, and its last written event."""
-
     def __init__(self) -> None:
         self.problem = ""
         self.since = 0.0
@@ -158,8 +156,6 @@ class Subject:
 
 @dataclass(slots=True)
 class _Count:
-    """Written events of one reason, for the current subject."""
-
     number: int
     first_at: str
 

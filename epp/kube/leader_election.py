@@ -123,7 +123,6 @@ class Lease:
         return is_mine or (not resigns and (not self.holder or has_expired))
 
     def _content(self, *, resigns: bool) -> dict[str, object]:
-        """Return the object to write: the last known version with a new spec, or a new object."""
         before = self._document or {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",

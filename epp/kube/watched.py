@@ -166,7 +166,6 @@ class Watched(Generic[T]):
             await asyncio.sleep(wait * self._generator.uniform(0.5, 1.0))
 
     async def _list(self) -> None:
-        """Replace all objects by a complete list, read in pages."""
         await self._collection.find(self._api)
         items: list[Item[T]] = []
         params = {"limit": str(_PAGE), **self._selector}
@@ -185,7 +184,6 @@ class Watched(Generic[T]):
         self._current()
 
     async def _watch(self) -> None:
-        """Apply events until the server ends the watch."""
         seconds = _NARROWED_WATCH_SECONDS if self.is_narrowed else _WATCH_SECONDS
         params = {
             "watch": "true",
@@ -228,7 +226,6 @@ class Watched(Generic[T]):
             self._observer()
 
     def _refused(self, error: ApiError) -> float:
-        """Handle an error response; return the delay before the next attempt."""
         if error.status == EXPIRED:
             self._set.version = ""
             return self._next_delay(_LONGEST_DELAY_SECONDS)
@@ -269,13 +266,11 @@ class Watched(Generic[T]):
         return self._next_delay(_LONGEST_DELAY_OF_MISSING_SECONDS)
 
     def _since(self, moment: float | None) -> tuple[float, float]:
-        """Return `moment`, now by default, and the seconds since then."""
         now = self._clock.now()
         began = now if moment is None else moment
         return began, now - began
 
     def _next_delay(self, longest: float) -> float:
-        """Return the delay, which doubles with each failure."""
         if self._was_stable():
             self._delay = _FIRST_DELAY_SECONDS
         self._connected_at = None

@@ -182,7 +182,6 @@ def _unpacked(document: object, place: str, depth: int = 0) -> Iterator[tuple[st
 
 
 def _with_kind(item: object, of_list: Mapping[str, object]) -> object:
-    """Return an item with the kind and version of its list, such as PodList."""
     kind = of_list.get("kind")
     if not isinstance(item, Mapping) or not isinstance(kind, str) or kind in {"List", ""}:
         return item
@@ -225,7 +224,6 @@ def _read(document: Mapping[str, object], kind: tuple[str, str], level: str) -> 
 
 
 def _has_default_namespace(kind: tuple[str, str]) -> bool:
-    """Return whether an object of the kind without a namespace is in `default`."""
     return kind in _READERS and _RESOURCES[kind].namespaced and kind[1] not in _WITHOUT_DEFAULT_NAMESPACE
 
 
@@ -259,7 +257,6 @@ def _key(document: Mapping[str, object]) -> ObjectKey:
 
 
 def _name(document: Mapping[str, object]) -> str:
-    """Return `namespace/name` for messages."""
     metadata = document.get("metadata")
     if not isinstance(metadata, Mapping):
         return "without a name"

@@ -192,7 +192,6 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         return FileVersion(objects, seen, content.file, effective=seen)
 
     def _lost(self, objects: FileObjects, reason: str) -> FileObjects:
-        """Return the state of a missing configured path."""
         problem = InputProblem(objects.file, reason=f"{reason}: restore it, or take it out of `{self.setting}`")
         return msgspec.structs.replace(objects, problems=(problem,))
 
@@ -202,7 +201,6 @@ class ObjectVersions(msgspec.Struct, frozen=True):
 
 
 def _validated(version: Version, validate: Validator) -> tuple[Version, Sanitized | None, str]:
-    """Return the version, its object without impossible values, and its invalid values as text."""
     if version.object is None:
         return version, None, version.reason
     found = sanitized(version.object)

@@ -171,8 +171,6 @@ class _Impossible(Exception):  # noqa: N818  control flow: removes the struct wi
 
 
 class _Field(NamedTuple):
-    """A field of a struct with limits."""
-
     name: str
     place: str
     """Name in the document."""

@@ -134,7 +134,6 @@ def _threshold(text: str, place: str) -> Layer:
 
 
 def _together(layers: Iterable[Layer]) -> Layer:
-    """Combine layers with disjoint fields."""
     found = Layer()
     for layer in layers:
         found = layer.over(found)

@@ -174,7 +174,6 @@ def _routes(settings: GatewaySettings) -> Fields:
 
 
 def _external_processor(settings: GatewaySettings) -> Fields:
-    """Return the filter that sends every request to the picker."""
     return extension(
         "filters.http.ext_proc",
         "extensions.filters.http.ext_proc.v3.ExternalProcessor",

@@ -33,8 +33,6 @@ _log = structlog.get_logger()
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An endpoint as it is written."""
-
     name: str
     address: str
     port: Any

@@ -74,8 +74,6 @@ class PoolName(NamedTuple):
 
 @dataclass(slots=True)
 class _Selection:
-    """The selected pods and their endpoints."""
-
     target: PodTarget
     pods: Watched[Pod]
     unsubscribe: Callable[[], None]
@@ -120,7 +118,6 @@ class PodDiscovery(Discovery[Parameters]):
 
     @property
     def _title(self) -> str:
-        """The pool, or the labels, for messages."""
         if isinstance(self._source, PodTarget):
             return self._source.selector["labelSelector"]
         return f"{self._source.namespace}/{self._source.name}"
@@ -200,7 +197,6 @@ class PodDiscovery(Discovery[Parameters]):
         return known
 
     def _replace(self, selection: _Selection | None, pool: Pool) -> None:
-        """Replace the pool with these pods."""
         before, self._selection = self._selection, selection
         endpoints: list[Endpoint] = []
         if selection is not None:
@@ -228,7 +224,6 @@ class PodDiscovery(Discovery[Parameters]):
         self.pods.apply(delta)
 
     def _nodes_changed(self, delta: Delta[Object], pool: Pool) -> None:
-        """Update the endpoints on nodes with a new boot ID."""
         found = {name: node.status.node_info.boot_id for name, node in delta.changed.items() if isinstance(node, Node)}
         changed = {name: boot_id for name, boot_id in found.items() if boot_id != self._boot_ids.get(name, "")}
         self._boot_ids.update(changed)

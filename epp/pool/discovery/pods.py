@@ -261,7 +261,6 @@ def _with_labels(pods: Iterable[Pod], labels: Mapping[str, str]) -> tuple[Pod, .
 
 
 def _may_serve(pod: Pod) -> bool:
-    """Return whether it requests accelerators, and is neither a pod of a Job nor a worker of a LeaderWorkerSet."""
     of_job = any(owner.kind == "Job" for owner in pod.metadata.owner_references)
     return requests_accelerators(pod) and not of_job and pod.metadata.labels.get(_WORKER_INDEX, "0") == "0"
 

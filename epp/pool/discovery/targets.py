@@ -134,7 +134,6 @@ class Resolver:
                 await self.refresh(pool)
 
     def _without_repeated(self, endpoints: Sequence[Endpoint], *, refuse: bool) -> list[Endpoint]:
-        """Return one endpoint per address; each duplicate is logged once."""
         firsts: dict[str, Endpoint] = {}
         repeated = set()
         for endpoint in endpoints:
@@ -178,7 +177,6 @@ def _host_names(targets: Sequence[Target]) -> frozenset[str]:
 
 
 def _endpoints(targets: Sequence[Target], hosts: frozenset[str], addresses: Mapping[str, str]) -> tuple[Endpoint, ...]:
-    """Return the endpoints of the targets with an address."""
     found = ((target, addresses.get(target.host) if target.host in hosts else target.host) for target in targets)
     return tuple(target.endpoint(address) for target, address in found if address is not None)
 

@@ -92,7 +92,6 @@ def build_policies(objects: Iterable[Object], pool: PoolIdentity) -> BuiltPolici
 
 
 def _by_name(members: Iterable[PoolMember], kind: type[_M], warnings: list[str]) -> list[_M]:
-    """Return the objects of a kind, one for each name."""
     found: dict[str, _M] = {}
     for each in members:
         if not isinstance(each, kind):
