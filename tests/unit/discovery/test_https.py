@@ -6,17 +6,8 @@ from pathlib import Path
 import pytest
 
 from epp.framework.datalayer import Unresolved
-from epp.pool.discovery import FileDiscovery, StaticDiscovery, Target, parse_targets
+from epp.pool.discovery import FileDiscovery, StaticDiscovery, parse_targets
 from epp.pool.discovery.endpoints_file import FileDiscoveryParameters, parse_targets_file
-
-
-def test_url_says_whether_an_endpoint_speaks_https():
-    assert parse_targets("a=https://10.0.0.1:8443,https://gpu.example:443/,http://10.0.0.2:8000,b=10.0.0.3:8000") == (
-        Target("a", "10.0.0.1", 8443, tls=True),
-        Target("gpu.example:443", "gpu.example", 443, tls=True),
-        Target("10.0.0.2:8000", "10.0.0.2", 8000),
-        Target("b", "10.0.0.3", 8000),
-    )
 
 
 def test_file_says_it_as_scheme():

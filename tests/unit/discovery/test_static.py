@@ -59,12 +59,6 @@ async def test_name_that_stops_resolving_keeps_its_address_and_is_logged_once_un
     assert [entry["kept_address"] for entry in logs] == ["10.0.0.1", "10.0.0.7"]
 
 
-async def test_host_without_addresses_does_not_resolve(pool, names):
-    names.table = {"a": [], "b": ["10.0.0.1"]}
-    await StaticDiscovery(parse_targets("a=a:1,b=b:1"), lookup=names).start(pool)
-    assert pool.hostports == {"b": "10.0.0.1:1"}
-
-
 async def test_two_endpoints_at_one_address_are_an_error_at_the_start_that_names_both(pool, names):
     names.table["localhost"] = ["::1", "127.0.0.1"]
     targets = parse_targets("own=127.0.0.1:18101,other=127.0.0.1:18102,host=localhost:18101")

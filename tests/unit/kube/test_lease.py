@@ -203,14 +203,6 @@ def test_time_without_the_api_server_is_not_held_against_the_leader(first, secon
     assert (first.is_leader, second.is_leader) == (True, False)
 
 
-def test_leader_that_is_gone_after_an_absence_of_the_api_server_is_replaced(first, second, store, clock):
-    attempt(first, store)
-    attempt(second, store)
-    clock.advance(600)
-    wait(clock, 15, reading=second, store=store)
-    assert second.is_leader
-
-
 @pytest.mark.parametrize("statuses", [(403,), (404, 404)], ids=["forbidden", "no namespace"])
 def test_other_refusals_end_the_attempt(first, statuses):
     exchange = first.attempt()

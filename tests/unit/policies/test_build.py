@@ -112,30 +112,6 @@ def test_of_two_objects_of_one_name_the_last_counts_with_a_warning():
     )
 
 
-def test_exact_match_counts_before_a_generic_one_even_of_an_older_object():
-    found = built(
-        rewrite("old", rule(to={"any": None}), rule("b", to={"b2": None}), creationTimestamp="2026-01-01T00:00:00Z"),
-        rewrite("new", rule("a", to={"a2": None}), creationTimestamp="2026-02-01T00:00:00Z"),
-    )
-    assert names(found.policies, "a", "b", "c", "") == ["new", "old", "old", "old"]
-
-
-def test_oldest_object_counts_then_the_first_by_name():
-    found = built(
-        rewrite("b", rule("m", "n", to={"x": None}), creationTimestamp="2026-01-02T00:00:00Z"),
-        rewrite("a", rule("m", "n", to={"x": None}), creationTimestamp="2026-01-02T00:00:00Z"),
-        rewrite("c", rule("m", to={"x": None}), creationTimestamp="2026-01-01T23:00:00Z"),
-        rewrite("d", rule("o", to={"x": None})),
-        rewrite("e", rule("o", to={"x": None}), creationTimestamp="1999-01-01T00:00:00Z"),
-    )
-    assert names(found.policies, "m", "n", "o") == ["c", "a", "d"]
-
-
-def test_first_rule_of_an_object_counts():
-    found = built(rewrite("r", rule("m", to={"first": None}), rule("m", to={"second": None})))
-    assert found.policies.exact["m"].models == ("first",)
-
-
 def test_target_without_a_weight_beside_weighted_ones_is_never_chosen_with_a_warning():
     found = built(rewrite("r", rule("m", to={"a": 1, "b": None, "c": 3})))
     assert (found.policies.exact["m"].models, found.policies.exact["m"].weights) == (("a", "c"), (1, 3))
