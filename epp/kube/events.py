@@ -69,14 +69,15 @@ class Event:
         return self.topic.warning if self.is_warning else self.topic.normal
 
 
+@dataclass(slots=True)
 class _TopicState:
-    def __init__(self) -> None:
-        self.problem = ""
-        self.since = 0.0
-        self.recorded = ""
-        self.recorded_at = 0.0
-        self.tokens = float(_BURST)
-        self.counted_at = 0.0
+    problem: str = ""
+    since: float = 0.0
+    recorded: str = ""
+    """Problem of the last written event; empty after the event for its end."""
+    recorded_at: float = 0.0
+    tokens: float = _BURST
+    counted_at: float = 0.0
 
     def observe(self, problem: str, now: float) -> None:
         if bool(problem) != bool(self.problem):
@@ -154,12 +155,6 @@ class Subject:
     """Empty while the object does not exist."""
 
 
-@dataclass(slots=True)
-class _Count:
-    number: int
-    first_at: str
-
-
 class EventWriter:
     """Checks for problems once a second, and writes one event at a time while `may_write` returns true.
 
@@ -185,7 +180,8 @@ class EventWriter:
         self._problems = problems
         self._may_write = may_write
         self._schedule = EventSchedule()
-        self._counts: dict[str, _Count] = {}
+        self._counts: dict[str, tuple[int, str]] = {}
+        """Number of written events by reason, and the time of the first, for the current subject."""
         self._counted_uid = ""
         self._refusal_logged = False
         self._retry_seconds = _RETRY_SECONDS
@@ -216,7 +212,8 @@ class EventWriter:
         except (ApiError, ApiUnreachableError, TimeoutError) as error:
             return self._failed(error, subject)
         self._schedule.written(event, self._clock.now())
-        self._counts[event.reason].number += 1
+        number, first_at = self._counts[event.reason]
+        self._counts[event.reason] = number + 1, first_at
         self._retry_seconds = _RETRY_SECONDS
         return 0.0
 
@@ -237,24 +234,23 @@ class EventWriter:
         now = datetime.fromtimestamp(self._clock.utc(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if subject.uid != self._counted_uid:
             self._counts, self._counted_uid = {}, subject.uid
-        count = self._counts.setdefault(event.reason, _Count(0, now))
-        regarding = {
-            "apiVersion": subject.api_version,
-            "kind": subject.kind,
-            "name": subject.name,
-            "namespace": subject.namespace,
-            **({"uid": subject.uid} if subject.uid else {}),
-        }
+        number, first_at = self._counts.setdefault(event.reason, (0, now))
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": _name(event, subject), "namespace": subject.namespace},
-            "involvedObject": regarding,
+            "involvedObject": {
+                "apiVersion": subject.api_version,
+                "kind": subject.kind,
+                "name": subject.name,
+                "namespace": subject.namespace,
+                **({"uid": subject.uid} if subject.uid else {}),
+            },
             "type": "Warning" if event.is_warning else "Normal",
             "reason": event.reason,
             "message": event.message,
-            "count": count.number + 1,
-            "firstTimestamp": count.first_at,
+            "count": number + 1,
+            "firstTimestamp": first_at,
             "lastTimestamp": now,
             "source": {"component": COMPONENT},
             "reportingComponent": COMPONENT,
