@@ -19,7 +19,6 @@ from epp.kube.reviews import AccessReview
 _USER = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _AT_ONCE = 8
-"""Concurrent requests."""
 _UNAUTHORIZED = 401
 _FORBIDDEN = 403
 _FORMER = {OBJECTIVES: LEGACY_OBJECTIVES, REWRITES: LEGACY_REWRITES}
@@ -32,7 +31,6 @@ class AccessState(StrEnum):
     FORBIDDEN = "forbidden"
     ABSENT = "not installed"
     FAILED = "failed"
-    """The API server responds with another error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,6 @@ class Access:
     untried: Sequence[str] = ()
     """Verbs with unknown result: the API server does not support reviews, and a test would write an object."""
     reason: str = ""
-    """Error message of the API server."""
 
 
 class _User(Part, frozen=True):

@@ -45,7 +45,6 @@ class Topic:
     relief: str
     """Message of the event for its end."""
     grace_seconds: float = 0.0
-    """Minimum duration of a problem before its event."""
 
 
 CONFIGURATION = Topic("ConfigurationRefused", "ConfigurationAccepted", "the configuration file is in effect again")

@@ -38,7 +38,6 @@ class LeaseSettings:
     seconds: float = 15.0
     """Time after the last renewal until another replica may take the lease."""
     retry_seconds: float = 2.0
-    """Time between two attempts to renew or take the lease."""
 
 
 class _Spec(Part, frozen=True):
@@ -77,7 +76,6 @@ class Lease:
         self._settings = settings
         self._clock = clock
         self._document: Mapping[str, object] | None = None
-        """Last known version; None without a lease."""
         self._spec = _Spec()
         self._read_at = 0.0
         self._unchanged_seconds = 0.0

@@ -32,7 +32,6 @@ class Verdict(StrEnum):
 
     ALLOWED = "allowed"
     UNKNOWN = "unknown"
-    """The token is invalid."""
     FORBIDDEN = "forbidden"
     """The token is valid, but its user may not get the path."""
 

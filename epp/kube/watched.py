@@ -76,7 +76,6 @@ class Watched(ObjectSet[T]):
         self.reason = ""
         """Reason why the objects are not up to date; empty if they are."""
         self.lists = 0
-        """Number of completed lists."""
         self._api = api
         self._clock = clock
         self._selector = dict(selector or {})

@@ -45,7 +45,6 @@ from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuo
 from epp.kube.resources import BY_KIND, CLUSTERS, CONFIG_MAPS, SCORERS
 
 Kinds: TypeAlias = frozenset[tuple[str, str]]
-"""Groups and kinds."""
 
 _Reader = Callable[[object], Object | None]
 
@@ -103,15 +102,12 @@ _GROUP_ALIASES: Mapping[tuple[str, str], str] = {
 }
 """Groups of kinds in published examples that no cluster serves, and the real ones."""
 ALL_KINDS: Kinds = frozenset(_READERS)
-"""All kinds that can be decoded."""
 CLUSTER_KINDS: Kinds = frozenset(each.key for each in CLUSTERS)
 """Kinds of Open Cluster Management, those of multi-cluster queueing, and imported pools."""
 SCORER_KINDS: Kinds = frozenset(each.key for each in SCORERS)
-"""Kinds of external scorers."""
 KNOWN_GROUPS = frozenset({OCM, OME, "inference.redhat.com", "kueue.x-k8s.io", "resource.k8s.io", "tensor-fusion.ai"})
 """Groups whose kinds an operator may expect to have an effect."""
 _NESTING_LIMIT = 4
-"""Maximum depth of nested lists."""
 
 
 class ObjectKey(NamedTuple):
@@ -138,7 +134,6 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Reason for the rejection: field, value and remedy."""
     note: str = ""
-    """Remark on a valid document."""
 
 
 def decode_object(document: Mapping[str, object]) -> Object | None:

@@ -56,7 +56,6 @@ class ScoringParams(Part, frozen=True, kw_only=True):
 
     name: str = ""
     interval: float = 30.0
-    """Seconds."""
 
 
 class Scoring(Part, frozen=True, kw_only=True):

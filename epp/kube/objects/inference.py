@@ -14,7 +14,6 @@ LEGACY_GROUP = "inference.networking.x-k8s.io"
 """Former group of objectives and rewrites."""
 POOL_GROUP = "inference.networking.k8s.io"
 POLICY_KINDS = frozenset((group, kind) for group in (GROUP, LEGACY_GROUP) for kind in (_OBJECTIVE, _REWRITE))
-"""Group and kind of the objects that are policies."""
 INFERENCE_KINDS = POLICY_KINDS | {(POOL_GROUP, "InferencePool")}
 
 _MOST_PORTS = 8
@@ -42,7 +41,6 @@ class PoolSpec(Part, frozen=True, kw_only=True):
 
     selector: PodSelector
     target_ports: tuple[TargetPort, ...]
-    """1 to 8, distinct."""
     app_protocol: str = "http"
     """`http`, or `kubernetes.io/h2c` for HTTP/2 without TLS."""
 

@@ -33,7 +33,6 @@ class ObjectInEffect(NamedTuple):
     key: ObjectKey
     object: Object
     sound: bool
-    """Whether all its values are valid."""
     issues: tuple[str, ...] = ()
     """Field, value and remedy of each impossible value; the object is used without it."""
 
@@ -49,11 +48,9 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     held: tuple[ObjectInEffect, ...] = ()
     notes: tuple[str, ...] = ()
-    """Remarks on objects in effect."""
     unused: Mapping[tuple[str, str], int] = {}
     """Number of objects of unsupported kinds of known groups, by group and kind."""
     problems: tuple[InputProblem, ...] = ()
-    """Rejected versions of the file or its objects."""
     rejected: int = 0
     """Number of rejected versions; repeated rejections of an object for the same reason count once."""
     missing_since: float | None = None
@@ -119,7 +116,6 @@ class FileVersion(msgspec.Struct, frozen=True):
     seen: bytes = b""
     """Digest of the content, or the read error; empty for a missing file."""
     file: FileId | None = None
-    """Identity of the file at the last read."""
     waiting: UnsettledVersion | None = None
     """Newest content while it waits for a second read."""
     effective: bytes = b""
@@ -130,12 +126,9 @@ class ObjectVersions(msgspec.Struct, frozen=True):
     """State of all files; `after` returns the next state."""
 
     grace_period: str
-    """Time for which the objects of a missing file are kept."""
     validate: Validator = no_faults
     kinds: Kinds | None = None
-    """Kinds to read; None for all."""
     setting: str = "paths"
-    """Parameter with the paths."""
     files: Mapping[Path, FileVersion] = {}
 
     @property
@@ -234,7 +227,6 @@ class ObjectsByKind:
                     twice[held.key.kind or "", name] = None
                 of_kind[name] = each
         self.problems = tuple(self._sentence(kind, name) for kind, name in twice)
-        """Messages about objects that occur more than once."""
         self.ignored = tuple(
             IgnoredValue(file.file, held.key.kind or "", held.object.id, doubt)
             for file in self._files
@@ -242,7 +234,6 @@ class ObjectsByKind:
             if held.issues and self._found[type(held.object)][held.object.id] is held.object
             for doubt in held.issues
         )
-        """Ignored values of objects in effect."""
 
     def unused(self, groups: Collection[str]) -> Iterator[str]:
         """Yield a message for each unsupported kind of these groups."""

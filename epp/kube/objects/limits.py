@@ -37,13 +37,10 @@ class Limit(msgspec.Struct, frozen=True):
     """Minimum and maximum of a number."""
 
     remedy: str
-    """Remedy for messages."""
     least: float = 0
     most: float = float("inf")
     above: bool = False
-    """Whether `least` is excluded."""
     is_size: bool = False
-    """Whether the number is in bytes."""
     instead: Fraction | None = None
     """Replacement for an impossible value, for entries of mappings that must not disappear."""
 
@@ -118,9 +115,7 @@ RequiredPrice: TypeAlias = Annotated[Fraction, Limit("write a price of 0 or more
 LargePrice: TypeAlias = Annotated[Fraction | None, Limit("write a price of 0 or more", most=1_000_000)]
 """Price of an hour of a machine, or of a workload, in dollars or cents."""
 TokenPrice: TypeAlias = Annotated[Fraction | None, Limit(_DOLLARS, most=100_000)]
-"""US dollars for a million tokens."""
 DeviceMemory: TypeAlias = Annotated[Fraction | None, MemoryLimit(_SIZE, most=2**46, above=True)]
-"""Memory of one device."""
 Memory: TypeAlias = Annotated[
     Fraction | None, Limit("write bytes of 0 or more, such as 80Gi", most=2**56, is_size=True)
 ]
@@ -128,29 +123,23 @@ Memory: TypeAlias = Annotated[
 Figure: TypeAlias = Annotated[float | None, Limit("write the TFLOPS of one device, above 0", most=1_000_000)]
 """TFLOPS or TOPS of one device; 0 stands for unknown."""
 Bandwidth: TypeAlias = Annotated[Fraction | None, Limit("write GB/s, above 0", most=100_000_000)]
-"""Memory bandwidth of one device."""
 Tflops: TypeAlias = Annotated[Fraction | None, Limit("write TFLOPS of 0 or more", most=1_000_000_000)]
 """TFLOPS of several devices, or of a part of one."""
 Percent: TypeAlias = Annotated[Fraction | None, Limit("write a percentage of 0 or more", most=10_000_000)]
 """Percent of one device; those of several add up."""
 LinkBandwidth: TypeAlias = Annotated[Fraction | None, Limit("write MB/s, 0 or more", most=100_000_000)]
-"""Bandwidth between two devices."""
 LinkTier: TypeAlias = Annotated[int, Limit("write 0, 1, 2 or 3", most=3)]
 """0 direct link, 1 same NUMA node, 2 across NUMA nodes, 3 unknown."""
 AlertPercent: TypeAlias = Annotated[int, Limit("write 0 to 100 in place of the default, 95", most=100)]
 """Use of a quota that triggers an alert."""
 Number: TypeAlias = Annotated[int | None, Limit("write a whole number of 0 or more", most=1_000_000)]
 Start: TypeAlias = Annotated[int, Limit("write the first memory slot, 0 to 7", most=7)]
-"""First memory slot of a slice."""
 Size: TypeAlias = Annotated[int, Limit("write the number of memory slots, 1 to 8", least=1, most=8)]
-"""Memory slots of a slice."""
 Amount: TypeAlias = Annotated[Fraction, Limit("write 0 or more")]
 AllocatableAmount: TypeAlias = Annotated[Fraction, ResourceLimit(_DEVICES, most=_MOST_DEVICES)]
-"""Amount of a resource of a node."""
 RequestedAmount: TypeAlias = Annotated[Fraction, ResourceLimit(_DEVICES, most=_MOST_DEVICES, instead=UNKNOWN_AMOUNT)]
 """Amount of a resource of a container; an impossible number counts as an unknown amount."""
 Capacity: TypeAlias = Annotated[Fraction, CapacityLimit(_SIZE, most=2**46, above=True)]
-"""Capacity of a device."""
 
 
 class Sanitized(NamedTuple):
@@ -158,7 +147,6 @@ class Sanitized(NamedTuple):
 
     object: Object
     issues: tuple[str, ...] = ()
-    """Field, value and remedy of each removed value."""
 
 
 class _Impossible(Exception):  # noqa: N818  control flow: removes the struct with a required value
@@ -173,7 +161,6 @@ class _Impossible(Exception):  # noqa: N818  control flow: removes the struct wi
 class _Field(NamedTuple):
     name: str
     place: str
-    """Name in the document."""
     check: _Check
     default: Any
     """Replacement for an impossible value; NODEFAULT for a required field."""

@@ -11,7 +11,6 @@ from epp.kube.objects.core import MatchExpression, NodeSelector
 from epp.kube.objects.limits import Bandwidth, DeviceMemory, Figure, Price, TokenPrice, shown
 
 _MOST_SPOT = 10
-"""Maximum ratio of the spot price to the regular price."""
 
 
 class NodeAffinity(Part, frozen=True, kw_only=True):

@@ -35,7 +35,6 @@ class Layer(msgspec.Struct, frozen=True):
 
     selection: Selection = ANY
     faults: tuple[str, ...] = ()
-    """Field, value and remedy of each."""
 
     def over(self, lower: "Layer") -> "Layer":
         """Return the combination with a lower layer."""

@@ -73,13 +73,11 @@ class InferenceService(Object, frozen=True, kw_only=True):
     """A model served by OME."""
 
     model: str = ""
-    """Name of the base model."""
     runtime: str = ""
     """Name of the runtime; empty if OME chooses one."""
     namespaced_runtime: bool = False
     """Whether the runtime is a ServingRuntime of the namespace, not a ClusterServingRuntime."""
     service: Layer = Layer()
-    """Bounds of the whole service."""
     engine: Layer = Layer()
     decoder: Layer | None = None
     """None for a service without a decoder: its engine does prefill and decode."""
@@ -98,7 +96,6 @@ class Runtime(Object, frozen=True, kw_only=True):
 
     requirements: Layer = Layer()
     configured_classes: tuple[str, ...] = ()
-    """Classes with a configuration in a model format."""
     configuration_faults: tuple[str, ...] = ()
     """Field, value and remedy of invalid and ineffective values in these configurations."""
 

@@ -29,9 +29,7 @@ class Amount(Part, frozen=True, kw_only=True):
 
     tflops: Tflops = None
     compute: Percent = None
-    """Percent."""
     vram: Memory = None
-    """Bytes."""
 
 
 class AppPod(PodReference, frozen=True, kw_only=True):
@@ -66,7 +64,6 @@ class LinkedGpu(Part, frozen=True, kw_only=True):
     tier: LinkTier = 3
     link_type: str = ""
     bandwidth: LinkBandwidth = None
-    """Megabytes a second."""
 
 
 class GpuTopology(Part, frozen=True, kw_only=True):
@@ -80,7 +77,6 @@ class NvLinkPeer(Part, frozen=True, kw_only=True):
 
     peer: str = msgspec.field(default="", name="peerUUID")
     bandwidth: LinkBandwidth = msgspec.field(default=None, name="bandwidthMBps")
-    """Megabytes a second."""
 
 
 class NvLinks(Part, frozen=True, kw_only=True):

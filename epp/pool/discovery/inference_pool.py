@@ -24,7 +24,6 @@ from epp.kube.watched import Watched
 from epp.pool.discovery.pods import PodTarget, endpoints_of
 
 _NODES_SECONDS = 5.0
-"""Longest wait for the nodes, which are optional."""
 _log = structlog.get_logger()
 
 
@@ -33,7 +32,6 @@ class Relay(Generic[T]):
 
     def __init__(self) -> None:
         self.objects: dict[str, T] = {}
-        """By `namespace/name`."""
         self.problems: tuple[InputProblem, ...] = ()
         """Always empty: the watch reports them."""
         self._settled = asyncio.Event()
@@ -100,7 +98,6 @@ class PodDiscovery(Discovery[Parameters]):
         self._selection: _Selection | None = None
         self._nodes: Watched[Object] | None = None
         self._boot_ids: dict[str, str] = {}
-        """By name of the node."""
         self.pods: Relay[Pod] = Relay()
         """The selected pods, ready or not."""
         self.pool: Relay[InferencePool] = Relay()

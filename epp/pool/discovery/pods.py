@@ -20,7 +20,6 @@ ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-por
 
 _PORT = re.compile(r"[0-9]{1,5}")
 DEFAULT_PORT = 8000
-"""Default port of vLLM."""
 _FLAGS = ("--port", "--http-port", "--http_port")
 _IN_COMMAND = re.compile(r"(?:^|\s)(?:--port|--http-port|--http_port)(?:=|\s+)([0-9]{1,5})(?:\s|$)")
 _NAMES = ("http", "api", "serv", "rest", "openai", "inference")
@@ -32,7 +31,6 @@ class PodTarget(NamedTuple):
     """Labels of the pods of a pool, and their ports."""
 
     labels: Mapping[str, str]
-    """Labels that a pod must have, all of them."""
     ports: tuple[int, ...]
 
     @property
@@ -163,13 +161,11 @@ class PodChoice:
     namespace: str = ""
     """Namespace of pool and pods; empty for any."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the pods, which replace an InferencePool."""
     ports: tuple[int, ...] = ()
     """Ports of these pods; empty for `serving_port`."""
     every_pool: bool = False
     """Whether to select the pods of all pools if there are several."""
     cluster: str = ""
-    """Name of the cluster of the objects."""
 
 
 class Chosen(NamedTuple):
@@ -177,11 +173,8 @@ class Chosen(NamedTuple):
 
     endpoints: tuple[Endpoint, ...] = ()
     title: str = ""
-    """Description of the pods for log lines."""
     pools: tuple[str, ...] = ()
-    """The InferencePools, as `namespace/name`."""
     remarks: tuple[str, ...] = ()
-    """Remarks on pods that are left out, and on assumed ports."""
 
 
 class _Wanted(NamedTuple):

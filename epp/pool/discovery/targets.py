@@ -41,7 +41,6 @@ class Target:
     cluster: str = ""
     accelerator: AcceleratorDeclaration | None = None
     tls: bool = False
-    """Whether it speaks HTTPS."""
 
     def endpoint(self, address: str) -> Endpoint:
         """Return the endpoint at this address."""
@@ -82,7 +81,6 @@ class Resolver:
         """Host names of the targets in effect."""
         self._addresses: dict[str, str] = {}
         self._failing: dict[str, str] = {}
-        """Reasons by host name."""
         self._refreshing = asyncio.Lock()
         self._repeated: set[tuple[str, str]] = set()
         """Pairs of names with the same address and port, of which the second is not used."""

@@ -52,11 +52,8 @@ class BuiltPolicies(NamedTuple):
     warnings: tuple[str, ...] = ()
     """One sentence each: kind and name of the object, problem and remedy."""
     objectives: int = 0
-    """Number of objectives in effect."""
     rewrites: int = 0
-    """Number of rewrites in effect."""
     other_pools: int = 0
-    """Number of objects that are for other pools."""
 
 
 def build_policies(objects: Iterable[Object], pool: PoolIdentity) -> BuiltPolicies:

@@ -158,7 +158,6 @@ class ClusterPolicies:
         self.warnings: tuple[str, ...] = ()
         """Objects that are not in effect as they are written: one sentence each."""
         self.problems: tuple[InputProblem, ...] = ()
-        """Rewrites with invalid rules; at most 100."""
 
     async def start(self) -> None:
         """Put the policies into effect, as soon as the API server has told whether there are any."""
