@@ -41,37 +41,19 @@ class Taint(Part, frozen=True, kw_only=True):
     effect: str = ""
 
 
-class NodeInfo(Part, frozen=True, kw_only=True):
-    """System information of the kubelet."""
-
-    boot_id: str = msgspec.field(default="", name="bootID")
-
-
-class NodeSpec(Part, frozen=True, kw_only=True):
-    """Spec of a node."""
-
-    unschedulable: bool = False
-
-
-class NodeStatus(Part, frozen=True, kw_only=True):
-    """Status of a node."""
-
-    node_info: NodeInfo = NodeInfo()
-    allocatable: Mapping[str, AllocatableAmount] = msgspec.field(default_factory=dict)
-    conditions: tuple[Condition, ...] = ()
-
-
 class Node(ClusterObject, frozen=True, kw_only=True):
     """A node."""
 
-    spec: NodeSpec = NodeSpec()
-    status: NodeStatus = NodeStatus()
+    unschedulable: bool = msgspec.field(default=False, name="spec.unschedulable")
+    boot_id: str = msgspec.field(default="", name="status.nodeInfo.bootID")
+    allocatable: Mapping[str, AllocatableAmount] = msgspec.field(default_factory=dict, name="status.allocatable")
+    conditions: tuple[Condition, ...] = msgspec.field(default=(), name="status.conditions")
 
     @property
     def schedulable(self) -> bool:
         """Whether the node accepts new pods: it is not cordoned, and ready or in unknown state."""
-        ready = condition_of(self.status.conditions, "Ready")
-        return not self.spec.unschedulable and (ready is None or ready.status == "True")
+        ready = condition_of(self.conditions, "Ready")
+        return not self.unschedulable and (ready is None or ready.status == "True")
 
 
 class ContainerResources(Part, frozen=True, kw_only=True):

@@ -5,6 +5,8 @@ import math
 import re
 from typing import Literal
 
+import msgspec
+
 from epp.kube.objects.base import Metadata, Object, Part, convert
 
 DYNAMIC_SCORING = "dynamic-scoring.open-cluster-management.io"
@@ -101,16 +103,10 @@ class Mask(Part, frozen=True, kw_only=True):
     score_name: str
 
 
-class MaskSpec(Part, frozen=True, kw_only=True):
-    """Masks."""
-
-    masks: tuple[Mask, ...] = ()
-
-
 class DynamicScoringConfig(Object, frozen=True, kw_only=True):
     """Ignored scores."""
 
-    spec: MaskSpec = MaskSpec()
+    masks: tuple[Mask, ...] = msgspec.field(default=(), name="spec.masks")
 
 
 def read_dynamic_scorer(document: object) -> DynamicScorer:
@@ -127,8 +123,8 @@ def read_dynamic_scorer(document: object) -> DynamicScorer:
 def read_dynamic_scoring_config(document: object) -> DynamicScoringConfig:
     """Return the object; raises ValueError."""
     found = convert(document, DynamicScoringConfig)
-    if len(found.spec.masks) > _MOST_MASKS:
-        raise ValueError(f"spec.masks has {len(found.spec.masks)} entries: write at most {_MOST_MASKS}")
+    if len(found.masks) > _MOST_MASKS:
+        raise ValueError(f"spec.masks has {len(found.masks)} entries: write at most {_MOST_MASKS}")
     return found
 
 

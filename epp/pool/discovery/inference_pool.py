@@ -111,7 +111,7 @@ class PodDiscovery(Discovery[Parameters]):
         found = self.found_pool
         if found is None:
             return None
-        return PodTarget(found.spec.selector.match_labels, tuple(port.number for port in found.spec.target_ports))
+        return PodTarget(found.match_labels, found.ports)
 
     @property
     def _title(self) -> str:
@@ -221,7 +221,7 @@ class PodDiscovery(Discovery[Parameters]):
         self.pods.apply(delta)
 
     def _nodes_changed(self, delta: Delta[Object], pool: Pool) -> None:
-        found = {name: node.status.node_info.boot_id for name, node in delta.changed.items() if isinstance(node, Node)}
+        found = {name: node.boot_id for name, node in delta.changed.items() if isinstance(node, Node)}
         changed = {name: boot_id for name, boot_id in found.items() if boot_id != self._boot_ids.get(name, "")}
         self._boot_ids.update(changed)
         for name in delta.removed:

@@ -190,7 +190,7 @@ def choose(objects: Iterable[Object], choice: PodChoice) -> Chosen:
     boot_ids: dict[str, str] = {}
     for each in objects:
         if isinstance(each, Node):
-            boot_ids[each.name] = each.status.node_info.boot_id
+            boot_ids[each.name] = each.boot_id
         elif not isinstance(each, Pod | InferencePool) or choice.namespace not in {"", each.metadata.namespace}:
             continue
         elif isinstance(each, Pod):
@@ -244,8 +244,7 @@ def _wanted(
 
 def _of_pool(pool: InferencePool, pods: Iterable[Pod]) -> _Wanted:
     here = (pod for pod in pods if pod.metadata.namespace == pool.metadata.namespace)
-    found = _with_labels(here, pool.spec.selector.match_labels)
-    return _Wanted(found, tuple(port.number for port in pool.spec.target_ports), pool.id)
+    return _Wanted(_with_labels(here, pool.match_labels), pool.ports, pool.id)
 
 
 def _with_labels(pods: Iterable[Pod], labels: Mapping[str, str]) -> tuple[Pod, ...]:

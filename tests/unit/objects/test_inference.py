@@ -41,10 +41,10 @@ def exact(*models: str) -> list[dict]:
 
 def test_pool_is_read():
     pool = sound("InferencePool", {**POOL_SPEC, "appProtocol": "kubernetes.io/h2c", "endpointPickerRef": {}}, POOL)
-    assert pool.spec.selector.match_labels == {"app": "vllm"}
-    assert [port.number for port in pool.spec.target_ports] == [8000, 8001]
-    assert (pool.spec.app_protocol, pool.id) == ("kubernetes.io/h2c", "default/x")
-    assert sound("InferencePool", POOL_SPEC, POOL).spec.app_protocol == "http"
+    assert pool.match_labels == {"app": "vllm"}
+    assert pool.ports == (8000, 8001)
+    assert (pool.app_protocol, pool.id) == ("kubernetes.io/h2c", "default/x")
+    assert sound("InferencePool", POOL_SPEC, POOL).app_protocol == "http"
 
 
 @pytest.mark.parametrize(
