@@ -10,7 +10,7 @@ import msgspec
 
 from epp.framework.errors import ConfigurationError
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
-from epp.kube.collection import ABSENT, first_page
+from epp.kube.collection import ABSENT, ApiCollection, in_first_version
 from epp.kube.needs import Importance, Need
 from epp.kube.objects.base import Part, decoded
 from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, REWRITES, Resource
@@ -161,12 +161,12 @@ class _Check:
 
     async def _list(self, need: Need) -> tuple[str, ApiError | None]:
         """Return the first API version whose list request succeeds, or the error."""
+        collection = ApiCollection(need.resource, need.namespace)
         try:
-            async with self._turn:
-                version, _ = await first_page(self._api, need.resource, namespace=need.namespace, params={"limit": "1"})
+            await in_first_version(collection, lambda: self._request("GET", collection.path, params={"limit": "1"}))
         except ApiError as error:
             return "", error
-        return version, None
+        return collection.version, None
 
     async def _may_watch(self, need: Need, version: str) -> bool | None:
         """Open a watch for one second; None for an error other than 403."""

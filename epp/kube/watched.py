@@ -11,10 +11,9 @@ import structlog
 from epp.framework.clock import Clock
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
 from epp.kube.collection import ApiCollection
-from epp.kube.object_set import EXPIRED, Decode, Item, ObjectSet, T
+from epp.kube.object_set import EXPIRED, Decode, ObjectSet, T
 from epp.kube.resources import Resource
 
-_PAGE = 500
 _FIRST_DELAY_SECONDS = 0.2
 _LONGEST_DELAY_SECONDS = 10.0
 _LONGEST_DELAY_OF_MISSING_SECONDS = 60.0
@@ -145,16 +144,7 @@ class Watched(ObjectSet[T]):
 
     async def _list(self) -> None:
         await self._collection.find(self._api)
-        items: list[Item[T]] = []
-        params = {"limit": str(_PAGE), **self._selector}
-        while True:
-            content = await self._api.request("GET", self._collection.path, params=params)
-            page = await asyncio.to_thread(self.read_page, content, self._collection.api_version)
-            items += page.items
-            if not page.more:
-                break
-            params["continue"] = page.more
-        self.replace(items, page.version)
+        self.replace(*await self._collection.list_all(self._api, self, self._selector))
         self.lists += 1
         self._was_wide |= not self.is_narrowed
         self._collection.found()
