@@ -106,20 +106,6 @@ async def test_former_pods_stay_until_those_that_are_wanted_now_are_known(place)
     await place.has(("b-rank-0", 8000))
 
 
-async def test_pool_that_selects_yet_others_while_the_first_others_are_awaited_has_the_last(place):
-    place.pod("a")
-    place.pod("b", app="other")
-    place.pool(8000)
-    await place.start()
-    place.api.forbid(PODS)
-    place.pool(8000, app="third")
-    await until(lambda: place.api.requests.count(PODS) >= 3, "the third are asked for, in vain")
-    place.pool(8002, app="other")
-    await until(lambda: place.discovery.target.ports == (8002,), "the pool is read")
-    place.api.forbidden.clear()
-    await place.has(("b-rank-0", 8002))
-
-
 async def test_watch_of_pods_that_are_not_wanted_any_more_is_ended(place):
     place.pod("a")
     place.pool(8000)

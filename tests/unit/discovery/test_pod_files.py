@@ -114,12 +114,6 @@ async def test_pool_that_is_gone_from_the_files_changes_nothing(tmp_path, build,
     assert pool.hostports == {"b-rank-0": "10.0.0.2:9000"}
 
 
-async def test_pool_that_is_not_there_is_an_error_at_the_start(tmp_path, build, pool):
-    (tmp_path / "pods.yaml").write_text(dump(pod("a", "10.0.0.1", app="x")))
-    with pytest.raises(ConfigurationError, match="the files have no InferencePool 'chat': there is none"):
-        await build(pool="chat").start(pool)
-
-
 async def test_files_without_pods_are_an_error_at_the_start(tmp_path, build, pool):
     (tmp_path / "objects.yaml").write_text(dump())
     with pytest.raises(ConfigurationError, match="no endpoints to pick from: there is neither a Pod nor an Infer"):

@@ -24,11 +24,6 @@ async def test_host_name_becomes_its_lowest_address_ipv4_first(pool, names):
     assert (endpoint.name, endpoint.hostport, endpoint.host) == ("vllm:8000", "10.0.0.9:8000", "vllm")
 
 
-async def test_localhost_resolves_on_this_machine(pool):
-    await StaticDiscovery(parse_targets("localhost:8000")).start(pool)
-    assert pool.endpoints[0].address in {"127.0.0.1", "::1"}
-
-
 async def test_host_that_does_not_resolve_is_left_out_until_it_does(pool, names):
     names.table["b"] = ["10.0.0.2"]
     discovery = StaticDiscovery(parse_targets("a=a:1,b=b:1"), lookup=names)

@@ -125,13 +125,6 @@ def test_released_lease_is_taken_at_once(first, second, store):
     assert second.is_leader
 
 
-def test_lease_of_another_is_not_released(first, second, store):
-    attempt(first, store)
-    attempt(second, store)
-    assert attempt(second, store, resigns=True) == ["GET"]
-    assert store.holder == "first"
-
-
 def test_of_two_that_take_a_lease_at_once_one_is_refused(first, second, store):
     exchanges = [first.attempt(), second.attempt()]
     reads = [store.answer(*next(exchange)) for exchange in exchanges]
@@ -141,15 +134,6 @@ def test_of_two_that_take_a_lease_at_once_one_is_refused(first, second, store):
     assert deliver(exchanges[1], *store.answer(*again)) is None
     assert (one[0], other[0], again[0]) == ("POST", "POST", "GET")
     assert (first.is_leader, second.is_leader, store.holder) == (True, False, "first")
-
-
-def test_write_whose_answer_was_lost_counts_at_the_next_attempt(first, store, clock):
-    exchange = first.attempt()
-    store.answer(*deliver(exchange, *store.answer(*next(exchange))))
-    assert not first.is_leader
-    clock.advance(2)
-    assert attempt(first, store) == ["GET", "PUT"]
-    assert first.is_leader
 
 
 def test_renewal_whose_answer_was_lost_does_not_cost_the_lease(first, store, clock):

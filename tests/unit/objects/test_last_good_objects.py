@@ -185,13 +185,6 @@ async def test_document_that_may_be_an_object_which_is_missing_keeps_it(started,
     assert [key for key, text in started.problems.items() if text.endswith("(kept 1)")] == [f"classes.yaml {problem}"]
 
 
-async def test_of_two_bad_versions_in_one_file_each_is_told_of(started):
-    started.write(bad("a100"), bad("a100"))
-    assert await started.look() == {"a100": "2"}
-    assert [problem.kept for problem in started.source.inputs.problems] == [1, 0]
-    assert len(started.source.inventory.problems) == 2  # and none says that the object is there twice
-
-
 async def test_namespaces_and_kinds_tell_objects_of_one_name_apart(objects):
     def claim(namespace: str, request: object) -> dict:
         metadata = {"name": "gpu"} | ({"namespace": namespace} if namespace else {})
@@ -234,20 +227,6 @@ async def test_empty_file_counts_as_missing(started):
     assert started.problems == {}
     started.write(priced("a100", 3))
     assert await started.look() == {"a100": "3"}
-
-
-async def test_configured_file_stays_a_problem_for_as_long_as_it_is_missing(objects):
-    path = objects.write(priced("a100", 2))
-    objects.start(path)
-    path.unlink()
-    assert await objects.look() == {"a100": "2"}
-    objects.clock.advance(GRACE_SECONDS)
-    assert await objects.look() == {}
-    assert objects.problems == {"classes.yaml": "it is gone: restore it, or take it out of `paths` (kept 0)"}
-    assert await objects.source.look() is False
-    objects.write(priced("a100", 3))
-    assert await objects.look() == {"a100": "3"}
-    assert objects.problems == {}
 
 
 async def test_directory_that_vanishes_keeps_its_objects_and_may_come_back(started, tmp_path):

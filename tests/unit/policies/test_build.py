@@ -55,12 +55,6 @@ def names(policies: PoolPolicies, *models: str) -> list[str]:
     return [found.name if (found := policies.rewrite_of(model)) else "" for model in models]
 
 
-def test_priorities_are_known_by_the_name_of_the_objective():
-    found = built(objective("batch", -1), objective("chat", 10), objective("plain"))
-    assert found.policies.priorities == {"batch": -1, "chat": 10, "plain": 0}
-    assert found.objectives == 3
-
-
 @pytest.mark.parametrize(
     ("pool", "left"),
     [
