@@ -59,9 +59,10 @@ class OptionalKinds:
             self._log_changes()
 
     def _log_changes(self) -> None:
-        changed = {watch: logged for watch, logged in self._watches.items() if watch.state is not logged}
         # An unreachable API server is logged by the watch of the pods.
-        changed = {watch: logged for watch, logged in changed.items() if watch.state is not WatchState.STALE}
+        changed = {
+            watch: logged for watch, logged in self._watches.items() if watch.state not in {logged, WatchState.STALE}
+        }
         self._watches.update({watch: watch.state for watch in changed})
         back = [
             watch for watch, logged in changed.items() if logged in _UNREADABLE and watch.state is WatchState.CURRENT

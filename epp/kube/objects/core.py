@@ -79,7 +79,7 @@ class Container(Part, frozen=True, kw_only=True):
 
 
 class PodClaim(Part, frozen=True, kw_only=True):
-    """A ResourceClaim in the spec of a pod."""
+    """A ResourceClaim in the spec of a pod, or the one that was created for it in the status."""
 
     name: str
     resource_claim_name: str = ""
@@ -101,13 +101,6 @@ class PodIP(Part, frozen=True, kw_only=True):
     """One of a pod's addresses."""
 
     ip: str
-
-
-class ClaimStatus(Part, frozen=True, kw_only=True):
-    """Name of the ResourceClaim for a claim in the spec."""
-
-    name: str
-    resource_claim_name: str = ""
 
 
 class ExtendedResourceClaimStatus(Part, frozen=True, kw_only=True):
@@ -145,7 +138,7 @@ class PodStatus(Part, frozen=True, kw_only=True):
     pod_ips: tuple[PodIP, ...] = msgspec.field(default=(), name="podIPs")
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
-    resource_claim_statuses: tuple[ClaimStatus, ...] = ()
+    resource_claim_statuses: tuple[PodClaim, ...] = ()
     extended_resource_claim_status: ExtendedResourceClaimStatus = ExtendedResourceClaimStatus()
 
 

@@ -4,7 +4,6 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import NamedTuple
 
 from epp.framework.endpoint import Endpoint
@@ -20,8 +19,7 @@ ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-por
 
 _PORT = re.compile(r"[0-9]{1,5}")
 DEFAULT_PORT = 8000
-_FLAGS = ("--port", "--http-port", "--http_port")
-_IN_COMMAND = re.compile(r"(?:^|\s)(?:--port|--http-port|--http_port)(?:=|\s+)([0-9]{1,5})(?:\s|$)")
+_ARGUMENT = re.compile(r"(?:^|\s)(?:--port|--http-port|--http_port)(?:=|\s+)([0-9]{1,5})(?=\s|$)")
 _NAMES = ("http", "api", "serv", "rest", "openai", "inference")
 _NAMES_SHOWN = 5
 _WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
@@ -138,13 +136,9 @@ def _declared(container: Container) -> Iterator[tuple[int, str]]:
 
 def _argument(container: Container) -> int | None:
     """Return the port of an argument `--port 8000` or `--port=8000`, also in a shell command."""
-    words = [str(word) for part in (container.command, container.args) for word in _list(part)]
-    for word, following in zip_longest(words, words[1:], fillvalue=""):
-        name, equals, value = word.partition("=")
-        text = value if equals else following
-        if name in _FLAGS and _PORT.fullmatch(text) and 0 < int(text) < 2**16:
-            return int(text)
-    found = next((int(match[1]) for word in words if (match := _IN_COMMAND.search(word))), 0)
+    words = " ".join(str(word) for part in (container.command, container.args) for word in _list(part))
+    match = _ARGUMENT.search(words)
+    found = int(match[1]) if match else 0
     return found if 0 < found < 2**16 else None
 
 
