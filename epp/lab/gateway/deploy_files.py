@@ -11,8 +11,8 @@ import msgspec
 import yaml
 
 from epp.framework.headers import DESTINATION, OBEYED_BY_ENDPOINTS
-from epp.lab.gateway._clusters import Fields, envoy_address, extension, one_address
 from epp.lab.gateway.bootstrap import bootstrap_dict, bootstrap_yaml
+from epp.lab.gateway.clusters import Fields, envoy_address, extension, one_address
 from epp.lab.gateway.settings import Bodies, BodyMode, ClusterType, FailureMode, GatewaySettings
 from epp.runtime.addresses import HostPort
 

@@ -219,7 +219,6 @@ def test_importing_the_package_does_not_load_the_typed_classes():
 
 
 def test_missing_typed_classes_name_the_remedy(monkeypatch):
-    monkeypatch.delitem(sys.modules, "epp.lab.gateway._resources", raising=False)
     monkeypatch.setitem(sys.modules, "envoy_data_plane.envoy.config.bootstrap.v3", None)
     with pytest.raises(PackageMissingError, match=r"envoy-data-plane.*pip install .*gateway"):
         bootstrap_dict(GatewaySettings())
