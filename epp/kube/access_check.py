@@ -10,7 +10,7 @@ import msgspec
 
 from epp.framework.errors import ConfigurationError
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
-from epp.kube.collection import ABSENT, ApiCollection, in_first_version
+from epp.kube.collection import ABSENT, ApiCollection, ApiResources, in_first_version
 from epp.kube.needs import Importance, Need
 from epp.kube.objects.base import Part, decoded
 from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, REWRITES, Resource
@@ -50,14 +50,6 @@ class Access:
 
 class _User(Part, frozen=True):
     name: str = msgspec.field(default="", name="status.userInfo.username")
-
-
-class _Listed(Part, frozen=True):
-    name: str = ""
-
-
-class _Resources(Part, frozen=True):
-    resources: tuple[_Listed, ...] = ()
 
 
 class _List(Part, frozen=True):
@@ -186,7 +178,7 @@ class _Check:
         for version in resource.versions:
             try:
                 answer = await self._request("GET", resource.path(version).rpartition("/")[0])
-                if any(each.name == resource.plural for each in decoded(answer, _Resources).resources):
+                if any(each.name == resource.plural for each in decoded(answer, ApiResources).resources):
                     return True
             except ApiError as error:
                 if error.status not in ABSENT:

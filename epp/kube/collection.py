@@ -30,7 +30,9 @@ class _Entry(Part, frozen=True):
     namespaced: bool = False
 
 
-class _Entries(Part, frozen=True):
+class ApiResources(Part, frozen=True):
+    """The kinds of a version of an API group."""
+
     resources: tuple[_Entry, ...] = ()
 
 
@@ -84,7 +86,7 @@ class ApiCollection:
             answer = await api.request("GET", f"/apis/{group}")
             version = _read(answer, _Group, group).version
         root = self._given.path(version).removesuffix("/")
-        entries = _read(await api.request("GET", root), _Entries, root).resources
+        entries = _read(await api.request("GET", root), ApiResources, root).resources
         found = next((each for each in entries if each.kind == self._given.kind and "/" not in each.name), None)
         if found is None:
             raise ApiError(_NOT_FOUND, "NotFound", f"{root} has no {self._given.kind}")

@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -36,9 +37,10 @@ from epp.kube.objects.ocm import (
 from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.kube.objects.ome_services import (
     OME,
-    read_cluster_serving_runtime,
+    ClusterServingRuntime,
+    ServingRuntime,
     read_inference_service,
-    read_serving_runtime,
+    read_runtime,
 )
 from epp.kube.objects.placement import read_placement
 from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
@@ -50,7 +52,7 @@ _Reader = Callable[[object], Object | None]
 
 
 def _plain(cls: type[Object]) -> _Reader:
-    return lambda document: convert(document, cls)
+    return partial(convert, cls=cls)
 
 
 _READERS: Mapping[tuple[str, str], _Reader] = {
@@ -59,8 +61,8 @@ _READERS: Mapping[tuple[str, str], _Reader] = {
     ("", "ConfigMap"): read_unit_costs,
     (OME, "AcceleratorClass"): _plain(AcceleratorClass),
     (OME, "InferenceService"): read_inference_service,
-    (OME, "ServingRuntime"): read_serving_runtime,
-    (OME, "ClusterServingRuntime"): read_cluster_serving_runtime,
+    (OME, "ServingRuntime"): partial(read_runtime, cls=ServingRuntime),
+    (OME, "ClusterServingRuntime"): partial(read_runtime, cls=ClusterServingRuntime),
     ("inference.redhat.com", "Instaslice"): _plain(Instaslice),
     ("inference.redhat.com", "NodeAccelerator"): read_node_accelerator,
     ("inference.redhat.com", "AllocationClaim"): read_allocation_claim,

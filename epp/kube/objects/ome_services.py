@@ -97,7 +97,7 @@ class Runtime(Object, frozen=True, kw_only=True):
     requirements: Layer = Layer()
     configured_classes: tuple[str, ...] = ()
     configuration_faults: tuple[str, ...] = ()
-    """Field, value and remedy of invalid and ineffective values in these configurations."""
+    """Field, value and remedy of invalid and ineffective values in the configurations of model formats."""
 
 
 class ServingRuntime(Runtime, frozen=True, kw_only=True):
@@ -150,17 +150,8 @@ def read_inference_service(document: object) -> InferenceService:
     )
 
 
-def read_serving_runtime(document: object) -> ServingRuntime:
+def read_runtime(document: object, cls: type[R]) -> R:
     """Return the object; raises ValueError."""
-    return _runtime(document, ServingRuntime)
-
-
-def read_cluster_serving_runtime(document: object) -> ClusterServingRuntime:
-    """Return the object; raises ValueError."""
-    return _runtime(document, ClusterServingRuntime)
-
-
-def _runtime(document: object, cls: type[R]) -> R:
     raw = convert(document, _RawRuntime)
     faults = (
         fault
