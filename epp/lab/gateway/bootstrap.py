@@ -4,7 +4,7 @@
 import json
 import warnings
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -37,9 +37,6 @@ from epp.lab.gateway.settings import (
     GatewaySettings,
     parse_address,
 )
-
-if TYPE_CHECKING:
-    from envoy_data_plane.envoy.config.bootstrap.v3 import Bootstrap
 
 _EXTENSIONS = (
     "access_loggers.stream",
@@ -83,7 +80,7 @@ _RUNTIME = {
 }
 
 
-def load_types() -> "type[Bootstrap]":
+def load_types() -> Any:
     """Return the typed class of the bootstrap; loading it takes most of a second, so do it before anything else runs.
 
     Raises `PackageMissingError` without `envoy-data-plane`.
