@@ -215,18 +215,15 @@ class ObjectsByKind:
     """Objects of all files by kind and id, and their problems."""
 
     def __init__(self, files: Iterable[FileObjects]) -> None:
-        self._found: defaultdict[type[Object], dict[str, Object]] = defaultdict(dict)
         self._files = tuple(files)
-        self._places: Mapping[tuple[str, str], list[str]] | None = None
-        twice: dict[tuple[str, str], None] = {}
+        self._found: defaultdict[type[Object], dict[str, Object]] = defaultdict(dict)
+        self._places: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        """Files of each object, by kind and id."""
         for file in self._files:
             for held in file.held:
-                each, name = held.object, held.object.id
-                of_kind = self._found[type(each)]
-                if name in of_kind:
-                    twice[held.key.kind or "", name] = None
-                of_kind[name] = each
-        self.problems = tuple(self._sentence(kind, name) for kind, name in twice)
+                self._found[type(held.object)][held.object.id] = held.object
+                self._places[held.key.kind or "", held.object.id].append(file.file)
+        self.problems = tuple(_repeated(*key, files) for key, files in self._places.items() if len(files) > 1)
         self.ignored = tuple(
             IgnoredValue(file.file, held.key.kind or "", held.object.id, doubt)
             for file in self._files
@@ -248,23 +245,15 @@ class ObjectsByKind:
 
     def file_of(self, kind: str, name: str) -> str:
         """Return the file of the object in effect; empty for an unknown object."""
-        return next(reversed(self._files_with(kind, name)), "")
+        return next(reversed(self._places.get((kind, name), [])), "")
 
     def of(self, kind: type[_O]) -> dict[str, _O]:
         """Return the objects of a kind by id."""
         return cast("dict[str, _O]", self._found[kind])
 
-    def _sentence(self, kind: str, name: str) -> str:
-        places = list(dict.fromkeys(self._files_with(kind, name)))
-        if len(places) == 1:
-            return f"{kind} {name} occurs more than once in {places[0]}: the last one counts; delete the others"
-        return f"{kind} {name} is in {' and in '.join(places)}: the one in {places[-1]} counts; delete the others"
 
-    def _files_with(self, kind: str, name: str) -> list[str]:
-        if self._places is None:
-            found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-            for file in self._files:
-                for held in file.held:
-                    found[held.key.kind or "", held.object.id].append(file.file)
-            self._places = found
-        return self._places.get((kind, name), [])
+def _repeated(kind: str, name: str, files: Iterable[str]) -> str:
+    places = list(dict.fromkeys(files))
+    if len(places) == 1:
+        return f"{kind} {name} occurs more than once in {places[0]}: the last one counts; delete the others"
+    return f"{kind} {name} is in {' and in '.join(places)}: the one in {places[-1]} counts; delete the others"
