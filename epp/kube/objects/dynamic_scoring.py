@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from epp.kube.objects.base import Metadata, Object, Part, convert
+from epp.kube.objects.base import Object, Part, convert
 
 DYNAMIC_SCORING = "dynamic-scoring.open-cluster-management.io"
 
@@ -79,7 +79,7 @@ class ScorerConfig(Part, frozen=True, kw_only=True):
 class ScorerSpec(ScorerConfig, frozen=True, kw_only=True):
     """Spec of an external scorer."""
 
-    config_url: str = ""
+    config_url: str = msgspec.field(default="", name="configURL")
     config_sync_mode: Literal["Full", "None", ""] = ""
     score_dimension_format: str = ""
 
@@ -87,7 +87,6 @@ class ScorerSpec(ScorerConfig, frozen=True, kw_only=True):
 class DynamicScorer(Object, frozen=True, kw_only=True):
     """An external scorer."""
 
-    metadata: Metadata
     spec: ScorerSpec = ScorerSpec()
 
     @property
@@ -111,7 +110,7 @@ class DynamicScoringConfig(Object, frozen=True, kw_only=True):
 
 def read_dynamic_scorer(document: object) -> DynamicScorer:
     """Return the object; raises ValueError."""
-    found = convert(_with_config_url(document), DynamicScorer)
+    found = convert(document, DynamicScorer)
     check_config(found.spec, "spec.")
     if found.spec.config_sync_mode == "Full" and not is_url(found.spec.config_url):
         raise ValueError(f"spec.configURL is {found.spec.config_url!r:.80}: write a URL, or configSyncMode: None")
@@ -154,13 +153,3 @@ def check_config(config: ScorerConfig, place: str = "") -> None:
         secret = None if auth is None else auth.token_secret_ref
         if secret is not None and not (_NAME.fullmatch(secret.name) and _NAME.fullmatch(secret.key)):
             raise ValueError(f"{place}{field}.auth.tokenSecretRef: write name and key of an entry of a Secret")
-
-
-def _with_config_url(document: object) -> object:
-    """Return the object with `configUrl` for `configURL`."""
-    if not isinstance(document, dict) or not isinstance(document.get("spec"), dict):
-        return document
-    spec = dict(document["spec"])
-    if "configURL" in spec:
-        spec["configUrl"] = spec.pop("configURL")
-    return {**document, "spec": spec}
