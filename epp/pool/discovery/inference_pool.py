@@ -30,12 +30,17 @@ _log = structlog.get_logger()
 class Relay(Generic[T]):
     """The objects of a watch, which may be replaced by another watch."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tells_problems: bool) -> None:
         self.objects: dict[str, T] = {}
-        self.problems: tuple[InputProblem, ...] = ()
-        """Always empty: the watch reports them."""
+        self._tells_problems = tells_problems
+        self._watched: Watched[T] | None = None
         self._settled = asyncio.Event()
         self._listeners: list[Callable[[Delta[T]], None]] = []
+
+    @property
+    def problems(self) -> tuple[InputProblem, ...]:
+        """Objects whose newest version is not in effect."""
+        return self._watched.problems if self._watched is not None and self._tells_problems else ()
 
     def subscribe(self, listener: Callable[[Delta[T]], None]) -> Callable[[], None]:
         """Call `listener` after each change; return a function that unsubscribes it."""
@@ -48,6 +53,7 @@ class Relay(Generic[T]):
 
     def replace(self, watched: Watched[T] | None) -> None:
         """Take the objects from another watch; None for no objects."""
+        self._watched = watched
         now: Mapping[str, T] = {} if watched is None else watched.objects
         changed = {name: one for name, one in now.items() if self.objects.get(name) != one}
         self._settled.set()
@@ -98,9 +104,9 @@ class PodDiscovery(Discovery[Parameters]):
         self._selection: _Selection | None = None
         self._nodes: Watched[Object] | None = None
         self._boot_ids: dict[str, str] = {}
-        self.pods: Relay[Pod] = Relay()
+        self.pods: Relay[Pod] = Relay(tells_problems=True)
         """The selected pods, ready or not."""
-        self.pool: Relay[InferencePool] = Relay()
+        self.pool: Relay[InferencePool] = Relay(tells_problems=False)  # its watch does
         """The InferencePool in effect, at most one."""
 
     @property
