@@ -126,12 +126,12 @@ async def check_pool(api: KubeApi, source: PoolName | PodTarget, namespace: str)
     if item is None or item.object is None:
         return PoolReport(name=source.name, found=False, errors=(_missing(source, item, there),))
     pool, picker = item.object
-    target = PodTarget(pool.spec.selector.match_labels, tuple(port.number for port in pool.spec.target_ports))
+    target = PodTarget(pool.match_labels, pool.ports)
     report = PoolReport(
         name=source.name,
         labels=target.labels,
         ports=target.ports,
-        protocol=pool.spec.app_protocol,
+        protocol=pool.app_protocol,
         warnings=tuple(await _service_problems(api, picker, namespace)),
     )
     report = await _with_pods(api, report, target, namespace)

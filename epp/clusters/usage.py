@@ -120,7 +120,7 @@ def _free(item: UsageItem, node: Node, requested: Mapping[str, int]) -> Fraction
     return sum(
         (
             amount - requested.get(name, 0)
-            for name, amount in node.status.allocatable.items()
+            for name, amount in node.allocatable.items()
             if amount > 0 and any(fnmatchcase(name, pattern) for pattern in item.resources)
         ),
         Fraction(0),

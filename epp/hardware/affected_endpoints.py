@@ -57,9 +57,9 @@ def places_of(each: Object, inventories: Iterable[Inventory]) -> AffectedPlaces 
     elif isinstance(each, (Node, NodeAccelerator, GpuNode)):
         nodes = [each.name]
     elif isinstance(each, Instaslice):
-        results = each.status.pod_allocation_results
+        results = each.results
         nodes = [each.name, *(result.nodename for result in results.values())]
-        pods = [*each.spec.pod_allocation_requests, *results]
+        pods = [*each.requests, *results]
     elif isinstance(each, AllocationClaim):
         nodes, pods = [each.spec.nodename], [each.spec.pod_ref.uid]
     elif isinstance(each, Gpu) and each.node:

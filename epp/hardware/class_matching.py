@@ -118,7 +118,7 @@ def node_pairs(each: AcceleratorClass, flavors: Mapping[str, ResourceFlavor]) ->
     if discovery.node_selector or discovery.affinity.node_affinity.required is not None:
         return discovery.node_selector
     flavor = flavors.get(each.spec.integration.kueue_resource_flavor)
-    return {} if flavor is None else flavor.spec.node_labels
+    return {} if flavor is None else flavor.node_labels
 
 
 def _match(

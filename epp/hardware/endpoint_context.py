@@ -41,7 +41,7 @@ class EndpointContext:
     @property
     def boot_id(self) -> str:
         """Boot id of the node; empty if unknown."""
-        return "" if self.node is None else self.node.status.node_info.boot_id
+        return "" if self.node is None else self.node.boot_id
 
 
 def context_of(endpoint: Endpoint, inventory: Inventory, *, trust_pod_labels: bool = False) -> EndpointContext:

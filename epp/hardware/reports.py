@@ -137,7 +137,7 @@ def _devices_by_node(inventory: Inventory, known: Mapping[str, _NodeDevices]) ->
 def _devices_of(node: Node, pods: tuple[Pod, ...], inventory: Inventory) -> Mapping[str, tuple[int, int]]:
     """Return the devices by class; a node without allocatable resources is counted by its labels."""
     amounts: dict[str, int] = {}
-    for resource, amount in node.status.allocatable.items():
+    for resource, amount in node.allocatable.items():
         amounts[resource_key(resource)] = amounts.get(resource_key(resource), 0) + floor(amount)
     labels, count = node.metadata.labels, 0
     if not amounts:

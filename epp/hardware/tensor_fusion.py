@@ -70,7 +70,7 @@ def quota_samples(quotas: Iterable[GpuResourceQuota]) -> Sequence[Sample]:
 
 
 def _report(quota: GpuResourceQuota) -> QuotaReport:
-    percent = quota.spec.total.alert_threshold_percent
+    percent = quota.total.alert_threshold_percent
     used = {place.removeprefix("status.used."): value for place, value in _used(quota)}
     lines: dict[str, QuotaLine] = {}
     for place, limit in _limits(quota):
@@ -90,21 +90,21 @@ def _report(quota: GpuResourceQuota) -> QuotaReport:
 
 
 def _limits(quota: GpuResourceQuota) -> Iterator[tuple[str, Fraction | int | None]]:
-    total = quota.spec.total
+    total = quota.total
     yield from _amounts("spec.total.requests", total.requests)
     yield from _amounts("spec.total.limits", total.limits)
     yield "spec.total.maxWorkers", total.max_workers
 
 
 def _singles(quota: GpuResourceQuota) -> Iterator[tuple[str, Fraction | int | None]]:
-    single = quota.spec.single
+    single = quota.single
     yield from _amounts("spec.single.maxRequests", single.max_requests)
     yield from _amounts("spec.single.maxLimits", single.max_limits)
     yield "spec.single.maxGPUCount", single.max_gpu_count
 
 
 def _used(quota: GpuResourceQuota) -> Iterator[tuple[str, Fraction | int | None]]:
-    used = quota.status.used
+    used = quota.used
     yield from _amounts("status.used.requests", used.requests)
     yield from _amounts("status.used.limits", used.limits)
     yield "status.used.workers", used.workers

@@ -129,7 +129,6 @@ class KubeApi:
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
     ) -> AsyncGenerator["httpx2.Response"]:
-        """Send a request and yield the response if its status is below 400."""
         import httpx2  # noqa: PLC0415  an optional dependency
 
         timeout = httpx2.Timeout(_CONNECT_SECONDS, read=read_seconds)
@@ -175,8 +174,6 @@ class KubeApi:
 
 
 class _Connection:
-    """A client and the number of requests in flight on it."""
-
     def __init__(self, client: "httpx2.AsyncClient") -> None:
         self.client = client
         self.users = 0

@@ -10,15 +10,15 @@ import msgspec
 
 from epp.framework.errors import ConfigurationError
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
-from epp.kube.collection import ABSENT, first_page
+from epp.kube.collection import ABSENT, ApiCollection, ApiResources, in_first_version
 from epp.kube.needs import Importance, Need
+from epp.kube.objects.base import Part, decoded
 from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, REWRITES, Resource
 from epp.kube.reviews import AccessReview
 
 _USER = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _AT_ONCE = 8
-"""Concurrent requests."""
 _UNAUTHORIZED = 401
 _FORBIDDEN = 403
 _FORMER = {OBJECTIVES: LEGACY_OBJECTIVES, REWRITES: LEGACY_REWRITES}
@@ -31,7 +31,6 @@ class AccessState(StrEnum):
     FORBIDDEN = "forbidden"
     ABSENT = "not installed"
     FAILED = "failed"
-    """The API server responds with another error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,35 +46,14 @@ class Access:
     untried: Sequence[str] = ()
     """Verbs with unknown result: the API server does not support reviews, and a test would write an object."""
     reason: str = ""
-    """Error message of the API server."""
 
 
-class _UserInfo(msgspec.Struct, frozen=True):
-    username: str = ""
+class _User(Part, frozen=True):
+    name: str = msgspec.field(default="", name="status.userInfo.username")
 
 
-class _UserStatus(msgspec.Struct, frozen=True, rename="camel"):
-    user_info: _UserInfo = _UserInfo()
-
-
-class _UserReview(msgspec.Struct, frozen=True):
-    status: _UserStatus = _UserStatus()
-
-
-class _Listed(msgspec.Struct, frozen=True):
-    name: str = ""
-
-
-class _Resources(msgspec.Struct, frozen=True):
-    resources: tuple[_Listed, ...] = ()
-
-
-class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    resource_version: str = ""
-
-
-class _List(msgspec.Struct, frozen=True):
-    metadata: _ListMetadata = _ListMetadata()
+class _List(Part, frozen=True):
+    version: str = msgspec.field(default="", name="metadata.resourceVersion")
 
 
 async def user_of(api: KubeApi) -> str:
@@ -85,8 +63,7 @@ async def user_of(api: KubeApi) -> str:
     """
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
-        answer = await api.request("POST", _USER, body=body)
-        return msgspec.json.decode(answer, type=_UserReview).status.user_info.username
+        return decoded(await api.request("POST", _USER, body=body), _User).name
     except ApiUnreachableError as error:
         raise ConfigurationError(
             f"no answer from the API server: {error}; start it, or name a kubeconfig with its present address "
@@ -103,7 +80,7 @@ async def user_of(api: KubeApi) -> str:
                 f"--as: {error}; the user of the kubeconfig needs the verb impersonate for that"
             ) from error
         return ""
-    except msgspec.MsgspecError as error:
+    except ValueError as error:
         raise ConfigurationError(
             f"{api.server} does not answer as an API server of Kubernetes does: {error}; correct the kubeconfig"
         ) from error
@@ -124,8 +101,6 @@ async def check_access(api: KubeApi, needs: Iterable[Need]) -> tuple[Access, ...
 
 
 class _Check:
-    """Access reviews, and test requests for verbs without side effects."""
-
     def __init__(self, api: KubeApi) -> None:
         self._api = api
         self._turn = asyncio.Semaphore(_AT_ONCE)
@@ -172,31 +147,29 @@ class _Check:
             "spec": {"resourceAttributes": attributes},
         }
         try:
-            answer = await self._request("POST", _REVIEW, body=body)
-            return msgspec.json.decode(answer, type=AccessReview).status.allowed
-        except (ApiError, msgspec.MsgspecError):
+            return decoded(await self._request("POST", _REVIEW, body=body), AccessReview).allowed
+        except (ApiError, ValueError):
             return None
 
     async def _list(self, need: Need) -> tuple[str, ApiError | None]:
         """Return the first API version whose list request succeeds, or the error."""
+        collection = ApiCollection(need.resource, need.namespace)
         try:
-            async with self._turn:
-                version, _ = await first_page(self._api, need.resource, namespace=need.namespace, params={"limit": "1"})
+            await in_first_version(collection, lambda: self._request("GET", collection.path, params={"limit": "1"}))
         except ApiError as error:
             return "", error
-        return version, None
+        return collection.version, None
 
     async def _may_watch(self, need: Need, version: str) -> bool | None:
         """Open a watch for one second; None for an error other than 403."""
         path = need.resource.path(version, need.namespace)
         try:
-            listed = await self._request("GET", path, params={"limit": "1"})
-            now = msgspec.json.decode(listed, type=_List).metadata.resource_version
+            now = decoded(await self._request("GET", path, params={"limit": "1"}), _List).version
             params = {"watch": "true", "timeoutSeconds": "1", "resourceVersion": now}
             await self._request("GET", path, params=params)
         except ApiError as error:
             return False if error.status == _FORBIDDEN else None
-        except msgspec.MsgspecError:
+        except ValueError:
             return None
         return True
 
@@ -205,15 +178,13 @@ class _Check:
         for version in resource.versions:
             try:
                 answer = await self._request("GET", resource.path(version).rpartition("/")[0])
-                there = msgspec.json.decode(answer, type=_Resources).resources
+                if any(each.name == resource.plural for each in decoded(answer, ApiResources).resources):
+                    return True
             except ApiError as error:
                 if error.status not in ABSENT:
                     return True
-            except msgspec.MsgspecError:
+            except ValueError:
                 return True
-            else:
-                if any(each.name == resource.plural for each in there):
-                    return True
         return False
 
     async def _request(

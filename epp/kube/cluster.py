@@ -59,9 +59,10 @@ class OptionalKinds:
             self._log_changes()
 
     def _log_changes(self) -> None:
-        changed = {watch: logged for watch, logged in self._watches.items() if watch.state is not logged}
         # An unreachable API server is logged by the watch of the pods.
-        changed = {watch: logged for watch, logged in changed.items() if watch.state is not WatchState.STALE}
+        changed = {
+            watch: logged for watch, logged in self._watches.items() if watch.state not in {logged, WatchState.STALE}
+        }
         self._watches.update({watch: watch.state for watch in changed})
         back = [
             watch for watch, logged in changed.items() if logged in _UNREADABLE and watch.state is WatchState.CURRENT
@@ -81,7 +82,6 @@ class OptionalKinds:
 def _fields(
     forbidden: Iterable[Watched[Any]], absent: Iterable[Watched[Any]], narrowed: Iterable[Watched[Any]]
 ) -> dict[str, object]:
-    """Return the fields of the log line: forbidden rights as in RBAC rules, absent kinds, and the remedy."""
     fields: dict[str, object] = {}
     if refused := sorted(map(_right, forbidden)):
         fields["forbidden"] = refused

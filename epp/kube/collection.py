@@ -2,13 +2,17 @@
 """Collections of an API server: version, plural and namespace of a resource, and lists of its objects."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 import msgspec
 
 from epp.kube.access import ApiError, KubeApi
 from epp.kube.object_set import Decode, Item, ObjectSet, T
+from epp.kube.objects.base import Part, decoded
 from epp.kube.resources import Resource
+
+R = TypeVar("R")
 
 _NOT_FOUND = 404
 ABSENT = frozenset({404, 405})
@@ -16,21 +20,19 @@ ABSENT = frozenset({404, 405})
 _PAGE = 500
 
 
-class _Version(msgspec.Struct, frozen=True):
-    version: str = ""
+class _Group(Part, frozen=True):
+    version: str = msgspec.field(default="", name="preferredVersion.version")
 
 
-class _Group(msgspec.Struct, frozen=True, rename="camel"):
-    preferred_version: _Version = _Version()
-
-
-class _Entry(msgspec.Struct, frozen=True):
+class _Entry(Part, frozen=True):
     name: str = ""
     kind: str = ""
     namespaced: bool = False
 
 
-class _Entries(msgspec.Struct, frozen=True):
+class ApiResources(Part, frozen=True):
+    """The kinds of a version of an API group."""
+
     resources: tuple[_Entry, ...] = ()
 
 
@@ -44,7 +46,8 @@ class ApiCollection:
         self._wide = namespace
         self._fallback = fallback
         self._namespace = namespace
-        self._version = ""
+        self.version = ""
+        """Selected version; empty before the first one of an unknown kind is discovered."""
         self._untried: list[str] = []
         self._begin()
 
@@ -66,38 +69,52 @@ class ApiCollection:
     @property
     def path(self) -> str:
         """URL path."""
-        return self.resource.path(self._version, self.namespace)
+        return self.resource.path(self.version, self.namespace)
 
     @property
     def api_version(self) -> str:
         """`apiVersion` of the objects."""
-        return self.resource.api_version(self._version)
+        return self.resource.api_version(self.version)
 
     async def find(self, api: KubeApi) -> None:
         """Discover the plural, and the version if unset; raises ApiError and ApiUnreachableError."""
         if self.resource.plural:
             return
         group = self._given.group
-        version = self._version or "v1"
-        if group and not self._version:
+        version = self.version or "v1"
+        if group and not self.version:
             answer = await api.request("GET", f"/apis/{group}")
-            version = _read(answer, _Group, group).preferred_version.version
+            version = _read(answer, _Group, group).version
         root = self._given.path(version).removesuffix("/")
-        entries = _read(await api.request("GET", root), _Entries, root).resources
+        entries = _read(await api.request("GET", root), ApiResources, root).resources
         found = next((each for each in entries if each.kind == self._given.kind and "/" not in each.name), None)
         if found is None:
             raise ApiError(_NOT_FOUND, "NotFound", f"{root} has no {self._given.kind}")
-        self._version = version
+        self.version = version
         self.resource = self._given._replace(versions=(version,), plural=found.name, namespaced=found.namespaced)
+
+    async def list_all(
+        self, api: KubeApi, objects: ObjectSet[T], selector: Mapping[str, str]
+    ) -> tuple[list[Item[T]], str]:
+        """Return all objects, read in pages, and the resourceVersion of the list; `objects` decodes them."""
+        params = {"limit": str(_PAGE), **selector}
+        items: list[Item[T]] = []
+        while True:
+            content = await api.request("GET", self.path, params=params)
+            page = await asyncio.to_thread(objects.read_page, content, self.api_version)
+            items += page.items
+            if not page.more:
+                return items, page.version
+            params["continue"] = page.more
 
     def found(self) -> None:
         """Record that the selected version works."""
-        self._untried = [version for version in self.resource.versions if version != self._version]
+        self._untried = [version for version in self.resource.versions if version != self.version]
 
     def next_version(self) -> bool:
         """Select the next version; return False and restart with the first one if all were tried."""
         if self._untried:
-            self._version = self._untried.pop(0)
+            self.version = self._untried.pop(0)
             return True
         self._begin()
         return False
@@ -116,13 +133,13 @@ class ApiCollection:
 
     def _begin(self) -> None:
         self.resource = self._given
-        self._version, *self._untried = self._given.versions or ("",)
+        self.version, *self._untried = self._given.versions or ("",)
 
 
 def _read(answer: bytes, cls: type[T], place: str) -> T:
     try:
-        return msgspec.json.decode(answer, type=cls)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return decoded(answer, cls)
+    except ValueError as error:
         raise ApiError(0, "Malformed", f"the answer to {place} is unreadable: {error}") from error
 
 
@@ -135,29 +152,16 @@ async def list_objects(
     selector: Mapping[str, str] | None = None,
 ) -> tuple[Item[T], ...]:
     """Return all objects in the first version on the server; raises ApiError and ApiUnreachableError."""
-    version, content = await first_page(
-        api, resource, namespace=namespace, params={"limit": str(_PAGE), **(selector or {})}
-    )
-    objects = ObjectSet(resource, decode)
-    items: list[Item[T]] = []
+    collection, objects = ApiCollection(resource, namespace), ObjectSet(resource, decode)
+    items, _ = await in_first_version(collection, lambda: collection.list_all(api, objects, selector or {}))
+    return tuple(items)
+
+
+async def in_first_version(collection: ApiCollection, request: Callable[[], Awaitable[R]]) -> R:
+    """Return the response in the first version that the server has; raises the error of the last version."""
     while True:
-        page = await asyncio.to_thread(objects.read_page, content, resource.api_version(version))
-        items += page.items
-        if not page.more:
-            return tuple(items)
-        params = {"limit": str(_PAGE), "continue": page.more, **(selector or {})}
-        content = await api.request("GET", resource.path(version, namespace), params=params)
-
-
-async def first_page(
-    api: KubeApi, resource: Resource, *, namespace: str = "", params: Mapping[str, str]
-) -> tuple[str, bytes]:
-    """Return the first version on the server and the response to a list request; raises as `list_objects`."""
-    *others, last = resource.versions
-    for version in others:
         try:
-            return version, await api.request("GET", resource.path(version, namespace), params=params)
+            return await request()
         except ApiError as error:
-            if error.status not in ABSENT:
+            if error.status not in ABSENT or not collection.next_version():
                 raise
-    return last, await api.request("GET", resource.path(last, namespace), params=params)

@@ -108,7 +108,6 @@ def _named(document: Mapping[str, object], kind: str, name: object, wanted_by: s
 
 
 def _check(cluster: Mapping[str, object], user: Mapping[str, object], path: Path) -> None:
-    """Raise ConfigurationError for invalid and unsupported values."""
     for kind, content in (("cluster", cluster), ("user", user)):
         for key, remedy in _UNSUPPORTED[kind].items():
             if content.get(key):

@@ -45,7 +45,6 @@ class Topic:
     relief: str
     """Message of the event for its end."""
     grace_seconds: float = 0.0
-    """Minimum duration of a problem before its event."""
 
 
 CONFIGURATION = Topic("ConfigurationRefused", "ConfigurationAccepted", "the configuration file is in effect again")
@@ -69,16 +68,15 @@ class Event:
         return self.topic.warning if self.is_warning else self.topic.normal
 
 
+@dataclass(slots=True)
 class _TopicState:
-    """The problem of one topic, and its last written event."""
-
-    def __init__(self) -> None:
-        self.problem = ""
-        self.since = 0.0
-        self.recorded = ""
-        self.recorded_at = 0.0
-        self.tokens = float(_BURST)
-        self.counted_at = 0.0
+    problem: str = ""
+    since: float = 0.0
+    recorded: str = ""
+    """Problem of the last written event; empty after the event for its end."""
+    recorded_at: float = 0.0
+    tokens: float = _BURST
+    counted_at: float = 0.0
 
     def observe(self, problem: str, now: float) -> None:
         if bool(problem) != bool(self.problem):
@@ -156,14 +154,6 @@ class Subject:
     """Empty while the object does not exist."""
 
 
-@dataclass(slots=True)
-class _Count:
-    """Written events of one reason, for the current subject."""
-
-    number: int
-    first_at: str
-
-
 class EventWriter:
     """Checks for problems once a second, and writes one event at a time while `may_write` returns true.
 
@@ -189,7 +179,8 @@ class EventWriter:
         self._problems = problems
         self._may_write = may_write
         self._schedule = EventSchedule()
-        self._counts: dict[str, _Count] = {}
+        self._counts: dict[str, tuple[int, str]] = {}
+        """Number of written events by reason, and the time of the first, for the current subject."""
         self._counted_uid = ""
         self._refusal_logged = False
         self._retry_seconds = _RETRY_SECONDS
@@ -220,7 +211,8 @@ class EventWriter:
         except (ApiError, ApiUnreachableError, TimeoutError) as error:
             return self._failed(error, subject)
         self._schedule.written(event, self._clock.now())
-        self._counts[event.reason].number += 1
+        number, first_at = self._counts[event.reason]
+        self._counts[event.reason] = number + 1, first_at
         self._retry_seconds = _RETRY_SECONDS
         return 0.0
 
@@ -241,24 +233,23 @@ class EventWriter:
         now = datetime.fromtimestamp(self._clock.utc(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if subject.uid != self._counted_uid:
             self._counts, self._counted_uid = {}, subject.uid
-        count = self._counts.setdefault(event.reason, _Count(0, now))
-        regarding = {
-            "apiVersion": subject.api_version,
-            "kind": subject.kind,
-            "name": subject.name,
-            "namespace": subject.namespace,
-            **({"uid": subject.uid} if subject.uid else {}),
-        }
+        number, first_at = self._counts.setdefault(event.reason, (0, now))
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": _name(event, subject), "namespace": subject.namespace},
-            "involvedObject": regarding,
+            "involvedObject": {
+                "apiVersion": subject.api_version,
+                "kind": subject.kind,
+                "name": subject.name,
+                "namespace": subject.namespace,
+                **({"uid": subject.uid} if subject.uid else {}),
+            },
             "type": "Warning" if event.is_warning else "Normal",
             "reason": event.reason,
             "message": event.message,
-            "count": count.number + 1,
-            "firstTimestamp": count.first_at,
+            "count": number + 1,
+            "firstTimestamp": first_at,
             "lastTimestamp": now,
             "source": {"component": COMPONENT},
             "reportingComponent": COMPONENT,

@@ -4,16 +4,17 @@
 import asyncio
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum
+from typing import TypeAlias
 
 import msgspec
 import structlog
 
 from epp.framework.clock import Clock
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
+from epp.kube.objects.base import Part, convert
 from epp.kube.resources import LEASES
 
 _ABSENT = 404
@@ -37,22 +38,9 @@ class LeaseSettings:
     seconds: float = 15.0
     """Time after the last renewal until another replica may take the lease."""
     retry_seconds: float = 2.0
-    """Time between two attempts to renew or take the lease."""
 
 
-class Step(Enum):
-    """The next request of an attempt."""
-
-    READ = "GET"
-    CREATE = "POST"
-    REPLACE = "PUT"
-
-
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    resource_version: str
-
-
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+class _Spec(Part, frozen=True):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
     acquire_time: str | None = None
@@ -60,18 +48,21 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
     lease_transitions: int | None = None
 
 
-class _Lease(msgspec.Struct, frozen=True):
-    metadata: _Metadata
+class _Lease(Part, frozen=True):
+    version: str = msgspec.field(name="metadata.resourceVersion")
     spec: _Spec = _Spec()
+
+
+Attempt: TypeAlias = Generator[tuple[str, Mapping[str, object] | None], bytes, bool]
+"""Yields method and body of each request; gets the body of the response, or an ApiError; returns whether it wrote."""
 
 
 class Lease:
     """State of the lease from the view of one replica, without I/O.
 
-    An attempt is a call of `begin`, then `step` with `answered` or `refused` until `step` returns None. A write has the
-    resourceVersion that it replaces: if two replicas write at the same time, the API server rejects one. The replica
-    uses its own clock: a lease expires when it is unchanged for its duration. Time without access to the API server
-    counts only in part, because the holder cannot renew the lease either.
+    A write has the resourceVersion that it replaces: if two replicas write at the same time, the API server rejects
+    one. The replica uses its own clock: a lease expires when it is unchanged for its duration. Time without access to
+    the API server counts only in part, because the holder cannot renew the lease either.
 
     A leader steps down when it sees another holder, but not when the API server is unreachable. If all replicas lose
     access, the leader continues alone. If only the leader loses access, two replicas serve until it has access again.
@@ -85,14 +76,9 @@ class Lease:
         self._settings = settings
         self._clock = clock
         self._document: Mapping[str, object] | None = None
-        """Last known version; None without a lease."""
         self._spec = _Spec()
         self._read_at = 0.0
         self._unchanged_seconds = 0.0
-        self._is_current = False
-        self._is_done = True
-        self._conflicts = 0
-        self._resigns = False
 
     @property
     def holder(self) -> str:
@@ -104,39 +90,37 @@ class Lease:
         """Time at which the holder took the lease, by its clock."""
         return (self._spec.acquire_time or "") if self.holder else ""
 
-    @property
-    def has_expired(self) -> bool:
-        """Whether the lease was not renewed in time."""
+    def attempt(self, *, resigns: bool = False) -> Attempt:
+        """Renew, take or, if the replica `resigns`, release the lease; raises unexpected errors, and ValueError."""
+        is_current = self.is_leader and self._document is not None and not resigns
+        for _ in range(_MOST_CONFLICTS):
+            if not is_current:
+                try:
+                    self._read((yield "GET", None))
+                except ApiError as error:
+                    if error.status != _ABSENT:
+                        raise
+                    self._document, self._spec = None, _Spec()
+            if not self._may_write(resigns=resigns):
+                return False
+            creates = self._document is None
+            try:
+                self._read((yield "POST" if creates else "PUT", self._content(resigns=resigns)))
+            except ApiError as error:
+                if error.status != _CONFLICT and (creates or error.status != _ABSENT):
+                    raise
+                is_current = False
+            else:
+                return True
+        return False
+
+    def _may_write(self, *, resigns: bool) -> bool:
+        is_mine = self._document is not None and self.holder == self.identity
         theirs = min(self._spec.lease_duration_seconds or 0, _LONGEST_SECONDS)
-        return self._unchanged_seconds >= max(self._settings.seconds, theirs)
+        has_expired = self._unchanged_seconds >= max(self._settings.seconds, theirs)
+        return is_mine or (not resigns and (not self.holder or has_expired))
 
-    def begin(self) -> None:
-        """Start an attempt to renew or take the lease."""
-        self._is_current = self.is_leader and self._document is not None
-        self._is_done = self._resigns
-        self._conflicts = 0
-
-    def resign(self) -> None:
-        """Start the last attempt, which releases the lease."""
-        self.begin()
-        self._resigns = True
-        self._is_done = self._is_current = False
-
-    def step(self) -> Step | None:
-        """Return the next request; None at the end of the attempt."""
-        if self._is_done or self._conflicts >= _MOST_CONFLICTS:
-            return None
-        if not self._is_current:
-            return Step.READ
-        is_mine = self.holder == self.identity
-        if self._resigns:
-            return Step.REPLACE if is_mine and self._document is not None else None
-        if self._document is None:
-            return Step.CREATE
-        return Step.REPLACE if is_mine or not self.holder or self.has_expired else None
-
-    def content(self) -> dict[str, object]:
-        """Return the object to write: the last known version with a new spec, or a new object."""
+    def _content(self, *, resigns: bool) -> dict[str, object]:
         before = self._document or {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -146,21 +130,20 @@ class Lease:
         is_mine = self._document is not None and self.holder == self.identity
         transitions = self._spec.lease_transitions or 0
         spec = {
-            "holderIdentity": "" if self._resigns else self.identity,
-            "leaseDurationSeconds": 1 if self._resigns else max(1, math.ceil(self._settings.seconds)),
-            "acquireTime": self.since if is_mine and self.since and not self._resigns else now,
+            "holderIdentity": "" if resigns else self.identity,
+            "leaseDurationSeconds": 1 if resigns else max(1, math.ceil(self._settings.seconds)),
+            "acquireTime": self.since if is_mine and self.since and not resigns else now,
             "renewTime": now,
             "leaseTransitions": transitions if is_mine or self._document is None else transitions + 1,
         }
         earlier = before.get("spec")
         return {**before, "spec": {**(earlier if isinstance(earlier, Mapping) else {}), **spec}}
 
-    def answered(self, step: Step, content: bytes) -> None:
-        """Handle the response to a step; raises ValueError if it is unreadable."""
+    def _read(self, content: bytes) -> None:
         try:
             document = msgspec.json.decode(content, type=dict[str, object])
-            spec = msgspec.convert(document, _Lease).spec
-        except msgspec.DecodeError as error:
+            spec = convert(document, _Lease).spec
+        except (msgspec.DecodeError, ValueError) as error:
             raise ValueError(f"the lease is unreadable: {error}") from error
         now = self._clock.now()
         if spec == self._spec and self._document is not None:
@@ -170,21 +153,6 @@ class Lease:
             self._unchanged_seconds = 0.0
         self._document, self._spec, self._read_at = document, spec, now
         self.is_leader = self.holder == self.identity
-        self._is_current = True
-        self._is_done = step is not Step.READ
-
-    def refused(self, step: Step, status: int) -> bool:
-        """Handle an error status; return False for an unexpected one, which ends the attempt."""
-        if step is Step.READ and status == _ABSENT:
-            self._document, self._spec = None, _Spec()
-            self._is_current = True
-            return True
-        if status == _CONFLICT or (step is Step.REPLACE and status == _ABSENT):
-            self._conflicts += 1
-            self._is_current = False
-            return True
-        self._is_done = True
-        return False
 
 
 class LeaderElection:
@@ -252,10 +220,9 @@ class LeaderElection:
 
     async def release(self) -> None:
         """Release the lease if this replica holds it, so that another replica can take it immediately."""
-        self._lease.resign()
         try:
             async with asyncio.timeout(self._answer_seconds):
-                wrote = await self._send_all()
+                wrote = await self._send_all(resigns=True)
         except (ApiError, ApiUnreachableError, TimeoutError, ValueError) as error:
             _log.warning("lease not released; it expires later", lease=self._title, reason=_words(error))
         else:
@@ -267,7 +234,6 @@ class LeaderElection:
         return f"{self.settings.namespace}/{self.settings.name}"
 
     async def _attempt(self) -> None:
-        self._lease.begin()
         try:
             await self._send_all()
         except (ApiError, ApiUnreachableError, TimeoutError, ValueError) as error:
@@ -278,22 +244,22 @@ class LeaderElection:
             self.problem, self._failing_since, self._is_failure_logged = "", None, False
         self._publish()
 
-    async def _send_all(self) -> bool:
+    async def _send_all(self, *, resigns: bool = False) -> bool:
         """Send the requests of an attempt; return whether the lease was written. Raises errors of requests."""
-        wrote = False
-        while (step := self._lease.step()) is not None:
-            content = None if step is Step.READ else self._lease.content()
-            path = self._collection if step is Step.CREATE else f"{self._collection}/{self.settings.name}"
+        attempt = self._lease.attempt(resigns=resigns)
+        method, content = next(attempt)
+        while True:
+            path = self._collection if method == "POST" else f"{self._collection}/{self.settings.name}"
             try:
-                async with asyncio.timeout(self._answer_seconds):
-                    answer = await self._api.request(step.value, path, body=content)
-            except ApiError as error:
-                if not self._lease.refused(step, error.status):
-                    raise
-            else:
-                self._lease.answered(step, answer)
-                wrote = step is not Step.READ
-        return wrote
+                try:
+                    async with asyncio.timeout(self._answer_seconds):
+                        answer = await self._api.request(method, path, body=content)
+                except ApiError as error:
+                    method, content = attempt.throw(error)
+                else:
+                    method, content = attempt.send(answer)
+            except StopIteration as end:
+                return bool(end.value)
 
     def _failed(self, error: Exception) -> None:
         """Log a failure once: missing rights immediately, other errors when another replica may take the lease."""

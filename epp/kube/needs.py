@@ -44,7 +44,6 @@ class Need:
 
     resource: Resource
     purpose: str
-    """Purpose of the objects, for messages."""
     namespace: str = ""
     """Empty for all namespaces, and for kinds of cluster scope."""
     verbs: Sequence[str] = _READ

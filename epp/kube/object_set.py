@@ -50,7 +50,6 @@ class Item(Generic[T]):
     object: T | None = None
     """None for an invalid or irrelevant version."""
     problem: str = ""
-    """Reason why it is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +58,7 @@ class Page(Generic[T]):
 
     items: Sequence[Item[T]]
     version: str
-    """The resourceVersion of the list."""
     more: str
-    """Token of the next page; empty for the last."""
 
 
 class _Metadata(msgspec.Struct, frozen=True):

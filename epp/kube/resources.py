@@ -95,7 +95,6 @@ ACCELERATORS = (
     Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "resourceflavors", "ResourceFlavor", namespaced=False),
     Resource("llmd.ai", ("v1alpha1",), "variantautoscalings", "VariantAutoscaling"),
 )
-"""Objects that describe the hardware of endpoints; all are optional."""
 
 _SETS = ("v1beta2", "v1beta1")
 _KUEUE = ("v1beta2", "v1beta1", "v1alpha1")
@@ -111,16 +110,13 @@ CLUSTERS = (
     Resource("kueue.x-k8s.io", _KUEUE, "multikueueconfigs", "MultiKueueConfig", namespaced=False),
     Resource(LEGACY_GROUP, ("v1alpha1",), "inferencepoolimports", "InferencePoolImport"),
 )
-"""Clusters and placements of Open Cluster Management, and imported pools; all are optional."""
 SCORERS = (
     Resource(DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscorers", "DynamicScorer", everywhere=True),
     Resource(DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscoringconfigs", "DynamicScoringConfig", everywhere=True),
 )
-"""External scorers; both are optional."""
 
 _ALL = (PODS, *POLICIES, pools(POOL_GROUP), *ACCELERATORS, *OME_SERVICES, *CLUSTERS, *SCORERS)
 BY_KIND = {each.key: each for each in _ALL}
-"""Resource of each kind, by group and kind."""
 
 
 def resource_of(kind: ObjectKind) -> Resource:

@@ -11,6 +11,7 @@ import msgspec
 
 from epp.framework.clock import Clock
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
+from epp.kube.objects.base import Part, decoded
 from epp.kube.resources import REVIEWS
 
 ALLOWED_SECONDS, REFUSED_SECONDS = 60.0, 10.0
@@ -23,7 +24,7 @@ _TOKENS, _ACCESS = (each.path("v1") for each in REVIEWS)
 _FORBIDDEN = 403
 
 
-R = TypeVar("R", bound=msgspec.Struct)
+R = TypeVar("R", bound=Part)
 
 
 class Verdict(StrEnum):
@@ -31,7 +32,6 @@ class Verdict(StrEnum):
 
     ALLOWED = "allowed"
     UNKNOWN = "unknown"
-    """The token is invalid."""
     FORBIDDEN = "forbidden"
     """The token is valid, but its user may not get the path."""
 
@@ -40,30 +40,18 @@ class NoVerdictError(Exception):
     """The cluster cannot decide at the moment."""
 
 
-class _User(msgspec.Struct, frozen=True):
-    username: str = ""
-    uid: str = ""
-    groups: tuple[str, ...] = ()
-    extra: dict[str, list[str]] = {}
+class _TokenReview(Part, frozen=True):
+    authenticated: bool = msgspec.field(default=False, name="status.authenticated")
+    user: str = msgspec.field(default="", name="status.user.username")
+    uid: str = msgspec.field(default="", name="status.user.uid")
+    groups: tuple[str, ...] = msgspec.field(default=(), name="status.user.groups")
+    extra: dict[str, list[str]] = msgspec.field(default_factory=dict, name="status.user.extra")
 
 
-class _TokenStatus(msgspec.Struct, frozen=True):
-    authenticated: bool = False
-    user: _User = _User()
-
-
-class _TokenReview(msgspec.Struct, frozen=True):
-    status: _TokenStatus = _TokenStatus()
-
-
-class _AccessStatus(msgspec.Struct, frozen=True):
-    allowed: bool = False
-
-
-class AccessReview(msgspec.Struct, frozen=True):
+class AccessReview(Part, frozen=True):
     """Response to a SubjectAccessReview or a SelfSubjectAccessReview."""
 
-    status: _AccessStatus = _AccessStatus()
+    allowed: bool = msgspec.field(default=False, name="status.allowed")
 
 
 class _Cached(NamedTuple):
@@ -121,25 +109,24 @@ class TokenReviews:
 
     async def _review(self, token: str, path: str) -> Verdict:
         review = await self._post(_TOKENS, "TokenReview", "authentication.k8s.io/v1", {"token": token}, _TokenReview)
-        if not review.status.authenticated:
+        if not review.authenticated:
             return Verdict.UNKNOWN
-        user = review.status.user
         spec = {
-            "user": user.username,
-            "uid": user.uid,
-            "groups": user.groups,
-            "extra": user.extra,
+            "user": review.user,
+            "uid": review.uid,
+            "groups": review.groups,
+            "extra": review.extra,
             "nonResourceAttributes": {"path": path, "verb": "get"},
         }
         access = await self._post(_ACCESS, "SubjectAccessReview", "authorization.k8s.io/v1", spec, AccessReview)
-        return Verdict.ALLOWED if access.status.allowed else Verdict.FORBIDDEN
+        return Verdict.ALLOWED if access.allowed else Verdict.FORBIDDEN
 
     async def _post(self, path: str, kind: str, version: str, spec: object, answer: type[R]) -> R:
         body = {"apiVersion": version, "kind": kind, "spec": spec}
         try:
-            return msgspec.json.decode(await self._api.request("POST", path, body=body), type=answer)
+            return decoded(await self._api.request("POST", path, body=body), answer)
         except ApiError as error:
             remedy = ": allow create of tokenreviews and subjectaccessreviews" if error.status == _FORBIDDEN else ""
             raise NoVerdictError(f"{kind} was refused: {error}{remedy}") from error
-        except (ApiUnreachableError, msgspec.DecodeError) as error:
+        except (ApiUnreachableError, ValueError) as error:
             raise NoVerdictError(str(error)) from error

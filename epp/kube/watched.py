@@ -5,18 +5,15 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Generic
 
 import structlog
 
 from epp.framework.clock import Clock
-from epp.framework.plugin_status import InputProblem
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
 from epp.kube.collection import ApiCollection
-from epp.kube.object_set import EXPIRED, Decode, Delta, Item, ObjectSet, T
+from epp.kube.object_set import EXPIRED, Decode, ObjectSet, T
 from epp.kube.resources import Resource
 
-_PAGE = 500
 _FIRST_DELAY_SECONDS = 0.2
 _LONGEST_DELAY_SECONDS = 10.0
 _LONGEST_DELAY_OF_MISSING_SECONDS = 60.0
@@ -49,7 +46,7 @@ class WatchState(StrEnum):
     FORBIDDEN = "forbidden"
 
 
-class Watched(Generic[T]):
+class Watched(ObjectSet[T]):
     """The objects of one resource, in one namespace or in all of them, with an optional selector.
 
     Objects stay in effect while the server is unreachable or forbids access. They are removed 30 seconds after their
@@ -73,18 +70,17 @@ class Watched(Generic[T]):
 
         `fallback` is the namespace to read if access to all is forbidden. `observer` is called when the state changes.
         """
+        super().__init__(resource, decode)
         self.state = WatchState.STARTING
         self.reason = ""
         """Reason why the objects are not up to date; empty if they are."""
         self.lists = 0
-        """Number of completed lists."""
         self._api = api
         self._clock = clock
         self._selector = dict(selector or {})
         self._generator = generator or random.Random()  # noqa: S311  spreads requests, guards nothing
         self._collection = ApiCollection(resource, namespace, fallback)
         self._observer = observer
-        self._set = ObjectSet(resource, decode)
         self._settled = asyncio.Event()
         self._listed = asyncio.Event()
         self._was_wide = False
@@ -118,28 +114,9 @@ class Watched(Generic[T]):
         return self._collection.title
 
     @property
-    def objects(self) -> Mapping[str, T]:
-        """By `namespace/name`, or by name for kinds of cluster scope."""
-        return self._set.objects
-
-    @property
     def stale_seconds(self) -> float:
         """Seconds since the objects were last readable; 0 while they are up to date."""
         return 0.0 if self._lost_at is None else max(0.0, self._clock.now() - self._lost_at)
-
-    @property
-    def problems(self) -> tuple[InputProblem, ...]:
-        """Objects whose newest version is not in effect; at most 100."""
-        return self._set.problems
-
-    @property
-    def rejected(self) -> int:
-        """Versions of objects that could not be decoded."""
-        return self._set.rejected
-
-    def subscribe(self, listener: Callable[[Delta[T]], None]) -> Callable[[], None]:
-        """Call `listener` after each change; return a function to unsubscribe."""
-        return self._set.subscribe(listener)
 
     async def settled(self) -> None:
         """Wait until the objects are listed, the kind is absent or forbidden, or errors persist for 30 seconds."""
@@ -153,7 +130,7 @@ class Watched(Generic[T]):
         """List and watch until cancelled."""
         while True:
             try:
-                if not self._set.version:
+                if not self.version:
                     await self._list()
                 await self._watch()
                 wait = 0.0 if self._was_stable() else self._next_delay(_LONGEST_DELAY_SECONDS)
@@ -166,18 +143,8 @@ class Watched(Generic[T]):
             await asyncio.sleep(wait * self._generator.uniform(0.5, 1.0))
 
     async def _list(self) -> None:
-        """Replace all objects by a complete list, read in pages."""
         await self._collection.find(self._api)
-        items: list[Item[T]] = []
-        params = {"limit": str(_PAGE), **self._selector}
-        while True:
-            content = await self._api.request("GET", self._collection.path, params=params)
-            page = await asyncio.to_thread(self._set.read_page, content, self._collection.api_version)
-            items += page.items
-            if not page.more:
-                break
-            params["continue"] = page.more
-        self._set.replace(items, page.version)
+        self.replace(*await self._collection.list_all(self._api, self, self._selector))
         self.lists += 1
         self._was_wide |= not self.is_narrowed
         self._collection.found()
@@ -185,21 +152,20 @@ class Watched(Generic[T]):
         self._current()
 
     async def _watch(self) -> None:
-        """Apply events until the server ends the watch."""
         seconds = _NARROWED_WATCH_SECONDS if self.is_narrowed else _WATCH_SECONDS
         params = {
             "watch": "true",
             "allowWatchBookmarks": "true",
-            "resourceVersion": self._set.version,
+            "resourceVersion": self.version,
             "timeoutSeconds": str(self._generator.randint(*seconds)),
             **self._selector,
         }
         async with self._api.stream(self._collection.path, params) as reads:
             self._current()
             async for lines in reads:
-                self._set.apply(lines)
+                self.apply(lines)
         if self.is_narrowed:
-            self._narrow_version, self._set.version = self._set.version, ""
+            self._narrow_version, self.version = self.version, ""
             self._collection.widen()
 
     def _current(self) -> None:
@@ -228,12 +194,11 @@ class Watched(Generic[T]):
             self._observer()
 
     def _refused(self, error: ApiError) -> float:
-        """Handle an error response; return the delay before the next attempt."""
         if error.status == EXPIRED:
-            self._set.version = ""
+            self.version = ""
             return self._next_delay(_LONGEST_DELAY_SECONDS)
         if error.status in _ABSENT:
-            self._set.version = ""
+            self.version = ""
             if self._collection.next_version():
                 return 0.0
             self._narrow_version = ""
@@ -242,14 +207,14 @@ class Watched(Generic[T]):
         if error.status in _FORBIDDEN:
             unauthorized = error.status == _UNAUTHORIZED
             if not unauthorized and not self._was_wide and self._collection.narrow():
-                self._set.version, self._narrow_version = self._narrow_version, ""
+                self.version, self._narrow_version = self._narrow_version, ""
                 return 0.0
             refused = "the API server refuses the credentials: " if unauthorized else ""
             self._interrupted(WatchState.FORBIDDEN, f"{refused}{error}")
             self._settled.set()
             return self._next_delay(_LONGEST_DELAY_OF_MISSING_SECONDS if not refused else _LONGEST_DELAY_SECONDS)
         if error.status not in _OVERLOADED:
-            self._set.version = ""  # the server may reject this version
+            self.version = ""  # the server may reject this version
         self._failing_at, failing = self._since(self._failing_at)
         if failing >= _SETTLING_SECONDS:
             self._settled.set()
@@ -263,19 +228,17 @@ class Watched(Generic[T]):
             self._interrupted(WatchState.STALE, str(error))
             return self._next_delay(_LONGEST_DELAY_SECONDS)
         if self.state is not WatchState.ABSENT:
-            self._set.clear()
+            self.clear()
         self._interrupted(WatchState.ABSENT, str(error))
         self._settled.set()
         return self._next_delay(_LONGEST_DELAY_OF_MISSING_SECONDS)
 
     def _since(self, moment: float | None) -> tuple[float, float]:
-        """Return `moment`, now by default, and the seconds since then."""
         now = self._clock.now()
         began = now if moment is None else moment
         return began, now - began
 
     def _next_delay(self, longest: float) -> float:
-        """Return the delay, which doubles with each failure."""
         if self._was_stable():
             self._delay = _FIRST_DELAY_SECONDS
         self._connected_at = None

@@ -47,8 +47,8 @@ def _limits_anything(quota: Quota) -> bool:
 
 
 def _quota(objects: list[GpuResourceQuota]) -> Quota:
-    totals = [each.spec.total for each in objects]
-    singles = [each.spec.single for each in objects]
+    totals = [each.total for each in objects]
+    singles = [each.single for each in objects]
     amounts = [amount for total in totals for amount in (total.requests, total.limits)]
     of_one = [amount for single in singles for amount in (single.max_requests, single.max_limits)]
     names = ", ".join(each.id for each in objects)

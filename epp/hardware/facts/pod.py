@@ -65,7 +65,7 @@ def requested_part(
 
 def _sharers(resource: str, node: Node | None, devices: int | None) -> int:
     """Return the number of times that the device plugin offers each device, since Intel has no label for sharing."""
-    offered = 0 if node is None else int(node.status.allocatable.get(resource, 0))
+    offered = 0 if node is None else int(node.allocatable.get(resource, 0))
     return offered // devices if devices and offered % devices == 0 else 1
 
 
@@ -79,7 +79,7 @@ def _cores(number: int, of: int | None, profile: str) -> Partition | None:
 
 def _neuron_cores(node: Node | None) -> int | None:
     """Return the cores of a device as counted by the device plugin; a logical core may consist of two physical ones."""
-    allocatable: Mapping[str, Fraction] = {} if node is None else node.status.allocatable
+    allocatable: Mapping[str, Fraction] = {} if node is None else node.allocatable
     devices = next((allocatable[name] for name in _NEURON_DEVICES if allocatable.get(name)), None)
     cores = allocatable.get(_NEURON_CORE)
     return int(cores / devices) or None if cores and devices else None

@@ -97,7 +97,7 @@ def devices_of_machine(
         return None
     if node.count is not None:
         return node.count or None
-    allocatable = {} if context.node is None else context.node.status.allocatable
+    allocatable = {} if context.node is None else context.node.allocatable
     shared = any(fact.partition is not None for fact in node.facts)
     if shared or any(profile_of(name) and amount > 0 for name, amount in allocatable.items()):
         return None

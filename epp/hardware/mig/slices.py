@@ -127,8 +127,8 @@ def _second_generation(claims: Iterable[AllocationClaim]) -> Iterator[SliceClaim
 
 def _first_generation(instaslices: Iterable[Instaslice]) -> Iterator[SliceClaim]:
     for each in instaslices:
-        for uid, result in each.status.pod_allocation_results.items():
-            request = each.spec.pod_allocation_requests.get(uid, PodAllocationRequest())
+        for uid, result in each.results.items():
+            request = each.requests.get(uid, PodAllocationRequest())
             status = result.allocation_status
             yield SliceClaim(
                 source=f"Instaslice/{each.id}",
@@ -151,7 +151,7 @@ def slice_nodes(
     found: dict[str, SliceNode] = {}
     for old in instaslices:
         source = f"Instaslice/{old.id}"
-        found[old.name] = _node(source, old.name, old.status.node_resources, old.status.conditions)
+        found[old.name] = _node(source, old.name, old.resources, old.conditions)
     for new in node_accelerators:
         found[new.name] = _node(f"NodeAccelerator/{new.id}", new.name, new.resources, new.conditions)
     return found

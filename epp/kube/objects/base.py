@@ -5,6 +5,7 @@ A field with a dotted name, such as `spec.nodeName`, is read from that place in 
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import lru_cache
@@ -130,6 +131,14 @@ def convert(data: object, cls: type[T], place: str = "") -> T:
         raise ValueError(mistakes_in(cls, plain, _quantity)[0].at(place)) from error
 
 
+def decoded(content: bytes, cls: type[T]) -> T:
+    """Return the struct in a JSON text; raises ValueError."""
+    try:
+        return convert(msgspec.json.decode(content), cls)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error
+
+
 def with_fields(cls: type[P], raw: "Part", **fields: object) -> P:
     """Return an object of this class with the given fields, and the other fields of `raw`."""
     return cls(**{**{name: getattr(raw, name) for name in raw.__struct_fields__}, **fields})
@@ -175,19 +184,12 @@ def quantity_of(text: str | float) -> Fraction:
 
 def _quantity(cls: type, value: object) -> object:
     """Convert a quantity, quoted or not, to a Fraction; raises ValueError with the remedy."""
+    remedy = _QUANTITY_REMEDY
     if cls is Fraction and isinstance(value, (str, int, float)) and not isinstance(value, bool):
         text = str(value)
-        try:
+        with suppress(ValueError):
             return quantity_of(text)
-        except ValueError:
-            if _is_quantity(text.removesuffix("B")):
-                raise ValueError(f"write {text.removesuffix('B')}, without the B") from None
-    raise ValueError(_QUANTITY_REMEDY)
-
-
-def _is_quantity(text: str) -> bool:
-    try:
-        quantity_of(text)
-    except ValueError:
-        return False
-    return True
+        with suppress(ValueError):
+            quantity_of(text.removesuffix("B"))
+            remedy = f"write {text.removesuffix('B')}, without the B"
+    raise ValueError(remedy)

@@ -41,37 +41,19 @@ class Taint(Part, frozen=True, kw_only=True):
     effect: str = ""
 
 
-class NodeInfo(Part, frozen=True, kw_only=True):
-    """System information of the kubelet."""
-
-    boot_id: str = msgspec.field(default="", name="bootID")
-
-
-class NodeSpec(Part, frozen=True, kw_only=True):
-    """Spec of a node."""
-
-    unschedulable: bool = False
-
-
-class NodeStatus(Part, frozen=True, kw_only=True):
-    """Status of a node."""
-
-    node_info: NodeInfo = NodeInfo()
-    allocatable: Mapping[str, AllocatableAmount] = msgspec.field(default_factory=dict)
-    conditions: tuple[Condition, ...] = ()
-
-
 class Node(ClusterObject, frozen=True, kw_only=True):
     """A node."""
 
-    spec: NodeSpec = NodeSpec()
-    status: NodeStatus = NodeStatus()
+    unschedulable: bool = msgspec.field(default=False, name="spec.unschedulable")
+    boot_id: str = msgspec.field(default="", name="status.nodeInfo.bootID")
+    allocatable: Mapping[str, AllocatableAmount] = msgspec.field(default_factory=dict, name="status.allocatable")
+    conditions: tuple[Condition, ...] = msgspec.field(default=(), name="status.conditions")
 
     @property
     def schedulable(self) -> bool:
         """Whether the node accepts new pods: it is not cordoned, and ready or in unknown state."""
-        ready = condition_of(self.status.conditions, "Ready")
-        return not self.spec.unschedulable and (ready is None or ready.status == "True")
+        ready = condition_of(self.conditions, "Ready")
+        return not self.unschedulable and (ready is None or ready.status == "True")
 
 
 class ContainerResources(Part, frozen=True, kw_only=True):
@@ -97,7 +79,7 @@ class Container(Part, frozen=True, kw_only=True):
 
 
 class PodClaim(Part, frozen=True, kw_only=True):
-    """A ResourceClaim in the spec of a pod."""
+    """A ResourceClaim in the spec of a pod, or the one that was created for it in the status."""
 
     name: str
     resource_claim_name: str = ""
@@ -119,13 +101,6 @@ class PodIP(Part, frozen=True, kw_only=True):
     """One of a pod's addresses."""
 
     ip: str
-
-
-class ClaimStatus(Part, frozen=True, kw_only=True):
-    """Name of the ResourceClaim for a claim in the spec."""
-
-    name: str
-    resource_claim_name: str = ""
 
 
 class ExtendedResourceClaimStatus(Part, frozen=True, kw_only=True):
@@ -163,7 +138,7 @@ class PodStatus(Part, frozen=True, kw_only=True):
     pod_ips: tuple[PodIP, ...] = msgspec.field(default=(), name="podIPs")
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
-    resource_claim_statuses: tuple[ClaimStatus, ...] = ()
+    resource_claim_statuses: tuple[PodClaim, ...] = ()
     extended_resource_claim_status: ExtendedResourceClaimStatus = ExtendedResourceClaimStatus()
 
 

@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -36,22 +37,22 @@ from epp.kube.objects.ocm import (
 from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.kube.objects.ome_services import (
     OME,
-    read_cluster_serving_runtime,
+    ClusterServingRuntime,
+    ServingRuntime,
     read_inference_service,
-    read_serving_runtime,
+    read_runtime,
 )
 from epp.kube.objects.placement import read_placement
 from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
 from epp.kube.resources import BY_KIND, CLUSTERS, CONFIG_MAPS, SCORERS
 
 Kinds: TypeAlias = frozenset[tuple[str, str]]
-"""Groups and kinds."""
 
 _Reader = Callable[[object], Object | None]
 
 
 def _plain(cls: type[Object]) -> _Reader:
-    return lambda document: convert(document, cls)
+    return partial(convert, cls=cls)
 
 
 _READERS: Mapping[tuple[str, str], _Reader] = {
@@ -60,8 +61,8 @@ _READERS: Mapping[tuple[str, str], _Reader] = {
     ("", "ConfigMap"): read_unit_costs,
     (OME, "AcceleratorClass"): _plain(AcceleratorClass),
     (OME, "InferenceService"): read_inference_service,
-    (OME, "ServingRuntime"): read_serving_runtime,
-    (OME, "ClusterServingRuntime"): read_cluster_serving_runtime,
+    (OME, "ServingRuntime"): partial(read_runtime, cls=ServingRuntime),
+    (OME, "ClusterServingRuntime"): partial(read_runtime, cls=ClusterServingRuntime),
     ("inference.redhat.com", "Instaslice"): _plain(Instaslice),
     ("inference.redhat.com", "NodeAccelerator"): read_node_accelerator,
     ("inference.redhat.com", "AllocationClaim"): read_allocation_claim,
@@ -103,15 +104,12 @@ _GROUP_ALIASES: Mapping[tuple[str, str], str] = {
 }
 """Groups of kinds in published examples that no cluster serves, and the real ones."""
 ALL_KINDS: Kinds = frozenset(_READERS)
-"""All kinds that can be decoded."""
 CLUSTER_KINDS: Kinds = frozenset(each.key for each in CLUSTERS)
 """Kinds of Open Cluster Management, those of multi-cluster queueing, and imported pools."""
 SCORER_KINDS: Kinds = frozenset(each.key for each in SCORERS)
-"""Kinds of external scorers."""
 KNOWN_GROUPS = frozenset({OCM, OME, "inference.redhat.com", "kueue.x-k8s.io", "resource.k8s.io", "tensor-fusion.ai"})
 """Groups whose kinds an operator may expect to have an effect."""
 _NESTING_LIMIT = 4
-"""Maximum depth of nested lists."""
 
 
 class ObjectKey(NamedTuple):
@@ -138,7 +136,6 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Reason for the rejection: field, value and remedy."""
     note: str = ""
-    """Remark on a valid document."""
 
 
 def decode_object(document: Mapping[str, object]) -> Object | None:
@@ -182,7 +179,6 @@ def _unpacked(document: object, place: str, depth: int = 0) -> Iterator[tuple[st
 
 
 def _with_kind(item: object, of_list: Mapping[str, object]) -> object:
-    """Return an item with the kind and version of its list, such as PodList."""
     kind = of_list.get("kind")
     if not isinstance(item, Mapping) or not isinstance(kind, str) or kind in {"List", ""}:
         return item
@@ -225,7 +221,6 @@ def _read(document: Mapping[str, object], kind: tuple[str, str], level: str) -> 
 
 
 def _has_default_namespace(kind: tuple[str, str]) -> bool:
-    """Return whether an object of the kind without a namespace is in `default`."""
     return kind in _READERS and _RESOURCES[kind].namespaced and kind[1] not in _WITHOUT_DEFAULT_NAMESPACE
 
 
@@ -259,7 +254,6 @@ def _key(document: Mapping[str, object]) -> ObjectKey:
 
 
 def _name(document: Mapping[str, object]) -> str:
-    """Return `namespace/name` for messages."""
     metadata = document.get("metadata")
     if not isinstance(metadata, Mapping):
         return "without a name"

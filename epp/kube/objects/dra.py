@@ -214,7 +214,6 @@ def _device(data: Mapping[str, Any], driver: str, place: str) -> SliceDevice:
 
 
 def _attribute(box: Mapping[str, Any], place: str) -> AttributeValue | None:
-    """Return the value in the box; None for an unknown type."""
     for kind, cls in (("int", int), ("bool", bool), ("string", str)):
         if kind in box:
             return convert(box[kind], cls, f"{place}.{kind}")  # type: ignore[return-value]  # one of the three
@@ -242,7 +241,6 @@ class _OpaqueParameters(Part, frozen=True, kw_only=True):
 
 
 def _sharing_strategy(parameters: object) -> str:
-    """Return the sharing strategy in the parameters of a driver; empty if they have no such field."""
     try:
         return convert(parameters, _OpaqueParameters).sharing.strategy
     except ValueError:

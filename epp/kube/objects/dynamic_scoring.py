@@ -5,7 +5,9 @@ import math
 import re
 from typing import Literal
 
-from epp.kube.objects.base import Metadata, Object, Part, convert
+import msgspec
+
+from epp.kube.objects.base import Object, Part, convert
 
 DYNAMIC_SCORING = "dynamic-scoring.open-cluster-management.io"
 
@@ -56,7 +58,6 @@ class ScoringParams(Part, frozen=True, kw_only=True):
 
     name: str = ""
     interval: float = 30.0
-    """Seconds."""
 
 
 class Scoring(Part, frozen=True, kw_only=True):
@@ -78,7 +79,7 @@ class ScorerConfig(Part, frozen=True, kw_only=True):
 class ScorerSpec(ScorerConfig, frozen=True, kw_only=True):
     """Spec of an external scorer."""
 
-    config_url: str = ""
+    config_url: str = msgspec.field(default="", name="configURL")
     config_sync_mode: Literal["Full", "None", ""] = ""
     score_dimension_format: str = ""
 
@@ -86,7 +87,6 @@ class ScorerSpec(ScorerConfig, frozen=True, kw_only=True):
 class DynamicScorer(Object, frozen=True, kw_only=True):
     """An external scorer."""
 
-    metadata: Metadata
     spec: ScorerSpec = ScorerSpec()
 
     @property
@@ -102,21 +102,15 @@ class Mask(Part, frozen=True, kw_only=True):
     score_name: str
 
 
-class MaskSpec(Part, frozen=True, kw_only=True):
-    """Masks."""
-
-    masks: tuple[Mask, ...] = ()
-
-
 class DynamicScoringConfig(Object, frozen=True, kw_only=True):
     """Ignored scores."""
 
-    spec: MaskSpec = MaskSpec()
+    masks: tuple[Mask, ...] = msgspec.field(default=(), name="spec.masks")
 
 
 def read_dynamic_scorer(document: object) -> DynamicScorer:
     """Return the object; raises ValueError."""
-    found = convert(_with_config_url(document), DynamicScorer)
+    found = convert(document, DynamicScorer)
     check_config(found.spec, "spec.")
     if found.spec.config_sync_mode == "Full" and not is_url(found.spec.config_url):
         raise ValueError(f"spec.configURL is {found.spec.config_url!r:.80}: write a URL, or configSyncMode: None")
@@ -128,8 +122,8 @@ def read_dynamic_scorer(document: object) -> DynamicScorer:
 def read_dynamic_scoring_config(document: object) -> DynamicScoringConfig:
     """Return the object; raises ValueError."""
     found = convert(document, DynamicScoringConfig)
-    if len(found.spec.masks) > _MOST_MASKS:
-        raise ValueError(f"spec.masks has {len(found.spec.masks)} entries: write at most {_MOST_MASKS}")
+    if len(found.masks) > _MOST_MASKS:
+        raise ValueError(f"spec.masks has {len(found.masks)} entries: write at most {_MOST_MASKS}")
     return found
 
 
@@ -159,13 +153,3 @@ def check_config(config: ScorerConfig, place: str = "") -> None:
         secret = None if auth is None else auth.token_secret_ref
         if secret is not None and not (_NAME.fullmatch(secret.name) and _NAME.fullmatch(secret.key)):
             raise ValueError(f"{place}{field}.auth.tokenSecretRef: write name and key of an entry of a Secret")
-
-
-def _with_config_url(document: object) -> object:
-    """Return the object with `configUrl` for `configURL`."""
-    if not isinstance(document, dict) or not isinstance(document.get("spec"), dict):
-        return document
-    spec = dict(document["spec"])
-    if "configURL" in spec:
-        spec["configUrl"] = spec.pop("configURL")
-    return {**document, "spec": spec}

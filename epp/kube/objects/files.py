@@ -136,7 +136,6 @@ def _unique(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 
 
 def _json_documents(content: bytes) -> Iterator[object]:
-    """Yield each document; a file of JSON lines has several."""
     decoder = json.JSONDecoder(object_pairs_hook=_unique)
     text, end = content.decode("utf-8-sig").strip(), 0
     while end < len(text):

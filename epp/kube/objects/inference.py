@@ -14,7 +14,6 @@ LEGACY_GROUP = "inference.networking.x-k8s.io"
 """Former group of objectives and rewrites."""
 POOL_GROUP = "inference.networking.k8s.io"
 POLICY_KINDS = frozenset((group, kind) for group in (GROUP, LEGACY_GROUP) for kind in (_OBJECTIVE, _REWRITE))
-"""Group and kind of the objects that are policies."""
 INFERENCE_KINDS = POLICY_KINDS | {(POOL_GROUP, "InferencePool")}
 
 _MOST_PORTS = 8
@@ -25,32 +24,25 @@ _PROTOCOLS = ("http", "kubernetes.io/h2c")
 _EXACT = "Exact"
 
 
-class PodSelector(Part, frozen=True, kw_only=True):
-    """Labels that a pod must have."""
-
-    match_labels: Mapping[str, str]
-
-
 class TargetPort(Part, frozen=True, kw_only=True):
     """A port of each pod."""
 
     number: int
 
 
-class PoolSpec(Part, frozen=True, kw_only=True):
-    """Pods of a pool, and their ports."""
-
-    selector: PodSelector
-    target_ports: tuple[TargetPort, ...]
-    """1 to 8, distinct."""
-    app_protocol: str = "http"
-    """`http`, or `kubernetes.io/h2c` for HTTP/2 without TLS."""
-
-
 class InferencePool(Object, frozen=True, kw_only=True):
     """A pool of model servers."""
 
-    spec: PoolSpec
+    match_labels: Mapping[str, str] = msgspec.field(name="spec.selector.matchLabels")
+    """Labels that a pod must have."""
+    target_ports: tuple[TargetPort, ...] = msgspec.field(name="spec.targetPorts")
+    app_protocol: str = msgspec.field(default="http", name="spec.appProtocol")
+    """`http`, or `kubernetes.io/h2c` for HTTP/2 without TLS."""
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Ports of each pod: 1 to 8, distinct."""
+        return tuple(port.number for port in self.target_ports)
 
 
 class PoolReference(Part, frozen=True, kw_only=True):
@@ -140,7 +132,7 @@ class _Targets(Part, frozen=True, kw_only=True):
 def read_inference_pool(document: object) -> InferencePool:
     """Return the object; raises ValueError."""
     pool = convert(document, InferencePool)
-    numbers = [port.number for port in pool.spec.target_ports]
+    numbers = pool.ports
     if not 1 <= len(numbers) <= _MOST_PORTS:
         raise ValueError(f"spec.targetPorts has {len(numbers)} ports: write 1 to {_MOST_PORTS}")
     for index, number in enumerate(numbers):
@@ -149,8 +141,8 @@ def read_inference_pool(document: object) -> InferencePool:
             raise ValueError(f"{place}: write a port, 1 to {_HIGHEST_PORT}")
         if number in numbers[:index]:
             raise ValueError(f"{place}, like that of another one: write each port once")
-    if pool.spec.app_protocol not in _PROTOCOLS:
-        raise ValueError(f"spec.appProtocol is {pool.spec.app_protocol!r:.60}: write {' or '.join(_PROTOCOLS)}")
+    if pool.app_protocol not in _PROTOCOLS:
+        raise ValueError(f"spec.appProtocol is {pool.app_protocol!r:.60}: write {' or '.join(_PROTOCOLS)}")
     return pool
 
 

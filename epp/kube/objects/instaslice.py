@@ -68,25 +68,15 @@ class PodAllocationResult(Part, frozen=True, kw_only=True):
     nodename: str = ""
 
 
-class InstasliceSpec(Part, frozen=True, kw_only=True):
-    """Requests by pod UID."""
-
-    pod_allocation_requests: Mapping[str, PodAllocationRequest] = msgspec.field(default_factory=dict)
-
-
-class InstasliceStatus(Part, frozen=True, kw_only=True):
-    """Results by pod UID, and the node."""
-
-    conditions: tuple[Condition, ...] = ()
-    node_resources: NodeResources = NodeResources()
-    pod_allocation_results: Mapping[str, PodAllocationResult] = msgspec.field(default_factory=dict)
-
-
 class Instaslice(Object, frozen=True, kw_only=True):
-    """A node and its slices, generation 1."""
+    """A node and its slices, generation 1; requests and results are by pod UID."""
 
-    spec: InstasliceSpec = InstasliceSpec()
-    status: InstasliceStatus = InstasliceStatus()
+    requests: Mapping[str, PodAllocationRequest] = msgspec.field(
+        default_factory=dict, name="spec.podAllocationRequests"
+    )
+    results: Mapping[str, PodAllocationResult] = msgspec.field(default_factory=dict, name="status.podAllocationResults")
+    conditions: tuple[Condition, ...] = msgspec.field(default=(), name="status.conditions")
+    resources: NodeResources = msgspec.field(default=NodeResources(), name="status.nodeResources")
 
 
 class NodeAccelerator(Object, frozen=True, kw_only=True):

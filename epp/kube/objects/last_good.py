@@ -33,7 +33,6 @@ class ObjectInEffect(NamedTuple):
     key: ObjectKey
     object: Object
     sound: bool
-    """Whether all its values are valid."""
     issues: tuple[str, ...] = ()
     """Field, value and remedy of each impossible value; the object is used without it."""
 
@@ -49,11 +48,9 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     held: tuple[ObjectInEffect, ...] = ()
     notes: tuple[str, ...] = ()
-    """Remarks on objects in effect."""
     unused: Mapping[tuple[str, str], int] = {}
     """Number of objects of unsupported kinds of known groups, by group and kind."""
     problems: tuple[InputProblem, ...] = ()
-    """Rejected versions of the file or its objects."""
     rejected: int = 0
     """Number of rejected versions; repeated rejections of an object for the same reason count once."""
     missing_since: float | None = None
@@ -119,7 +116,6 @@ class FileVersion(msgspec.Struct, frozen=True):
     seen: bytes = b""
     """Digest of the content, or the read error; empty for a missing file."""
     file: FileId | None = None
-    """Identity of the file at the last read."""
     waiting: UnsettledVersion | None = None
     """Newest content while it waits for a second read."""
     effective: bytes = b""
@@ -130,12 +126,9 @@ class ObjectVersions(msgspec.Struct, frozen=True):
     """State of all files; `after` returns the next state."""
 
     grace_period: str
-    """Time for which the objects of a missing file are kept."""
     validate: Validator = no_faults
     kinds: Kinds | None = None
-    """Kinds to read; None for all."""
     setting: str = "paths"
-    """Parameter with the paths."""
     files: Mapping[Path, FileVersion] = {}
 
     @property
@@ -192,7 +185,6 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         return FileVersion(objects, seen, content.file, effective=seen)
 
     def _lost(self, objects: FileObjects, reason: str) -> FileObjects:
-        """Return the state of a missing configured path."""
         problem = InputProblem(objects.file, reason=f"{reason}: restore it, or take it out of `{self.setting}`")
         return msgspec.structs.replace(objects, problems=(problem,))
 
@@ -202,7 +194,6 @@ class ObjectVersions(msgspec.Struct, frozen=True):
 
 
 def _validated(version: Version, validate: Validator) -> tuple[Version, Sanitized | None, str]:
-    """Return the version, its object without impossible values, and its invalid values as text."""
     if version.object is None:
         return version, None, version.reason
     found = sanitized(version.object)
@@ -224,19 +215,15 @@ class ObjectsByKind:
     """Objects of all files by kind and id, and their problems."""
 
     def __init__(self, files: Iterable[FileObjects]) -> None:
-        self._found: defaultdict[type[Object], dict[str, Object]] = defaultdict(dict)
         self._files = tuple(files)
-        self._places: Mapping[tuple[str, str], list[str]] | None = None
-        twice: dict[tuple[str, str], None] = {}
+        self._found: defaultdict[type[Object], dict[str, Object]] = defaultdict(dict)
+        self._places: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        """Files of each object, by kind and id."""
         for file in self._files:
             for held in file.held:
-                each, name = held.object, held.object.id
-                of_kind = self._found[type(each)]
-                if name in of_kind:
-                    twice[held.key.kind or "", name] = None
-                of_kind[name] = each
-        self.problems = tuple(self._sentence(kind, name) for kind, name in twice)
-        """Messages about objects that occur more than once."""
+                self._found[type(held.object)][held.object.id] = held.object
+                self._places[held.key.kind or "", held.object.id].append(file.file)
+        self.problems = tuple(_repeated(*key, files) for key, files in self._places.items() if len(files) > 1)
         self.ignored = tuple(
             IgnoredValue(file.file, held.key.kind or "", held.object.id, doubt)
             for file in self._files
@@ -244,7 +231,6 @@ class ObjectsByKind:
             if held.issues and self._found[type(held.object)][held.object.id] is held.object
             for doubt in held.issues
         )
-        """Ignored values of objects in effect."""
 
     def unused(self, groups: Collection[str]) -> Iterator[str]:
         """Yield a message for each unsupported kind of these groups."""
@@ -259,23 +245,15 @@ class ObjectsByKind:
 
     def file_of(self, kind: str, name: str) -> str:
         """Return the file of the object in effect; empty for an unknown object."""
-        return next(reversed(self._files_with(kind, name)), "")
+        return next(reversed(self._places.get((kind, name), [])), "")
 
     def of(self, kind: type[_O]) -> dict[str, _O]:
         """Return the objects of a kind by id."""
         return cast("dict[str, _O]", self._found[kind])
 
-    def _sentence(self, kind: str, name: str) -> str:
-        places = list(dict.fromkeys(self._files_with(kind, name)))
-        if len(places) == 1:
-            return f"{kind} {name} occurs more than once in {places[0]}: the last one counts; delete the others"
-        return f"{kind} {name} is in {' and in '.join(places)}: the one in {places[-1]} counts; delete the others"
 
-    def _files_with(self, kind: str, name: str) -> list[str]:
-        if self._places is None:
-            found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-            for file in self._files:
-                for held in file.held:
-                    found[held.key.kind or "", held.object.id].append(file.file)
-            self._places = found
-        return self._places.get((kind, name), [])
+def _repeated(kind: str, name: str, files: Iterable[str]) -> str:
+    places = list(dict.fromkeys(files))
+    if len(places) == 1:
+        return f"{kind} {name} occurs more than once in {places[0]}: the last one counts; delete the others"
+    return f"{kind} {name} is in {' and in '.join(places)}: the one in {places[-1]} counts; delete the others"

@@ -2,7 +2,7 @@
 """Limits of the values in objects, and removal of values beyond them, which no device can have."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from math import isfinite
@@ -26,24 +26,19 @@ _NOT_COUNTED = re.compile(r"mem|core|byte|storage|bandwidth")
 _DOLLARS = "write US dollars, 0 or more"
 _DEVICES = "write a whole number of devices, 0 or more"
 _SIZE = "write the size of one device, such as 80Gi"
-O = TypeVar("O", bound=Object)  # noqa: E741  an object
+S = TypeVar("S", bound=msgspec.Struct)
 _MOST_ISSUES = 100
 """Maximum number of messages for one object; further values are removed without a message."""
-_Check = Callable[[Any, str, str, list[str]], Any]
-"""Takes a value, its place, its key and the issues; returns the value to keep, or raises _Impossible."""
 
 
 class Limit(msgspec.Struct, frozen=True):
     """Minimum and maximum of a number."""
 
     remedy: str
-    """Remedy for messages."""
     least: float = 0
     most: float = float("inf")
     above: bool = False
-    """Whether `least` is excluded."""
     is_size: bool = False
-    """Whether the number is in bytes."""
     instead: Fraction | None = None
     """Replacement for an impossible value, for entries of mappings that must not disappear."""
 
@@ -118,9 +113,7 @@ RequiredPrice: TypeAlias = Annotated[Fraction, Limit("write a price of 0 or more
 LargePrice: TypeAlias = Annotated[Fraction | None, Limit("write a price of 0 or more", most=1_000_000)]
 """Price of an hour of a machine, or of a workload, in dollars or cents."""
 TokenPrice: TypeAlias = Annotated[Fraction | None, Limit(_DOLLARS, most=100_000)]
-"""US dollars for a million tokens."""
 DeviceMemory: TypeAlias = Annotated[Fraction | None, MemoryLimit(_SIZE, most=2**46, above=True)]
-"""Memory of one device."""
 Memory: TypeAlias = Annotated[
     Fraction | None, Limit("write bytes of 0 or more, such as 80Gi", most=2**56, is_size=True)
 ]
@@ -128,29 +121,23 @@ Memory: TypeAlias = Annotated[
 Figure: TypeAlias = Annotated[float | None, Limit("write the TFLOPS of one device, above 0", most=1_000_000)]
 """TFLOPS or TOPS of one device; 0 stands for unknown."""
 Bandwidth: TypeAlias = Annotated[Fraction | None, Limit("write GB/s, above 0", most=100_000_000)]
-"""Memory bandwidth of one device."""
 Tflops: TypeAlias = Annotated[Fraction | None, Limit("write TFLOPS of 0 or more", most=1_000_000_000)]
 """TFLOPS of several devices, or of a part of one."""
 Percent: TypeAlias = Annotated[Fraction | None, Limit("write a percentage of 0 or more", most=10_000_000)]
 """Percent of one device; those of several add up."""
 LinkBandwidth: TypeAlias = Annotated[Fraction | None, Limit("write MB/s, 0 or more", most=100_000_000)]
-"""Bandwidth between two devices."""
 LinkTier: TypeAlias = Annotated[int, Limit("write 0, 1, 2 or 3", most=3)]
 """0 direct link, 1 same NUMA node, 2 across NUMA nodes, 3 unknown."""
 AlertPercent: TypeAlias = Annotated[int, Limit("write 0 to 100 in place of the default, 95", most=100)]
 """Use of a quota that triggers an alert."""
 Number: TypeAlias = Annotated[int | None, Limit("write a whole number of 0 or more", most=1_000_000)]
 Start: TypeAlias = Annotated[int, Limit("write the first memory slot, 0 to 7", most=7)]
-"""First memory slot of a slice."""
 Size: TypeAlias = Annotated[int, Limit("write the number of memory slots, 1 to 8", least=1, most=8)]
-"""Memory slots of a slice."""
 Amount: TypeAlias = Annotated[Fraction, Limit("write 0 or more")]
 AllocatableAmount: TypeAlias = Annotated[Fraction, ResourceLimit(_DEVICES, most=_MOST_DEVICES)]
-"""Amount of a resource of a node."""
 RequestedAmount: TypeAlias = Annotated[Fraction, ResourceLimit(_DEVICES, most=_MOST_DEVICES, instead=UNKNOWN_AMOUNT)]
 """Amount of a resource of a container; an impossible number counts as an unknown amount."""
 Capacity: TypeAlias = Annotated[Fraction, CapacityLimit(_SIZE, most=2**46, above=True)]
-"""Capacity of a device."""
 
 
 class Sanitized(NamedTuple):
@@ -158,7 +145,6 @@ class Sanitized(NamedTuple):
 
     object: Object
     issues: tuple[str, ...] = ()
-    """Field, value and remedy of each removed value."""
 
 
 class _Impossible(Exception):  # noqa: N818  control flow: removes the struct with a required value
@@ -170,13 +156,18 @@ class _Impossible(Exception):  # noqa: N818  control flow: removes the struct wi
         """Replacement for the entry of a mapping; None to remove it."""
 
 
-class _Field(NamedTuple):
-    """A field of a struct with limits."""
+class _Checks(NamedTuple):
+    """What a value is checked for: a number, the fields of a struct, or the entries of a collection."""
 
+    limit: Limit | None = None
+    fields: tuple["_Field", ...] = ()
+    entries: "_Checks | None" = None
+
+
+class _Field(NamedTuple):
     name: str
     place: str
-    """Name in the document."""
-    check: _Check
+    checks: _Checks
     default: Any
     """Replacement for an impossible value; NODEFAULT for a required field."""
 
@@ -189,7 +180,7 @@ def sanitized(each: Object) -> Sanitized:
     the whole object.
     """
     issues = list(each.faults)
-    found: Object = _struct(type(each))(each, "", "", issues) if _fields_of(type(each)) else each
+    found: Object = _with_possible_fields(each, _fields_of(type(each)), "", issues)
     while (contradiction := found.contradiction()) is not None:
         sentence, found = contradiction
         issues.append(sentence)
@@ -198,96 +189,71 @@ def sanitized(each: Object) -> Sanitized:
 
 @lru_cache(maxsize=256)  # one entry for each type of struct
 def _fields_of(cls: type[msgspec.Struct]) -> tuple[_Field, ...]:
-    return tuple(_fields(cls))
-
-
-def _fields(cls: type[msgspec.Struct]) -> Iterator[_Field]:
+    found = []
     for field in msgspec.structs.fields(cls):
-        check = _check_of(field.type)
-        if check is None:
-            continue
-        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-        yield _Field(field.name, field.encode_name, check, default)
+        if (checks := _checks_of(field.type)) is not None:
+            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+            found.append(_Field(field.name, field.encode_name, checks, default))
+    return tuple(found)
 
 
-def _check_of(annotation: Any) -> _Check | None:
-    """Return the check for values of a type; None for a type without limits."""
-    if get_origin(annotation) is Annotated:
-        limit = next((extra for extra in get_args(annotation)[1:] if isinstance(extra, Limit)), None)
-        return None if limit is None else _number(limit)
-    if isinstance(annotation, type):
-        is_limited = issubclass(annotation, msgspec.Struct) and _fields_of(annotation)
-        return _struct(annotation) if is_limited else None
+def _checks_of(annotation: Any) -> _Checks | None:
+    """Return the checks for values of a type; None for a type without limits."""
     origin, inner = get_origin(annotation), get_args(annotation)
-    checks = [check for each in inner if (check := _check_of(each)) is not None]
-    if not checks:
+    if origin is Annotated:
+        limit = next((extra for extra in inner[1:] if isinstance(extra, Limit)), None)
+        return None if limit is None else _Checks(limit)
+    if isinstance(annotation, type):
+        fields = _fields_of(annotation) if issubclass(annotation, msgspec.Struct) else ()
+        return _Checks(fields=fields) if fields else None
+    checks = next((checks for each in inner if (checks := _checks_of(each)) is not None), None)
+    is_collection = isinstance(origin, type) and issubclass(origin, (tuple, Mapping))
+    return checks if checks is None or not is_collection else _Checks(entries=checks)
+
+
+def _possible(value: Any, checks: _Checks, place: str, key: str, issues: list[str]) -> Any:
+    """Return the value, or what is left of it; raises _Impossible if it is to be removed. `key` is its name."""
+    if value is None:
         return None
-    if origin is tuple:
-        return _tuple(checks[0])
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _mapping(checks[0])
-    return checks[0]  # of `Struct | None`
-
-
-def _number(limit: Limit) -> _Check:
-    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:
-        fault = "" if value is None else limit.fault(value, key)
-        if not fault:
-            return value
+    limit, fields, entries = checks
+    if limit is None:
+        if entries is None:
+            return _with_possible_fields(value, fields, place, issues)
+        return _with_possible_entries(value, entries, place, issues) if value else value
+    if fault := limit.fault(value, key):
         issues.append(f"{place} {fault}")
         raise _Impossible(limit.instead)
-
-    return check
-
-
-def _struct(cls: type[msgspec.Struct]) -> _Check:
-    fields = _fields_of(cls)
-
-    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:  # noqa: ARG001  signature of checks
-        if value is None:
-            return None
-        changes: dict[str, Any] = {}
-        for field in fields:
-            before = getattr(value, field.name)
-            try:
-                after = field.check(before, f"{place}.{field.place}".removeprefix("."), field.place, issues)
-            except _Impossible:
-                if field.default is msgspec.NODEFAULT:
-                    if not place:
-                        continue
-                    raise
-                after = field.default
-            if after is not before:
-                changes[field.name] = after
-        return msgspec.structs.replace(value, **changes) if changes else value
-
-    return check
+    return value
 
 
-def _tuple(inner: _Check) -> _Check:
-    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:  # noqa: ARG001  signature of checks
-        kept = []
-        for index, each in enumerate(value):
-            try:
-                kept.append(inner(each, with_step(place, index), "", issues))
-            except _Impossible:
+def _with_possible_fields(value: S, fields: tuple[_Field, ...], place: str, issues: list[str]) -> S:
+    changes: dict[str, Any] = {}
+    for name, step, checks, default in fields:
+        before = getattr(value, name)
+        try:
+            after = _possible(before, checks, f"{place}.{step}" if place else step, step, issues)
+        except _Impossible:
+            if default is not msgspec.NODEFAULT:
+                after = default
+            elif place:
+                raise
+            else:
                 continue
-        is_same = len(kept) == len(value) and all(one is other for one, other in zip(kept, value, strict=True))
-        return value if is_same else tuple(kept)
+        if after is not before:
+            changes[name] = after
+    return msgspec.structs.replace(value, **changes) if changes else value
 
-    return check
 
-
-def _mapping(inner: _Check) -> _Check:
-    def check(value: Any, place: str, key: str, issues: list[str]) -> Any:  # noqa: ARG001  signature of checks
-        kept = {}
-        for name, each in value.items():
-            try:
-                kept[name] = inner(each, with_step(place, name), name, issues)
-            except _Impossible as impossible:
-                if impossible.instead is not None:
-                    kept[name] = impossible.instead
-        is_same = len(kept) == len(value) and all(kept[name] is each for name, each in value.items())
-        return value if is_same else kept
-
-    return check
+def _with_possible_entries(value: Any, checks: _Checks, place: str, issues: list[str]) -> Any:
+    is_mapping = isinstance(value, Mapping)
+    entries = list(value.items() if is_mapping else enumerate(value))
+    kept = []
+    for step, each in entries:
+        try:
+            kept.append((step, _possible(each, checks, with_step(place, step), str(step), issues)))
+        except _Impossible as impossible:
+            if impossible.instead is not None:
+                kept.append((step, impossible.instead))
+    if len(kept) == len(entries) and all(one is other for (_, one), (_, other) in zip(kept, entries, strict=True)):
+        return value
+    return dict(kept) if is_mapping else tuple(each for _, each in kept)

@@ -37,7 +37,6 @@ class AddOnPlacementScore(Object, frozen=True, kw_only=True):
     valid_until: float | None = None
     """Seconds since the epoch; None for scores that do not expire."""
     faults: tuple[str, ...] = ()
-    """Field, value and remedy of each removed value."""
 
 
 class ManagedCluster(ClusterObject, frozen=True, kw_only=True):
@@ -49,7 +48,6 @@ class ManagedCluster(ClusterObject, frozen=True, kw_only=True):
     capacity: Mapping[str, Fraction] = msgspec.field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
     faults: tuple[str, ...] = ()
-    """Field, value and remedy of each removed value."""
 
 
 class ManagedClusterSet(ClusterObject, frozen=True, kw_only=True):
@@ -81,12 +79,10 @@ class PlacementDecision(Object, frozen=True, kw_only=True):
     """A page of the decisions of a placement."""
 
     placement: str
-    """`namespace/name`."""
     group: str = ""
     """Name of the decision group, or its index if it has no name."""
     decisions: tuple[ClusterDecision, ...] = ()
     faults: tuple[str, ...] = ()
-    """Field, value and remedy of each removed value."""
 
 
 class _Item(Part, frozen=True, kw_only=True):

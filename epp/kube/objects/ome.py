@@ -11,7 +11,6 @@ from epp.kube.objects.core import MatchExpression, NodeSelector
 from epp.kube.objects.limits import Bandwidth, DeviceMemory, Figure, Price, TokenPrice, shown
 
 _MOST_SPOT = 10
-"""Maximum ratio of the spot price to the regular price."""
 
 
 class NodeAffinity(Part, frozen=True, kw_only=True):
@@ -121,13 +120,7 @@ class AcceleratorClass(ClusterObject, frozen=True, kw_only=True):
         return sentence, msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, cost=without))
 
 
-class FlavorSpec(Part, frozen=True, kw_only=True):
-    """Labels of the nodes of a flavor."""
-
-    node_labels: Mapping[str, str] = msgspec.field(default_factory=dict)
-
-
 class ResourceFlavor(ClusterObject, frozen=True, kw_only=True):
     """A flavor of nodes."""
 
-    spec: FlavorSpec = FlavorSpec()
+    node_labels: Mapping[str, str] = msgspec.field(default_factory=dict, name="spec.nodeLabels")

@@ -17,17 +17,17 @@ _PREFIX, _ALIAS = "ome.io/", "ome.ai/"
 _MOST_NAMES = 256
 _MOST_CHARACTERS = 200
 
-_CONSTRAINTS: Mapping[str, str] = {
-    "minMemory": "minMemory",
-    "maxMemory": "maxMemory",
-    "minComputePerformanceTFLOPS": "minComputePerformanceTFLOPS",
-    "minArchitectureVersion": "minArchitectureVersion",
-    "requiredFeatures": "requiredFeatures",
-    "excludedClasses": "excludedClasses",
-    "architectureFamilies": "architectureFamilies",
-    "preferredPrecisions": "preferredPrecisions",
-}
-"""Field of `constraints` -> the equivalent parameter."""
+_CONSTRAINTS = (
+    "minMemory",
+    "maxMemory",
+    "minComputePerformanceTFLOPS",
+    "minArchitectureVersion",
+    "requiredFeatures",
+    "excludedClasses",
+    "architectureFamilies",
+    "preferredPrecisions",
+)
+"""Fields of `constraints`; the parameters of `accelerator-filter` have the same names."""
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -35,7 +35,6 @@ class Layer(msgspec.Struct, frozen=True):
 
     selection: Selection = ANY
     faults: tuple[str, ...] = ()
-    """Field, value and remedy of each."""
 
     def over(self, lower: "Layer") -> "Layer":
         """Return the combination with a lower layer."""
@@ -93,7 +92,7 @@ def class_names(selection: Selection) -> tuple[str, ...]:
 
 
 def _bounds(data: Mapping[str, object], place: str) -> Layer:
-    found = _together([_read(data, field, parameter, place) for field, parameter in _CONSTRAINTS.items()])
+    found = _together(_read(data, field, field, place) for field in _CONSTRAINTS)
     bounds = found.selection
     if bounds.max_memory_bytes is not None and bounds.min_memory_bytes > bounds.max_memory_bytes:
         least, most = _shown(data.get("minMemory")), _shown(data.get("maxMemory"))
@@ -134,7 +133,6 @@ def _threshold(text: str, place: str) -> Layer:
 
 
 def _together(layers: Iterable[Layer]) -> Layer:
-    """Combine layers with disjoint fields."""
     found = Layer()
     for layer in layers:
         found = layer.over(found)

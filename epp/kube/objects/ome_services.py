@@ -73,13 +73,11 @@ class InferenceService(Object, frozen=True, kw_only=True):
     """A model served by OME."""
 
     model: str = ""
-    """Name of the base model."""
     runtime: str = ""
     """Name of the runtime; empty if OME chooses one."""
     namespaced_runtime: bool = False
     """Whether the runtime is a ServingRuntime of the namespace, not a ClusterServingRuntime."""
     service: Layer = Layer()
-    """Bounds of the whole service."""
     engine: Layer = Layer()
     decoder: Layer | None = None
     """None for a service without a decoder: its engine does prefill and decode."""
@@ -98,9 +96,8 @@ class Runtime(Object, frozen=True, kw_only=True):
 
     requirements: Layer = Layer()
     configured_classes: tuple[str, ...] = ()
-    """Classes with a configuration in a model format."""
     configuration_faults: tuple[str, ...] = ()
-    """Field, value and remedy of invalid and ineffective values in these configurations."""
+    """Field, value and remedy of invalid and ineffective values in the configurations of model formats."""
 
 
 class ServingRuntime(Runtime, frozen=True, kw_only=True):
@@ -153,17 +150,8 @@ def read_inference_service(document: object) -> InferenceService:
     )
 
 
-def read_serving_runtime(document: object) -> ServingRuntime:
+def read_runtime(document: object, cls: type[R]) -> R:
     """Return the object; raises ValueError."""
-    return _runtime(document, ServingRuntime)
-
-
-def read_cluster_serving_runtime(document: object) -> ClusterServingRuntime:
-    """Return the object; raises ValueError."""
-    return _runtime(document, ClusterServingRuntime)
-
-
-def _runtime(document: object, cls: type[R]) -> R:
     raw = convert(document, _RawRuntime)
     faults = (
         fault

@@ -40,7 +40,6 @@ class Toleration(Part, frozen=True, kw_only=True):
     key: str = ""
     """Empty for all keys."""
     exists: bool = False
-    """Whether any value is tolerated."""
     value: str = ""
     effect: TaintEffect | None = None
     """None for all effects."""
@@ -98,9 +97,7 @@ class Placement(Object, frozen=True, kw_only=True):
     score_rate_limit: float = DEFAULT_RATE_LIMIT
     """Minimum seconds between updates of scores that do not change the chosen clusters."""
     disabled: bool = False
-    """Whether an annotation disables evaluation."""
     faults: tuple[str, ...] = ()
-    """Field, value and remedy of each removed value."""
 
 
 class _ClaimSelector(Part, frozen=True, kw_only=True):

@@ -29,9 +29,7 @@ class Amount(Part, frozen=True, kw_only=True):
 
     tflops: Tflops = None
     compute: Percent = None
-    """Percent."""
     vram: Memory = None
-    """Bytes."""
 
 
 class AppPod(PodReference, frozen=True, kw_only=True):
@@ -64,9 +62,7 @@ class LinkedGpu(Part, frozen=True, kw_only=True):
 
     peer: str = msgspec.field(default="", name="peerGPUUUID")
     tier: LinkTier = 3
-    link_type: str = ""
     bandwidth: LinkBandwidth = None
-    """Megabytes a second."""
 
 
 class GpuTopology(Part, frozen=True, kw_only=True):
@@ -80,7 +76,6 @@ class NvLinkPeer(Part, frozen=True, kw_only=True):
 
     peer: str = msgspec.field(default="", name="peerUUID")
     bandwidth: LinkBandwidth = msgspec.field(default=None, name="bandwidthMBps")
-    """Megabytes a second."""
 
 
 class NvLinks(Part, frozen=True, kw_only=True):
@@ -170,13 +165,6 @@ class QuotaSingle(Part, frozen=True, kw_only=True):
     max_gpu_count: Number = msgspec.field(default=None, name="maxGPUCount")
 
 
-class QuotaSpec(Part, frozen=True, kw_only=True):
-    """Spec of a quota."""
-
-    total: QuotaTotal = QuotaTotal()
-    single: QuotaSingle = QuotaSingle()
-
-
 class QuotaUsed(Part, frozen=True, kw_only=True):
     """Use by the workloads of a namespace."""
 
@@ -185,17 +173,12 @@ class QuotaUsed(Part, frozen=True, kw_only=True):
     workers: Number = None
 
 
-class QuotaStatus(Part, frozen=True, kw_only=True):
-    """Status of a quota."""
-
-    used: QuotaUsed = QuotaUsed()
-
-
 class GpuResourceQuota(Object, frozen=True, kw_only=True):
     """Quota of a namespace."""
 
-    spec: QuotaSpec = QuotaSpec()
-    status: QuotaStatus = QuotaStatus()
+    total: QuotaTotal = msgspec.field(default=QuotaTotal(), name="spec.total")
+    single: QuotaSingle = msgspec.field(default=QuotaSingle(), name="spec.single")
+    used: QuotaUsed = msgspec.field(default=QuotaUsed(), name="status.used")
 
 
 class GpuPool(ClusterObject, frozen=True, kw_only=True):

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A local Envoy with a picker behind it: its configuration, and the process."""
 
-from __future__ import annotations
-
 from epp.lab.gateway.bootstrap import bootstrap_dict, bootstrap_json, bootstrap_yaml, load_types
 from epp.lab.gateway.deploy_files import (
     chart_proxy_yaml,

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The EDS file: the pool as a file that Envoy watches, written in the background when the pool changes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path

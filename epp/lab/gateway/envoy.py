@@ -214,7 +214,6 @@ def find_envoy() -> Path:
 
 
 def _admin_client(settings: GatewaySettings) -> aiohttp.ClientSession:
-    """Return a client of Envoy's admin interface."""
     address = parse_address(settings.admin_address or "", setting="admin_address")
     if isinstance(address, PipeAddress):
         connector = aiohttp.UnixConnector(address.path)

@@ -11,8 +11,6 @@ GatewayError
 └── EnvoyDiedError           Envoy exited although it was not stopped
 """
 
-from __future__ import annotations
-
 import tempfile
 
 from epp.framework.messages import install_command

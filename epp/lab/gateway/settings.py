@@ -15,10 +15,8 @@ from epp.lab.gateway.errors import SettingsError
 from epp.runtime.addresses import HostPort, is_ip, parse_host_port
 
 LISTENER = "gateway"
-"""The name of the one listener, in Envoy's statistics too."""
 
 ENDPOINT_PICKER = "endpoint_picker"
-"""The name of the cluster that holds the one picker."""
 
 MODEL_SERVERS = "model_servers"
 """The name of the cluster that requests go to; the endpoints in an EDS file are given to this name."""
@@ -118,7 +116,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A local Envoy in front of one picker; raises `SettingsError` for an unusable value."""
 
     listen_host: str = "127.0.0.1"
-    """IP address that clients connect to."""
 
     listen_port: int = 8080
     """0 for any free port; `EnvoyProcess.address` has the actual one."""
@@ -146,7 +143,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """IP addresses of such endpoints without a host name: their certificates must have the address."""
 
     endpoint_trust: EndpointTrust = EndpointTrust()
-    """How the certificates of these endpoints are verified."""
 
     eds_file: Path | None = None
     """Absolute path of the file that lists the endpoints of an override-host cluster; see `EdsFile`."""
@@ -160,7 +156,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """None for that of `body_mode`."""
 
     response_body_mode: BodyMode | None = None
-    """None for that of `body_mode`."""
 
     request_header_mode: HeaderMode = HeaderMode.SEND
     """SKIP does not work: headers that are not sent to the picker are forwarded without a destination."""
@@ -181,7 +176,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """
 
     concurrency: int = 1
-    """Envoy worker threads."""
 
     access_log: bool = False
     """One line of JSON per request on stdout: destination, reason of a refusal, status, duration."""
@@ -193,7 +187,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """
 
     connect_timeout_seconds: float = 2.0
-    """Longest time to connect to a model server."""
 
     buffer_limit_bytes: int = 1024 * 1024
     """Bytes that Envoy buffers per connection, in each direction, before it stops reading.

@@ -67,7 +67,6 @@ def _parse_target(entry: str) -> Target:
 
 
 def _parse_address(text: str) -> tuple[HostPort, bool]:
-    """Return host and port, and whether the server speaks HTTPS."""
     if url := _URL.fullmatch(text):
         return _parse_url(text, url[1].lower(), url[2], url[3])
     if _NEARLY_URL.match(text):

@@ -3,9 +3,9 @@
 
 import asyncio
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Literal
 
 import msgspec
 import structlog
@@ -17,7 +17,6 @@ from epp.framework.datalayer import Discovery, Pool, Unresolved
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError
 from epp.framework.input_errors import ParameterError, read_struct
-from epp.framework.messages import hint_at
 from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import InputState
 from epp.hardware.mig.partition import profile_fault
@@ -28,25 +27,32 @@ from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
 MAX_BYTES = 1024 * 1024
 _MAX_DEPTH = 16
-_FIELDS = ("name", "namespace", "address", "port", "scheme", "labels", "node", "cluster", "accelerator")
 _ANY_ADDRESS = "192.0.2.1"
 """An address for documentation, RFC 5737."""
 _log = structlog.get_logger()
 
 
-class _Mark(Protocol):
-    """A position in a file; both YAML loaders have a class for it."""
+class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    address: str
+    port: Any
+    namespace: str = "default"
+    scheme: Literal["http", "https"] = "http"
+    labels: dict[str, str] = {}
+    node: str = ""
+    cluster: str = ""
+    accelerator: AcceleratorDeclaration | None = None
 
-    @property
-    def line(self) -> int: ...
+
+_FIELDS = ", ".join(_Entry.__struct_fields__)
 
 
 class _BadEntryError(ValueError):
     """An invalid field, or an invalid entry as a whole."""
 
     def __init__(self, problem: str, field: str = "") -> None:
-        super().__init__(f"{field}: {problem}" if field else problem)
-        self.field = field
+        super().__init__(f"{field}: {problem}" if field and not problem.startswith(f"{field} ") else problem)
+        self.field = field.partition(".")[0]
 
 
 def parse_targets_file(content: bytes, _path: Path) -> ParsedFile[tuple[Target, ...]]:
@@ -54,7 +60,8 @@ def parse_targets_file(content: bytes, _path: Path) -> ParsedFile[tuple[Target, 
     root, data = _load(content)
     if not isinstance(data, dict) or "endpoints" not in data:
         raise ValueError("no list 'endpoints': for none write 'endpoints: []'")
-    _check_keys(data, ("endpoints",))
+    if unknown := next((key for key in data if key != "endpoints"), None):
+        raise ValueError(f"unknown field {unknown!r}: the only field is 'endpoints'")
     entries = data["endpoints"]
     if not isinstance(entries, list):
         raise ValueError("'endpoints' is not a list: for none write 'endpoints: []'")  # noqa: TRY004  of a file
@@ -86,90 +93,40 @@ def _load(content: bytes) -> tuple[yaml.Node | None, object]:
     except UnicodeDecodeError:
         raise
     except yaml.MarkedYAMLError as error:
-        raise ValueError(f"{_line(error.problem_mark)}neither YAML nor JSON: {error.problem}") from error
+        line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
+        raise ValueError(f"{line}neither YAML nor JSON: {error.problem}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"neither YAML nor JSON: {' '.join(str(error).split())}") from error
 
 
-def _line(mark: _Mark | None) -> str:
-    return "" if mark is None else f"line {mark.line + 1}: "
-
-
 def _read_entry(entry: object) -> Target:
     if not isinstance(entry, dict):
-        raise _BadEntryError(f"not a mapping: write the fields {', '.join(_FIELDS)}")
-    _check_keys(entry, _FIELDS)
-    for key in ("name", "address", "port"):
-        if entry.get(key) in (None, ""):
-            raise _BadEntryError("missing: every endpoint has name, address and port", key)
-    address = _string(entry, "address")
+        raise _BadEntryError(f"not a mapping: write the fields {_FIELDS}")
     try:
-        host = parse_host(address)
-    except ValueError as error:
-        raise _BadEntryError(str(error), "address") from None
+        read = read_struct(_Entry, {key: value for key, value in entry.items() if value not in (None, "")})
+    except ParameterError as error:
+        raise _BadEntryError(str(error), ".".join(map(str, error.path))) from None
+    field = "address"
     try:
-        port = parse_port(entry["port"])
+        host = parse_host(read.address)
+        field = "port"
+        port = parse_port(read.port)
     except ValueError as error:
-        raise _BadEntryError(str(error), "port") from None
+        raise _BadEntryError(str(error), field) from None
+    hardware = read.accelerator
+    if hardware and hardware.profile and (fault := profile_fault(hardware.profile, hardware.accelerator_class)):
+        raise _BadEntryError(f"profile {fault}", "accelerator")
     return Target(
-        _string(entry, "name"),
+        read.name,
         host,
         port,
-        _string(entry, "namespace", "default"),
-        _labels(entry.get("labels")),
-        _string(entry, "node", ""),
-        _string(entry, "cluster", ""),
-        _accelerator(entry.get("accelerator")),
-        tls=_is_https(_string(entry, "scheme", "http")),
+        read.namespace,
+        read.labels,
+        read.node,
+        read.cluster,
+        hardware,
+        tls=read.scheme == "https",
     )
-
-
-def _is_https(scheme: str) -> bool:
-    if scheme not in {"http", "https"}:
-        raise _BadEntryError(f"{reprlib.repr(scheme)} is not known: write http or https", "scheme")
-    return scheme == "https"
-
-
-def _string(entry: Mapping[object, object], key: str, default: str | None = None) -> str:
-    value = entry.get(key)
-    if value in (None, "") and default is not None:
-        return default
-    if not isinstance(value, str):
-        raise _BadEntryError(f"{reprlib.repr(value)} is not a string: put it in quotes", key)
-    return value
-
-
-def _labels(value: object) -> Mapping[str, str]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise _BadEntryError("not a mapping: write key: value", "labels")
-    for key, label in value.items():
-        if not (isinstance(key, str) and isinstance(label, str)):
-            pair = f"{reprlib.repr(key)}: {reprlib.repr(label)}"
-            raise _BadEntryError(f"{pair} is not a pair of strings: put both in quotes", "labels")
-    return value
-
-
-def _accelerator(value: object) -> AcceleratorDeclaration | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise _BadEntryError("not a mapping: write class, count and so on", "accelerator")
-    try:
-        declared = read_struct(AcceleratorDeclaration, value)
-    except ParameterError as error:
-        place = ".".join(map(str, error.path))
-        raise _BadEntryError(f"{place}: {error}" if place else str(error), "accelerator") from None
-    if declared.profile and (fault := profile_fault(declared.profile, declared.accelerator_class)):
-        raise _BadEntryError(f"profile {fault}", "accelerator")
-    return declared
-
-
-def _check_keys(given: Iterable[object], known: tuple[str, ...]) -> None:
-    for key in given:
-        if key not in known:
-            raise _BadEntryError(f"unknown field {key!r}: {hint_at(str(key), known)}", str(key))
 
 
 def _check_unique(target: Target, index: int, first_use: dict[object, int]) -> None:

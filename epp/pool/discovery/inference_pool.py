@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 import structlog
 
@@ -14,7 +14,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import InputProblem
 from epp.kube.cluster import Cluster
-from epp.kube.object_set import Delta
+from epp.kube.object_set import Delta, T
 from epp.kube.objects.base import Object
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.decode import decode_object
@@ -24,79 +24,48 @@ from epp.kube.watched import Watched
 from epp.pool.discovery.pods import PodTarget, endpoints_of
 
 _NODES_SECONDS = 5.0
-"""Longest wait for the nodes, which are optional."""
 _log = structlog.get_logger()
 
 
-class PodStream:
-    """The selected pods; it continues when the pool selects others, which come from another watch."""
+class Relay(Generic[T]):
+    """The objects of a watch, which may be replaced by another watch."""
 
-    def __init__(self) -> None:
-        self.objects: dict[str, Pod] = {}
-        """By `namespace/name`."""
-        self._pods: Watched[Pod] | None = None
+    def __init__(self, *, tells_problems: bool) -> None:
+        self.objects: dict[str, T] = {}
+        self._tells_problems = tells_problems
+        self._watched: Watched[T] | None = None
         self._settled = asyncio.Event()
-        self._listeners: list[Callable[[Delta[Pod]], None]] = []
+        self._listeners: list[Callable[[Delta[T]], None]] = []
 
     @property
     def problems(self) -> tuple[InputProblem, ...]:
-        """Pods whose newest version is not in effect."""
-        return () if self._pods is None else self._pods.problems
+        """Objects whose newest version is not in effect."""
+        return self._watched.problems if self._watched is not None and self._tells_problems else ()
 
-    def subscribe(self, listener: Callable[[Delta[Pod]], None]) -> Callable[[], None]:
+    def subscribe(self, listener: Callable[[Delta[T]], None]) -> Callable[[], None]:
         """Call `listener` after each change; return a function that unsubscribes it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     async def settled(self) -> None:
-        """Wait until pods are selected, or there is no pool."""
+        """Wait until there is a watch, or it is known that there is none."""
         await self._settled.wait()
 
-    def replace(self, pods: Watched[Pod] | None) -> None:
-        """Take the pods from another watch; None for no pods."""
-        self._pods = pods
-        now: Mapping[str, Pod] = {} if pods is None else pods.objects
-        changed = {name: pod for name, pod in now.items() if self.objects.get(name) != pod}
+    def replace(self, watched: Watched[T] | None) -> None:
+        """Take the objects from another watch; None for no objects."""
+        self._watched = watched
+        now: Mapping[str, T] = {} if watched is None else watched.objects
+        changed = {name: one for name, one in now.items() if self.objects.get(name) != one}
         self._settled.set()
         self.apply(Delta(changed, tuple(name for name in self.objects if name not in now)))
 
-    def apply(self, delta: Delta[Pod]) -> None:
+    def apply(self, delta: Delta[T]) -> None:
         """Apply a change of the watch and notify listeners."""
         self.objects.update(delta.changed)
         for name in delta.removed:
             self.objects.pop(name, None)
         for listener in tuple(self._listeners):
             listener(delta)
-
-
-class PoolStream:
-    """The InferencePool in effect; empty before discovery sets `watched`."""
-
-    def __init__(self) -> None:
-        self.watched: Watched[InferencePool] | None = None
-
-    @property
-    def objects(self) -> Mapping[str, InferencePool]:
-        """By `namespace/name`; at most one."""
-        return {} if self.watched is None else self.watched.objects
-
-    @property
-    def problems(self) -> tuple[InputProblem, ...]:
-        """Always empty: the watch reports the problems of the pool."""
-        return ()
-
-    def subscribe(self, listener: Callable[[Delta[InferencePool]], None]) -> Callable[[], None]:
-        """Call `listener` after each change; return a function that unsubscribes it."""
-        return _nothing if self.watched is None else self.watched.subscribe(listener)
-
-    async def settled(self) -> None:
-        """Wait until it is known whether there is a pool."""
-        if self.watched is not None:
-            await self.watched.settled()
-
-
-def _nothing() -> None:
-    """Unsubscribe nothing."""
 
 
 class PoolName(NamedTuple):
@@ -109,8 +78,6 @@ class PoolName(NamedTuple):
 
 @dataclass(slots=True)
 class _Selection:
-    """The selected pods and their endpoints."""
-
     target: PodTarget
     pods: Watched[Pod]
     unsubscribe: Callable[[], None]
@@ -137,11 +104,10 @@ class PodDiscovery(Discovery[Parameters]):
         self._selection: _Selection | None = None
         self._nodes: Watched[Object] | None = None
         self._boot_ids: dict[str, str] = {}
-        """By name of the node."""
-        self.pods = PodStream()
+        self.pods: Relay[Pod] = Relay(tells_problems=True)
         """The selected pods, ready or not."""
-        self.pool = PoolStream()
-        """The InferencePool in effect."""
+        self.pool: Relay[InferencePool] = Relay(tells_problems=False)  # its watch does
+        """The InferencePool in effect, at most one."""
 
     @property
     def target(self) -> PodTarget | None:
@@ -151,11 +117,10 @@ class PodDiscovery(Discovery[Parameters]):
         found = self.found_pool
         if found is None:
             return None
-        return PodTarget(found.spec.selector.match_labels, tuple(port.number for port in found.spec.target_ports))
+        return PodTarget(found.match_labels, found.ports)
 
     @property
     def _title(self) -> str:
-        """The pool, or the labels, for messages."""
         if isinstance(self._source, PodTarget):
             return self._source.selector["labelSelector"]
         return f"{self._source.namespace}/{self._source.name}"
@@ -163,7 +128,7 @@ class PodDiscovery(Discovery[Parameters]):
     @property
     def found_pool(self) -> InferencePool | None:
         """The InferencePool in effect; None without one."""
-        return None if self._pools is None else next(iter(self._pools.objects.values()), None)
+        return next(iter(self.pool.objects.values()), None)
 
     @property
     def shortage(self) -> str:
@@ -187,12 +152,13 @@ class PodDiscovery(Discovery[Parameters]):
                 selector={"fieldSelector": f"metadata.name={name.name}"},
             )
             self._pools.subscribe(lambda _: self._pool_changed.set())
-            self.pool.watched = self._pools
+            self._pools.subscribe(self.pool.apply)
         if self._nodes is None:
             self._nodes = self._cluster.watch(NODES, decode_object, optional=True)
             self._nodes.subscribe(lambda delta: self._nodes_changed(delta, pool))
         if self._pools is not None:
             await self._pools.first_list()
+        self.pool.replace(self._pools)
         with suppress(TimeoutError):
             async with asyncio.timeout(_NODES_SECONDS):
                 await self._nodes.settled()
@@ -234,7 +200,6 @@ class PodDiscovery(Discovery[Parameters]):
         return known
 
     def _replace(self, selection: _Selection | None, pool: Pool) -> None:
-        """Replace the pool with these pods."""
         before, self._selection = self._selection, selection
         endpoints: list[Endpoint] = []
         if selection is not None:
@@ -262,8 +227,7 @@ class PodDiscovery(Discovery[Parameters]):
         self.pods.apply(delta)
 
     def _nodes_changed(self, delta: Delta[Object], pool: Pool) -> None:
-        """Update the endpoints on nodes with a new boot ID."""
-        found = {name: node.status.node_info.boot_id for name, node in delta.changed.items() if isinstance(node, Node)}
+        found = {name: node.boot_id for name, node in delta.changed.items() if isinstance(node, Node)}
         changed = {name: boot_id for name, boot_id in found.items() if boot_id != self._boot_ids.get(name, "")}
         self._boot_ids.update(changed)
         for name in delta.removed:

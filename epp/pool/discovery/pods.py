@@ -4,7 +4,6 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import NamedTuple
 
 from epp.framework.endpoint import Endpoint
@@ -20,9 +19,7 @@ ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-por
 
 _PORT = re.compile(r"[0-9]{1,5}")
 DEFAULT_PORT = 8000
-"""Default port of vLLM."""
-_FLAGS = ("--port", "--http-port", "--http_port")
-_IN_COMMAND = re.compile(r"(?:^|\s)(?:--port|--http-port|--http_port)(?:=|\s+)([0-9]{1,5})(?:\s|$)")
+_ARGUMENT = re.compile(r"(?:^|\s)(?:--port|--http-port|--http_port)(?:=|\s+)([0-9]{1,5})(?=\s|$)")
 _NAMES = ("http", "api", "serv", "rest", "openai", "inference")
 _NAMES_SHOWN = 5
 _WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
@@ -32,7 +29,6 @@ class PodTarget(NamedTuple):
     """Labels of the pods of a pool, and their ports."""
 
     labels: Mapping[str, str]
-    """Labels that a pod must have, all of them."""
     ports: tuple[int, ...]
 
     @property
@@ -140,13 +136,9 @@ def _declared(container: Container) -> Iterator[tuple[int, str]]:
 
 def _argument(container: Container) -> int | None:
     """Return the port of an argument `--port 8000` or `--port=8000`, also in a shell command."""
-    words = [str(word) for part in (container.command, container.args) for word in _list(part)]
-    for word, following in zip_longest(words, words[1:], fillvalue=""):
-        name, equals, value = word.partition("=")
-        text = value if equals else following
-        if name in _FLAGS and _PORT.fullmatch(text) and 0 < int(text) < 2**16:
-            return int(text)
-    found = next((int(match[1]) for word in words if (match := _IN_COMMAND.search(word))), 0)
+    words = " ".join(str(word) for part in (container.command, container.args) for word in _list(part))
+    match = _ARGUMENT.search(words)
+    found = int(match[1]) if match else 0
     return found if 0 < found < 2**16 else None
 
 
@@ -163,13 +155,11 @@ class PodChoice:
     namespace: str = ""
     """Namespace of pool and pods; empty for any."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the pods, which replace an InferencePool."""
     ports: tuple[int, ...] = ()
     """Ports of these pods; empty for `serving_port`."""
     every_pool: bool = False
     """Whether to select the pods of all pools if there are several."""
     cluster: str = ""
-    """Name of the cluster of the objects."""
 
 
 class Chosen(NamedTuple):
@@ -177,11 +167,8 @@ class Chosen(NamedTuple):
 
     endpoints: tuple[Endpoint, ...] = ()
     title: str = ""
-    """Description of the pods for log lines."""
     pools: tuple[str, ...] = ()
-    """The InferencePools, as `namespace/name`."""
     remarks: tuple[str, ...] = ()
-    """Remarks on pods that are left out, and on assumed ports."""
 
 
 class _Wanted(NamedTuple):
@@ -197,7 +184,7 @@ def choose(objects: Iterable[Object], choice: PodChoice) -> Chosen:
     boot_ids: dict[str, str] = {}
     for each in objects:
         if isinstance(each, Node):
-            boot_ids[each.name] = each.status.node_info.boot_id
+            boot_ids[each.name] = each.boot_id
         elif not isinstance(each, Pod | InferencePool) or choice.namespace not in {"", each.metadata.namespace}:
             continue
         elif isinstance(each, Pod):
@@ -251,8 +238,7 @@ def _wanted(
 
 def _of_pool(pool: InferencePool, pods: Iterable[Pod]) -> _Wanted:
     here = (pod for pod in pods if pod.metadata.namespace == pool.metadata.namespace)
-    found = _with_labels(here, pool.spec.selector.match_labels)
-    return _Wanted(found, tuple(port.number for port in pool.spec.target_ports), pool.id)
+    return _Wanted(_with_labels(here, pool.match_labels), pool.ports, pool.id)
 
 
 def _with_labels(pods: Iterable[Pod], labels: Mapping[str, str]) -> tuple[Pod, ...]:
@@ -261,7 +247,6 @@ def _with_labels(pods: Iterable[Pod], labels: Mapping[str, str]) -> tuple[Pod, .
 
 
 def _may_serve(pod: Pod) -> bool:
-    """Return whether it requests accelerators, and is neither a pod of a Job nor a worker of a LeaderWorkerSet."""
     of_job = any(owner.kind == "Job" for owner in pod.metadata.owner_references)
     return requests_accelerators(pod) and not of_job and pod.metadata.labels.get(_WORKER_INDEX, "0") == "0"
 

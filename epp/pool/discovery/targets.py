@@ -23,8 +23,6 @@ _LOOKUP_SECONDS = 5.0
 _UNRESOLVED_SECONDS = 2.0
 _RESOLVED_SECONDS = 30.0
 _IDLE_SECONDS = 5.0
-_BATCH = 64
-"""Endpoints created before the event loop runs other tasks, in half a millisecond."""
 
 _log = structlog.get_logger()
 
@@ -43,7 +41,6 @@ class Target:
     cluster: str = ""
     accelerator: AcceleratorDeclaration | None = None
     tls: bool = False
-    """Whether it speaks HTTPS."""
 
     def endpoint(self, address: str) -> Endpoint:
         """Return the endpoint at this address."""
@@ -78,19 +75,17 @@ class Resolver:
 
     def __init__(self, lookup: Lookup, targets: Sequence[Target] = ()) -> None:
         self.targets = tuple(targets)
+        """In effect after the next `refresh`."""
         self._lookup = lookup
-        self._names_of: tuple[Target, ...] = ()
-        self._names: frozenset[str] = frozenset()
-        """Host names of these targets."""
-        self._made_of: tuple[Target, ...] = ()
-        self._made: dict[int, Endpoint] = {}
-        """Endpoints of these targets, by number."""
+        self._hosts: frozenset[str] = frozenset()
+        """Host names of the targets in effect."""
         self._addresses: dict[str, str] = {}
         self._failing: dict[str, str] = {}
-        """Reasons by host name."""
         self._refreshing = asyncio.Lock()
         self._repeated: set[tuple[str, str]] = set()
         """Pairs of names with the same address and port, of which the second is not used."""
+        self._filled: tuple[Pool, tuple[Target, ...], dict[str, str]] | None = None
+        self._count = 0
 
     @property
     def unresolved(self) -> Sequence[Unresolved]:
@@ -105,10 +100,9 @@ class Resolver:
     @property
     def refresh_seconds(self) -> float | None:
         """Time to the next resolution; None if no target has a host name."""
-        hosts = self._hosts()
-        if not hosts:
+        if not self._hosts:
             return None
-        return _RESOLVED_SECONDS if hosts <= self._addresses.keys() else _UNRESOLVED_SECONDS
+        return _RESOLVED_SECONDS if self._hosts <= self._addresses.keys() else _UNRESOLVED_SECONDS
 
     async def refresh(self, pool: Pool, *, unique: bool = False) -> int:
         """Resolve host names and fill the pool; return the number of endpoints.
@@ -117,15 +111,18 @@ class Resolver:
         targets with the same address, and leaves the pool unchanged.
         """
         async with self._refreshing:
-            await self._find_names()
-            hosts = self._hosts()
+            targets = self.targets
+            hosts = self._hosts = await asyncio.to_thread(_host_names, targets)
             self._addresses = {host: address for host, address in self._addresses.items() if host in hosts}
             self._failing = {host: reason for host, reason in self._failing.items() if host in hosts}
             await asyncio.gather(*map(self._resolve, sorted(hosts)))
-            endpoints = self._without_repeated(await self._endpoints(), refuse=unique)
-            await asyncio.sleep(0)
-            pool.replace(endpoints)
-            return len(endpoints)
+            state = (pool, targets, self._addresses.copy())
+            if state != self._filled:
+                made = await asyncio.to_thread(_endpoints, targets, hosts, self._addresses)
+                endpoints = self._without_repeated(made, refuse=unique)
+                pool.replace(endpoints)
+                self._filled, self._count = state, len(endpoints)
+            return self._count
 
     async def follow(self, pool: Pool) -> None:
         """Refresh the pool until cancelled."""
@@ -134,22 +131,7 @@ class Resolver:
             if self.refresh_seconds is not None:
                 await self.refresh(pool)
 
-    async def _endpoints(self) -> Sequence[Endpoint]:
-        """Return the endpoints of targets with an address, in steps; the same objects if the address is unchanged."""
-        targets, before = self.targets, self._made
-        made: dict[int, Endpoint] = {}
-        for number, target in enumerate(targets, 1):
-            address = self._address_of(target.host)
-            if address is not None:
-                known = before.get(number) if self._made_of is targets else None
-                made[number] = known if known is not None and known.address == address else target.endpoint(address)
-            if number % _BATCH == 0:
-                await asyncio.sleep(0)
-        self._made_of, self._made = targets, made
-        return tuple(made.values())
-
     def _without_repeated(self, endpoints: Sequence[Endpoint], *, refuse: bool) -> list[Endpoint]:
-        """Return one endpoint per address; each duplicate is logged once."""
         firsts: dict[str, Endpoint] = {}
         repeated = set()
         for endpoint in endpoints:
@@ -172,28 +154,6 @@ class Resolver:
         self._repeated = repeated
         return list(firsts.values())
 
-    async def _find_names(self) -> None:
-        """Collect the host names of the targets, in steps."""
-        targets = self.targets
-        if self._names_of is targets:
-            return
-        names = set()
-        for number, target in enumerate(targets, 1):
-            if not is_ip(target.host):
-                names.add(target.host)
-            if number % _BATCH == 0:
-                await asyncio.sleep(0)
-        self._names_of, self._names = targets, frozenset(names)
-
-    def _hosts(self) -> frozenset[str]:
-        if self._names_of is not self.targets:
-            self._names_of = self.targets
-            self._names = frozenset(target.host for target in self.targets if not is_ip(target.host))
-        return self._names
-
-    def _address_of(self, host: str) -> str | None:
-        return self._addresses.get(host) if host in self._hosts() else host
-
     async def _resolve(self, host: str) -> None:
         try:
             addresses = await self._lookup(host)
@@ -208,6 +168,15 @@ class Resolver:
             return
         self._failing.pop(host, None)
         self._addresses[host] = str(first)
+
+
+def _host_names(targets: Sequence[Target]) -> frozenset[str]:
+    return frozenset(target.host for target in targets if not is_ip(target.host))
+
+
+def _endpoints(targets: Sequence[Target], hosts: frozenset[str], addresses: Mapping[str, str]) -> tuple[Endpoint, ...]:
+    found = ((target, addresses.get(target.host) if target.host in hosts else target.host) for target in targets)
+    return tuple(target.endpoint(address) for target, address in found if address is not None)
 
 
 def _preference(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> tuple[int, int]:

@@ -52,11 +52,8 @@ class BuiltPolicies(NamedTuple):
     warnings: tuple[str, ...] = ()
     """One sentence each: kind and name of the object, problem and remedy."""
     objectives: int = 0
-    """Number of objectives in effect."""
     rewrites: int = 0
-    """Number of rewrites in effect."""
     other_pools: int = 0
-    """Number of objects that are for other pools."""
 
 
 def build_policies(objects: Iterable[Object], pool: PoolIdentity) -> BuiltPolicies:
@@ -92,7 +89,6 @@ def build_policies(objects: Iterable[Object], pool: PoolIdentity) -> BuiltPolici
 
 
 def _by_name(members: Iterable[PoolMember], kind: type[_M], warnings: list[str]) -> list[_M]:
-    """Return the objects of a kind, one for each name."""
     found: dict[str, _M] = {}
     for each in members:
         if not isinstance(each, kind):

@@ -28,8 +28,6 @@ _log = structlog.get_logger()
 
 
 class _Next(NamedTuple):
-    """Versions of the objects, and the policies by them."""
-
     change: Change
     built: BuiltPolicies
     problems: tuple[str, ...]
@@ -128,8 +126,6 @@ _REASON_LENGTH = 500
 
 @dataclass(slots=True)
 class _Kind:
-    """One kind, in the current API group and in the former one."""
-
     current: Watched[Object]
     former: Watched[Object]
     uses_former: bool = False
@@ -162,7 +158,6 @@ class ClusterPolicies:
         self.warnings: tuple[str, ...] = ()
         """Objects that are not in effect as they are written: one sentence each."""
         self.problems: tuple[InputProblem, ...] = ()
-        """Rewrites with invalid rules; at most 100."""
 
     async def start(self) -> None:
         """Put the policies into effect, as soon as the API server has told whether there are any."""
@@ -203,7 +198,6 @@ class ClusterPolicies:
         _log.info("policies applied", objectives=built.objectives, rewrites=built.rewrites)
 
     def _last_good(self, objects: list[Object]) -> tuple[list[Object], tuple[InputProblem, ...]]:
-        """Return the versions in effect, and the problems of newer ones."""
         sound: dict[str, InferenceModelRewrite] = {}
         in_effect: list[Object] = []
         problems: list[InputProblem] = []

@@ -4,64 +4,13 @@
 import asyncio
 
 import pytest
-from fake_api import FakeApi
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pool_place import PODS, POOLS, Place
 from structlog.testing import capture_logs
 from waiting import until
 
-from epp.framework import ManualClock, SystemClock
-from epp.kube.cluster import Cluster
-from epp.pool.discovery import PodDiscovery, PodTarget, PoolName
-from epp.routing.datastore import Datastore
-from epp.runtime.supervisor import Supervisor
-
-PODS = "/api/v1/namespaces/llm/pods"
-POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/llm/inferencepools"
-NODES = "/api/v1/nodes"
-
-
-class Place:
-    """An API server with pods and a pool, and discovery of its endpoints."""
-
-    def __init__(self) -> None:
-        self.api = FakeApi()
-        self.api.install(PODS, POOLS, NODES)
-        self.store = Datastore(ManualClock())
-        self.supervisor = Supervisor()
-        self.cluster = Cluster(self.api, clock=SystemClock(), supervisor=self.supervisor)
-        self.discovery = PodDiscovery(self.cluster, "llm", PoolName("pool", "llm"))
-
-    async def start(self) -> None:
-        await self.discovery.start(self.store)
-        self.supervisor.start("discovery", lambda: self.discovery.follow(self.store))
-
-    async def close(self) -> None:
-        await self.cluster.close()
-        await self.supervisor.stop()
-
-    def pod(self, name: str, *, ready: bool = True, app: str = "vllm", uid: str = "") -> None:
-        self.api.put(
-            PODS,
-            name,
-            apiVersion="v1",
-            kind="Pod",
-            metadata={"namespace": "llm", "uid": uid or f"uid-{name}", "labels": {"app": app}},
-            spec={"containers": []},
-            status={"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": str(ready)}]},
-        )
-
-    def pool(self, *ports: int, app: str = "vllm") -> None:
-        targets = [{"number": port} for port in ports]
-        spec = {"selector": {"matchLabels": {"app": app}}, "targetPorts": targets}
-        self.api.put(POOLS, "pool", metadata={"namespace": "llm"}, spec=spec)
-
-    @property
-    def endpoints(self) -> set[tuple[str, int]]:
-        return {(endpoint.name, endpoint.port) for endpoint in self.store.endpoints}
-
-    async def has(self, *endpoints: tuple[str, int]) -> None:
-        await until(lambda: self.endpoints == set(endpoints), f"the endpoints are {endpoints}")
+from epp.pool.discovery import PodDiscovery, PodTarget
 
 
 @pytest.fixture
@@ -104,20 +53,6 @@ async def test_former_pods_stay_until_those_that_are_wanted_now_are_known(place)
     assert place.endpoints == {("a-rank-0", 8000)}
     place.api.forbidden.clear()
     await place.has(("b-rank-0", 8000))
-
-
-async def test_pool_that_selects_yet_others_while_the_first_others_are_awaited_has_the_last(place):
-    place.pod("a")
-    place.pod("b", app="other")
-    place.pool(8000)
-    await place.start()
-    place.api.forbid(PODS)
-    place.pool(8000, app="third")
-    await until(lambda: place.api.requests.count(PODS) >= 3, "the third are asked for, in vain")
-    place.pool(8002, app="other")
-    await until(lambda: place.discovery.target.ports == (8002,), "the pool is read")
-    place.api.forbidden.clear()
-    await place.has(("b-rank-0", 8002))
 
 
 async def test_watch_of_pods_that_are_not_wanted_any_more_is_ended(place):

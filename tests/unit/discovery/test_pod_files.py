@@ -10,7 +10,6 @@ from config_files import replace
 from structlog.testing import capture_logs
 from waiting import until
 
-from epp.config import Builder, assemble, load_text
 from epp.framework import ConfigurationError, ManualClock
 from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.registry import Registry
@@ -115,12 +114,6 @@ async def test_pool_that_is_gone_from_the_files_changes_nothing(tmp_path, build,
     assert pool.hostports == {"b-rank-0": "10.0.0.2:9000"}
 
 
-async def test_pool_that_is_not_there_is_an_error_at_the_start(tmp_path, build, pool):
-    (tmp_path / "pods.yaml").write_text(dump(pod("a", "10.0.0.1", app="x")))
-    with pytest.raises(ConfigurationError, match="the files have no InferencePool 'chat': there is none"):
-        await build(pool="chat").start(pool)
-
-
 async def test_files_without_pods_are_an_error_at_the_start(tmp_path, build, pool):
     (tmp_path / "objects.yaml").write_text(dump())
     with pytest.raises(ConfigurationError, match="no endpoints to pick from: there is neither a Pod nor an Infer"):
@@ -169,16 +162,3 @@ async def test_empty_pool_is_a_warning_that_says_which_pods_were_looked_for(tmp_
 def test_parameters_that_cannot_be_meant_are_refused(parameters, complaint):
     with pytest.raises(ConfigurationError, match=complaint):
         Registry().build("pod-file-discovery", parameters, name="pods", clock=ManualClock())
-
-
-def test_configuration_may_name_it(tmp_path):
-    text = f"""
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- {{type: pod-file-discovery, parameters: {{paths: [{tmp_path}], selector: {{app: vllm}}}}}}
-- {{type: queue-scorer}}
-dataLayer: {{discovery: {{pluginRef: pod-file-discovery}}}}
-"""
-    assembly = assemble(load_text(text), Builder(Registry(), ManualClock()))
-    assert isinstance(assembly.discovery, PodFileDiscovery)

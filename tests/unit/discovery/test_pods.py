@@ -31,22 +31,12 @@ def addresses(one: Pod, ports: tuple[int, ...] = PORTS) -> dict[str, str]:
     return {endpoint.name: endpoint.hostport for endpoint in endpoints_of(one, ports)}
 
 
-def test_endpoint_has_what_the_pod_has():
-    (endpoint,) = endpoints_of(pod(), (8000,), boot_id="b1")
-    assert (endpoint.id, endpoint.hostport) == ("llm/a-rank-0", "10.0.0.1:8000")
-    assert (endpoint.labels, endpoint.node, endpoint.uid, endpoint.boot_id) == ({"app": "vllm"}, "n1", "u1", "b1")
-
-
 def test_port_of_the_pool_is_an_endpoint_of_its_own():
     assert addresses(pod()) == {
         "a-rank-0": "10.0.0.1:8000",
         "a-rank-1": "10.0.0.1:8001",
         "a-rank-2": "10.0.0.1:8002",
     }
-
-
-def test_address_may_be_of_ipv6():
-    assert addresses(pod(podIP="fd00::1"), (8000,)) == {"a-rank-0": "[fd00::1]:8000"}
 
 
 @pytest.mark.parametrize(

@@ -52,10 +52,6 @@ def test_unusable_setting_is_named(values, says):
     assert says in str(caught.value)
 
 
-def test_localhost_is_the_loopback_address():
-    assert GatewaySettings(listen_host="localhost").listen == HostPort("127.0.0.1", 8080)
-
-
 def test_failure_mode_chooses_the_body_modes_that_are_not_set():
     closed = GatewaySettings(request_body_mode=BodyMode.BUFFERED)
     assert closed.body_modes == (BodyMode.BUFFERED, BodyMode.FULL_DUPLEX_STREAMED)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from epp.framework.clock import Clock
-from epp.kube.leader_election import Lease, LeaseSettings, Step
+from epp.kube.access import ApiError
+from epp.kube.leader_election import Attempt, Lease, LeaseSettings
 
 SETTINGS = LeaseSettings(name="epp-llm-pool.llm-d.ai", namespace="llm")
 
@@ -33,16 +34,16 @@ class LeaseStore:
     def delete(self) -> None:
         self.document = None
 
-    def answer(self, step: Step, content: dict | None) -> tuple[int, bytes]:
+    def answer(self, method: str, content: dict | None) -> tuple[int, bytes]:
         """Return the status and the body."""
         self.requests += 1
-        if step is Step.CREATE:
+        if method == "POST":
             if self.document is not None:
                 return 409, b""
         elif self.document is None:
             return 404, b""
         if content is not None:
-            if step is Step.REPLACE and content["metadata"]["resourceVersion"] != self._version:
+            if method == "PUT" and content["metadata"]["resourceVersion"] != self._version:
                 return 409, b""
             before = self.holder
             self.document = json.loads(json.dumps(content))
@@ -57,33 +58,21 @@ class LeaseStore:
         return self.document["metadata"]["resourceVersion"]
 
 
-def send(lease: Lease, store: LeaseStore, step: Step) -> int:
-    """Send one request and take its answer; return the status."""
-    status, body = store.answer(step, None if step is Step.READ else lease.content())
-    if status == 200:
-        lease.answered(step, body)
-    else:
-        lease.refused(step, status)
-    return status
+def deliver(exchange: Attempt, status: int, body: bytes) -> tuple[str, dict | None] | None:
+    """Deliver a response; return the next request, None at the end."""
+    try:
+        return exchange.send(body) if status == 200 else exchange.throw(ApiError(status))
+    except StopIteration:
+        return None
 
 
-def attempt(lease: Lease, store: LeaseStore) -> list[str]:
-    """Renew the lease or try to take it; return the methods of all requests."""
-    lease.begin()
-    return _finish(lease, store)
-
-
-def release(lease: Lease, store: LeaseStore) -> list[str]:
-    """Resign; return the methods of all requests."""
-    lease.resign()
-    return _finish(lease, store)
-
-
-def _finish(lease: Lease, store: LeaseStore) -> list[str]:
-    sent = []
-    while (step := lease.step()) is not None:
-        sent.append(step.value)
-        send(lease, store, step)
+def attempt(lease: Lease, store: LeaseStore, *, resigns: bool = False) -> list[str]:
+    """Renew the lease, try to take it, or release it; return the methods of all requests."""
+    exchange = lease.attempt(resigns=resigns)
+    sent, request = [], next(exchange)
+    while request is not None:
+        sent.append(request[0])
+        request = deliver(exchange, *store.answer(*request))
     return sent
 
 
@@ -147,25 +136,21 @@ class Replica:
     def run(self, store: LeaseStore) -> Iterator[float]:
         world = self.clock.world
         while world.time < self.resigns_at:
-            self.lease.begin()
             yield from self._send_all(store)
             yield SETTINGS.retry_seconds * self.generator.uniform(0.8, 1.2) / self.clock.rate
             if world.time >= self.crashes_at:
                 return
-        self.lease.resign()
-        yield from self._send_all(store)
+        yield from self._send_all(store, resigns=True)
 
-    def _send_all(self, store: LeaseStore) -> Iterator[float]:
-        while (step := self.lease.step()) is not None:
-            content = None if step is Step.READ else self.lease.content()
+    def _send_all(self, store: LeaseStore, *, resigns: bool = False) -> Iterator[float]:
+        exchange = self.lease.attempt(resigns=resigns)
+        request = next(exchange)
+        while request is not None:
             yield self.latency_seconds * self.generator.random()
             if self.clock.world.time >= self.crashes_at:
                 return
-            status, body = store.answer(step, content)
+            answer = store.answer(*request)
             yield self.latency_seconds * self.generator.random()
             if self.clock.world.time >= self.crashes_at:
                 return
-            if status == 200:
-                self.lease.answered(step, body)
-            else:
-                self.lease.refused(step, status)
+            request = deliver(exchange, *answer)

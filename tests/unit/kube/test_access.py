@@ -80,13 +80,6 @@ async def test_refused_connection_and_unknown_host_are_named_as_the_system_names
     assert "Errno" not in unknown
 
 
-async def test_slow_answer_is_read_to_its_end(tmp_path):
-    async with server_that(says(b"HTTP/1.1 200 OK\r\nContent-", b"Length: 3\r\n\r\n", b"a", b"b", b"c")) as url:
-        api = KubeApi(kubeconfig(tmp_path / "config", url))
-        assert await api.request("GET", "/version") == b"abc"
-        await api.close()
-
-
 async def test_server_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr("epp.kube.access._ANSWER_SECONDS", 0.05)
     hang = asyncio.Event()

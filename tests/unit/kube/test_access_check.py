@@ -101,13 +101,6 @@ async def test_nothing_is_written_to_try_it(access, script):
     assert {path for _, path, _ in script.asked} == {REVIEWS}
 
 
-async def test_watch_of_which_nothing_is_known_is_said_to_be_untried(access, script):
-    script.answers[REVIEWS] = REFUSED
-    script.answers["/api/v1/namespaces/llm/pods"] = (200, {"metadata": {"resourceVersion": 1}})
-    found = await access(need(PODS))
-    assert (found.state, found.untried) == (AccessState.ALLOWED, ("get", "watch"))
-
-
 @pytest.mark.parametrize(
     ("installed", "expected"),
     [

@@ -166,11 +166,6 @@ def test_pod_uses_its_service_account(account):
     client_of(found)
 
 
-def test_pod_may_have_an_ipv6_address_of_the_server(account, monkeypatch):
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
-    assert read_config(None, account).cluster.server == "https://[fd00::1]:443"
-
-
 def test_variable_goes_before_the_service_account_and_a_flag_before_both(account, tmp_path, monkeypatch):
     named = kubeconfig(tmp_path / "named", "https://named")
     given = kubeconfig(tmp_path / "given", "https://given")

@@ -37,10 +37,6 @@ def operator():
     return Operator()
 
 
-def test_nothing_is_told_while_all_is_well(operator):
-    assert operator.see(7200) == []
-
-
 def test_problem_is_told_once_and_so_is_its_end(operator):
     assert operator.see(600, ConfigurationRefused="line 3") == [("ConfigurationRefused", "line 3")]
     assert operator.see(600) == [("ConfigurationAccepted", CONFIGURATION.relief)]
@@ -72,11 +68,6 @@ def test_what_was_over_before_it_could_be_written_is_not_told(operator):
     assert operator.see(600) == []
 
 
-def test_what_could_not_be_written_is_told_as_it_is_later(operator):
-    operator.see(600, writable=False, ConfigurationRefused="line 3")
-    assert operator.see(600, ConfigurationRefused="line 4") == [("ConfigurationRefused", "line 4")]
-
-
 def test_problems_of_different_topics_are_all_told(operator):
     told = operator.see(60, ConfigurationRefused="line 3", NoEndpoints="none is ready", ObjectsRefused="a, b")
     assert {reason for reason, _ in told} == {"ConfigurationRefused", "NoEndpoints", "ObjectsRefused"}
@@ -106,10 +97,6 @@ def test_message_names_the_first_problems_and_counts_the_others():
     assert message.startswith("InferenceObjective llm/o-000: spec.priority is 'high'; InferenceObjective llm/o-001: ")
     # 52 characters each, and 2 between them: 18 are 970 of the 1000 bytes that leave room for the number
     assert message.endswith("llm/o-017: spec.priority is 'high'; and 82 more")
-
-
-def test_no_problem_is_no_message():
-    assert message_of([]) == ""
 
 
 @given(st.lists(st.text(min_size=1), max_size=60), st.integers(1, 40))

@@ -6,10 +6,11 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lease_store import SETTINGS, DriftingClock, LeaseStore, Replica, World, attempt, release, send
+from lease_store import SETTINGS, DriftingClock, LeaseStore, Replica, World, attempt, deliver
 
 from epp.framework import ManualClock
-from epp.kube.leader_election import Lease, LeaseSettings, Step
+from epp.kube.access import ApiError
+from epp.kube.leader_election import Lease, LeaseSettings
 
 
 @pytest.fixture
@@ -109,8 +110,7 @@ def test_leader_without_an_answer_leads_on(first, store, clock):
     attempt(first, store)
     for _ in range(100):
         clock.advance(2)
-        first.begin()
-        assert first.step() is Step.REPLACE  # and no answer comes
+        assert next(first.attempt())[0] == "PUT"  # and no answer comes
     assert first.is_leader
     assert attempt(first, store) == ["PUT"]
 
@@ -118,54 +118,27 @@ def test_leader_without_an_answer_leads_on(first, store, clock):
 def test_released_lease_is_taken_at_once(first, second, store):
     attempt(first, store)
     attempt(second, store)
-    assert release(first, store) == ["GET", "PUT"]
+    assert attempt(first, store, resigns=True) == ["GET", "PUT"]
     assert not first.is_leader
     assert (store.holder, store.spec["leaseDurationSeconds"]) == ("", 1)
     assert attempt(second, store) == ["GET", "PUT"]
     assert second.is_leader
 
 
-def test_replica_that_resigned_never_takes_the_lease_again(first, store, clock):
-    attempt(first, store)
-    release(first, store)
-    clock.advance(100)
-    assert attempt(first, store) == []
-    assert store.holder == ""
-
-
-def test_lease_of_another_is_not_released(first, second, store):
-    attempt(first, store)
-    attempt(second, store)
-    assert release(second, store) == ["GET"]
-    assert store.holder == "first"
-
-
 def test_of_two_that_take_a_lease_at_once_one_is_refused(first, second, store):
-    for lease in (first, second):
-        lease.begin()
-        assert send(lease, store, Step.READ) == 404
-    assert send(first, store, Step.CREATE) == 200
-    assert send(second, store, Step.CREATE) == 409
-    assert second.step() is Step.READ
-    send(second, store, Step.READ)
-    assert second.step() is None
+    exchanges = [first.attempt(), second.attempt()]
+    reads = [store.answer(*next(exchange)) for exchange in exchanges]
+    one, other = (deliver(exchange, *read) for exchange, read in zip(exchanges, reads, strict=True))
+    assert deliver(exchanges[0], *store.answer(*one)) is None
+    again = deliver(exchanges[1], *store.answer(*other))
+    assert deliver(exchanges[1], *store.answer(*again)) is None
+    assert (one[0], other[0], again[0]) == ("POST", "POST", "GET")
     assert (first.is_leader, second.is_leader, store.holder) == (True, False, "first")
-
-
-def test_write_whose_answer_was_lost_counts_at_the_next_attempt(first, store, clock):
-    first.begin()
-    send(first, store, Step.READ)
-    store.answer(Step.CREATE, first.content())
-    assert not first.is_leader
-    clock.advance(2)
-    assert attempt(first, store) == ["GET", "PUT"]
-    assert first.is_leader
 
 
 def test_renewal_whose_answer_was_lost_does_not_cost_the_lease(first, store, clock):
     attempt(first, store)
-    first.begin()
-    store.answer(Step.REPLACE, first.content())
+    store.answer(*next(first.attempt()))
     clock.advance(2)
     assert attempt(first, store) == ["PUT", "GET", "PUT"]
     assert first.is_leader
@@ -214,42 +187,33 @@ def test_time_without_the_api_server_is_not_held_against_the_leader(first, secon
     assert (first.is_leader, second.is_leader) == (True, False)
 
 
-def test_leader_that_is_gone_after_an_absence_of_the_api_server_is_replaced(first, second, store, clock):
-    attempt(first, store)
-    attempt(second, store)
-    clock.advance(600)
-    wait(clock, 15, reading=second, store=store)
-    assert second.is_leader
-
-
-def test_other_refusals_end_the_attempt(first):
-    first.begin()
-    assert not first.refused(Step.READ, 403)
-    assert first.step() is None
-
-
-def test_missing_namespace_is_a_refusal(first):
-    first.begin()
-    assert first.refused(Step.READ, 404)
-    assert not first.refused(Step.CREATE, 404)
-    assert first.step() is None
+@pytest.mark.parametrize("statuses", [(403,), (404, 404)], ids=["forbidden", "no namespace"])
+def test_other_refusals_end_the_attempt(first, statuses):
+    exchange = first.attempt()
+    next(exchange)
+    for status in statuses[:-1]:
+        deliver(exchange, status, b"")
+    with pytest.raises(ApiError):
+        deliver(exchange, statuses[-1], b"")
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"{}", b'{"metadata": {"resourceVersion": "1"}, "spec": 3}'])
 def test_unreadable_lease_is_an_error_and_changes_nothing(first, store, content):
     attempt(first, store)
-    with pytest.raises(ValueError, match=r"unreadable|decode|malformed"):
-        first.answered(Step.REPLACE, content)
+    exchange = first.attempt()
+    next(exchange)
+    with pytest.raises(ValueError, match="unreadable"):
+        deliver(exchange, 200, content)
     assert first.is_leader
 
 
 def test_endless_conflicts_end_the_attempt(first, store):
     attempt(first, store)
-    first.begin()
-    sent = 0
-    while (step := first.step()) is not None:
-        store.document["metadata"]["resourceVersion"] = "changed" if step is Step.REPLACE else str(sent)
-        send(first, store, step)
+    exchange = first.attempt()
+    sent, request = 0, next(exchange)
+    while request is not None:
+        store.document["metadata"]["resourceVersion"] = "changed" if request[0] == "PUT" else str(sent)
+        request = deliver(exchange, *store.answer(*request))
         sent += 1
     assert sent == 5  # PUT, and twice GET and PUT
     assert first.is_leader
@@ -268,22 +232,21 @@ OUTCOMES = st.sampled_from(["answered", "request lost", "answer lost", "end of a
 def test_only_replicas_without_an_answer_since_can_believe_to_lead_beside_the_holder(moves):
     store, clock = LeaseStore(), ManualClock()
     leases = [Lease(SETTINGS, str(number), clock) for number in range(3)]
+    exchanges = [lease.attempt() for lease in leases]
+    requests = [next(exchange) for exchange in exchanges]
     answered = [0, 0, 0]
     for number, outcome, seconds in moves:
         clock.advance(seconds)
-        lease = leases[number]
-        step = lease.step()
-        if step is None or outcome == "end of attempt":
-            lease.begin()
-            continue
         if outcome == "request lost":
             continue
-        if outcome == "answer lost":
-            store.answer(step, None if step is Step.READ else lease.content())
-            lease.begin()
-            continue
-        send(lease, store, step)
-        answered[number] = store.requests
+        if outcome != "end of attempt":
+            answer = store.answer(*requests[number])
+            if outcome == "answered":
+                requests[number] = deliver(exchanges[number], *answer)
+                answered[number] = store.requests
+        if requests[number] is None or outcome != "answered":
+            exchanges[number] = leases[number].attempt()
+            requests[number] = next(exchanges[number])
         for other, last in zip(leases, answered, strict=True):
             if other.is_leader and other.identity != store.holder:
                 assert last < store.holder_since

@@ -36,13 +36,6 @@ async def test_invalid_object_is_returned_with_its_problem(scripted, script):
     assert good.object == ("v1", "Pod", "good")
 
 
-async def test_first_version_that_is_installed_is_read(scripted, script):
-    script.allow("resourceclaims")
-    script.objects["/apis/resource.k8s.io/v1beta1/resourceclaims"] = [named("a")]
-    (found,) = await list_objects(scripted, CLAIMS, read)
-    assert found.object == ("resource.k8s.io/v1beta1", "ResourceClaim", "a")
-
-
 async def test_kind_that_is_absent_and_kind_that_is_forbidden_are_errors(scripted, script):
     with pytest.raises(ApiError, match="resourceclaims is forbidden"):
         await list_objects(scripted, CLAIMS, read)

@@ -88,15 +88,6 @@ async def test_rights_that_are_granted_or_taken_away_later_are_said(api, cluster
     assert (taken["log_level"], taken["forbidden"]) == ("warning", ["watch nodes of group core at cluster scope"])
 
 
-async def test_kind_that_is_wanted_later_is_said_then(api, cluster):
-    with capture_logs() as logs:
-        cluster.watch(CLASSES, dict, optional=True)
-        await until(lambda: len(logs) == 1, "it is said")
-        cluster.watch(NODES, dict, optional=True)
-        await until(lambda: len(logs) == 2, "it is said")
-    assert [line["not_installed"] for line in logs] == [["acceleratorclasses.ome.io"], ["nodes"]]
-
-
 async def test_kind_that_is_wanted_no_more_is_said_no_more(api, cluster):
     with capture_logs() as logs:
         cluster.release(cluster.watch(CLASSES, dict, optional=True))

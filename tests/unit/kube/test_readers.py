@@ -95,18 +95,6 @@ async def world():
     await world.supervisor.stop()
 
 
-async def test_plugin_has_its_first_objects_before_it_takes_effect(world):
-    plugin = Recorder()
-    await world.connect(Reading(plugin, (NODE, CLASS, CLAIM)))
-    (first,) = plugin.calls
-    assert {kind: dict(each.objects) for kind, each in first.items()} == {
-        NODE: {"n1": "one"},
-        CLASS: {"gold": "4"},
-        CLAIM: {},
-    }
-    assert world.retagged == [(plugin, every_endpoint)]
-
-
 async def test_kind_that_is_not_answered_in_time_is_done_without_until_it_is(world, monkeypatch):
     monkeypatch.setattr(readers, "SETTLING_SECONDS", 0.05)
     world.api.is_away = True
@@ -177,22 +165,6 @@ async def test_kind_that_a_plugin_reads_no_more_is_told_to_be_gone(world):
     world.readers.keep([Reading(plugin, ())])
     await until(lambda: plugin.known == {NODE: {}, CLASS: {}}, "so are the nodes")
     assert world.titles == []
-
-
-async def test_two_plugins_that_decode_alike_share_a_watch_which_ends_with_the_last(world):
-    first, second = Recorder(name="first"), Recorder(name="second")
-    await world.connect(Reading(first, (NODE,)))
-    await world.connect(Reading(first, (NODE, CLASS)), Reading(second, (NODE,)))
-    assert world.titles == ["acceleratorclasses.ome.io", "nodes"]
-    assert second.known == {NODE: {"n1": "one"}}
-    world.readers.keep([Reading(second, (NODE,))])
-    assert world.titles == ["nodes"]
-    world.readers.keep([])
-    assert world.titles == []
-    calls = len(second.calls)
-    world.api.put(NODES, "n1", data="two")
-    await asyncio.sleep(0.05)
-    assert len(second.calls) == calls
 
 
 async def test_namespaced_kinds_are_read_in_the_namespace_of_the_pool_or_in_all(world):

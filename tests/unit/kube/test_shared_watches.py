@@ -57,15 +57,6 @@ async def test_other_labels_other_decoders_and_other_namespaces_have_watches_of_
     assert len(watches) == 4
 
 
-async def test_released_watch_begins_anew_for_the_next_user(api, cluster):
-    first = cluster.watch(PODS, decode_object, namespace="llm")
-    await first.first_list()
-    cluster.release(first)
-    second = cluster.watch(PODS, decode_object, namespace="llm")
-    await second.first_list()
-    assert second is not first
-
-
 async def test_watch_may_be_released_after_all_were_closed(cluster):
     watched = cluster.watch(PODS, decode_object, namespace="llm")
     await cluster.close()

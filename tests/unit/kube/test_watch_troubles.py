@@ -58,23 +58,23 @@ async def test_objects_stay_through_trouble_and_are_right_afterwards(server, wat
     await until(lambda: watched.state is WatchState.CURRENT, "the objects are up to date")
 
 
-@pytest.mark.parametrize("trouble", [with_status(500), with_status(400), with_lines(line_of("ERROR", {"code": 500}))])
-async def test_watch_that_fails_otherwise_than_by_overload_begins_with_a_new_list(server, watched, start, trouble):
+@pytest.mark.parametrize(
+    ("trouble", "lists"),
+    [
+        (with_status(500), 2),
+        (with_status(400), 2),
+        (with_lines(line_of("ERROR", {"code": 500})), 2),
+        (with_status(429), 1),
+        (with_status(503), 1),
+    ],
+)
+async def test_all_objects_are_listed_again_unless_the_server_is_overloaded(server, watched, start, trouble, lists):
     start()
     await until(lambda: server.watches, "the watch is open")
     server.faults.append(trouble)
     await server.end_watches()
-    await until(lambda: watched.lists == 2, "all objects are listed again")
-
-
-@pytest.mark.parametrize("status", [429, 503])
-async def test_overloaded_server_is_spared_a_new_list(server, watched, start, status):
-    start()
-    await until(lambda: server.watches, "the watch is open")
-    server.faults.append(with_status(status))
-    await server.end_watches()
     await until(lambda: len(server.watches) >= 3, "another watch is open")
-    assert watched.lists == 1
+    assert watched.lists == lists
 
 
 async def test_lasting_errors_settle_what_could_not_be_listed_yet(server, watched, start, clock):

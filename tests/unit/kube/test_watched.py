@@ -103,18 +103,6 @@ async def test_kind_that_was_never_there_settles_at_once_and_is_found_when_it_is
     await until(lambda: watched.state is WatchState.CURRENT, "the objects are up to date")
 
 
-async def test_listeners_are_told_when_a_kind_is_installed_although_it_has_no_objects(server, watched, start):
-    server.version = ""
-    heard: list[Delta[str]] = []
-    watched.subscribe(heard.append)
-    start()
-    await watched.settled()
-    assert heard == [Delta()]
-    server.version = "v2"
-    await until(lambda: len(heard) == 2, "the listener is told")
-    assert watched.state is WatchState.CURRENT
-
-
 async def test_forbidden_kind_settles_and_says_what_the_server_says(server, watched, start):
     server.faults += [with_status(403, '{"reason": "Forbidden", "message": "me cannot list widgets"}')] * 1000
     with capture_logs() as logs:
@@ -123,16 +111,3 @@ async def test_forbidden_kind_settles_and_says_what_the_server_says(server, watc
         await until(lambda: len(server.faults) < 995, "it is tried again")
     assert (watched.state, watched.reason) == (WatchState.FORBIDDEN, "me cannot list widgets")
     assert [each["reason"] for each in logs] == ["me cannot list widgets"]
-
-
-async def test_object_that_cannot_be_decoded_changes_nothing_and_is_named(server, watched, start):
-    await server.put("a", "red")
-    await server.put("b", 5)
-    start()
-    await shows(watched, a="red")
-    await server.put("a", None)
-    await until(lambda: len(watched.problems) == 2, "both mistakes are known")
-    assert watched.objects == {"ns/a": "red"}
-    assert {problem.object: problem.kept for problem in watched.problems} == {"Widget ns/a": 1, "Widget ns/b": 0}
-    await server.delete("a")
-    await shows(watched)

@@ -40,14 +40,6 @@ async def watching(api: FakeApi, resource: Resource, **options) -> AsyncIterator
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_all_namespaces_are_read_where_that_is_allowed(api):
-    api.put(ALL, "a", data="all", metadata={"namespace": "operator"})
-    async with watching(api, CLAIMS, fallback="llm") as watched:
-        await watched.first_list()
-        assert watched.objects == {"operator/a": "all"}
-        assert (watched.title, watched.is_narrowed) == ("allocationclaims.inference.redhat.com", False)
-
-
 async def test_own_namespace_is_read_where_all_of_them_are_forbidden(api):
     api.put(OWN, "a", data="own", metadata={"namespace": "llm"})
     api.forbid(ALL)
@@ -95,14 +87,6 @@ async def test_kind_that_is_forbidden_everywhere_is_tried_in_both_places_until_i
         assert watched.title == "allocationclaims.inference.redhat.com"
         api.forbidden.remove(OWN)
         await until(lambda: watched.objects == {"llm/a": "own"}, "the own namespace is read")
-
-
-async def test_first_version_that_the_server_has_is_read(api):
-    older = "/apis/resource.k8s.io/v1beta1/resourceslices"
-    api.put(older, "a", data="older")
-    async with watching(api, SLICES) as watched:
-        await until(lambda: watched.objects == {"a": "older"}, "the older version is read")
-        assert watched.state is WatchState.CURRENT
 
 
 async def test_objects_stay_in_effect_while_the_server_changes_to_another_version(api):

@@ -40,15 +40,6 @@ FAULTY = accelerator_class("gold", computeCapability="nine")
 FAULT = "spec.capabilities.computeCapability is 'nine': write a version like 9.0"
 
 
-def test_newer_version_replaces_the_one_before_and_an_object_that_is_gone_is_removed():
-    first = taken(ClusterObjects(), changed({"gold": GOOD}, "gold"))
-    assert first.find(CLASS, "gold") is GOOD
-    second = taken(first, changed({"gold": BETTER}, "gold"))
-    assert second.find(CLASS, "gold") is BETTER
-    assert taken(second, changed({}, "gold")).find(CLASS, "gold") is None
-    assert first.find(CLASS, "gold") is GOOD  # a state never changes
-
-
 def test_ome_11_version_with_an_invalid_value_replaces_no_valid_one():
     first = taken(ClusterObjects(), changed({"gold": GOOD}, "gold"))
     second = taken(first, changed({"gold": FAULTY}, "gold"))
@@ -89,8 +80,3 @@ def test_kind_that_is_read_in_two_ways_has_its_objects_once():
     again = ObjectsOfKind(CLASS._replace(version="v1beta1"), {"gold": GOOD}, frozenset({"gold"}))
     state = taken(ClusterObjects(), changed({"gold": GOOD}, "gold"), again)
     assert [held.object for held in state.as_file().held] == [GOOD]
-
-
-def test_without_a_cluster_there_is_no_input():
-    assert not ClusterObjects()
-    assert ClusterObjects().inputs.rejected == {}

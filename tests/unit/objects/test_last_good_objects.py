@@ -10,7 +10,7 @@ import yaml
 from config_files import ConfigMap, replace
 from structlog.testing import capture_logs
 
-from epp.framework import ConfigurationError, ManualClock
+from epp.framework import ManualClock
 from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.plugin_status import InputProblem
 from epp.framework.registry import Registry
@@ -161,30 +161,6 @@ async def test_impossible_value_is_left_out_and_the_rest_of_the_new_version_coun
     assert ignored.reason == "spec.capabilities.memoryGB is -80: write the size of one device, such as 80Gi"
 
 
-async def test_value_without_effect_is_left_out_where_there_is_no_better_version(objects):
-    objects.write(priced("a100", 2, capabilities={"memoryGB": -80}))
-    objects.start()
-    assert objects.prices == {"a100": "2"}
-    assert [text for text in objects.source.inventory.problems if text.endswith("it is ignored")]
-    objects.write(priced("a100", 3, capabilities={"memoryGB": -90}))
-    assert await objects.look() == {"a100": "3"}
-    objects.write(bad("a100"))
-    assert await objects.look() == {"a100": "3"}
-
-
-async def test_object_removed_from_a_file_is_removed(started):
-    started.write(priced("t4", 1))
-    assert await started.look() == {"t4": "1"}
-    started.write()
-    assert await started.look_twice() == {}
-    assert started.problems == {}
-
-
-async def test_object_removed_while_another_is_bad_is_removed(started):
-    started.write(bad("a100"))
-    assert await started.look() == {"a100": "2"}
-
-
 @pytest.mark.parametrize(
     ("document", "problem"),
     [
@@ -209,26 +185,6 @@ async def test_document_that_may_be_an_object_which_is_missing_keeps_it(started,
     assert [key for key, text in started.problems.items() if text.endswith("(kept 1)")] == [f"classes.yaml {problem}"]
 
 
-async def test_document_of_another_kind_or_name_keeps_nothing(started):
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"labels": {}}}
-    started.write(node, {"kind": "AcceleratorClass", "metadata": {"name": "h100"}}, priced("t4", 5))
-    assert await started.look() == {"t4": "5"}
-    assert [text.rpartition(" (")[2] for text in started.problems.values()] == ["kept 0)", "kept 0)"]
-
-
-async def test_of_two_versions_in_one_file_a_good_one_counts(started):
-    started.write(priced("a100", 3), bad("a100"))
-    assert await started.look() == {"a100": "3"}
-    assert started.problems == {"classes.yaml AcceleratorClass a100": f"{BAD_FIELD} (kept 0)"}
-
-
-async def test_of_two_bad_versions_in_one_file_each_is_told_of(started):
-    started.write(bad("a100"), bad("a100"))
-    assert await started.look() == {"a100": "2"}
-    assert [problem.kept for problem in started.source.inputs.problems] == [1, 0]
-    assert len(started.source.inventory.problems) == 2  # and none says that the object is there twice
-
-
 async def test_namespaces_and_kinds_tell_objects_of_one_name_apart(objects):
     def claim(namespace: str, request: object) -> dict:
         metadata = {"name": "gpu"} | ({"namespace": namespace} if namespace else {})
@@ -241,12 +197,6 @@ async def test_namespaces_and_kinds_tell_objects_of_one_name_apart(objects):
     nodes = {name: pod.spec.node_name for name, pod in objects.source.inventory.pods.items()}
     assert nodes == {"default/gpu": "n1", "llm/gpu": "n4"}
     assert objects.prices == {"gpu": "2"}
-
-
-async def test_other_files_take_their_new_versions(started):
-    started.write(priced("h100", 4), file="more.yaml")
-    started.text("{", "classes.yaml")
-    assert await started.look() == {"a100": "2", "t4": "1", "h100": "4"}
 
 
 async def test_missing_file_keeps_its_objects_until_the_grace_period_is_over(started):
@@ -267,41 +217,6 @@ async def test_missing_file_keeps_its_objects_until_the_grace_period_is_over(sta
     assert started.problems == {}
 
 
-async def test_file_that_comes_back_starts_the_grace_period_anew(started):
-    for _ in range(3):
-        content = (started.directory / "classes.yaml").read_text()
-        (started.directory / "classes.yaml").unlink()
-        await started.look()
-        started.clock.advance(GRACE_SECONDS - 1)
-        assert await started.look() == {"a100": "2", "t4": "1"}
-        started.text(content)
-        assert await started.look() == {"a100": "2", "t4": "1"}
-        assert started.problems == {}
-        started.clock.advance(2)
-
-
-async def test_broken_file_that_goes_missing_keeps_what_it_had(started):
-    started.text("{")
-    await started.look()
-    (started.directory / "classes.yaml").unlink()
-    assert await started.look() == {"a100": "2", "t4": "1"}
-    started.text("{")
-    assert await started.look() == {"a100": "2", "t4": "1"}
-    started.clock.advance(GRACE_SECONDS + 1)  # broken is not missing
-    assert await started.look() == {"a100": "2", "t4": "1"}
-    (started.directory / "classes.yaml").unlink()
-    assert await started.look() == {"a100": "2", "t4": "1"}
-    assert started.source.inputs.rejected == {str(started.directory / "classes.yaml"): 2}
-
-
-async def test_without_grace_period_a_missing_file_takes_its_objects_along(objects):
-    path = objects.write(priced("a100", 2))
-    objects.start(missingFileGracePeriod="0s")
-    path.unlink()
-    assert await objects.look() == {}
-    assert objects.problems == {}
-
-
 async def test_empty_file_counts_as_missing(started):
     # `kubectl get ... > classes.yaml` empties the file first, and writes it seconds later
     started.text("")
@@ -312,25 +227,6 @@ async def test_empty_file_counts_as_missing(started):
     assert started.problems == {}
     started.write(priced("a100", 3))
     assert await started.look() == {"a100": "3"}
-
-
-async def test_list_without_items_removes_all_at_once(started):
-    started.text("{apiVersion: v1, kind: List, items: []}")
-    assert await started.look_twice() == {}
-
-
-async def test_configured_file_stays_a_problem_for_as_long_as_it_is_missing(objects):
-    path = objects.write(priced("a100", 2))
-    objects.start(path)
-    path.unlink()
-    assert await objects.look() == {"a100": "2"}
-    objects.clock.advance(GRACE_SECONDS)
-    assert await objects.look() == {}
-    assert objects.problems == {"classes.yaml": "it is gone: restore it, or take it out of `paths` (kept 0)"}
-    assert await objects.source.look() is False
-    objects.write(priced("a100", 3))
-    assert await objects.look() == {"a100": "3"}
-    assert objects.problems == {}
 
 
 async def test_directory_that_vanishes_keeps_its_objects_and_may_come_back(started, tmp_path):
@@ -353,15 +249,6 @@ async def test_directory_that_vanishes_keeps_its_objects_and_may_come_back(start
     assert list(started.problems) == ["objects"]
 
 
-async def test_directory_that_cannot_be_read_keeps_its_objects(started, tmp_path):
-    started.directory.rename(tmp_path / "elsewhere")
-    started.directory.symlink_to("objects")  # to itself: as root, whom no permission stops, is kept out too
-    assert await started.look() == {"a100": "2", "t4": "1"}
-    why = "it cannot be read: Too many levels of symbolic links"
-    assert started.problems["objects"] == f"{why}: restore it, or take it out of `paths` (kept 0)"
-    assert started.problems["classes.yaml"].startswith(f"{why}: restore it; ")
-
-
 async def test_swapped_links_of_a_config_map_lose_nothing(tmp_path):
     objects = Objects(tmp_path)
     first, second, broken = (yaml.safe_dump_all([priced("a100", price), priced("t4", 1)]) for price in (2, 3, "?"))
@@ -376,16 +263,6 @@ async def test_swapped_links_of_a_config_map_lose_nothing(tmp_path):
     mounted.update(classes=first)
     assert await objects.look() == {"a100": "2", "t4": "1"}
     assert objects.problems == {}
-
-
-async def test_missing_file_keeps_its_place_among_the_others(objects):
-    # of two objects with one name, that of the later file counts
-    objects.write(priced("a100", 1), file="a.yaml")
-    path = objects.write(priced("a100", 2), file="b.yaml")
-    objects.start()
-    path.unlink()
-    objects.write(priced("a100", 3), file="a.yaml")
-    assert await objects.look() == {"a100": "2"}
 
 
 def test_of_two_objects_with_one_name_that_of_the_later_path_counts(objects):
@@ -472,11 +349,6 @@ def test_problem_is_one_sentence():
     assert str(InputProblem("f.yaml", reason="why", kept=2)) == "f.yaml stays as it was, with 2 objects: why"
     assert str(InputProblem("f.yaml", "Node n", "why", 1)) == "f.yaml: Node n stays as it was: why"
     assert str(InputProblem("f.yaml", "Node n", "why")) == "f.yaml: Node n is skipped: why"
-
-
-def test_grace_period_that_is_no_duration_is_refused(objects):
-    with pytest.raises(ConfigurationError, match="missingFileGracePeriod: '5 minutes' is not a duration"):
-        objects.start(missingFileGracePeriod="5 minutes")
 
 
 async def test_a_thousand_objects_are_read_while_the_event_loop_goes_on(objects):

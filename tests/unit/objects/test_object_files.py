@@ -38,11 +38,6 @@ def test_directory_is_read_whole_but_for_what_is_hidden_or_of_another_kind(tmp_p
     assert read(tmp_path) == {"a.yml": ({"kind": "Node"},)}
 
 
-def test_date_is_read_as_it_is_written(tmp_path):
-    (tmp_path / "a.yaml").write_text("at: 2026-08-01T10:00:00Z\n")
-    assert read(tmp_path) == {"a.yaml": ({"at": "2026-08-01T10:00:00Z"},)}
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -66,16 +61,6 @@ def test_key_that_stands_twice_is_named_in_yaml_and_json(tmp_path):
     found = read(tmp_path)
     assert "line 3: key 'name' stands twice: remove one of them" in found["a.yaml"]
     assert "key 'name' occurs twice in one object: remove one of them" in found["b.json"]
-
-
-def test_file_that_went_away_is_missing_with_its_reason(tmp_path):
-    path = tmp_path / "a.yaml"
-    path.write_text("kind: Node\n")
-    files = ObjectFiles([str(path)])
-    path.unlink()
-    reading = files.read([path])
-    assert (reading.contents, reading.unreadable) == ({}, {})
-    assert reading.reason_missing(path) == "it is gone"
 
 
 def test_directory_that_cannot_be_read_is_the_reason_for_its_files(tmp_path):

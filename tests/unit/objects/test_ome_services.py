@@ -147,10 +147,6 @@ def test_ome_7_a_threshold_is_for_whole_endpoints_and_has_an_alias():
     assert read_annotations(both).selection == Selection(max_endpoint_cost_per_hour=2.0)
 
 
-def test_ome_5_the_strategy_of_an_annotation_is_a_policy():
-    assert read_annotations({"ome.io/selection-strategy": "cost"}).selection == Selection(policy="cheapest")
-
-
 def test_ome_11_classes_that_there_are_not_are_said_one_by_one():
     known = frozenset({"nvidia-h100-80gb", "nvidia-a100-80gb"})
     (fault,) = class_faults(decoded(SERVICE), known)

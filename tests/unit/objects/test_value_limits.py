@@ -18,7 +18,6 @@ from epp.kube.objects.last_good import FileObjects
 from epp.kube.objects.limits import sanitized
 
 OME, TF, DRA = "ome.io/v1beta1", "tensor-fusion.ai/v1", "resource.k8s.io/v1"
-GPUS_OF_FIRST = "spec.containers[0].resources.limits[nvidia.com/gpu]"
 SLICER = "inference.redhat.com/v1alpha1"
 
 
@@ -59,33 +58,13 @@ IMPOSSIBLE = {
         accelerator_class(cost={"perHour": "2", "spotPerHour": "21"}),
         "spec.cost.spotPerHour is 21, more than 10 times perHour, 2: write both in US dollars an hour",
     ),
-    "negative price of tokens": (
-        accelerator_class(cost={"perMillionTokens": -1}),
-        "spec.cost.perMillionTokens is -1: write US dollars, 0 or more",
-    ),
     "memory of petabytes": (
         accelerator_class(capabilities={"memoryGB": "80Pi"}),
         "spec.capabilities.memoryGB is 80Pi: write the size of one device, such as 80Gi",
     ),
-    "memory of a million GiB, written as a bare number": (
-        accelerator_class(capabilities={"memoryGB": 10**6}),
-        "spec.capabilities.memoryGB is 1000000: write the size of one device, such as 80Gi",
-    ),
-    "no memory": (
-        accelerator_class(capabilities={"memoryGB": 0}),
-        "spec.capabilities.memoryGB is 0: write the size of one device, such as 80Gi",
-    ),
-    "negative TFLOPS": (
-        accelerator_class(capabilities={"performance": {"fp16Tflops": -5}}),
-        "spec.capabilities.performance.fp16Tflops is -5: write the TFLOPS of one device, above 0",
-    ),
     "TFLOPS that are no number": (
         accelerator_class(capabilities={"performance": {"fp32Tflops": float("nan")}}),
         "spec.capabilities.performance.fp32Tflops is nan: write the TFLOPS of one device, above 0",
-    ),
-    "negative bandwidth": (
-        accelerator_class(capabilities={"memoryBandwidthGBps": "-1"}),
-        "spec.capabilities.memoryBandwidthGBps is -1: write GB/s, above 0",
     ),
     "negative devices": (
         pod(container(gpus="-2")),
@@ -94,10 +73,6 @@ IMPOSSIBLE = {
     "a part of a device": (
         pod(container(gpus="500m")),
         "spec.containers[0].resources.limits[nvidia.com/gpu] is 0.5: write a whole number of devices, 0 or more",
-    ),
-    "a billion devices": (
-        pod(container(gpus=10**9)),
-        f"{GPUS_OF_FIRST} is 1000000000, more than 65536: write a whole number of devices, 0 or more",
     ),
     "two containers of one name": (
         pod(container("vllm", gpus="1"), container("proxy"), container("vllm", gpus="2")),
@@ -119,37 +94,17 @@ IMPOSSIBLE = {
         gpu(capacity={"vram": "80Gi"}, available={"vram": "90Gi"}),
         "status.available.vram is 90Gi, more than the capacity, 80Gi: write what is left of it",
     ),
-    "negative rest": (
-        gpu(capacity={"tflops": "312"}, available={"tflops": "-1"}),
-        "status.available.tflops is -1: write TFLOPS of 0 or more",
-    ),
     "TFLOPS of a data centre": (
         gpu(capacity={"tflops": "312M"}),
         "status.capacity.tflops is 312000000, more than any GPU has: write that of one GPU",
-    ),
-    "negative memory for sale": (
-        document(TF, "GPUNode", status={"totalVRAM": "80Gi", "virtualVRAM": "-120Gi"}),
-        "status.virtualVRAM is -120Gi: write bytes of 0 or more, such as 80Gi",
     ),
     "tier that there is not": (
         gpu(topology={"peers": [{"peerGPUUUID": "GPU-b", "tier": 7}]}),
         "status.topology.peers[0].tier is 7, more than 3: write 0, 1, 2 or 3",
     ),
-    "negative bandwidth of a link": (
-        gpu(nvLink={"peers": [{"peerUUID": "GPU-b", "bandwidthMBps": -1}]}),
-        "status.nvLink.peers[0].bandwidthMBps is -1: write MB/s, 0 or more",
-    ),
     "alert beyond all of a quota": (
         document(TF, "GPUResourceQuota", spec={"total": {"alertThresholdPercent": 900}}),
         "spec.total.alertThresholdPercent is 900, more than 100: write 0 to 100 in place of the default, 95",
-    ),
-    "negative price of a node": (
-        document(TF, "GPUNode", spec={"costPerHour": "-2"}),
-        "spec.costPerHour is -2: write a price of 0 or more",
-    ),
-    "negative price of a variant": (
-        document("llmd.ai/v1alpha1", "VariantAutoscaling", spec={"variantCost": "-40"}),
-        "spec.variantCost is -40: write a price of 0 or more",
     ),
     "negative capacity of a device": (
         document(

@@ -55,12 +55,6 @@ def names(policies: PoolPolicies, *models: str) -> list[str]:
     return [found.name if (found := policies.rewrite_of(model)) else "" for model in models]
 
 
-def test_priorities_are_known_by_the_name_of_the_objective():
-    found = built(objective("batch", -1), objective("chat", 10), objective("plain"))
-    assert found.policies.priorities == {"batch": -1, "chat": 10, "plain": 0}
-    assert found.objectives == 3
-
-
 @pytest.mark.parametrize(
     ("pool", "left"),
     [
@@ -110,30 +104,6 @@ def test_of_two_objects_of_one_name_the_last_counts_with_a_warning():
         "InferenceObjective x occurs more than once: the last one counts",
         "InferenceModelRewrite x occurs more than once: the last one counts",
     )
-
-
-def test_exact_match_counts_before_a_generic_one_even_of_an_older_object():
-    found = built(
-        rewrite("old", rule(to={"any": None}), rule("b", to={"b2": None}), creationTimestamp="2026-01-01T00:00:00Z"),
-        rewrite("new", rule("a", to={"a2": None}), creationTimestamp="2026-02-01T00:00:00Z"),
-    )
-    assert names(found.policies, "a", "b", "c", "") == ["new", "old", "old", "old"]
-
-
-def test_oldest_object_counts_then_the_first_by_name():
-    found = built(
-        rewrite("b", rule("m", "n", to={"x": None}), creationTimestamp="2026-01-02T00:00:00Z"),
-        rewrite("a", rule("m", "n", to={"x": None}), creationTimestamp="2026-01-02T00:00:00Z"),
-        rewrite("c", rule("m", to={"x": None}), creationTimestamp="2026-01-01T23:00:00Z"),
-        rewrite("d", rule("o", to={"x": None})),
-        rewrite("e", rule("o", to={"x": None}), creationTimestamp="1999-01-01T00:00:00Z"),
-    )
-    assert names(found.policies, "m", "n", "o") == ["c", "a", "d"]
-
-
-def test_first_rule_of_an_object_counts():
-    found = built(rewrite("r", rule("m", to={"first": None}), rule("m", to={"second": None})))
-    assert found.policies.exact["m"].models == ("first",)
 
 
 def test_target_without_a_weight_beside_weighted_ones_is_never_chosen_with_a_warning():

@@ -3,6 +3,7 @@
 
 import pytest
 from fake_api import FakeApi
+from structlog.testing import capture_logs
 from waiting import until
 
 from epp.framework import SystemClock
@@ -192,3 +193,23 @@ async def test_problems_are_at_most_a_hundred(world):
         world.rewrite(REWRITES, f"r-{index}", "")
     await world.start()
     assert len(world.policies.problems) == 100
+
+
+async def test_legacy_kind_does_not_count_beside_the_current_one_nor_where_that_is_forbidden(world):
+    world.api.install(OBJECTIVES)
+    world.api.forbid(REWRITES)
+    world.objective(LEGACY_OBJECTIVES, "batch", -1)
+    world.rewrite(LEGACY_REWRITES, "r", "blue")
+    await world.start()
+    assert world.applied == [PoolPolicies()]
+
+
+async def test_policy_that_is_not_as_written_is_said_once(world):
+    world.rewrite(REWRITES, "a", "")
+    with capture_logs() as logs:
+        await world.start()
+        world.objective(OBJECTIVES, "batch", -1)
+        await until(lambda: world.applied[-1].priorities == {"batch": -1}, "the change is applied")
+    said = [each["reason"] for each in logs if each["event"] == "policy not as written"]
+    assert tuple(said) == world.policies.warnings
+    assert len(said) == 1

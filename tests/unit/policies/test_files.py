@@ -74,11 +74,6 @@ def test_objects_of_other_pools_are_left_out_where_the_pool_has_a_name(world, po
     assert [log["for_other_pools"] for log in logs if log["event"] == "policies updated"] == [2 - len(names)]
 
 
-def test_current_group_counts_before_the_legacy_one_whatever_the_order_of_files(world):
-    replace(world.file.parent / "z.yaml", yaml.safe_dump(objective("x", 1, LEGACY)))
-    assert world.start(objective("x", 2)).policies.priorities == {"x": 2}
-
-
 async def test_new_version_of_a_file_is_in_effect_after_a_look(world):
     files = world.start(objective("x", 1))
     world.write(objective("x", 2), rewrite("r", {"t": None}))
@@ -112,30 +107,6 @@ def test_of_a_rewrite_with_an_invalid_rule_and_no_version_before_the_other_rules
         "--objects",
         f"InferenceModelRewrite default/r: {fault}; until then, requests that the rule is for keep their model",
     )
-
-
-async def test_problem_is_logged_once_and_again_when_it_comes_back(world):
-    bad, good = objective("x", "high"), objective("x", 1)
-    counts = []
-    with capture_logs() as logs:
-        files = world.start(bad)
-        for documents in ([bad, objective("y", 1)], [good], [objective("y", 1), bad]):
-            world.write(*documents)
-            await files.look()
-            counts.append(sum(log["event"] == "object problem" for log in logs))
-    assert counts == [1, 1, 2]
-
-
-async def test_objects_of_a_missing_file_stay_for_five_minutes(world):
-    files = world.start(objective("x", 1))
-    world.file.unlink()
-    assert await files.look()
-    world.clock.advance(GRACE_SECONDS - 1)
-    assert not await files.look()
-    assert files.policies.priorities == {"x": 1}
-    world.clock.advance(1)
-    assert await files.look()
-    assert files.policies.priorities == {}
 
 
 def test_path_where_there_is_nothing_is_refused(tmp_path):

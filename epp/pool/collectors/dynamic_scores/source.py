@@ -177,9 +177,7 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
         objects = [held.object for file in change.files for held in file.held]
         scorers = {each.id: each for each in objects if isinstance(each, DynamicScorer)}
         configs = [each for each in objects if isinstance(each, DynamicScoringConfig)]
-        self._masked = frozenset(
-            (mask.cluster_name, mask.score_name) for config in configs for mask in config.spec.masks
-        )
+        self._masked = frozenset((mask.cluster_name, mask.score_name) for config in configs for mask in config.masks)
         known = {poller.origin: poller for poller in self._pollers}
         problems, pollers = [problem for file in change.files for problem in map(str, file.problems)], []
         for scorer in list(scorers.values())[:_MOST_SCORERS]:
