@@ -179,7 +179,7 @@ def test_small_update_of_the_connection_looks_at_the_stream_that_it_serves(clien
                 looked_at.append(stream.id)
                 yield stream
 
-    sending = client.connection._sending  # noqa: SLF001
+    sending = client.connection._windows  # noqa: SLF001
     sending._short = Watched(sending._short)  # noqa: SLF001
     assert len(sending._short) > 40  # noqa: SLF001
     looked_at.clear()
