@@ -75,15 +75,11 @@ class GatewayTraits:
         return True
 
 
-class UnknownModeError(ValueError):
-    """An unsupported body mode."""
-
-
 _NO_MODES = Modes()
 
 
 def read_modes(message: ProcessingRequest) -> Modes:
-    """Return the modes of a stream from its first message; raises UnknownModeError."""
+    """Return the modes of a stream from its first message; raises ProtocolError for an unsupported one."""
     if not message.HasField("protocol_config"):
         return _NO_MODES
     stated = message.protocol_config
@@ -93,10 +89,11 @@ def read_modes(message: ProcessingRequest) -> Modes:
 def _mode(number: int, side: str) -> BodyMode:
     if 0 <= number < len(_MODES):
         return _MODES[number]
-    raise UnknownModeError(
+    problem = (
         f"{side}_body_mode {number} is not supported: set one of {', '.join(BodyMode.__members__)} in processing_mode "
         "of the gateway's ext_proc filter"
     )
+    raise ProtocolError(problem, Fault.UNKNOWN_MODE)
 
 
 class ResponseUsage(StrEnum):

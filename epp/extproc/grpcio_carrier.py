@@ -244,10 +244,14 @@ class GrpcioCarrier:
 
     async def _next(self, context: "_Context", session: Session, inbox: "_Inbox") -> object:
         """Return the next message, `_INTERRUPTED` or `_LATE`."""
+        timeout = session.silence_timeout
+        if timeout is not None:
+            message = await inbox.next(timeout)
+            if message is not _LATE:
+                return message
+            await _send(context, session, session.on_silence())
         if session.is_evictable or inbox.is_reading:
             return await inbox.next()
-        if session.silence_timeout is not None:
-            return await _next_message(context, session)
         if session.is_incomplete:
             return await inbox.next(self._settings.budgets.body_timeout_seconds)
         return await context.read()
@@ -272,7 +276,6 @@ class _Inbox:
 
     @property
     def is_reading(self) -> bool:
-        """Whether a read is pending."""
         return self._reading is not None
 
     def interrupt(self) -> None:
@@ -315,21 +318,6 @@ def _last_answers(why: object, session: Session, account: Account) -> Sequence[b
     if why is _LATE:
         return session.give_up(BodyTimeoutError())
     return session.give_up(TooManyBytesError()) if account.closed else session.evict()
-
-
-async def _next_message(context: "_Context", session: Session) -> object:
-    """Wait for a message; after a silence, send the answers of `on_silence` first."""
-    timeout = session.silence_timeout
-    if timeout is None:
-        return await context.read()
-    reading = asyncio.ensure_future(context.read())
-    try:
-        arrived, _ = await asyncio.wait({reading}, timeout=timeout)
-        if not arrived:
-            await _send(context, session, session.on_silence())
-        return await reading
-    finally:
-        reading.cancel()
 
 
 async def _send(context: "_Context", session: Session, answers: Iterable[Answer]) -> None:

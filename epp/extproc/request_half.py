@@ -252,7 +252,6 @@ class RequestHalf:
             self.trace = self._settings.tracer.begin(headers, self._metadata)
 
     def _gather(self, piece: bytes | memoryview, *, whole: bool) -> None:
-        """Append a piece of the body; `whole` marks the last one."""
         size = len(piece)
         self._body_seen = True
         self._size += size
@@ -274,7 +273,6 @@ class RequestHalf:
                 self._pieces.append(bytearray(piece))
 
     def _count(self, size: int) -> None:
-        """Set the number of bytes on the account."""
         if size != self._counted:
             self._claim.account.put(size - self._counted)
             self._counted = size
@@ -296,7 +294,6 @@ class RequestHalf:
     def _route(
         self, body: bytes, answer: Callable[[Routing], Sequence[bytes]], *, incomplete: bool = False
     ) -> Sequence[Answer]:
-        """Route the request; return its answer, or the pending request."""
         if self.routing is not None:
             raise ProtocolError("unexpected request_body: the body was complete and has been answered")
         self._decided = True
@@ -354,7 +351,6 @@ class RequestHalf:
     def _returned(
         self, forwarding: Forwarding, routing: Routing, body: bytes, *, end_of_stream: bool
     ) -> Sequence[bytes]:
-        """Return the body in pieces, and set its length in the headers."""
         sent = _rewritten(routing, body)
         _set_length(forwarding, len(sent), is_changed=sent is not body, whole=end_of_stream)
         return replies.request_body_pieces(sent, end_of_stream=end_of_stream)

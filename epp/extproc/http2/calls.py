@@ -219,7 +219,6 @@ class Calls:
         return bool(noted & 1) if noted >> 1 == stream_id else None
 
     def _fail(self, stream: Stream, error: Exception) -> None:
-        """End a call that has raised."""
         if isinstance(error, RpcError):
             self.finish(stream, error.status, str(error))
             return

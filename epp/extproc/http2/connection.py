@@ -315,7 +315,6 @@ class Connection:
         return data[missing:]
 
     def _check_preface(self, data: bytes) -> bytes:
-        """Check the preface; return the bytes after it."""
         preface = self._preface
         size = min(len(preface), len(data))
         if data[:size] != preface[:size]:

@@ -322,7 +322,6 @@ def _check_setting(key: int, value: int) -> None:
 
 
 def _check_length(stream: Stream, length: int, *, ended: bool) -> None:
-    """Check the bytes of a request against its content-length."""
     if stream.length_left is None:
         return
     stream.length_left -= length

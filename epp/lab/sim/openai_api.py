@@ -232,7 +232,6 @@ class ResponsesAnswer(Answer):
         return self._response(text, _status(reason), usage)
 
     def _response(self, text: str, status: str, usage: Usage | None) -> JSON:
-        """Return the response; `usage` and the output are left out while it is in progress."""
         incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
             "id": self.id,
