@@ -89,7 +89,7 @@ def _application(driver: Driver, completions: CompletionHandlers, *, metrics: bo
         return web.Response()
 
     async def metrics_page(_: web.Request) -> web.Response:
-        return web.Response(body=driver.machine.metrics.page(), headers={"content-type": _METRICS_CONTENT_TYPE})
+        return web.Response(body=driver.metrics.page(), headers={"content-type": _METRICS_CONTENT_TYPE})
 
     async def list_models(_: web.Request) -> web.Response:
         return _json(models)
