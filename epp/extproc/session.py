@@ -62,11 +62,11 @@ class Session:
         director: Director,
         settings: ExchangeSettings,
         traits: GatewayTraits,
-        claim: Claim | None = None,
+        claim: Claim,
         metadata: Mapping[str, str] = _NO_METADATA,
     ) -> None:
-        """`metadata` is the initial metadata of the stream. Without a `claim` there are no limits."""
-        self.claim = Claim.without_limits() if claim is None else claim
+        """`metadata` is the initial metadata of the stream."""
+        self.claim = claim
         """The share of the exchange in the budgets; close it with the stream."""
         self._director = director
         self._metadata = metadata
