@@ -63,16 +63,12 @@ class GatewayTraits:
 
         A single exchange is not enough: its client may have left before the response.
         """
-        if self._exchanges_without_headers is None:
+        count = self._exchanges_without_headers
+        if count is None:
             return False
-        if headers_shown:
-            self._exchanges_without_headers = None
-            return False
-        self._exchanges_without_headers += 1
-        if self._exchanges_without_headers < _CONCLUSIVE_EXCHANGES:
-            return False
-        self._exchanges_without_headers = None
-        return True
+        is_conclusive = count + 1 == _CONCLUSIVE_EXCHANGES
+        self._exchanges_without_headers = None if headers_shown or is_conclusive else count + 1
+        return is_conclusive and not headers_shown
 
 
 _NO_MODES = Modes()

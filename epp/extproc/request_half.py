@@ -19,6 +19,7 @@ from epp.extproc.exchange import (
     expect,
 )
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_first, read_headers, read_some
+from epp.extproc.http2.streams import append_piece
 from epp.extproc.replies import Forwarding, MetadataValue
 from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework import Headers, RequestError
@@ -47,10 +48,6 @@ _EXPECTED, _BODY, _ENDED = Progress
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _UNSEEN = (BodyMode.STREAMED, BodyMode.NONE)
 """Modes in which the gateway forwards the headers before the body: requests are routed by headers only."""
-
-_MERGED_BYTES = 4096
-"""Smaller pieces are merged to save memory."""
-_LARGEST_MERGED = 65_536
 _LACKS: Mapping[str, type[RequestError]] = {"streams": TooManyStreamsError, "pending_streams": TooManyPendingError}
 _AFTER_HELD_SECONDS = 10
 """Time to answer after a pending request is released."""
@@ -263,14 +260,10 @@ class RequestHalf:
             if not self._claim.account.add(size):
                 raise self._refuse(TooManyBytesError())
             self._counted += size
-        if size >= _MERGED_BYTES or whole:
+        if whole:
             self._pieces.append(piece)
-        elif size:
-            last = self._pieces[-1] if self._pieces else None
-            if isinstance(last, bytearray) and len(last) < _LARGEST_MERGED:
-                last += piece
-            else:
-                self._pieces.append(bytearray(piece))
+        else:
+            append_piece(self._pieces, piece)
 
     def _count(self, size: int) -> None:
         if size != self._counted:

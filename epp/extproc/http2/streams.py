@@ -56,6 +56,19 @@ def decompressed(message: bytes, encoding: str, max_bytes: int) -> bytes:
     return whole
 
 
+def append_piece(pieces: list[bytes | bytearray | memoryview], piece: bytes | memoryview) -> None:
+    """Append bytes; small pieces are merged."""
+    size = len(piece)
+    if size >= _SMALL_BYTES:
+        pieces.append(piece)
+    elif size:
+        last = pieces[-1] if pieces else None
+        if isinstance(last, bytearray) and len(last) < _MERGED_BYTES:
+            last += piece
+        else:
+            pieces.append(bytearray(piece))
+
+
 class Inbox:
     """gRPC messages in the bytes of a stream: `feed` bytes, then take messages with `next` until it returns None."""
 
@@ -78,16 +91,8 @@ class Inbox:
 
     def feed(self, piece: bytes | memoryview) -> None:
         """Append bytes."""
-        size = len(piece)
-        self.size += size
-        if size >= _SMALL_BYTES:
-            self._pieces.append(piece)
-        elif size:
-            last = self._pieces[-1] if self._pieces else None
-            if isinstance(last, bytearray) and len(last) < _MERGED_BYTES:
-                last += piece
-            else:
-                self._pieces.append(bytearray(piece))
+        self.size += len(piece)
+        append_piece(self._pieces, piece)
 
     def own(self) -> None:
         """Copy the last pieces that are views of something larger."""
