@@ -29,9 +29,9 @@ from epp.extproc.server import ServerSettings
 from epp.framework import Candidates, ConfigurationError, Snapshot, SystemClock
 from epp.framework.accelerators.arrays import cost_per_hour
 from epp.lab.demo.clusters import cluster_config, two_clusters
-from epp.lab.demo.servers import PRESETS, ServerFailedError, ServerSpec, demo_config, demo_discovery, model_servers
+from epp.lab.demo.servers import PRESETS, ServerFailedError, ServerSpec, demo_config, discovery, model_servers
 from epp.lab.demo.table import LastRequest, line, table
-from epp.lab.demo.tenants import FLOOD, STEADY, Tenants, TwoTenants, tenant_config, tenant_discovery, tenant_servers
+from epp.lab.demo.tenants import FLOOD, SERVERS, STEADY, Tenants, TwoTenants, tenant_config
 from epp.lab.demo.traffic import RoundRobin, Traffic
 from epp.lab.gateway import GatewayError, GatewaySettings
 from epp.lab.local import local_gateway
@@ -156,7 +156,7 @@ async def _prices(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
         others = await stack.enter_async_context(model_servers(specs, MODEL))
         beside = RoundRobin([server.address for server in others])
     return Scene(
-        demo_discovery(servers),
+        discovery(servers),
         demo_config(),
         (
             "An H100, a slice of an A100 and a T4, simulated, behind {url}.",
@@ -178,7 +178,7 @@ async def _clusters(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
                 group.create_task(_conversations(flags, url))
 
     return Scene(
-        clusters.discovery(),
+        discovery(clusters.servers),
         cluster_config(clusters.objects),
         (
             "Two clusters, east and west, simulated, behind {url}. East is the local one:",
@@ -189,7 +189,7 @@ async def _clusters(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
 
 
 async def _tenants(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
-    servers = await stack.enter_async_context(tenant_servers(MODEL))
+    servers = await stack.enter_async_context(model_servers(SERVERS, MODEL))
     tenants = Tenants(SystemClock(), (STEADY, FLOOD))
 
     def play(url: str) -> Play | None:
@@ -199,7 +199,7 @@ async def _tenants(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
         return clients.run(_PHASE_SECONDS), lambda: clients.phase.value
 
     return Scene(
-        tenant_discovery(servers),
+        discovery(servers),
         tenant_config(),
         (
             "Two T4s, simulated, behind {url}, shared fairly by two tenants: steady and flood.",

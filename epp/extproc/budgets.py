@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits on the resources that all gateways together may use, and the current usage."""
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -161,13 +160,6 @@ class Claim:
         self._is_pending = self.lack is None and budgets.pending.take_for(self, gateway)
         if self.lack is None and not self._is_pending:
             self.lack = budgets.pending
-
-    @staticmethod
-    def without_limits() -> "Claim":
-        """Return a claim on separate budgets without limits."""
-        most = 2**62
-        budgets = Budgets(BudgetSettings(most, most, most, most, most, math.inf))
-        return Claim(budgets, budgets.gathered.account())
 
     def complete(self) -> None:
         """Stop counting the stream as pending: its request is complete or refused."""

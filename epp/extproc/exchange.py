@@ -63,27 +63,19 @@ class GatewayTraits:
 
         A single exchange is not enough: its client may have left before the response.
         """
-        if self._exchanges_without_headers is None:
+        count = self._exchanges_without_headers
+        if count is None:
             return False
-        if headers_shown:
-            self._exchanges_without_headers = None
-            return False
-        self._exchanges_without_headers += 1
-        if self._exchanges_without_headers < _CONCLUSIVE_EXCHANGES:
-            return False
-        self._exchanges_without_headers = None
-        return True
-
-
-class UnknownModeError(ValueError):
-    """An unsupported body mode."""
+        is_conclusive = count + 1 == _CONCLUSIVE_EXCHANGES
+        self._exchanges_without_headers = None if headers_shown or is_conclusive else count + 1
+        return is_conclusive and not headers_shown
 
 
 _NO_MODES = Modes()
 
 
 def read_modes(message: ProcessingRequest) -> Modes:
-    """Return the modes of a stream from its first message; raises UnknownModeError."""
+    """Return the modes of a stream from its first message; raises ProtocolError for an unsupported one."""
     if not message.HasField("protocol_config"):
         return _NO_MODES
     stated = message.protocol_config
@@ -93,10 +85,11 @@ def read_modes(message: ProcessingRequest) -> Modes:
 def _mode(number: int, side: str) -> BodyMode:
     if 0 <= number < len(_MODES):
         return _MODES[number]
-    raise UnknownModeError(
+    problem = (
         f"{side}_body_mode {number} is not supported: set one of {', '.join(BodyMode.__members__)} in processing_mode "
         "of the gateway's ext_proc filter"
     )
+    raise ProtocolError(problem, Fault.UNKNOWN_MODE)
 
 
 class ResponseUsage(StrEnum):

@@ -2,10 +2,7 @@
 """ext_proc and health over grpcio: binding, TLS, and one session for each stream."""
 
 import asyncio
-import errno
 import math
-import os
-import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -26,7 +23,7 @@ from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 from epp.framework import ConfigurationError
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError
 from epp.routing.director import Cause, PendingRequest
-from epp.runtime.addresses import EVERYWHERE, HostPort, listener, parse_host_port, refusal
+from epp.runtime.addresses import listener, parse_host_port, refusal
 
 if TYPE_CHECKING:
     _Message: TypeAlias = ProcessingRequest | RequestPiece
@@ -67,50 +64,22 @@ def _configuration(pair: tuple[bytes, bytes]) -> grpc.ServerCertificateConfigura
 def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
     """Listen on `ip:port` or `unix:/path`, in plaintext without credentials; return the port, 0 for a unix socket.
 
-    Raises ConfigurationError when the address is taken, even in part: gRPC would listen on IPv4 only if another
-    program has the port on IPv6.
+    Raises ConfigurationError when the address is taken, even in part.
     """
     place = None if address.startswith("unix:") else parse_host_port(address, min_port=0)
     try:
-        if place is not None and place.host == EVERYWHERE:
-            _check_ipv6(place.port)
-        port = _add_port(server, address, credentials)
-    except OSError as error:
-        raise ConfigurationError(_why_not(address, place, error)) from error
-    return 0 if place is None else port
-
-
-def _add_port(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
-    try:
+        if place is not None:  # gRPC gives no reason, and listens on IPv4 only if another program has the port on IPv6
+            listener(place.host, place.port).close()
         if credentials is None:
-            return server.add_insecure_port(address)
-        return server.add_secure_port(address, credentials)
-    except RuntimeError as error:
-        raise OSError from error  # of an unknown number
-
-
-def _why_not(address: str, place: HostPort | None, error: OSError) -> str:
-    """Return the reason that a plain socket gives: gRPC gives none."""
-    if place is None:
-        return f"cannot listen on {address}: another process has it, or its directory cannot be written"
-    try:
-        listener(place.host, place.port).close()
-    except OSError as known:
-        error = known
-    return refusal(place, error)
-
-
-def _check_ipv6(port: int) -> None:
-    """Raise OSError where another process listens there on IPv6."""
-    try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
-            if os.name == "posix":  # elsewhere the option lets two programs share a port
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            probe.bind((EVERYWHERE, port))
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+    except (OSError, RuntimeError) as error:
+        if place is not None and isinstance(error, OSError):
+            raise ConfigurationError(refusal(place, error)) from error
+        problem = f"cannot listen on {address}: another process has it, or its directory cannot be written"
+        raise ConfigurationError(problem) from error
+    return 0 if place is None else port
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):
@@ -244,10 +213,14 @@ class GrpcioCarrier:
 
     async def _next(self, context: "_Context", session: Session, inbox: "_Inbox") -> object:
         """Return the next message, `_INTERRUPTED` or `_LATE`."""
+        timeout = session.silence_timeout
+        if timeout is not None:
+            message = await inbox.next(timeout)
+            if message is not _LATE:
+                return message
+            await _send(context, session, session.on_silence())
         if session.is_evictable or inbox.is_reading:
             return await inbox.next()
-        if session.silence_timeout is not None:
-            return await _next_message(context, session)
         if session.is_incomplete:
             return await inbox.next(self._settings.budgets.body_timeout_seconds)
         return await context.read()
@@ -272,7 +245,6 @@ class _Inbox:
 
     @property
     def is_reading(self) -> bool:
-        """Whether a read is pending."""
         return self._reading is not None
 
     def interrupt(self) -> None:
@@ -315,21 +287,6 @@ def _last_answers(why: object, session: Session, account: Account) -> Sequence[b
     if why is _LATE:
         return session.give_up(BodyTimeoutError())
     return session.give_up(TooManyBytesError()) if account.closed else session.evict()
-
-
-async def _next_message(context: "_Context", session: Session) -> object:
-    """Wait for a message; after a silence, send the answers of `on_silence` first."""
-    timeout = session.silence_timeout
-    if timeout is None:
-        return await context.read()
-    reading = asyncio.ensure_future(context.read())
-    try:
-        arrived, _ = await asyncio.wait({reading}, timeout=timeout)
-        if not arrived:
-            await _send(context, session, session.on_silence())
-        return await reading
-    finally:
-        reading.cancel()
 
 
 async def _send(context: "_Context", session: Session, answers: Iterable[Answer]) -> None:

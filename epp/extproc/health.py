@@ -118,8 +118,6 @@ def _name(request: bytes) -> str:
 
 
 class _Unary(Call):
-    """A call with one message and one answer."""
-
     awaits_more = True
 
     def __init__(self, answer: Callable[[bytes], bytes]) -> None:

@@ -123,7 +123,6 @@ class SessionSource:
         self.faults.note(error, peer, time.monotonic())
 
     def _traits_of(self, peer: str) -> GatewayTraits:
-        """Return the traits of the gateway on the host of `peer`, `host:port`."""
         host = peer.rpartition(":")[0]
         traits = self._traits.get(host)
         if traits is None:

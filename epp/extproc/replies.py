@@ -102,12 +102,10 @@ def _setting(name: str) -> Nested:
 
 
 def _headers(kind: str, *within: bytes) -> Nested:
-    """Return an answer to headers, around its innermost field."""
     return Nested(*within, tag(HeadersResponse, "response"), tag(ProcessingResponse, kind))
 
 
 def _body(kind: str, *within: bytes) -> Nested:
-    """Return an answer to a piece of a body, around its innermost field."""
     return Nested(*within, tag(BodyResponse, "response"), tag(ProcessingResponse, kind))
 
 
@@ -231,7 +229,6 @@ def _request_mutation(forwarding: Forwarding) -> bytes:
 
 
 def _mutation(setting: Mapping[str, str], remove: Sequence[str]) -> bytes:
-    """Return a HeaderMutation."""
     parts = [(_SETTINGS.get(name) or _setting(name))(value.encode()) for name, value in setting.items()]
     parts += [_REMOVED(name.encode()) for name in remove if name not in setting]
     return b"".join(parts)

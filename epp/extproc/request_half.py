@@ -19,6 +19,7 @@ from epp.extproc.exchange import (
     expect,
 )
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_first, read_headers, read_some
+from epp.extproc.http2.streams import append_piece
 from epp.extproc.replies import Forwarding, MetadataValue
 from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework import Headers, RequestError
@@ -47,10 +48,6 @@ _EXPECTED, _BODY, _ENDED = Progress
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _UNSEEN = (BodyMode.STREAMED, BodyMode.NONE)
 """Modes in which the gateway forwards the headers before the body: requests are routed by headers only."""
-
-_MERGED_BYTES = 4096
-"""Smaller pieces are merged to save memory."""
-_LARGEST_MERGED = 65_536
 _LACKS: Mapping[str, type[RequestError]] = {"streams": TooManyStreamsError, "pending_streams": TooManyPendingError}
 _AFTER_HELD_SECONDS = 10
 """Time to answer after a pending request is released."""
@@ -252,7 +249,6 @@ class RequestHalf:
             self.trace = self._settings.tracer.begin(headers, self._metadata)
 
     def _gather(self, piece: bytes | memoryview, *, whole: bool) -> None:
-        """Append a piece of the body; `whole` marks the last one."""
         size = len(piece)
         self._body_seen = True
         self._size += size
@@ -264,17 +260,12 @@ class RequestHalf:
             if not self._claim.account.add(size):
                 raise self._refuse(TooManyBytesError())
             self._counted += size
-        if size >= _MERGED_BYTES or whole:
+        if whole:
             self._pieces.append(piece)
-        elif size:
-            last = self._pieces[-1] if self._pieces else None
-            if isinstance(last, bytearray) and len(last) < _LARGEST_MERGED:
-                last += piece
-            else:
-                self._pieces.append(bytearray(piece))
+        else:
+            append_piece(self._pieces, piece)
 
     def _count(self, size: int) -> None:
-        """Set the number of bytes on the account."""
         if size != self._counted:
             self._claim.account.put(size - self._counted)
             self._counted = size
@@ -296,7 +287,6 @@ class RequestHalf:
     def _route(
         self, body: bytes, answer: Callable[[Routing], Sequence[bytes]], *, incomplete: bool = False
     ) -> Sequence[Answer]:
-        """Route the request; return its answer, or the pending request."""
         if self.routing is not None:
             raise ProtocolError("unexpected request_body: the body was complete and has been answered")
         self._decided = True
@@ -354,7 +344,6 @@ class RequestHalf:
     def _returned(
         self, forwarding: Forwarding, routing: Routing, body: bytes, *, end_of_stream: bool
     ) -> Sequence[bytes]:
-        """Return the body in pieces, and set its length in the headers."""
         sent = _rewritten(routing, body)
         _set_length(forwarding, len(sent), is_changed=sent is not body, whole=end_of_stream)
         return replies.request_body_pieces(sent, end_of_stream=end_of_stream)

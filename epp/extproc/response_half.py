@@ -227,7 +227,6 @@ class ResponseHalf:
     def _restored(
         self, restorer: ModelRestorer, piece: bytes, unread: bytes, restored: bytes, *, last: bool
     ) -> list[bytes]:
-        """Return the answers to a piece of a response whose model name is restored."""
         if not self._in_place:
             return replies.response_body_pieces(restored + restorer.feed(unread, last=last), end_of_stream=last)
         whole = last or self._mode is not BodyMode.STREAMED  # a buffered piece is the last one shown
@@ -265,7 +264,6 @@ class ResponseHalf:
             )
 
     def _started(self, routing: Routing, headers: Mapping[str, str], message: HttpHeaders) -> dict[str, str]:
-        """Report the start of the response; return the headers to add."""
         status = headers.get(":status") or headers.get("status", "")
         event_stream = _EVENT_STREAM in headers.get("content-type", "")
         client_model = routing.request.body.model if routing.request.rewrites_model else ""
@@ -287,7 +285,6 @@ class ResponseHalf:
         return added
 
     def _body_shown(self) -> None:
-        """Record that the body is shown, whatever mode was requested."""
         if self._requested_mode is BodyMode.NONE:  # not granted
             self._use(self._modes.response)
         self._requested_mode = None
@@ -298,13 +295,11 @@ class ResponseHalf:
 
 
 def _failure(status: int, fields: HeaderMap) -> Failure | None:
-    """Classify an error response as a failure of the endpoint."""
     signs = read_some(fields, _OF_SERVERS | {RETRY_AFTER})
     return failure_of(status, by_gateway=_OF_SERVERS.isdisjoint(signs), overloaded=RETRY_AFTER in signs)
 
 
 def _decision(routing: Routing) -> dict[str, str]:
-    """Return the headers with the endpoint that served and the reason."""
     served = routing.served
     address = served.hostport
     name = served.name if served.name == address else f"{served.name}={address}"

@@ -22,7 +22,6 @@ from epp.extproc.exchange import (
     NotReadyError,
     Progress,
     ProtocolError,
-    UnknownModeError,
     read_modes,
 )
 from epp.extproc.headers import read_served, read_subset
@@ -63,11 +62,11 @@ class Session:
         director: Director,
         settings: ExchangeSettings,
         traits: GatewayTraits,
-        claim: Claim | None = None,
+        claim: Claim,
         metadata: Mapping[str, str] = _NO_METADATA,
     ) -> None:
-        """`metadata` is the initial metadata of the stream. Without a `claim` there are no limits."""
-        self.claim = Claim.without_limits() if claim is None else claim
+        """`metadata` is the initial metadata of the stream."""
+        self.claim = claim
         """The share of the exchange in the budgets; close it with the stream."""
         self._director = director
         self._metadata = metadata
@@ -196,7 +195,6 @@ class Session:
         self.on_eviction = ignore  # breaks the reference cycle with the carrier
 
     def _begin(self, message: ProcessingRequest | RequestPiece) -> tuple[RequestHalf, ResponseHalf]:
-        """Make both halves for the modes in the first message."""
         modes = read_modes(message.beside if isinstance(message, RequestPiece) else message)
         self._request = RequestHalf(
             self._director,
@@ -240,8 +238,6 @@ class Session:
 
         Raises ProtocolError for an error of the gateway, and NotReadyError while the picker starts.
         """
-        if isinstance(error, UnknownModeError):
-            raise ProtocolError(str(error), Fault.UNKNOWN_MODE) from error
         if isinstance(error, ProtocolError):
             raise error
         trace = None if self._request is None else self._request.trace

@@ -25,7 +25,7 @@ ASKS_FOR_THE_TIME_OF_DAY = {
     "framework/plugin_status.py": {"time.time"},  # `_created` of a histogram
     "telemetry/families.py": {"time.time"},  # `_created` of a counter
     "telemetry/logs.py": {"time.time", "time.time_ns", "datetime.now"},  # of a log line
-    "lab/sim/completions.py": {"time.time"},  # `created` of an answer
+    "lab/sim/openai_api.py": {"time.time"},  # `created` of an answer
     "lab/sim/driver.py": {"time.time"},
     "lab/sim/server.py": {"time.time"},
 }

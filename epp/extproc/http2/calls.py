@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls on the streams of one connection: from the first message to the status."""
+"""The streams of one connection and their calls: from the first message to the status."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -10,11 +10,11 @@ import structlog
 
 from epp.extproc.http2.frames import DATA, END_STREAM, frame, rst_stream_frame
 from epp.extproc.http2.heads import Head
-from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.service import Answers, Call, Host, Methods
+from epp.extproc.http2.limits import Budget, Limits
+from epp.extproc.http2.service import Answers, Call, Host, Methods, Outlet
 from epp.extproc.http2.status import HEADERS_BLOCK, ErrorCode, RpcError, Status, not_grpc, trailers_block
-from epp.extproc.http2.streams import Fate, Stream, StreamTable
-from epp.extproc.http2.windows import Receiving, Sending
+from epp.extproc.http2.streams import Stream
+from epp.extproc.http2.windows import Windows
 
 _log = structlog.get_logger()
 
@@ -22,6 +22,9 @@ _REASONS: Final = {
     Status.RESOURCE_EXHAUSTED: "too many bytes of messages wait here: send them later",
     Status.DEADLINE_EXCEEDED: "the rest of the request did not arrive in time",
 }
+_REMEMBERED: Final = 4096
+_UNDER_WAY: Final = 8
+"""Frames that a client may send before it learns that we ended a stream."""
 
 
 class Calls:
@@ -30,28 +33,23 @@ class Calls:
     Each call is closed once. A call that waits for an answer is closed after that answer is settled or cancelled.
     """
 
-    def __init__(
-        self,
-        methods: Methods,
-        *,
-        sending: Sending,
-        receiving: Receiving,
-        table: StreamTable,
-        host: Host,
-        peer: str,
-        limits: Limits,
-    ) -> None:
+    def __init__(self, methods: Methods, windows: Windows, host: Host, peer: str, limits: Limits) -> None:
         self._limits = limits
         self._methods = methods
-        self._sending = sending
-        self._receiving = receiving
-        self._table = table
+        self._windows = windows
         self._host = host
         self._peer = peer
         self._leaving: dict[int, Call] = {}  # closed streams whose call still waits for an answer
+        self._closed: dict[int, int] = {}  # place in a ring -> number, doubled, plus 1 if we ended it
+        self.open: dict[int, Stream] = {}
+        """Streams that are not closed in both directions."""
+        self.last_id = 0
+        """The highest number that the peer has used."""
+        self.strays = Budget(limits.strays, "frames on closed streams")
 
-    def open(self, stream: Stream, head: Head) -> None:
-        """Open the call that the head of a request asks for."""
+    def begin(self, stream: Stream, head: Head) -> None:
+        """Open a stream and the call that the head of its request asks for."""
+        self.open[stream.id] = stream
         if not head.is_grpc:
             stream.refusal = not_grpc(head.method, head.content_type)
             return
@@ -61,16 +59,15 @@ class Calls:
             return
         if head.timeout is not None:
             if math.isnan(head.timeout):
-                problem = "grpc-timeout is not a number of at most 8 digits and a unit"
-                self.finish(stream, Status.INTERNAL, problem)
+                self.finish(stream, Status.INTERNAL, "grpc-timeout is not a number of at most 8 digits and a unit")
                 return
-            self._set_deadline(stream, head.timeout)
+            stream.deadline = self._host.after(head.timeout, partial(self._expired, stream))
         stream.account.on_evict = partial(self._evict, stream)
         try:
-            stream.call = method(_Outlet(self, stream, self._peer, head.metadata))
+            stream.call = method(Outlet(self, stream, self._peer, head.metadata))
             self._wait_for_message(stream, stream.call)
         except Exception as error:  # noqa: BLE001  one call fails, the process stays up
-            self.fail(stream, error)
+            self._fail(stream, error)
         else:
             stream.ready = stream.length_left is None
 
@@ -85,7 +82,7 @@ class Calls:
         try:
             self._reply(stream, call, call.receive(message))
         except Exception as error:  # noqa: BLE001  the same
-            self.fail(stream, error)
+            self._fail(stream, error)
 
     def has_room(self, stream: Stream, size: int) -> bool:
         """Reserve memory for more bytes of a stream; without room, end its call and return False."""
@@ -105,12 +102,12 @@ class Calls:
             self._unreadable(stream, error)
         if stream.remote_ended and not stream.half_closed and not stream.blocked:
             self._half_close(stream)
-        if stream.id in self._table.open:
+        if stream.id in self.open:
             stream.count()
             stream.ready = not (
                 stream.blocked or stream.inbox.in_message or stream.remote_ended or stream.length_left is not None
             )
-            self._receiving.account(stream)
+            self._windows.consumed(stream)
 
     def request_ended(self, stream: Stream) -> None:
         """Handle the end of the client's side of a stream."""
@@ -120,17 +117,18 @@ class Calls:
             self.pump(stream)
             return
         block, body = stream.refusal
-        self._sending.out.append(self._sending.headers(stream.id, block))
-        self._sending.data(stream, body)
-        self.end(stream, b"")
+        self._windows.send_headers(stream.id, block)
+        stream.unsent += len(body)
+        stream.outbox.append(memoryview(body))
+        self._windows.push(stream)
+        self._end(stream, b"")
 
     def sweep(self, now: float, most: int) -> bool:
         """End at most `most` stalled calls; return whether there are more."""
         limits = self._limits
-        still_open = self._table.open
-        enough = len(still_open) - most
-        for stream in list(still_open.values()):
-            if len(still_open) <= enough:
+        enough = len(self.open) - most
+        for stream in list(self.open.values()):
+            if len(self.open) <= enough:
                 return True
             if stream.outbox:
                 if stream.stuck is None or stream.stuck[0] != stream.unsent:
@@ -150,36 +148,38 @@ class Calls:
 
     def settled(self, stream_id: int, error: Exception | None) -> None:
         """Resume a call after its answer is settled or cancelled."""
-        if self._given_up(stream_id):
+        left = self._leaving.pop(stream_id, None)
+        if left is not None:
+            _close(left)
             return
-        stream = self._table.open.get(stream_id)
+        stream = self.open.get(stream_id)
         if stream is None or stream.call is None or stream.waiting is None:
             return
         stream.waiting = None
         if error is not None:
-            self.fail(stream, error)
+            self._fail(stream, error)
         else:
             self._ask(stream, stream.call, stream.call.resume)
             self.proceed(stream)
 
     def proceed(self, stream: Stream) -> None:
         """Resume a stream that may have been blocked: end it, or deliver waiting messages."""
-        if stream.id not in self._table.open:
+        if stream.id not in self.open:
             return
         if stream.outbox:
             stream.ready = False
         elif stream.ending is not None:
-            self.end(stream, stream.ending)
+            self._end(stream, stream.ending)
         else:
             self.pump(stream)
 
-    def push(self, stream: Stream, message: bytes) -> None:
+    def send(self, stream: Stream, message: bytes) -> None:
         """Send an unprompted message if the call is open."""
         if stream.call is not None:
             try:
-                self._sending.message(stream, message)
+                self._windows.send_message(stream, message)
             except RpcError as error:
-                self.fail(stream, error)
+                self._fail(stream, error)
             if stream.outbox:
                 stream.ready = False
             self._host.flush()
@@ -190,59 +190,57 @@ class Calls:
             self.finish(stream)
             self._host.flush()
 
-    def _set_deadline(self, stream: Stream, seconds: float) -> None:
-        stream.deadline = self._host.after(seconds, partial(self._expired, stream))
-
     def finish(self, stream: Stream, status: Status = Status.OK, message: str = "") -> None:
         """End a call with a status, after its unsent answers."""
         self._leave(stream)
         block = trailers_block(status, message)
-        self.end(stream, block if stream.headers_sent else HEADERS_BLOCK + block)
+        self._end(stream, block if stream.headers_sent else HEADERS_BLOCK + block)
 
-    def fail(self, stream: Stream, error: Exception) -> None:
-        """End a call that has raised."""
+    def drop(self, stream: Stream, *, by_us: bool = False) -> None:
+        """Close a stream and its call without another frame."""
+        self._leave(stream)
+        self._windows.forget(stream)
+        self._remove(stream, by_us=by_us)
+
+    def reset(self, stream: Stream, code: ErrorCode) -> None:
+        """Close a stream and its call with RST_STREAM."""
+        self._windows.out.append(rst_stream_frame(stream.id, code))
+        self.drop(stream, by_us=True)
+
+    def note_closed(self, stream_id: int, *, by_us: bool) -> None:
+        """Remember a closed stream; after one that we ended, the peer may not know yet."""
+        if by_us:
+            self.strays.expect(_UNDER_WAY, most=_UNDER_WAY * _REMEMBERED)
+        self._closed[(stream_id >> 1) % _REMEMBERED] = stream_id << 1 | by_us
+
+    def closed_by_us(self, stream_id: int) -> bool | None:
+        """Whether we ended a closed stream; None for one that was skipped or closed long ago."""
+        noted = self._closed.get((stream_id >> 1) % _REMEMBERED, 0)
+        return bool(noted & 1) if noted >> 1 == stream_id else None
+
+    def _fail(self, stream: Stream, error: Exception) -> None:
         if isinstance(error, RpcError):
             self.finish(stream, error.status, str(error))
             return
         _log.error("call failed", error=f"{type(error).__name__}: {error}", peer=self._peer, exc_info=error)
         self.finish(stream, Status.INTERNAL, f"{type(error).__name__} in the server")
 
-    def drop(self, stream: Stream, fate: Fate) -> None:
-        """Close a stream and its call without another frame."""
-        self._leave(stream)
-        self._sending.forget(stream)
-        self._remove(stream, fate)
-
-    def reset(self, stream: Stream, code: ErrorCode) -> None:
-        """Close a stream and its call with RST_STREAM."""
-        self._sending.out.append(rst_stream_frame(stream.id, code))
-        self.drop(stream, Fate.ABANDONED)
-
-    def end(self, stream: Stream, trailers: bytes) -> None:
+    def _end(self, stream: Stream, trailers: bytes) -> None:
         """End our side once the outbox is sent; empty `trailers` for none."""
         if stream.outbox:
             stream.ending = trailers
-            self._set_deadline(stream, self._limits.write_stall_seconds)
+            stream.deadline = self._host.after(self._limits.write_stall_seconds, partial(self._expired, stream))
             return
         if stream.deadline is not None:
             stream.deadline.cancel()
-        out = self._sending.out
+        out = self._windows.out
         if trailers:
-            out.append(self._sending.headers(stream.id, trailers, END_STREAM))
+            self._windows.send_headers(stream.id, trailers, END_STREAM)
         else:
             out.append(frame(DATA, END_STREAM, stream.id))
-        if stream.remote_ended:
-            self._remove(stream, Fate.ENDED)
-        else:  # the client need not send the rest
+        if not stream.remote_ended:  # the client need not send the rest
             out.append(rst_stream_frame(stream.id, ErrorCode.NO_ERROR))
-            self._remove(stream, Fate.ABANDONED)
-
-    def _given_up(self, stream_id: int) -> bool:
-        call = self._leaving.pop(stream_id, None)
-        if call is None:
-            return False
-        _close(call)
-        return True
+        self._remove(stream, by_us=not stream.remote_ended)
 
     def _evict(self, stream: Stream) -> None:
         """End a call in a later iteration of the loop: another call needs the room and is active now."""
@@ -264,13 +262,13 @@ class Calls:
         try:
             self._reply(stream, call, callback())
         except Exception as error:  # noqa: BLE001  the same
-            self.fail(stream, error)
+            self._fail(stream, error)
 
     def _reply(self, stream: Stream, call: Call, answers: Answers) -> None:
-        sending = self._sending
+        windows = self._windows
         for answer in answers:
             if isinstance(answer, bytes):
-                sending.message(stream, answer)
+                windows.send_message(stream, answer)
             else:
                 stream.ready = False
                 stream.waiting = self._host.hold(stream.id, answer)
@@ -299,7 +297,7 @@ class Calls:
     def _unreadable(self, stream: Stream, error: RpcError) -> None:
         if stream.call is not None:
             stream.call.unreadable(error)
-        self.fail(stream, error)
+        self._fail(stream, error)
 
     def _silent(self, stream: Stream) -> None:
         stream.silence = None
@@ -329,14 +327,15 @@ class Calls:
         else:
             _close(call)
 
-    def _remove(self, stream: Stream, fate: Fate) -> None:
+    def _remove(self, stream: Stream, *, by_us: bool) -> None:
         stream.account.close()
-        self._table.remove(stream, fate)
-        self._receiving.release(stream)
+        del self.open[stream.id]
+        self.note_closed(stream.id, by_us=by_us)
+        self._windows.release(stream)
 
     def _expired(self, stream: Stream) -> None:
         stream.deadline = None
-        if stream.id not in self._table.open:
+        if stream.id not in self.open:
             return
         if stream.outbox:  # a status cannot overtake unread answers
             self.reset(stream, ErrorCode.CANCEL)
@@ -349,22 +348,3 @@ def _close(call: Call) -> None:
         call.close()
     except Exception as error:  # noqa: BLE001  the stream is closed all the same
         _log.error("call failed to close", error=f"{type(error).__name__}: {error}", exc_info=error)
-
-
-class _Outlet:
-    """Sends unprompted messages of one call."""
-
-    __slots__ = ("_calls", "_stream", "account", "metadata", "peer")
-
-    def __init__(self, calls: Calls, stream: Stream, peer: str, metadata: Mapping[str, str]) -> None:
-        self.account = stream.account
-        self._calls = calls
-        self._stream = stream
-        self.peer = peer
-        self.metadata = metadata
-
-    def send(self, message: bytes) -> None:
-        self._calls.push(self._stream, message)
-
-    def finish(self) -> None:
-        self._calls.stop(self._stream)

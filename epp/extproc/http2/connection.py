@@ -8,15 +8,29 @@ from typing import Final
 
 from epp.extproc.http2.calls import Calls
 from epp.extproc.http2.capacity import BufferedBytes
-from epp.extproc.http2.control import Control
 from epp.extproc.http2.fair_scheduler import MOST_ENDINGS
-from epp.extproc.http2.frames import DATA, HEAD, HEAD_BYTES, MESSAGE_HEAD, PREFACE, goaway_frame, rst_stream_frame
+from epp.extproc.http2.frames import (
+    DATA,
+    DEFAULT_WINDOW,
+    HEAD,
+    HEAD_BYTES,
+    MESSAGE_HEAD,
+    MIN_MAX_FRAME,
+    PING,
+    PREFACE,
+    Setting,
+    frame,
+    goaway_frame,
+    rst_stream_frame,
+    settings_frame,
+    window_update_frame,
+)
 from epp.extproc.http2.incoming import Incoming
 from epp.extproc.http2.limits import Budget, Limits, RateLimitedLog
 from epp.extproc.http2.service import Host, Methods
 from epp.extproc.http2.status import ErrorCode, GoawayError, ResetError, Status
-from epp.extproc.http2.streams import PREFIX_BYTES, Fate, Stream, StreamTable
-from epp.extproc.http2.windows import Receiving, Sending
+from epp.extproc.http2.streams import PREFIX_BYTES, Stream
+from epp.extproc.http2.windows import Windows
 
 _FAST_BYTES: Final = HEAD_BYTES + PREFIX_BYTES
 _LENGTH: Final = Struct(">BH")
@@ -27,7 +41,7 @@ _ID_MASK: Final = 0x7FFF_FFFF
 
 _FEW_FRAMES: Final = 4
 """Minimum number of frames handled in each iteration of the loop."""
-_ENDED_AT_ONCE: Final = MOST_ENDINGS
+_KEEPALIVE: Final = b"epp-live"
 
 
 def _never() -> bool:
@@ -53,35 +67,20 @@ class Connection:
         self._limits = limits
         self._host = host
         self._peer = peer
-        self._now = now
-        self._table = StreamTable(Budget(limits.strays, "frames on closed streams"))
-        self._streams = self._table.open
-        self._sending = Sending(limits.max_sent_message_bytes)
-        self._receiving = Receiving(self._sending, limits)
-        self._calls = Calls(
-            methods,
-            sending=self._sending,
-            receiving=self._receiving,
-            table=self._table,
-            host=host,
-            peer=peer,
-            limits=limits,
-        )
-        self._control = Control(self._sending, self._receiving, self._table, limits, now)
-        self._incoming = Incoming(
-            self._table,
-            sending=self._sending,
-            receiving=self._receiving,
-            calls=self._calls,
-            control=self._control,
-            limits=limits,
-            held=BufferedBytes("bytes", _NO_LIMIT) if held is None else held,
-        )
+        self._now = self._started_at = self._idle_since = now
+        self._windows = Windows(limits)
+        self._calls = Calls(methods, self._windows, host, peer, limits)
+        self._streams = self._calls.open
+        self._incoming = Incoming(self._calls, self._windows, limits, held or BufferedBytes("bytes", _NO_LIMIT))
         self._faults = Budget(limits.strays, "streams that break a rule")
         self._preface = PREFACE
         self._rest = b""
         self._has_turn = True
         self._plain = False  # whether a DATA frame may come: after SETTINGS, outside of a header block
+        self._last_id_seen = 0
+        self._ping_due: float | None = None  # deadline for the answer to a keepalive PING
+        self.out = self._windows.out
+        """Bytes to write, in order; the writer clears the list."""
         self.closed = False
         """Whether the transport must be closed after everything is written."""
 
@@ -93,16 +92,26 @@ class Connection:
     @property
     def has_served(self) -> bool:
         """Whether a stream was ever opened."""
-        return self._table.last_id > 0
+        return self._calls.last_id > 0
 
     @property
-    def out(self) -> list[bytes | memoryview]:
-        """Bytes to write, in order; the writer clears the list."""
-        return self._sending.out
+    def finished(self) -> bool:
+        """Whether one side sent GOAWAY and no stream is open."""
+        incoming = self._incoming
+        return (incoming.refusing_above is not None or incoming.peer_going_away) and not self._streams
 
     def start(self) -> None:
         """Send our SETTINGS."""
-        self._control.greet(self._now)
+        limits = self._limits
+        values = {
+            Setting.MAX_CONCURRENT_STREAMS: limits.max_streams,
+            Setting.INITIAL_WINDOW_SIZE: limits.stream_window,
+            Setting.MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
+        }
+        if limits.max_frame_bytes != MIN_MAX_FRAME:
+            values[Setting.MAX_FRAME_SIZE] = limits.max_frame_bytes
+        self.out.append(settings_frame(values))
+        self.out.append(window_update_frame(0, limits.connection_window - DEFAULT_WINDOW))
 
     def receive(self, data: bytes, now: float, is_over: Callable[[], bool] = _never) -> bytes:
         """Handle bytes of the peer; return those that are left for a later iteration once `is_over`."""
@@ -134,13 +143,13 @@ class Connection:
 
     def go_away(self) -> None:
         """Ask the peer to open no more streams; the connection ends with the last stream."""
-        self._control.go_away()
+        self._incoming.go_away()
 
     def cut(self) -> None:
         """End all calls with UNAVAILABLE, then the connection."""
         if self.closed:
             return
-        self._control.last_call()
+        self._incoming.last_call()
         for stream in list(self._streams.values()):
             if stream.outbox:
                 self._calls.reset(stream, ErrorCode.CANCEL)
@@ -155,40 +164,52 @@ class Connection:
         if code is not ErrorCode.NO_ERROR:
             self._warnings.warn("gRPC connection ended", self._now, code=code.name, problem=problem, peer=self._peer)
         self.lose()
-        refusing_above = self._control.refusing_above  # once said, it may not rise
-        last_id = self._table.last_id if refusing_above is None else refusing_above
-        self._sending.out.append(goaway_frame(last_id, code, problem))
+        refusing_above = self._incoming.refusing_above  # once said, it may not rise
+        last_id = self._calls.last_id if refusing_above is None else refusing_above
+        self.out.append(goaway_frame(last_id, code, problem))
 
     def lose(self) -> None:
         """Close all calls after the end of the connection; many calls are closed over several iterations."""
         self.closed = True
         self._rest = b""
-        for stream in list(islice(self._streams.values(), _ENDED_AT_ONCE)):
-            self._calls.drop(stream, Fate.RESET)
+        for stream in list(islice(self._streams.values(), MOST_ENDINGS)):
+            self._calls.drop(stream)
         if self._streams:
             self._host.after(0, self.lose)
 
     def check(self, now: float) -> float:
         """Enforce deadlines of the peer; return the seconds until the next check."""
-        overdue = self._control.overdue(now, heard_at=self._now)
-        if overdue is not None:
-            self.fail(overdue.code, str(overdue))
-        return max(self._control.next_due(heard_at=self._now) - now, 0.0)
+        limits, heard_at = self._limits, self._now
+        if self._streams or self._calls.last_id != self._last_id_seen:
+            self._last_id_seen = self._calls.last_id
+            self._idle_since = now
+        if self._ping_due is not None and heard_at >= self._ping_due - limits.keepalive_timeout_seconds:
+            self._ping_due = None  # any frame is a sign of life
+        if self._ping_due is None and now >= heard_at + limits.keepalive_seconds:
+            self.out.append(frame(PING, 0, 0, _KEEPALIVE))
+            self._ping_due = now + limits.keepalive_timeout_seconds
+        dues = [(self._idle_since + limits.idle_seconds, ErrorCode.NO_ERROR, "no streams for a long time")]
+        if self._ping_due is not None:
+            dues.append((self._ping_due, ErrorCode.NO_ERROR, "no answer to PING in time"))
+        if not self._incoming.acknowledged:
+            due = self._started_at + limits.settings_seconds
+            dues.append((due, ErrorCode.SETTINGS_TIMEOUT, "no acknowledgement of SETTINGS in time"))
+        if not self._incoming.settings_seen:
+            due = self._started_at + limits.preface_seconds
+            dues.append((due, ErrorCode.PROTOCOL_ERROR, "no preface and SETTINGS in time"))
+        due, code, problem = min(dues)
+        if now >= due:
+            self.fail(code, problem)
+        return max(min(due, heard_at + limits.keepalive_seconds if self._ping_due is None else due) - now, 0.0)
 
     def sweep(self, now: float) -> bool:
         """End stalled calls; return whether there are more than end at once."""
-        return self._calls.sweep(now, most=_ENDED_AT_ONCE)
-
-    @property
-    def finished(self) -> bool:
-        """Whether one side sent GOAWAY and no stream is open."""
-        control = self._control
-        return (control.refusing_above is not None or control.peer_going_away) and not self._streams
+        return self._calls.sweep(now, most=MOST_ENDINGS)
 
     def _frames(self, data: bytes, is_over: Callable[[], bool] = _never) -> int:
         """Handle complete frames until `is_over`; return the index after the last one."""
         streams = self._streams
-        receiving = self._receiving
+        windows = self._windows
         unpack = MESSAGE_HEAD.unpack_from
         most = self._limits.max_frame_bytes
         most_fast = min(most, self._limits.max_message_bytes + PREFIX_BYTES)
@@ -214,14 +235,14 @@ class Connection:
                     and stream.ready
                     and self._plain
                     and length <= stream.receive_window
-                    and length <= receiving.window
+                    and length <= windows.receive_window
                     and length <= most_fast
                 ):  # a complete message of a stream that is ready
                     stream.heard_at = now
                     stream.receive_window -= length
-                    receiving.window -= length
+                    windows.receive_window -= length
                     self._calls.deliver(stream, data[at + _FAST_BYTES : stop])
-                    if stream.receive_window < receiving.stream_low or receiving.window < receiving.low:
+                    if stream.receive_window < windows.stream_low or windows.receive_window < windows.receive_low:
                         self._give_back(stream)
                     at = stop
                     continue
@@ -263,16 +284,16 @@ class Connection:
             if stream is not None:
                 self._calls.reset(stream, fault.code)
             else:
-                self._sending.out.append(rst_stream_frame(fault.stream_id, fault.code))
-                if self._table.fate(fault.stream_id) is not Fate.IDLE:
-                    self._table.note(fault.stream_id, Fate.ABANDONED)
+                self.out.append(rst_stream_frame(fault.stream_id, fault.code))
+                if fault.stream_id <= self._calls.last_id:
+                    self._calls.note_closed(fault.stream_id, by_us=True)
         self._plain = self._incoming.takes_data
 
     def _give_back(self, stream: Stream) -> None:
         if stream.id in self._streams:
-            self._receiving.account(stream)
+            self._windows.consumed(stream)
         else:
-            self._receiving.give_back()
+            self._windows.give_back()
 
     def _complete_first(self, data: bytes) -> bytes:
         """Handle the frame that began in an earlier read if it is complete now; return the bytes after it."""
@@ -294,7 +315,6 @@ class Connection:
         return data[missing:]
 
     def _check_preface(self, data: bytes) -> bytes:
-        """Check the preface; return the bytes after it."""
         preface = self._preface
         size = min(len(preface), len(data))
         if data[:size] != preface[:size]:

@@ -31,7 +31,7 @@ class GrpcProtocol(PacedProtocol):
         self._server = server
         self._time = loop.time
         self._connection: Connection | None = None
-        self._held: dict[int, asyncio.Task[None]] = {}
+        self._held: set[asyncio.Task[None]] = set()
         self._checking: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._flushing = False
@@ -119,8 +119,8 @@ class GrpcProtocol(PacedProtocol):
 
     def hold(self, stream_id: int, waiting: PendingAnswer) -> Cancellable:
         """Settle an answer in a task."""
-        task = self._loop.create_task(self._settle(waiting))
-        self._held[id(task)] = task
+        task = self._loop.create_task(waiting.settle())
+        self._held.add(task)
         task.add_done_callback(lambda done: self._settled(stream_id, done))
         return _Holding(task, self._server.pace)
 
@@ -261,11 +261,8 @@ class GrpcProtocol(PacedProtocol):
         if not connection.closed:
             self._checking = self._loop.call_later(seconds, self._check)
 
-    async def _settle(self, waiting: PendingAnswer) -> None:
-        await waiting.settle()
-
     def _settled(self, stream_id: int, task: asyncio.Task[None]) -> None:
-        del self._held[id(task)]
+        self._held.discard(task)
         connection = self._connection
         if connection is None:
             return

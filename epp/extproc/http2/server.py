@@ -33,85 +33,6 @@ Contexts = Callable[[], Awaitable[ssl.SSLContext]]
 """Returns the TLS context for one new connection."""
 
 
-class TlsListener:
-    """Accepts connections and starts TLS on each one with the current context."""
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        contexts: Callable[[], Awaitable[ssl.SSLContext]],
-        protocol: Callable[[], asyncio.Protocol],
-        limits: Limits,
-        *,
-        warnings: RateLimitedLog,
-        scheduler: FairScheduler,
-    ) -> None:
-        """Start to accept connections."""
-        self._sock = sock
-        self._contexts = contexts
-        self._protocol = protocol
-        self._limits = limits
-        self._scheduler = scheduler
-        self._warnings = warnings
-        self._loop = asyncio.get_running_loop()
-        self._handshakes: dict[asyncio.Task[None], None] = {}
-        sock.setblocking(False)  # noqa: FBT003
-        self._accepting = self._loop.create_task(self._accept())
-
-    async def close(self) -> None:
-        """Stop accepting, and end unfinished handshakes."""
-        tasks = [self._accepting, *self._handshakes]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._sock.close()
-
-    async def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = await self._loop.sock_accept(self._sock)
-            except OSError as error:
-                exhausted = error.errno in _EXHAUSTED
-                if exhausted:
-                    _log.warning("no connection accepted", problem=error.strerror)
-                await asyncio.sleep(_PAUSE_SECONDS if exhausted else _BREATH_SECONDS)
-                continue
-            self._make_room()
-            task = self._loop.create_task(self._shake_hands(connection))
-            self._handshakes[task] = None
-            task.add_done_callback(lambda done: self._handshakes.pop(done, None))
-
-    def _make_room(self) -> None:
-        """End the oldest handshake if there are too many: an honest client finishes quickly."""
-        most = self._limits.max_handshakes
-        if len(self._handshakes) >= most:
-            oldest = next(iter(self._handshakes))
-            del self._handshakes[oldest]  # now: its end may take several iterations of the loop
-            oldest.cancel()
-            problem = f"{most} are open: the oldest is dropped"
-            self._warnings.warn("too many unfinished TLS handshakes", self._loop.time(), problem=problem)
-
-    async def _shake_hands(self, connection: socket.socket) -> None:
-        try:
-            async with asyncio.timeout(self._limits.handshake_seconds):
-                context = await self._contexts()
-            session = TlsSession(
-                context, self._protocol, self._limits, warnings=self._warnings, scheduler=self._scheduler
-            )
-            await self._loop.connect_accepted_socket(lambda: session, connection)
-        except (OSError, TimeoutError):  # caused by the client
-            connection.close()
-            return
-        except BaseException:
-            connection.close()
-            raise
-        try:
-            await session.settled
-        except asyncio.CancelledError:
-            session.abort()
-            raise
-
-
 class GrpcServer:
     """`start` on a bound socket; `stop` with or without time for open calls."""
 
@@ -132,7 +53,10 @@ class GrpcServer:
         self._methods = methods
         self._limits = limits
         self._tls = tls
-        self._listener: asyncio.AbstractServer | TlsListener | None = None
+        self._listener: asyncio.AbstractServer | None = None
+        self._sock: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._handshakes: dict[asyncio.Task[None], None] = {}
         self._connections: dict[GrpcProtocol, None] = {}
         self.warnings = RateLimitedLog()
         """Warnings about clients."""
@@ -147,29 +71,74 @@ class GrpcServer:
         """Accept connections on this socket."""
         loop = asyncio.get_running_loop()
         self._sweep(loop)
-        limits = self._limits
-
-        def protocol() -> asyncio.Protocol:
-            return GrpcProtocol(self._methods, limits, self, loop)
-
+        self._sock = sock
         if self._tls is not None:
             sock.listen(_BACKLOG)
-            self._listener = TlsListener(
-                sock, self._tls, protocol, limits, warnings=self.warnings, scheduler=self.scheduler
-            )
+            sock.setblocking(False)  # noqa: FBT003
+            self._accepting = loop.create_task(self._accept(sock, self._tls))
         elif sock.family == socket.AF_UNIX:
-            self._listener = await loop.create_unix_server(protocol, sock=sock, backlog=_BACKLOG)
+            self._listener = await loop.create_unix_server(self._protocol, sock=sock, backlog=_BACKLOG)
         else:
-            self._listener = await loop.create_server(protocol, sock=sock, backlog=_BACKLOG)
+            self._listener = await loop.create_server(self._protocol, sock=sock, backlog=_BACKLOG)
+
+    def _protocol(self) -> GrpcProtocol:
+        return GrpcProtocol(self._methods, self._limits, self, asyncio.get_running_loop())
+
+    async def _accept(self, sock: socket.socket, contexts: Contexts) -> None:
+        """Accept connections and start TLS on each one with the current context."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(sock)
+            except OSError as error:
+                exhausted = error.errno in _EXHAUSTED
+                if exhausted:
+                    _log.warning("no connection accepted", problem=error.strerror)
+                await asyncio.sleep(_PAUSE_SECONDS if exhausted else _BREATH_SECONDS)
+                continue
+            most = self._limits.max_handshakes
+            if len(self._handshakes) >= most:  # an honest client finishes quickly
+                oldest = next(iter(self._handshakes))
+                del self._handshakes[oldest]  # now: its end may take several iterations of the loop
+                oldest.cancel()
+                problem = f"{most} are open: the oldest is dropped"
+                self.warnings.warn("too many unfinished TLS handshakes", loop.time(), problem=problem)
+            task = loop.create_task(self._shake_hands(connection, contexts))
+            self._handshakes[task] = None
+            task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+
+    async def _shake_hands(self, connection: socket.socket, contexts: Contexts) -> None:
+        try:
+            async with asyncio.timeout(self._limits.handshake_seconds):
+                context = await contexts()
+            session = TlsSession(
+                context, self._protocol, self._limits, warnings=self.warnings, scheduler=self.scheduler
+            )
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: session, connection)
+        except (OSError, TimeoutError):  # caused by the client
+            connection.close()
+            return
+        except BaseException:
+            connection.close()
+            raise
+        try:
+            await session.settled
+        except asyncio.CancelledError:
+            session.abort()
+            raise
 
     async def stop(self, grace_seconds: float) -> None:
         """Stop accepting; end the calls that are open after the grace period."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-        if isinstance(self._listener, TlsListener):
-            await self._listener.close()
-        elif self._listener is not None:
+        if self._listener is not None:
             self._listener.close()
+        elif self._accepting is not None and self._sock is not None:
+            tasks = [self._accepting, *self._handshakes]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._sock.close()
         if grace_seconds > 0 and self._connections:
             for connection in list(self._connections):
                 connection.go_away()

@@ -3,10 +3,13 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from epp.extproc.http2.capacity import Account
 from epp.extproc.http2.status import RpcError, Status
+
+if TYPE_CHECKING:
+    from epp.extproc.http2.calls import Calls
+    from epp.extproc.http2.streams import Stream
 
 
 class PendingAnswer(Protocol):
@@ -74,26 +77,28 @@ class Call:
         """Release all resources of the call. Called exactly once."""
 
 
-class Outlet(Protocol):
+class Outlet:
     """Sends unprompted messages to the client of one call."""
 
-    @property
-    def peer(self) -> str:
-        """The client's address, as gRPC writes it: `ipv4:1.2.3.4:567`, `ipv6:[::1]:567`, or `unix:`."""
+    __slots__ = ("_calls", "_stream", "account", "metadata", "peer")
 
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """The request headers of the client named in `Limits.metadata_names`."""
-
-    @property
-    def account(self) -> Account:
+    def __init__(self, calls: "Calls", stream: "Stream", peer: str, metadata: Mapping[str, str]) -> None:
+        self._calls = calls
+        self._stream = stream
+        self.account = stream.account
         """Counts the buffered bytes of the call."""
+        self.peer = peer
+        """The client's address, as gRPC writes it: `ipv4:1.2.3.4:567`, `ipv6:[::1]:567`, or `unix:`."""
+        self.metadata = metadata
+        """The request headers of the client named in `Limits.metadata_names`."""
 
     def send(self, message: bytes) -> None:
         """Send one more message; does nothing once the call has ended."""
+        self._calls.send(self._stream, message)
 
     def finish(self) -> None:
         """End the call with OK; does nothing once it has ended."""
+        self._calls.stop(self._stream)
 
 
 Methods: TypeAlias = Mapping[str, Callable[[Outlet], Call]]

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams of one connection: the messages in their bytes, the open ones, and the fates of closed ones."""
+"""One stream, and the gRPC messages in its bytes."""
 
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from struct import Struct
 from types import MappingProxyType
 from typing import Final
 
 from epp.extproc.http2.capacity import Account
-from epp.extproc.http2.limits import Budget
 from epp.extproc.http2.service import Call, Cancellable
 from epp.extproc.http2.status import RpcError, Status
 
@@ -23,9 +21,6 @@ _WINDOW_BITS: Mapping[str, int] = MappingProxyType({"gzip": 31, "deflate": 15})
 """The `wbits` of zlib for each encoding; gRPC's deflate is the zlib format."""
 _MOST_DECOMPRESSED_BYTES = 8 * 1024 * 1024
 """Limit for one message: this takes about 20 ms of the event loop. Gateways send bodies in pieces or uncompressed."""
-_REMEMBERED: Final = 4096
-_UNDER_WAY: Final = 8
-"""Frames that a client may send before it learns that we ended a stream."""
 
 
 def check_prefix(compressed: int, length: int, max_bytes: int, encoding: str) -> None:
@@ -61,6 +56,19 @@ def decompressed(message: bytes, encoding: str, max_bytes: int) -> bytes:
     return whole
 
 
+def append_piece(pieces: list[bytes | bytearray | memoryview], piece: bytes | memoryview) -> None:
+    """Append bytes; small pieces are merged."""
+    size = len(piece)
+    if size >= _SMALL_BYTES:
+        pieces.append(piece)
+    elif size:
+        last = pieces[-1] if pieces else None
+        if isinstance(last, bytearray) and len(last) < _MERGED_BYTES:
+            last += piece
+        else:
+            pieces.append(bytearray(piece))
+
+
 class Inbox:
     """gRPC messages in the bytes of a stream: `feed` bytes, then take messages with `next` until it returns None."""
 
@@ -83,16 +91,8 @@ class Inbox:
 
     def feed(self, piece: bytes | memoryview) -> None:
         """Append bytes."""
-        size = len(piece)
-        self.size += size
-        if size >= _SMALL_BYTES:
-            self._pieces.append(piece)
-        elif size:
-            last = self._pieces[-1] if self._pieces else None
-            if isinstance(last, bytearray) and len(last) < _MERGED_BYTES:
-                last += piece
-            else:
-                self._pieces.append(bytearray(piece))
+        self.size += len(piece)
+        append_piece(self._pieces, piece)
 
     def own(self) -> None:
         """Copy the last pieces that are views of something larger."""
@@ -192,52 +192,3 @@ class Stream:
     def blocked(self) -> bool:
         """Whether messages must wait: for an answer, for the peer to read, or because there is no call."""
         return self.call is None or self.waiting is not None or bool(self.outbox)
-
-
-class Fate(IntEnum):
-    """State of a stream that is not open."""
-
-    IDLE = 0
-    ENDED = 1
-    """Both sides ended it."""
-    RESET = 2
-    """The peer reset it."""
-    ABANDONED = 3
-    """We reset it; the peer may not know yet."""
-    FORGOTTEN = 4
-    """It was closed or skipped long ago."""
-
-
-class StreamTable:
-    """Open streams by number, and the fates of the last few thousand closed ones."""
-
-    def __init__(self, strays: Budget) -> None:
-        self.strays = strays
-        """Rate of tolerated frames on closed streams."""
-        self.open: dict[int, Stream] = {}
-        self.last_id = 0
-        """The highest number that the peer has used."""
-        self._fates: dict[int, int] = {}  # place in a ring -> number and fate
-
-    def add(self, stream: Stream) -> None:
-        """Add a new stream; its number is higher than any before."""
-        self.last_id = stream.id
-        self.open[stream.id] = stream
-
-    def remove(self, stream: Stream, fate: Fate) -> None:
-        """Remove a stream; keep its fate."""
-        del self.open[stream.id]
-        self.note(stream.id, fate)
-
-    def note(self, stream_id: int, fate: Fate) -> None:
-        """Record how a stream was closed."""
-        if fate is Fate.ABANDONED:
-            self.strays.expect(_UNDER_WAY, most=_UNDER_WAY * _REMEMBERED)
-        self._fates[(stream_id >> 1) % _REMEMBERED] = stream_id << 3 | fate
-
-    def fate(self, stream_id: int) -> Fate:
-        """Return the fate of a stream that is not open."""
-        if stream_id > self.last_id:
-            return Fate.IDLE
-        noted = self._fates.get((stream_id >> 1) % _REMEMBERED, 0)
-        return Fate(noted & 7) if noted >> 3 == stream_id else Fate.FORGOTTEN

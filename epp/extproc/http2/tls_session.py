@@ -239,7 +239,6 @@ class TlsSession(PacedProtocol):
             self._upper.connection_made(TlsTransport(self, self._transport, self._tls))
 
     def _count_empty(self) -> None:
-        """Count records without data; end the connection if there are too many."""
         now = self._loop.time()
         if all(self._empty.allows(now) for _ in range(self._records.ended)):
             return

@@ -17,8 +17,7 @@ import yaml
 
 from epp.config import LoadedConfig, load_text
 from epp.config.load import sample_texts
-from epp.lab.demo.servers import PRESETS, ModelServer, ServerSpec, model_servers
-from epp.pool.discovery import StaticDiscovery, Target
+from epp.lab.demo.servers import ModelServer, ServerSpec, model_servers
 from epp.runtime.addresses import parse_host_port
 
 LOCAL, REMOTE = "east", "west"
@@ -104,14 +103,6 @@ class TwoClusters:
     _model: str
     phase: Phase = Phase.CALM
 
-    def discovery(self) -> StaticDiscovery:
-        """Return the pool of both clusters."""
-        targets = []
-        for server in self.servers:
-            place, cluster = parse_host_port(server.address), server.name.partition("-")[0]
-            targets.append(Target(server.name, place.host, place.port, cluster=cluster, accelerator=PRESETS[PRESET]))
-        return StaticDiscovery(targets)
-
     async def enter(self, phase: Phase) -> None:
         """Start a phase; raises ServerFailedError."""
         self.phase = phase
@@ -123,8 +114,7 @@ class TwoClusters:
         elif phase is Phase.BACK:
             for server in self._locals:
                 port = parse_host_port(server.address).port
-                spec = ServerSpec(PRESET, server.name)
-                await self._local.enter_async_context(model_servers([spec], self._model, port=port))
+                await self._local.enter_async_context(model_servers([server.spec], self._model, port=port))
 
     async def run(self, phase_seconds: float, phases: Sequence[Phase] = tuple(Phase)) -> None:
         """Repeat the phases until cancelled."""
@@ -134,7 +124,7 @@ class TwoClusters:
 
     @property
     def _locals(self) -> list[ModelServer]:
-        return [server for server in self.servers if server.name.startswith(f"{LOCAL}-")]
+        return [server for server in self.servers if server.spec.cluster == LOCAL]
 
     async def _occupy(self) -> None:
         async with aiohttp.ClientSession() as session:
@@ -149,8 +139,10 @@ async def two_clusters(model: str) -> AsyncIterator[TwoClusters]:
     async with AsyncExitStack() as stack:
         objects = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="epp-hub-")))
         write_objects(objects, Phase.CALM)
-        remote = [ServerSpec(PRESET, f"{REMOTE}-{number}") for number in range(1, _SERVERS + 1)]
-        local = [ServerSpec(PRESET, f"{LOCAL}-{number}") for number in range(1, _SERVERS + 1)]
+        local, remote = (
+            [ServerSpec(PRESET, f"{cluster}-{number}", cluster) for number in range(1, _SERVERS + 1)]
+            for cluster in (LOCAL, REMOTE)
+        )
         west = await stack.enter_async_context(model_servers(remote, model))
         of_local = await stack.enter_async_context(AsyncExitStack())
         east = await of_local.enter_async_context(model_servers(local, model))

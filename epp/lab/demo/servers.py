@@ -55,6 +55,7 @@ class ModelServer:
     address: str
     """`host:port`."""
     pid: int
+    spec: "ServerSpec"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class ServerSpec:
     """The simulated machine."""
     name: str = ""
     """By default the preset."""
+    cluster: str = ""
 
     @property
     def title(self) -> str:
@@ -92,7 +94,7 @@ async def model_servers(
             processes.append(process)
         yield tuple(
             [
-                ModelServer(spec.title, await _announced_address(process, spec.title), process.pid)
+                ModelServer(spec.title, await _announced_address(process, spec.title), process.pid, spec)
                 for spec, process in zip(specs, processes, strict=True)
             ]
         )
@@ -139,10 +141,12 @@ def demo_config() -> LoadedConfig:
     return load_text(_CONFIG, "demo configuration")
 
 
-def demo_discovery(servers: Iterable[ModelServer]) -> StaticDiscovery:
-    """Return the pool of the servers, each with its hardware."""
+def discovery(servers: Iterable[ModelServer]) -> StaticDiscovery:
+    """Return the pool of the servers, each with its hardware and its cluster."""
     targets = []
     for server in servers:
-        place = parse_host_port(server.address)
-        targets.append(Target(server.name, place.host, place.port, accelerator=PRESETS[server.name]))
+        place, spec = parse_host_port(server.address), server.spec
+        targets.append(
+            Target(server.name, place.host, place.port, cluster=spec.cluster, accelerator=PRESETS[spec.preset])
+        )
     return StaticDiscovery(targets)

@@ -5,8 +5,8 @@ import asyncio
 import itertools
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -19,14 +19,12 @@ from epp.config import LoadedConfig, load_text
 from epp.framework import Clock, Request, SchedulingResult
 from epp.framework.headers import FAIRNESS_ID
 from epp.framework.messages import printable
-from epp.lab.demo.servers import PRESETS, ModelServer, ServerSpec, model_servers
-from epp.pool.discovery import StaticDiscovery, Target
+from epp.lab.demo.servers import ServerSpec
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
-from epp.runtime.addresses import parse_host_port
 
 STEADY, FLOOD = "steady", "flood"
-PRESET = "t4"
-_SERVERS = 2
+SERVERS = (ServerSpec("t4", "t4-1"), ServerSpec("t4", "t4-2"))
+"""The servers that both share."""
 _STEADY_RATE = 1.0
 """Requests a second of a tenant without flood."""
 _OUTPUT_TOKENS = 48
@@ -67,22 +65,6 @@ class Phase(Enum):
 def tenant_config() -> LoadedConfig:
     """Return a configuration with fair queues for the tenants, and four concurrent requests for each server."""
     return load_text(CONFIG, "demo configuration")
-
-
-@asynccontextmanager
-async def tenant_servers(model: str) -> AsyncIterator[tuple[ModelServer, ...]]:
-    """Run the servers that both share until the block ends; raises ServerFailedError."""
-    specs = [ServerSpec(PRESET, f"{PRESET}-{number}") for number in range(1, _SERVERS + 1)]
-    async with model_servers(specs, model) as servers:
-        yield servers
-
-
-def tenant_discovery(servers: Iterable[ModelServer]) -> StaticDiscovery:
-    """Return the pool of these servers."""
-    places = [(server.name, parse_host_port(server.address)) for server in servers]
-    return StaticDiscovery(
-        [Target(name, place.host, place.port, accelerator=PRESETS[PRESET]) for name, place in places]
-    )
 
 
 class TwoTenants:

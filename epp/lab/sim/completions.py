@@ -2,36 +2,26 @@
 """The completion handlers: decode a request, run it on the machine, and answer whole or as a stream of events."""
 
 import hashlib
-import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from itertools import count
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 import xxhash
 from aiohttp import web
-from msgspec import UNSET, UnsetType
 
 from epp.framework.headers import REQUEST_ID
 from epp.lab.sim.driver import Driver, Emissions
 from epp.lab.sim.machine import Emission
 from epp.lab.sim.openai_api import (
-    AnswerMessage,
+    Answer,
     ApiError,
-    CachedTokens,
-    ChatChoice,
+    ChatAnswer,
     ChatRequest,
-    ChunkChoice,
     CompletionRequest,
-    Delta,
-    FunctionCall,
-    Reply,
-    ResponseShape,
+    ResponsesAnswer,
     ResponsesRequest,
-    TextChoice,
-    ToolCall,
     Usage,
 )
 from epp.lab.sim.plan import Plan, decode, make_plan
@@ -109,14 +99,14 @@ class CompletionHandlers:
         number = next(self._numbers)
         plan = make_plan(body.as_chat() if isinstance(body, ResponsesRequest) else body, self._profile, number)
         unique = request.headers.get(REQUEST_ID) or self._make_id(number)
-        replies = _REPLIES[type(body)](unique, plan)
-        record.id, record.model, record.prompt_tokens = replies.id, plan.model, plan.request.prompt_tokens
+        answer = _ANSWERS[type(body)](unique, plan.model, plan.tool)
+        record.id, record.model, record.prompt_tokens = answer.id, plan.model, plan.request.prompt_tokens
         try:
             with self._driver.submitted(plan.request) as emissions:
                 if not body.stream:
-                    return await _whole(record, replies, emissions)
+                    return await _whole(record, plan, answer, emissions)
                 with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-                return await _stream(request, record, replies, emissions, with_usage=with_usage)
+                return await _stream(request, record, plan, answer, emissions, with_usage=with_usage)
         finally:
             record.finish_reason = record.finish_reason or "abort"
 
@@ -134,147 +124,19 @@ def _record(request: web.Request, body: bytes) -> RequestRecord:
     )
 
 
-class _Replies(ABC):
-    """The JSON of one answer: an opening, one chunk for each token, or all of it as a whole."""
-
-    prefix: Literal["chatcmpl-", "cmpl-", "resp_"]
-    whole_object: Literal["chat.completion", "text_completion"]
-    chunk_object: Literal["chat.completion.chunk", "text_completion"]
-
-    def __init__(self, unique: str, plan: Plan) -> None:
-        self.id = f"{self.prefix}{unique}"
-        self._plan = plan
-        self._created = int(time.time())
-
-    def opening_events(self) -> bytes:
-        """Return the events before the first token."""
-        return b""
-
-    def chunk_event(self, emission: Emission) -> bytes:
-        """Return the event of one token; the last one has the finish reason."""
-        text = self._text(emission, first=emission.index)
-        return _event(self._reply(self.chunk_object, self._chunk_choices(text, emission.finish_reason)))
-
-    def ending_events(self, last: Emission, *, with_usage: bool) -> bytes:
-        """Return the events after the last token; the usage is in a chunk without choices."""
-        usage = _event(self._reply(self.chunk_object, [], self._usage(last))) if with_usage else b""
-        return usage + b"data: [DONE]\n\n"
-
-    def body(self, last: Emission) -> bytes:
-        """Return the unstreamed answer, which ended with the emission `last`."""
-        choices = self._whole_choices(self._text(last, first=0), last.finish_reason)
-        return msgspec.json.encode(self._reply(self.whole_object, choices, self._usage(last)))
-
-    @abstractmethod
-    def _chunk_choices(self, text: str, reason: str | None) -> list[ChunkChoice] | list[TextChoice]: ...
-
-    @abstractmethod
-    def _whole_choices(self, text: str, reason: str | None) -> list[ChatChoice] | list[TextChoice]: ...
-
-    def _text(self, emission: Emission, *, first: int) -> str:
-        return "".join(self._plan.words[first : _tokens_until(emission)])
-
-    def _usage(self, last: Emission) -> Usage:
-        prompt_tokens, completion_tokens = self._plan.request.prompt_tokens, _tokens_until(last)
-        return Usage(
-            prompt_tokens=prompt_tokens,
-            total_tokens=prompt_tokens + completion_tokens,
-            completion_tokens=completion_tokens,
-            prompt_tokens_details=CachedTokens(last.cached_tokens),
-        )
-
-    def _reply(
-        self,
-        kind: Literal["chat.completion", "chat.completion.chunk", "text_completion"],
-        choices: list[ChatChoice] | list[ChunkChoice] | list[TextChoice],
-        usage: Usage | UnsetType = UNSET,
-    ) -> Reply:
-        model = self._plan.model
-        return Reply(id=self.id, object=kind, created=self._created, model=model, choices=choices, usage=usage)
-
-
-class _ChatReplies(_Replies):
-    prefix: Literal["chatcmpl-", "cmpl-", "resp_"] = "chatcmpl-"
-    whole_object = "chat.completion"
-    chunk_object = "chat.completion.chunk"
-
-    def opening_events(self) -> bytes:
-        delta = Delta(role="assistant", content="")
-        if self._plan.tool:
-            call = FunctionCall("", self._plan.tool)
-            calls = [ToolCall(id=f"call_{self.id}", type="function", index=0, function=call)]
-            delta = Delta(role="assistant", tool_calls=calls)
-        return _event(self._reply(self.chunk_object, [ChunkChoice(delta=delta)]))
-
-    def _chunk_choices(self, text: str, reason: str | None) -> list[ChunkChoice]:
-        delta = Delta(content=text)
-        if self._plan.tool:
-            delta = Delta(tool_calls=[ToolCall(index=0, function=FunctionCall(text))])
-        stop = None if reason else UNSET
-        return [ChunkChoice(delta=delta, finish_reason=self._reason(reason), stop_reason=stop)]
-
-    def _whole_choices(self, text: str, reason: str | None) -> list[ChatChoice]:
-        message = AnswerMessage(content=text)
-        if self._plan.tool:
-            call = FunctionCall(text, self._plan.tool)
-            calls = [ToolCall(id=f"call_{self.id}", type="function", function=call)]
-            message = AnswerMessage(content=None, tool_calls=calls)
-        return [ChatChoice(message=message, finish_reason=self._reason(reason))]
-
-    def _reason(self, reason: str | None) -> str | None:
-        return "tool_calls" if self._plan.tool and reason == "stop" else reason
-
-
-class _TextReplies(_Replies):
-    prefix = "cmpl-"
-    whole_object = "text_completion"
-    chunk_object = "text_completion"
-
-    def _chunk_choices(self, text: str, reason: str | None) -> list[TextChoice]:
-        return [TextChoice(text=text, finish_reason=reason)]
-
-    _whole_choices = _chunk_choices
-
-
-class _ResponsesReplies(_ChatReplies):
-    prefix = "resp_"
-
-    def __init__(self, unique: str, plan: Plan) -> None:
-        super().__init__(unique, plan)
-        self._shape = ResponseShape(self.id, plan.model, self._created, plan.tool)
-
-    def opening_events(self) -> bytes:
-        return self._shape.opening()
-
-    def chunk_event(self, emission: Emission) -> bytes:
-        return self._shape.delta(self._text(emission, first=emission.index))
-
-    def ending_events(self, last: Emission, *, with_usage: bool) -> bytes:  # noqa: ARG002  always with it
-        return self._shape.ending(self._counts(last), self._text(last, first=0), _status(last))
-
-    def body(self, last: Emission) -> bytes:
-        return msgspec.json.encode(self._shape.whole(self._counts(last), self._text(last, first=0), _status(last)))
-
-    def _counts(self, last: Emission) -> dict[str, object]:
-        usage = self._usage(last)
-        return {
-            "input_tokens": usage.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": usage.prompt_tokens_details.cached_tokens},
-            "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": usage.total_tokens,
-        }
-
-
-def _status(last: Emission) -> str:
-    return "incomplete" if last.finish_reason == "length" else "completed"
-
-
-_REPLIES: Mapping[type, type[_Replies]] = {
-    ChatRequest: _ChatReplies,
-    CompletionRequest: _TextReplies,
-    ResponsesRequest: _ResponsesReplies,
+_ANSWERS: Mapping[type, type[Answer]] = {
+    ChatRequest: ChatAnswer,
+    CompletionRequest: Answer,
+    ResponsesRequest: ResponsesAnswer,
 }
+
+
+def _text(plan: Plan, emission: Emission, *, first: int) -> str:
+    return "".join(plan.words[first : _tokens_until(emission)])
+
+
+def _usage(plan: Plan, last: Emission) -> Usage:
+    return Usage(plan.request.prompt_tokens, _tokens_until(last), last.cached_tokens)
 
 
 def _tokens_until(emission: Emission) -> int:
@@ -282,31 +144,35 @@ def _tokens_until(emission: Emission) -> int:
     return emission.index + (emission.finish_reason != "abort")
 
 
-async def _whole(record: RequestRecord, replies: _Replies, emissions: Emissions) -> web.Response:
-    while (emission := await emissions.get()).finish_reason is None:
-        record.cached_tokens = emission.cached_tokens
-    record.cached_tokens, record.finish_reason = emission.cached_tokens, emission.finish_reason
-    return web.Response(body=replies.body(emission), content_type="application/json")
+async def _whole(record: RequestRecord, plan: Plan, answer: Answer, emissions: Emissions) -> web.Response:
+    while (last := await emissions.get()).finish_reason is None:
+        record.cached_tokens = last.cached_tokens
+    record.cached_tokens, record.finish_reason = last.cached_tokens, last.finish_reason
+    body = answer.whole(_text(plan, last, first=0), last.finish_reason, _usage(plan, last))
+    return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
 
 async def _stream(
-    request: web.Request, record: RequestRecord, replies: _Replies, emissions: Emissions, *, with_usage: bool
+    request: web.Request,
+    record: RequestRecord,
+    plan: Plan,
+    answer: Answer,
+    emissions: Emissions,
+    *,
+    with_usage: bool,
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers=_EVENT_STREAM)
     await response.prepare(request)
     emission = await emissions.get()
     record.cached_tokens = emission.cached_tokens
-    if opening := replies.opening_events():
+    if opening := answer.opening():
         await response.write(opening)
     while emission.finish_reason is None:
-        await response.write(replies.chunk_event(emission))
+        await response.write(answer.chunk(_text(plan, emission, first=emission.index), None))
         emission = await emissions.get()
-    record.finish_reason = emission.finish_reason
-    await response.write(replies.chunk_event(emission))
-    await response.write(replies.ending_events(emission, with_usage=with_usage))
+    reason = record.finish_reason = emission.finish_reason
+    await response.write(answer.chunk(_text(plan, emission, first=emission.index), reason))
+    text, usage = _text(plan, emission, first=0), _usage(plan, emission)
+    await response.write(answer.ending(text, reason, usage, with_usage=with_usage))
     await response.write_eof()
     return response
-
-
-def _event(reply: Reply) -> bytes:
-    return b"data: " + msgspec.json.encode(reply) + b"\n\n"

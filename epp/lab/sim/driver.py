@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from epp.lab.sim.machine import Emission, Machine, Occupation, SimRequest
+from epp.lab.sim.metrics import SimMetrics
 from epp.lab.sim.profile import SimProfile
 
 Emissions = asyncio.Queue[Emission]
@@ -21,7 +22,8 @@ class Driver:
     def __init__(self, profile: SimProfile) -> None:
         self._loop = asyncio.get_running_loop()
         self._epoch = time.time() - self._loop.time()
-        self.machine = Machine(profile, now=self._now())
+        self.metrics = SimMetrics(profile)
+        self.machine = Machine(profile, now=self._now(), observer=self.metrics)
         self._queues: dict[int, Emissions] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()

@@ -8,12 +8,9 @@ from typing import Literal
 import msgspec
 
 from epp.lab.sim.kv_cache import KVCache
-from epp.lab.sim.metrics import SimMetrics
 from epp.lab.sim.profile import SimProfile
 
 _OCCUPATION_OWNER = -1
-_TICK_SECONDS = 1e-6
-
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -99,6 +96,27 @@ class _Step:
     tokens: tuple[tuple[int, int], ...]  # (request id, tokens to compute)
 
 
+class MachineObserver:
+    """No-op callbacks of a machine; override those of interest. Times are in seconds."""
+
+    __slots__ = ()
+
+    def joined(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """Record a request that joins the batch."""
+
+    def first_token(self, prompt_tokens: int, cached_tokens: int, seconds: float) -> None:
+        """Record the first token of a request, `seconds` after its submission."""
+
+    def further_token(self, seconds: float) -> None:
+        """Record a further token, `seconds` after the one before."""
+
+    def ended(self, reason: FinishReason, seconds: float) -> None:
+        """Record the end of a request, `seconds` after its submission."""
+
+    def changed(self, machine: "Machine") -> None:
+        """Record the current load."""
+
+
 class Machine:
     """One server without its network. Time is that of the last `advance`, and never runs back.
 
@@ -110,9 +128,9 @@ class Machine:
     those behind it, one whose adapter has no slot does not. A running request is never preempted.
     """
 
-    def __init__(self, profile: SimProfile, *, now: float = 0.0, metrics: SimMetrics | None = None) -> None:
+    def __init__(self, profile: SimProfile, *, now: float = 0.0, observer: MachineObserver | None = None) -> None:
         self.profile = profile
-        self.metrics = metrics or SimMetrics(profile)
+        self.observer = observer or MachineObserver()
         self._cache = KVCache(profile.num_gpu_blocks)
         self._now = now
         self._waiting: dict[int, tuple[SimRequest, float]] = {}
@@ -122,8 +140,7 @@ class Machine:
         self._loaded: dict[str, None] = {}  # adapters, the one used last at the end
         self.adapter_loads = 0
         """Adapters loaded so far, each time counted."""
-        self._adapters_at = now
-        self._update_gauges()
+        self.observer.changed(self)
 
     @property
     def now(self) -> float:
@@ -176,7 +193,7 @@ class Machine:
             self._now = self._step.ends_at
             emissions += self._finish(self._step)
             self._step = self._begin_step()
-            self._update_gauges()
+            self.observer.changed(self)
         self._now = now
         return emissions
 
@@ -199,14 +216,16 @@ class Machine:
 
     def abort(self, request_id: int) -> Emission | None:
         """Remove a request and free its blocks; None when it is unknown or has finished."""
-        if self._waiting.pop(request_id, None) is not None:
+        if (waiting := self._waiting.pop(request_id, None)) is not None:
+            submitted_seconds = waiting[1]
             emission = Emission(request_id, 0, self._now, 0, "abort")
         elif (running := self._running.pop(request_id, None)) is not None:
+            submitted_seconds = running.submitted_seconds
             self._cache.release(request_id)
             emission = Emission(request_id, running.emitted_tokens, self._now, running.cached_tokens, "abort")
         else:
             return None
-        self.metrics.finished["abort"].inc()
+        self.observer.ended("abort", self._now - submitted_seconds)
         self._start_if_idle()
         return emission
 
@@ -250,7 +269,7 @@ class Machine:
     def _start_if_idle(self) -> None:
         if self._step is None:
             self._step = self._begin_step()
-        self._update_gauges()
+        self.observer.changed(self)
 
     def _begin_step(self) -> _Step | None:
         loads = self._admit_waiting()
@@ -302,8 +321,7 @@ class Machine:
             transferred = min(request.transferred_tokens, request.prompt_tokens - 1)
             if transferred > cached:
                 self._compute(running, transferred - cached)
-            self.metrics.prefix_queries.inc(request.prompt_tokens)
-            self.metrics.prefix_hits.inc(cached)
+            self.observer.joined(request.prompt_tokens, cached)
         return loads
 
     def _load(self, adapter: str, in_use: Container[str]) -> bool:
@@ -338,33 +356,22 @@ class Machine:
     def _emit(self, running: _Running) -> Emission:
         request = running.request
         if running.decodes:
-            self.metrics.inter_token_latency.observe(self._now - running.last_emission_seconds)
+            self.observer.further_token(self._now - running.last_emission_seconds)
         else:
-            self.metrics.prompt_tokens.inc(request.prompt_tokens)
-            self.metrics.cached_prompt_tokens.inc(running.cached_tokens)
-            self.metrics.time_to_first_token.observe(self._now - running.submitted_seconds)
+            seconds = self._now - running.submitted_seconds
+            self.observer.first_token(request.prompt_tokens, running.cached_tokens, seconds)
         index = running.emitted_tokens
         running.emitted_tokens += 1
         running.last_emission_seconds = self._now
-        self.metrics.generation_tokens.inc()
         reason = request.finish_reason if running.emitted_tokens == request.output_tokens else None
         if reason is not None:
             del self._running[request.request_id]
             self._cache.release(request.request_id)
-            self.metrics.finished[reason].inc()
-            self.metrics.request_latency.observe(self._now - running.submitted_seconds)
+            self.observer.ended(reason, self._now - running.submitted_seconds)
         return Emission(request.request_id, index, self._now, running.cached_tokens, reason)
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.profile.block_size)
-
-    def _update_gauges(self) -> None:
-        self.metrics.running.set(self.running)
-        self.metrics.waiting.set(self.waiting)
-        self.metrics.kv_usage.set(self.kv_usage)
-        # No two updates have the same time: the latest series is the current one.
-        self._adapters_at = max(self._now, self._adapters_at + _TICK_SECONDS)
-        self.metrics.set_adapters(self.running_adapters, self.waiting_adapters, at_seconds=self._adapters_at)
 
 
 def _sorted_names(adapters: Iterable[str | None]) -> tuple[str, ...]:

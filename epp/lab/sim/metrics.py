@@ -3,7 +3,10 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from epp.lab.sim.machine import FinishReason, Machine, MachineObserver
 from epp.lab.sim.profile import SimProfile
+
+_TICK_SECONDS = 1e-6
 
 _TTFT_BOUNDS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
@@ -19,43 +22,46 @@ _LATENCY_BOUNDS = (
 )
 
 
-class SimMetrics:
-    """Written by one machine only; histograms are in seconds."""
+class SimMetrics(MachineObserver):
+    """The metrics of one machine; histograms are in seconds."""
 
     def __init__(self, profile: SimProfile) -> None:
         self.registry = CollectorRegistry()
         self._labels = {"engine": "0", "model_name": profile.model}
-        self.running = self._gauge("num_requests_running", "Number of requests in model execution batches.")
-        self.waiting = self._gauge("num_requests_waiting", "Number of requests waiting to be processed.")
-        self.kv_usage = self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.")
-        self.prefix_queries = self._counter(
+        self._running = self._gauge("num_requests_running", "Number of requests in model execution batches.")
+        self._waiting = self._gauge("num_requests_waiting", "Number of requests waiting to be processed.")
+        self._kv_usage = self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.")
+        self._prefix_queries = self._counter(
             "prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens."
         )
-        self.prefix_hits = self._counter("prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.")
-        self.prompt_tokens = self._counter("prompt_tokens", "Number of prefill tokens processed.")
-        self.cached_prompt_tokens = self._counter(
+        self._prefix_hits = self._counter(
+            "prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens."
+        )
+        self._prompt_tokens = self._counter("prompt_tokens", "Number of prefill tokens processed.")
+        self._cached_prompt_tokens = self._counter(
             "prompt_tokens_cached", "Number of cached prompt tokens (local + external)."
         )
-        self.generation_tokens = self._counter("generation_tokens", "Number of generation tokens processed.")
+        self._generation_tokens = self._counter("generation_tokens", "Number of generation tokens processed.")
         finished = Counter(
             "vllm:request_success",
             "Count of successfully processed requests.",
             [*self._labels, "finished_reason"],
             registry=self.registry,
         )
-        self.finished = {
+        self._finished = {
             reason: finished.labels(*self._labels.values(), reason) for reason in ("stop", "length", "abort")
         }
-        self.time_to_first_token = self._histogram(
+        self._time_to_first_token = self._histogram(
             "time_to_first_token_seconds", "Histogram of time to first token in seconds.", _TTFT_BOUNDS
         )
-        self.inter_token_latency = self._histogram(
+        self._inter_token_latency = self._histogram(
             "inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", _INTER_TOKEN_BOUNDS
         )
-        self.request_latency = self._histogram(
+        self._request_latency = self._histogram(
             "e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", _LATENCY_BOUNDS
         )
         self._max_lora = profile.max_lora
+        self._adapters_at = 0.0
         self._adapters = Gauge(
             "vllm:lora_requests_info",
             "Running stats on lora requests.",
@@ -77,9 +83,37 @@ class SimMetrics:
             registry=self.registry,
         ).labels(**cache_config).set(1)
 
-    def set_adapters(self, running: tuple[str, ...], waiting: tuple[str, ...], *, at_seconds: float) -> None:
-        """Record that these adapters run and wait; of all such series, the one with the latest time is current."""
-        self._adapters.labels(self._max_lora, ",".join(running), ",".join(waiting)).set(at_seconds)
+    def joined(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """Count the tokens that were looked for in the prefix cache, and those found."""
+        self._prefix_queries.inc(prompt_tokens)
+        self._prefix_hits.inc(cached_tokens)
+
+    def first_token(self, prompt_tokens: int, cached_tokens: int, seconds: float) -> None:
+        """Count the tokens of the prompt and one of the answer."""
+        self._prompt_tokens.inc(prompt_tokens)
+        self._cached_prompt_tokens.inc(cached_tokens)
+        self._time_to_first_token.observe(seconds)
+        self._generation_tokens.inc()
+
+    def further_token(self, seconds: float) -> None:
+        """Count a token of the answer."""
+        self._inter_token_latency.observe(seconds)
+        self._generation_tokens.inc()
+
+    def ended(self, reason: FinishReason, seconds: float) -> None:
+        """Count a request; only a complete one has a latency."""
+        self._finished[reason].inc()
+        if reason != "abort":
+            self._request_latency.observe(seconds)
+
+    def changed(self, machine: Machine) -> None:
+        """Set the gauges; of the series of adapters, the one with the latest time is current."""
+        self._running.set(machine.running)
+        self._waiting.set(machine.waiting)
+        self._kv_usage.set(machine.kv_usage)
+        self._adapters_at = max(machine.now, self._adapters_at + _TICK_SECONDS)  # no two updates have the same time
+        names = ",".join(machine.running_adapters), ",".join(machine.waiting_adapters)
+        self._adapters.labels(self._max_lora, *names).set(self._adapters_at)
 
     def page(self) -> bytes:
         """Return the page in the Prometheus text format, version 0.0.4."""

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests, answers and errors of the OpenAI API, in the shapes that vLLM reads and writes."""
 
-from typing import Any, Literal, TypeAlias
+import time
+from typing import NamedTuple, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
+
+JSON: TypeAlias = dict[str, object]
 
 ToolChoice: TypeAlias = str | dict[str, Raw]
 """`none`, `auto`, `required`, or the function that is to be called."""
@@ -50,134 +53,6 @@ class CompletionRequest(Sampling, frozen=True, kw_only=True):
     prompt: str | list[str | int | list[int]]
 
 
-class CachedTokens(msgspec.Struct, frozen=True):
-    """Prompt tokens found in the prefix cache."""
-
-    cached_tokens: int
-
-
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Token counts of one answer."""
-
-    prompt_tokens: int
-    total_tokens: int
-    completion_tokens: int
-    prompt_tokens_details: CachedTokens
-
-
-class FunctionCall(msgspec.Struct, frozen=True):
-    """The function that a tool call names; of a chunk, a part of the arguments."""
-
-    arguments: str
-    name: str | UnsetType = UNSET
-
-
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool call; of a stream, only the first chunk has its id, and each has its index."""
-
-    id: str | UnsetType = UNSET
-    type: Literal["function"] | UnsetType = UNSET
-    index: int | UnsetType = UNSET
-    function: FunctionCall
-
-
-class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The message of an unstreamed chat."""
-
-    role: Literal["assistant"] = "assistant"
-    content: str | None
-    refusal: None = None
-    tool_calls: list[ToolCall] | UnsetType = UNSET
-
-
-class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The choice of an unstreamed chat."""
-
-    index: int = 0
-    message: AnswerMessage
-    logprobs: None = None
-    finish_reason: str | None
-    stop_reason: None = None
-
-
-class Delta(msgspec.Struct, frozen=True):
-    """The addition of one chunk to the answer; only the first chunk has the role."""
-
-    role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-    tool_calls: list[ToolCall] | UnsetType = UNSET
-
-
-class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The choice of one chunk of a streamed chat; only the last one has `stop_reason`."""
-
-    index: int = 0
-    delta: Delta
-    logprobs: None = None
-    finish_reason: str | None = None
-    stop_reason: UnsetType | None = UNSET
-
-
-class TextChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The choice of a completion, or of one chunk of it."""
-
-    index: int = 0
-    text: str
-    logprobs: None = None
-    finish_reason: str | None
-    stop_reason: None = None
-
-
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer or one chunk of it; a chunk with the usage has no choices."""
-
-    id: str
-    object: Literal["chat.completion", "chat.completion.chunk", "text_completion"]
-    created: int
-    model: str
-    choices: list[ChatChoice] | list[ChunkChoice] | list[TextChoice]
-    usage: Usage | UnsetType = UNSET
-
-
-class _ErrorDetail(msgspec.Struct, frozen=True):
-    message: str
-    type: str
-    param: str | None
-    code: int
-
-
-class _ErrorBody(msgspec.Struct, frozen=True):
-    error: _ErrorDetail
-
-
-class ApiError(Exception):
-    """A request that is answered with an error; `kind` is vLLM's name for it, `param` the field at fault."""
-
-    def __init__(self, status: int, kind: str, message: str, *, param: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.body = msgspec.json.encode(_ErrorBody(_ErrorDetail(message, kind, param, status)))
-
-
-class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One served model; the parent of an adapter is its base model."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str = "vllm"
-    root: str
-    parent: str | None
-    max_model_len: int | None
-
-
-class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `GET /v1/models`."""
-
-    object: Literal["list"] = "list"
-    data: list[ModelCard]
-
-
 class ResponsesRequest(Sampling, frozen=True, kw_only=True):
     """The body; of its items, texts count, and whatever else is in them as JSON."""
 
@@ -214,47 +89,152 @@ def _message(item: dict[str, Raw]) -> ChatMessage:
         raise ApiError(400, "BadRequestError", f"An item of the input is no message: {error}", param="input") from error
 
 
-class ResponseShape:
-    """Makes the objects and events of one answer: a text, or the call of a tool."""
+class ApiError(Exception):
+    """A request that is answered with an error; `kind` is vLLM's name for it, `param` the field at fault."""
 
-    def __init__(self, response_id: str, model: str, created: int, tool: str) -> None:
-        self._id = response_id
+    def __init__(self, status: int, kind: str, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        detail = {"message": message, "type": kind, "param": param, "code": status}
+        self.body = msgspec.json.encode({"error": detail})
+
+
+class Usage(NamedTuple):
+    """Token counts of one answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+class Answer:
+    """The JSON of one answer to a completion: as a whole, or as the events of a stream."""
+
+    prefix, whole_kind, chunk_kind = "cmpl-", "text_completion", "text_completion"
+
+    def __init__(self, unique: str, model: str, tool: str) -> None:
+        self.id = f"{self.prefix}{unique}"
         self._model = model
-        self._created = created
         self._tool = tool
-        self._item_id = f"{'fc' if tool else 'msg'}_{response_id.removeprefix('resp_')}"
+        self._created = int(time.time())
+
+    def opening(self) -> bytes:
+        """Return the events before the first token."""
+        return b""
+
+    def chunk(self, text: str, reason: str | None) -> bytes:
+        """Return the event of one token; the last one has the finish reason."""
+        return self._chunk_event([self._chunk_choice(text, reason)])
+
+    def ending(self, _text: str, _reason: str | None, usage: Usage, *, with_usage: bool) -> bytes:
+        """Return the events after the last token; the usage is in a chunk without choices."""
+        return (self._chunk_event([], usage=_usage(usage)) if with_usage else b"") + b"data: [DONE]\n\n"
+
+    def whole(self, text: str, reason: str | None, usage: Usage) -> JSON:
+        """Return the unstreamed answer."""
+        return self._reply(self.whole_kind, [self._whole_choice(text, reason)], usage=_usage(usage))
+
+    def _chunk_choice(self, text: str, reason: str | None) -> JSON:
+        return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason, "stop_reason": None}
+
+    _whole_choice = _chunk_choice
+
+    def _chunk_event(self, choices: list[JSON], **more: object) -> bytes:
+        return b"data: " + msgspec.json.encode(self._reply(self.chunk_kind, choices, **more)) + b"\n\n"
+
+    def _reply(self, kind: str, choices: list[JSON], **more: object) -> JSON:
+        head = {"id": self.id, "object": kind, "created": self._created, "model": self._model}
+        return {**head, "choices": choices, **more}
+
+
+class ChatAnswer(Answer):
+    """An answer to a chat: a text, or the call of a tool."""
+
+    prefix, whole_kind, chunk_kind = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+
+    def opening(self) -> bytes:
+        """Return the chunk with the role."""
+        said: JSON = {"content": ""}
+        if self._tool:
+            function = {"arguments": "", "name": self._tool}
+            said = {"tool_calls": [{"id": f"call_{self.id}", "type": "function", "index": 0, "function": function}]}
+        return self._chunk_event([_delta({"role": "assistant", **said}, None)])
+
+    def _chunk_choice(self, text: str, reason: str | None) -> JSON:
+        said: JSON = {"content": text}
+        if self._tool:
+            said = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+        return _delta(said, self._reason(reason)) | ({"stop_reason": None} if reason else {})
+
+    def _whole_choice(self, text: str, reason: str | None) -> JSON:
+        message: JSON = {"role": "assistant", "content": None if self._tool else text, "refusal": None}
+        if self._tool:
+            function = {"arguments": text, "name": self._tool}
+            message["tool_calls"] = [{"id": f"call_{self.id}", "type": "function", "function": function}]
+        choice = {"index": 0, "message": message, "logprobs": None}
+        return {**choice, "finish_reason": self._reason(reason), "stop_reason": None}
+
+    def _reason(self, reason: str | None) -> str | None:
+        return "tool_calls" if self._tool and reason == "stop" else reason
+
+
+def _delta(delta: JSON, reason: str | None) -> JSON:
+    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+
+
+def _usage(usage: Usage) -> JSON:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+class ResponsesAnswer(Answer):
+    """An answer of the Responses API: a text, or the call of a tool."""
+
+    prefix = "resp_"
+
+    def __init__(self, unique: str, model: str, tool: str) -> None:
+        super().__init__(unique, model, tool)
+        self._item_id = f"{'fc' if tool else 'msg'}_{unique}"
         self._number = 0
 
     def opening(self) -> bytes:
         """Return the events before the first token."""
         item = self._item("", "in_progress")
-        events = self._event("response.created", response=self.whole(None, "", "in_progress"))
-        events += self._event("response.in_progress", response=self.whole(None, "", "in_progress"))
+        events = self._event("response.created", response=self._response("", "in_progress", None))
+        events += self._event("response.in_progress", response=self._response("", "in_progress", None))
         events += self._event("response.output_item.added", output_index=0, item=item)
         if not self._tool:
             events += self._part("response.content_part.added", "")
         return events
 
-    def delta(self, text: str) -> bytes:
+    def chunk(self, text: str, _reason: str | None) -> bytes:
         """Return the event of one token."""
         kind = "response.function_call_arguments.delta" if self._tool else "response.output_text.delta"
         return self._event(kind, **self._place, delta=text)
 
-    def ending(self, usage: Any, text: str, status: str) -> bytes:
+    def ending(self, text: str, reason: str | None, usage: Usage, *, with_usage: bool) -> bytes:  # noqa: ARG002  always
         """Return the events after the last token."""
+        status = _status(reason)
         if self._tool:
             events = self._event("response.function_call_arguments.done", **self._place, arguments=text)
         else:
             events = self._event("response.output_text.done", **self._place, text=text)
             events += self._part("response.content_part.done", text)
         events += self._event("response.output_item.done", output_index=0, item=self._item(text, status))
-        return events + self._event(f"response.{status}", response=self.whole(usage, text, status))
+        return events + self._event(f"response.{status}", response=self._response(text, status, usage))
 
-    def whole(self, usage: Any, text: str, status: str) -> dict[str, object]:
-        """Return the response; `usage` and the output are left out while it is in progress."""
+    def whole(self, text: str, reason: str | None, usage: Usage) -> JSON:
+        """Return the unstreamed answer."""
+        return self._response(text, _status(reason), usage)
+
+    def _response(self, text: str, status: str, usage: Usage | None) -> JSON:
         incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
-            "id": self._id,
+            "id": self.id,
             "object": "response",
             "created_at": self._created,
             "status": status,
@@ -265,15 +245,15 @@ class ResponseShape:
             "parallel_tool_calls": True,
             "tool_choice": "auto",
             "tools": [],
-            "usage": usage,
+            "usage": usage and _counts(usage),
         }
 
     @property
-    def _place(self) -> dict[str, object]:
-        place: dict[str, object] = {"item_id": self._item_id, "output_index": 0}
+    def _place(self) -> JSON:
+        place: JSON = {"item_id": self._item_id, "output_index": 0}
         return place if self._tool else place | {"content_index": 0}
 
-    def _item(self, text: str, status: str) -> dict[str, object]:
+    def _item(self, text: str, status: str) -> JSON:
         if self._tool:
             call = {"type": "function_call", "id": self._item_id, "call_id": f"call_{self._item_id}"}
             return {**call, "name": self._tool, "arguments": text, "status": status}
@@ -289,5 +269,19 @@ class ResponseShape:
         return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
 
 
-def _text_part(text: str) -> dict[str, object]:
+def _status(reason: str | None) -> str:
+    return "incomplete" if reason == "length" else "completed"
+
+
+def _counts(usage: Usage) -> JSON:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def _text_part(text: str) -> JSON:
     return {"type": "output_text", "text": text, "annotations": []}

@@ -52,41 +52,34 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def __post_init__(self) -> None:
         """Check the values; raises ValueError."""
-        for field in ("prefill_tokens_per_second", "seconds_per_output_token", "time_scale"):
-            if not 0 < getattr(self, field) < float("inf"):
-                raise ValueError(f"sim profile {self.name!r}: {field} must be a positive number")
-        for field in (
-            "max_num_seqs",
-            "max_num_batched_tokens",
-            "block_size",
-            "num_gpu_blocks",
-            "max_lora",
-            "default_output_tokens",
-        ):
-            if getattr(self, field) < 1:
-                raise ValueError(f"sim profile {self.name!r}: {field} must be at least 1")
-        for field in ("batch_slope", "lora_load_seconds"):
-            if not 0 <= getattr(self, field) < float("inf"):
-                raise ValueError(f"sim profile {self.name!r}: {field} must be 0 or more")
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ValueError(
-                f"sim profile {self.name!r}: max_num_batched_tokens {self.max_num_batched_tokens} is less than "
-                f"max_num_seqs {self.max_num_seqs}, the size of a full batch: raise the former or lower the latter"
-            )
-        self._check_names_and_length()
-
-    def _check_names_and_length(self) -> None:
-        served = (self.model, *self.lora_adapters)
-        if len(set(served)) != len(served):
-            raise ValueError(f"sim profile {self.name!r}: model and lora_adapters must all have different names")
-        if not all(served):
-            raise ValueError(f"sim profile {self.name!r}: model and lora_adapters must not be empty names")
         cache_tokens = self.block_size * self.num_gpu_blocks
-        if not 1 < self.max_model_len <= cache_tokens:
-            raise ValueError(
-                f"sim profile {self.name!r}: max_model_len {self.max_model_len} must be 2 to {cache_tokens}, the size "
-                "of the KV cache in tokens (block_size * num_gpu_blocks): lower it or raise num_gpu_blocks"
-            )
+        infinity = float("inf")
+        for field in ("prefill_tokens_per_second", "seconds_per_output_token", "time_scale"):
+            self._check(0 < getattr(self, field) < infinity, f"{field} must be a positive number")
+        for field in (
+            *("max_num_seqs", "max_num_batched_tokens", "block_size"),
+            *("num_gpu_blocks", "max_lora", "default_output_tokens"),
+        ):
+            self._check(getattr(self, field) >= 1, f"{field} must be at least 1")
+        for field in ("batch_slope", "lora_load_seconds"):
+            self._check(0 <= getattr(self, field) < infinity, f"{field} must be 0 or more")
+        self._check(
+            self.max_num_batched_tokens >= self.max_num_seqs,
+            f"max_num_batched_tokens {self.max_num_batched_tokens} is less than max_num_seqs {self.max_num_seqs}, the "
+            "size of a full batch: raise the former or lower the latter",
+        )
+        served = self.served_models
+        self._check(len(set(served)) == len(served), "model and lora_adapters must all have different names")
+        self._check(all(served), "model and lora_adapters must not be empty names")
+        self._check(
+            1 < self.max_model_len <= cache_tokens,
+            f"max_model_len {self.max_model_len} must be 2 to {cache_tokens}, the size of the KV cache in tokens "
+            "(block_size * num_gpu_blocks): lower it or raise num_gpu_blocks",
+        )
+
+    def _check(self, holds: object, problem: str) -> None:
+        if not holds:
+            raise ValueError(f"sim profile {self.name!r}: {problem}")
 
     @property
     def served_models(self) -> tuple[str, ...]:

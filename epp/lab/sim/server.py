@@ -13,7 +13,7 @@ from epp.framework.headers import REQUEST_ID
 from epp.lab.sim.completions import CompletionHandlers
 from epp.lab.sim.driver import Driver
 from epp.lab.sim.machine import Machine, Occupation, OccupationError
-from epp.lab.sim.openai_api import ApiError, ModelCard, ModelList
+from epp.lab.sim.openai_api import ApiError
 from epp.lab.sim.profile import SimProfile
 from epp.runtime.addresses import HostPort
 
@@ -89,7 +89,7 @@ def _application(driver: Driver, completions: CompletionHandlers, *, metrics: bo
         return web.Response()
 
     async def metrics_page(_: web.Request) -> web.Response:
-        return web.Response(body=driver.machine.metrics.page(), headers={"content-type": _METRICS_CONTENT_TYPE})
+        return web.Response(body=driver.metrics.page(), headers={"content-type": _METRICS_CONTENT_TYPE})
 
     async def list_models(_: web.Request) -> web.Response:
         return _json(models)
@@ -152,12 +152,18 @@ def _json(value: object) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), content_type="application/json")
 
 
-def _model_list(profile: SimProfile, *, created: int) -> ModelList:
-    base = ModelCard(
-        id=profile.model, created=created, root=profile.model, parent=None, max_model_len=profile.max_model_len
-    )
-    adapters = [
-        ModelCard(id=name, created=created, root=name, parent=profile.model, max_model_len=None)
-        for name in profile.lora_adapters
+def _model_list(profile: SimProfile, *, created: int) -> dict[str, object]:
+    """Return the body of `GET /v1/models`; the parent of an adapter is the base model."""
+    cards = [
+        {
+            "id": name,
+            "object": "model",
+            "created": created,
+            "owned_by": "vllm",
+            "root": name,
+            "parent": None if name == profile.model else profile.model,
+            "max_model_len": profile.max_model_len if name == profile.model else None,
+        }
+        for name in profile.served_models
     ]
-    return ModelList(data=[base, *adapters])
+    return {"object": "list", "data": cards}

@@ -29,8 +29,6 @@ class _Block(msgspec.Struct, gc=False):
 
 
 class _Message(msgspec.Struct, gc=False):
-    """A message of a conversation."""
-
     role: str = ""
     content: Content = None
 
@@ -60,7 +58,6 @@ def read_messages(body: bytes) -> RequestBody:
 
 
 def _write_messages(prompt: PromptWriter, messages: list[_Message]) -> None:
-    """Write messages of a conversation."""
     for message in messages:
         prompt.text(message.role + "\n")
         if isinstance(message.content, str):
@@ -90,7 +87,6 @@ def _write_system(prompt: PromptWriter, system: Content) -> None:
 
 
 def _block_of(raw: msgspec.Raw) -> _Block:
-    """Return a content block; an empty block for an unknown one."""
     try:
         return _decode_block(raw) if bytes(memoryview(raw)[:1]) == b"{" else _UNKNOWN
     except msgspec.ValidationError:  # the engine judges unknown blocks

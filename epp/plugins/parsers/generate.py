@@ -130,7 +130,6 @@ def _sglang_ids(body: bytes) -> msgspec.Raw:
 
 
 def _count(media: msgspec.Raw) -> int:
-    """Return the number of items: a single one, a list, or a list for each prompt."""
     return sum(len(_items(item)) for item in _items(media))
 
 

@@ -41,7 +41,6 @@ _decode_conversations = msgspec.json.Decoder(_Conversations).decode
 
 
 def _read_responses(body: bytes) -> RequestBody:
-    """Read a request for a response: tools, instructions as a system message, then the input."""
     responses = _decode_responses(body)
     if responses.input is None:
         raise empty("input", "send a text or items")
@@ -139,7 +138,6 @@ def _input_of_embeddings(body: bytes) -> msgspec.Raw:
 
 
 def _read_chat(body: bytes) -> RequestBody:
-    """Read a chat: tools, then messages."""
     chat = _decode_chat(body)
     if not chat.messages:
         raise empty("messages", "send at least one message")

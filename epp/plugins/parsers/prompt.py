@@ -197,7 +197,6 @@ class PromptWriter:
             self.json(raw)
 
     def _medium(self, kind: str, identity: bytes) -> None:
-        """Write an image or a video, identified by the JSON `identity`."""
         found, tokens = _MEDIA[kind]
         width, height = pixels(identity) if found == "image" else (0, 0)
         if width and height:

@@ -10,6 +10,7 @@ from session import headers
 from timing import no_log_lines, quick, tell, turns
 
 from epp.config import Builder, assemble
+from epp.extproc.budgets import Budgets, BudgetSettings, Claim
 from epp.extproc.codec import decode
 from epp.extproc.exchange import ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
@@ -61,7 +62,9 @@ async def longest(work: Awaitable[object]) -> float:
 
 async def play(director: Director, exchange: Sequence[bytes]) -> None:
     """Take the messages as a carrier does, each in a turn."""
-    session = Session(director, ExchangeSettings(), GatewayTraits())
+    budgets = Budgets(BudgetSettings())
+    claim = Claim(budgets, budgets.gathered.account())
+    session = Session(director, ExchangeSettings(), GatewayTraits(), claim)
     for message in exchange:
         await asyncio.sleep(0)
         answers = session.receive(decode(message))

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import msgspec
 
 from epp.lab.sim import Emission, Machine, SimProfile, SimRequest
-from epp.lab.sim.metrics import SimMetrics
 
 _BIGGEST_STEP = 131_072
 
@@ -57,35 +56,11 @@ class Engine(ABC):
         return (), ()
 
 
-class _Nothing:
-    def inc(self, _amount: float = 1.0) -> None: ...
-
-    def observe(self, _amount: float) -> None: ...
-
-    def set(self, _value: float) -> None: ...
-
-
-class _NoMetrics(SimMetrics):
-    """Counts nothing: of these metrics only gauges are read, from the machine itself."""
-
-    def __init__(self) -> None:
-        nothing = _Nothing()
-        for name in (
-            *("running", "waiting", "kv_usage", "prefix_queries", "prefix_hits", "prompt_tokens"),
-            *("cached_prompt_tokens", "generation_tokens", "time_to_first_token", "inter_token_latency"),
-            "request_latency",
-        ):
-            setattr(self, name, nothing)
-        self.finished = dict.fromkeys(("stop", "length", "abort"), nothing)  # type: ignore[assignment]
-
-    def set_adapters(self, running: tuple[str, ...], waiting: tuple[str, ...], *, at_seconds: float) -> None: ...
-
-
 class Simulated(Engine):
     """The machine of `epp.lab.sim`."""
 
     def __init__(self, profile: SimProfile) -> None:
-        self.machine = Machine(profile, metrics=_NoMetrics())
+        self.machine = Machine(profile)
         self._busy_since: float | None = None
 
     @property

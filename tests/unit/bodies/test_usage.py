@@ -185,18 +185,6 @@ def test_usage_is_there_before_the_end_of_the_body():
     assert reader.usage == Usage(5, 0, 0)
 
 
-def test_body_is_read_however_it_was_cut():
-    body = json.dumps(
-        {"id": "1", "choices": [{"usage": 5}], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}
-    ).encode()
-    for cut in range(len(body) + 1):
-        reader = UsageReader(event_stream=False)
-        reader.feed(body[:cut], last=False)
-        reader.feed(body[cut:], last=cut % 2 == 0)
-        reader.feed(b"", last=True)
-        assert reader.usage == Usage(5, 3, 0)
-
-
 @pytest.mark.parametrize("tail", [b"", b"}", b',"x":tru'])
 def test_usage_before_broken_json_counts(tail):
     """A model server may break off, and the prompt was computed all the same."""

@@ -53,11 +53,6 @@ def test_hardware_and_its_price_are_shown():
     assert (row.accelerator, row.dollars_per_hour) == ("A100 3g.20gb", "1.00")  # half of the memory, half of the price
 
 
-def test_no_prompt_token_yet_is_no_share_of_hits():
-    (row,) = rows(candidates(prefix_hit_tokens=[0], prefix_query_tokens=[0]).snapshot)
-    assert row.prefix_hits == "-"
-
-
 def test_line_has_all_endpoints_by_slot():
     snapshot = candidates(waiting=[1, 2], running=[0, 4], kv_usage=[0.0, 1.0], reachable=[1, 0]).snapshot
     assert line(snapshot) == (
@@ -125,12 +120,6 @@ def test_last_request_has_its_endpoint_and_the_reason_or_why_it_was_refused():
     with pytest.raises(BodyMissingError):
         bench.director.route(Headers([(":method", "POST")]), b"", None)
     assert last.text == "last request: refused with 400, the request has no body: send a JSON object"
-
-
-def test_empty_pool_is_an_empty_table():
-    assert list(rows(Snapshot())) == []
-    assert line(Snapshot()) == ""
-    assert "endpoints" in drawn(Snapshot())
 
 
 def test_clusters_have_a_column_where_endpoints_name_them():

@@ -157,11 +157,3 @@ async def test_pauses_are_as_long_as_the_rate_asks(backend, monkeypatch):
     # 900 exponential pauses is a thirtieth of it.
     assert sum(pauses) / len(pauses) == pytest.approx(1.5, rel=0.15)
     assert len(pauses) <= len(server.bodies) + CLIENTS  # one before each request
-
-
-async def test_more_conversations_keep_more_requests_under_way(backend):
-    server, url = backend
-    server.answer = asyncio.Event().wait
-    async with sending(url, AT_ONCE, conversations=30):
-        await server.until_asked(30)
-    assert len(server.by_client) == 30

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from epp.config import Builder, assemble, load_text
 from epp.config.load import sample_texts
+from epp.extproc.budgets import Budgets, BudgetSettings, Claim
 from epp.extproc.exchange import Answer, ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
 from epp.extproc.wire import (
@@ -80,6 +81,12 @@ class Exchange:
         self._session.close(cause)
 
 
+def new_claim() -> Claim:
+    """Return a claim on budgets of its own."""
+    budgets = Budgets(BudgetSettings())
+    return Claim(budgets, budgets.gathered.account())
+
+
 def decoded(answers: Sequence[Answer]) -> list[ProcessingResponse | PendingRequest]:
     return [
         answer if isinstance(answer, PendingRequest) else ProcessingResponse.FromString(answer) for answer in answers
@@ -96,7 +103,7 @@ class Bench:
 
     def session(self, **options) -> Exchange:
         traits = options.pop("traits", None) or GatewayTraits()
-        return Exchange(Session(self.director, ExchangeSettings(**options), traits))
+        return Exchange(Session(self.director, ExchangeSettings(**options), traits, new_claim()))
 
     @property
     def in_flight(self) -> int:

@@ -6,7 +6,7 @@ from random import Random
 from urllib.parse import unquote
 
 import pytest
-from bench import Bench, new_bench
+from bench import Bench, new_bench, new_claim
 from http2_bytes import grpc_message
 from raw_connection import RawConnection, connected
 from test_session_properties import random_exchange
@@ -48,7 +48,7 @@ def exchanges(seed: int) -> list[list[ProcessingRequest]]:
 
 
 def without_carrier(bench: Bench, traits: GatewayTraits, messages: Sequence[ProcessingRequest]) -> Ending:
-    session = Session(bench.director, SETTINGS, traits)
+    session = Session(bench.director, SETTINGS, traits, new_claim())
     answers: list[bytes] = []
     try:
         for message in messages:

@@ -7,7 +7,11 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse, H
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from epp.extproc.grpcio_carrier import HealthServicer
-from epp.extproc.health import Health
+from epp.extproc.health import Health, health_methods
+from epp.extproc.http2.limits import Limits
+from epp.extproc.http2.server import GrpcServer
+from epp.extproc.http2_carrier import bound_socket
+from epp.extproc.server import Transport
 from epp.extproc.wire import SERVICE
 
 SERVING = HealthCheckResponse.SERVING
@@ -21,15 +25,21 @@ async def health():
     return Health()
 
 
-@pytest.fixture
-async def stub(health):
-    server = grpc.aio.server()
-    HealthServicer(health).register(server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+@pytest.fixture(params=[Transport.ASYNCIO, Transport.GRPCIO])
+async def stub(health, request):
+    if request.param is Transport.GRPCIO:
+        server = grpc.aio.server()
+        HealthServicer(health).register(server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+    else:
+        server = GrpcServer(health_methods(health), Limits())
+        sock = bound_socket("127.0.0.1:0")
+        port = sock.getsockname()[1]
+        await server.start(sock)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield HealthStub(channel)
-    await server.stop(None)
+    await server.stop(0)
 
 
 async def statuses(stub: HealthStub) -> dict[str, int]:

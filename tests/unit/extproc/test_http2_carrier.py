@@ -12,7 +12,7 @@ import sys
 import grpc
 import pytest
 from certificates import mount, new_pair
-from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse, HealthListRequest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from epp.extproc.budgets import Budgets, BudgetSettings
@@ -68,37 +68,6 @@ async def test_health_may_be_left_out_of_the_main_port():
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await check(channel)
         assert refusal.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-async def test_unknown_name_is_not_found():
-    async with carrying() as (carrier, _), plain(carrier.port) as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as refusal:
-            await check(channel, "nothing")
-        assert refusal.value.code() is grpc.StatusCode.NOT_FOUND
-        assert refusal.value.details().startswith("no service 'nothing': ['', ")
-
-
-async def test_list_has_all_names():
-    async with carrying() as (carrier, _), plain(carrier.port) as channel:
-        listed = await HealthStub(channel).List(HealthListRequest())
-        assert {name: status.status for name, status in listed.statuses.items()} == {
-            "liveness": SERVING,
-            **dict.fromkeys(("", "readiness", SERVICE, "inference-extension"), NOT_SERVING),
-        }
-
-
-async def test_watch_tells_each_change_and_ends_with_the_server():
-    async with carrying() as (carrier, health), plain(carrier.port) as channel:
-        watch = HealthStub(channel).Watch(HealthCheckRequest(service="readiness"))
-        unknown = HealthStub(channel).Watch(HealthCheckRequest(service="nothing"))
-        assert (await watch.read()).status == NOT_SERVING
-        assert (await unknown.read()).status == HealthCheckResponse.SERVICE_UNKNOWN
-        health.set_ready(ready=False)  # no news
-        health.set_ready(ready=True)
-        assert (await watch.read()).status == SERVING
-        health.close()
-        assert await watch.read() is grpc.aio.EOF
-        assert await watch.code() is grpc.StatusCode.OK
 
 
 async def test_bytes_that_are_no_message_are_refused():

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every rule of the exchange, without a socket."""
 
-import asyncio
-
 import pytest
 from bench import (
     BODY,
@@ -68,24 +66,6 @@ def test_destination_is_the_same_in_header_and_metadata_and_overwrites_the_clien
     actions = {option.append_action for option in reply.request_headers.response.header_mutation.set_headers}
     assert actions == {HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD}
     assert reply.request_headers.response.clear_route_cache
-
-
-def test_body_goes_back_in_pieces_of_62000_bytes(bench):
-    body = BODY[:-1] + b" " * 62_000 + b"}"  # 62,060 bytes
-    session = bench.session()
-    session.receive(request_headers())
-    sent = pieces(session.receive(request_body(body)), "request_body")
-    assert [(len(piece), end) for piece, end in sent] == [(62_000, False), (len(body) - 62_000, True)]
-    assert b"".join(piece for piece, _ in sent) == body
-
-
-def test_body_in_hundreds_of_pieces_goes_back_as_one(bench):
-    session = bench.session()
-    session.receive(request_headers())
-    body = BODY[:-1] + b',"pad":"' + b"x" * 700 + b'"}'
-    for byte in body[:-1]:
-        assert session.receive(request_body(bytes([byte]), end=False)) == []
-    assert pieces(session.receive(request_body(body[-1:])), "request_body") == [(body, True)]
 
 
 def test_end_of_body_may_come_as_an_empty_piece(bench):
@@ -222,15 +202,6 @@ def test_response_is_let_through_piece_by_piece_and_marked(bench):
     assert pieces(session.receive(response_body(b"", end=True)), "response_body") == [(b"", True)]
     assert session.done
     assert bench.endings.causes == [Cause.NATURAL]
-
-
-def test_large_response_piece_is_split(bench):
-    session = routed(bench)
-    session.receive(response_headers())
-    (held,) = session.receive(response_body(b"x" * 130_000, end=True))
-    asyncio.run(held.settle())
-    sent = pieces(session.resume(), "response_body")
-    assert [(len(piece), end) for piece, end in sent] == [(62_000, False), (62_000, False), (6_000, True)]
 
 
 def test_response_trailers_end_the_exchange(bench):

@@ -9,7 +9,7 @@ from echo_service import PATH, SMALL, EchoServer, answers_to
 from frame_mixes import mixed_frames
 from http2_bytes import Setting, grpc_message
 from http2_peer import Peer
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -48,13 +48,6 @@ def outcome(pieces: Sequence[bytes]) -> object:
 def test_any_cutting_gives_the_same_answers(seed, faults, cuts):
     data = b"".join(mixed_frames(seed, frames=40, faults=faults))
     assert outcome(in_pieces(data, cuts)) == outcome([data])
-
-
-@given(st.integers(0, 2**32), st.integers(0, 3))
-@example(seed=291201, faults=1)  # goes away, and opens more streams once the last has ended
-def test_bytes_one_at_a_time_give_the_same_answers(seed, faults):
-    data = b"".join(mixed_frames(seed, frames=15, faults=faults))
-    assert outcome([data[at : at + 1] for at in range(len(data))]) == outcome([data])
 
 
 LETTERS = st.sampled_from([b"e", b"n", b"t"])

@@ -76,29 +76,6 @@ def test_call_may_outlive_the_half_close_and_push(client):
     assert call.closed == 1
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 7, 100])
-def test_messages_are_found_however_frames_and_reads_are_cut(client, size):
-    stream = client.open()
-    content = b"".join(message(text) for text in (b"one", b"", b"x" * 300, b"four"))
-    wire = b"".join(data(stream, content[at : at + size]) for at in range(0, len(content), size))
-    for at in range(0, len(wire), 11):
-        client.send(wire[at : at + 11])
-    assert client.calls[0].received == [b"one", b"", b"x" * 300, b"four"]
-
-
-def test_several_messages_in_one_frame_are_answered_in_order(client):
-    stream = client.open()
-    client.send(data(stream, message(b"a") + message(b"twice") + message(b"b")))
-    assert client.answers(stream) == ([b"a", b"one", b"two", b"b"], None)
-
-
-def test_padding_is_dropped(client):
-    stream = client.open()
-    padded = bytes([3]) + message(b"hello") + bytes(3)
-    client.send(frames.frame(frames.DATA, frames.PADDED, stream, padded))
-    assert client.answers(stream) == ([b"hello"], None)
-
-
 def test_messages_wait_for_a_held_answer(client):
     stream = client.open()
     client.say(stream, b"wait")
@@ -136,17 +113,6 @@ def test_reset_gives_up_a_held_answer_and_closes_the_call_after_that(client):
     client.connection.settled(stream, None)
     assert client.calls[0].closed == 1
     assert client.calls[0].resumed == 0
-
-
-def test_reset_closes_the_call_once_and_other_streams_go_on(client):
-    first, second = client.open(), client.open()
-    client.say(first, b"hello")
-    client.send(rst(first), rst(first))
-    client.say(second, b"still here")
-    assert client.answers(second) == ([b"still here"], None)
-    assert [call.closed for call in client.calls] == [1, 0]
-    client.connection.lose()
-    assert [call.closed for call in client.calls] == [1, 1]
 
 
 def test_lost_connection_closes_every_call_once(client):

@@ -42,11 +42,6 @@ def test_ping_is_answered_with_its_own_bytes(client):
     assert (pong.kind, pong.flags, pong.payload) == (frames.PING, frames.ACK, b"12345678")
 
 
-def test_answer_to_a_ping_that_was_not_sent_is_ignored(client):
-    client.send(frame(frames.PING, frames.ACK, 0, b"12345678"))
-    assert not client.sent()
-
-
 def test_graceful_end_serves_what_is_under_way(client):
     first = client.open()
     client.connection.go_away()
@@ -75,13 +70,6 @@ def test_last_stream_that_was_told_does_not_rise(client):
     client.send(data(0, b""))
     *_, last_call, _refused, broken = [frame for frame in client.sent() if frame.kind != frames.PING]
     assert [frames.word(told.payload) for told in (last_call, broken)] == [first, first]
-
-
-def test_graceful_end_is_told_once(client):
-    client.connection.go_away()
-    client.sent()
-    client.connection.go_away()
-    assert not client.sent()
 
 
 def test_cut_ends_calls_with_unavailable(client):

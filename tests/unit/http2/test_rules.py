@@ -39,7 +39,7 @@ def reset(client: Client) -> tuple[int, ErrorCode]:
 def test_greeting_offers_windows_and_limits():
     client = Client(greet=False)
     settings, update = client.sent()
-    values = dict(frames._SETTING.iter_unpack(settings.payload))  # noqa: SLF001
+    values = dict(frames.SETTING.iter_unpack(settings.payload))
     assert values[Setting.INITIAL_WINDOW_SIZE] == Limits().stream_window
     assert values[Setting.MAX_CONCURRENT_STREAMS] == Limits().max_streams
     assert frames.word(update.payload) == Limits().connection_window - 65_535

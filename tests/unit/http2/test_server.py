@@ -124,22 +124,6 @@ async def test_messages_of_any_size_go_both_ways(service, size):
     assert service.closed == 1
 
 
-async def test_many_calls_share_a_connection(service):
-    async def talk_a_while(call, number: int) -> None:
-        for turn in range(20):
-            text = f"{number} {turn}".encode() * (1 + 400 * (turn % 3))
-            await call.write(text)
-            assert await call.read() == text
-        await call.done_writing()
-        assert await call.code() is grpc.StatusCode.OK
-
-    async with serving(service) as (_, port):
-        channel, talk = talking(port)
-        async with channel:
-            await asyncio.gather(*(talk_a_while(talk(), number) for number in range(50)))
-    assert (service.opened, service.closed) == (50, 50)
-
-
 async def test_held_answer_lets_others_pass(service):
     async with serving(service) as (_, port):
         channel, talk = talking(port)
@@ -152,19 +136,6 @@ async def test_held_answer_lets_others_pass(service):
             assert await other.read() == b"hello"
             service.ready.set()
             assert [await held.read(), await held.read()] == [b"settled", b"after"]
-
-
-async def test_client_that_leaves_gives_a_held_answer_up(service):
-    async with serving(service) as (_, port):
-        channel, talk = talking(port)
-        async with channel:
-            held = talk()
-            await held.write(b"wait")
-            await service.waiting.wait()
-            held.cancel()
-            await service.given_up.wait()
-            await service.all_closed.wait()
-            assert service.closed == 1
 
 
 async def test_lost_connection_gives_a_held_answer_up(service):
@@ -210,15 +181,6 @@ async def test_deadline_of_the_client_is_kept(service):
             await held.write(b"wait")
             assert await held.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             await service.all_closed.wait()
-
-
-async def test_silence_is_answered(service):
-    async with serving(service) as (_, port):
-        channel, talk = talking(port)
-        async with channel:
-            call = talk()
-            await call.write(b"silence")
-            assert await call.read() == b"you are silent"
 
 
 async def test_stop_with_grace_lets_calls_end(service):
@@ -424,12 +386,3 @@ async def test_what_is_due_after_the_end_is_not_written(service, caplog):
         await until(lambda: not connection.out, "it is dropped")
         writer.close()
     assert not caplog.records
-
-
-async def test_connection_ends_with_the_last_stream_of_a_client_that_goes_away(service):
-    async with serving(service) as (_, port):
-        reader, writer = await raw(port)
-        writer.write(frames.goaway_frame(0, ErrorCode.NO_ERROR) + data(1, message(b"hello")) + data(1, b"", end=True))
-        sent = parse(await reader.read())
-        assert message(b"hello") in [frame.payload for frame in sent]
-        writer.close()

@@ -4,7 +4,7 @@
 from collections import OrderedDict
 
 import pytest
-from frame_client import Client, Frame, data, goaway, message, messages, rst
+from frame_client import Client, Frame, data, goaway, message
 
 from epp.extproc.http2 import frames
 from epp.extproc.http2.frames import Setting
@@ -25,17 +25,6 @@ def content(sent: list[Frame], stream: int) -> bytes:
 @pytest.fixture
 def client():
     return Client()
-
-
-def test_answer_stops_at_the_window_and_goes_on_as_it_opens(client):
-    stream = client.open()
-    client.send(data(stream, message(b"x" * 16_000)) * 5)  # answers of 80,025 bytes
-    first = content(client.sent(), stream)
-    assert len(first) == frames.DEFAULT_WINDOW
-    client.send(frames.window_update_frame(0, 100_000))
-    assert not content(client.sent(), stream)
-    client.send(frames.window_update_frame(stream, 100_000))
-    assert messages(first + content(client.sent(), stream)) == [b"x" * 16_000] * 5
 
 
 def test_messages_behind_an_unsent_answer_are_not_processed(client):
@@ -100,16 +89,6 @@ def test_smaller_initial_window_may_make_windows_negative(client):
     assert content(client.sent(), stream) == message(b"hello")
 
 
-def test_larger_initial_window_lets_waiting_answers_go(client):
-    client.send(settings(INITIAL_WINDOW_SIZE=0))
-    stream = client.open()
-    client.say(stream, b"hello")
-    client.say(stream, b"again")
-    assert not content(client.sent(), stream)
-    client.send(settings(INITIAL_WINDOW_SIZE=100))
-    assert messages(content(client.sent(), stream)) == [b"hello", b"again"]
-
-
 def test_frames_are_as_large_as_the_client_takes(client):
     client.send(settings(INITIAL_WINDOW_SIZE=1_000_000), frames.window_update_frame(0, 1_000_000))
     stream = client.open()
@@ -122,24 +101,6 @@ def test_frames_are_as_large_as_the_client_takes(client):
     client.send(settings(MAX_FRAME_SIZE=50_000))
     client.send(*(data(stream, wire[at : at + 16_384]) for at in range(0, len(wire), 16_384)))
     assert [len(frame.payload) for frame in client.sent() if frame.kind == frames.DATA] == [50_000, 50_000, 5]
-
-
-def test_streams_that_the_connections_window_holds_back_take_turns(client):
-    client.send(settings(INITIAL_WINDOW_SIZE=1_000_000))
-    streams = [client.open() for _ in range(3)]
-    for stream in streams:
-        client.send(data(stream, message(b"x" * 16_000)) * 2)
-    client.sent()  # 65,535 bytes: all of the first two, a bit of the third
-    client.send(frames.window_update_frame(0, 100_000))
-    assert [len(call.received) for call in client.calls] == [2, 2, 2]
-
-
-def test_reset_of_a_stream_that_waits_lets_go_of_its_bytes(client):
-    client.send(settings(INITIAL_WINDOW_SIZE=0))
-    stream = client.open()
-    client.say(stream, b"hello")
-    client.send(rst(stream), settings(INITIAL_WINDOW_SIZE=1000), frames.window_update_frame(0, 1000))
-    assert not content(client.sent(), stream)
 
 
 @pytest.mark.parametrize("stream", [0, 1])
@@ -179,7 +140,7 @@ def test_small_update_of_the_connection_looks_at_the_stream_that_it_serves(clien
                 looked_at.append(stream.id)
                 yield stream
 
-    sending = client.connection._sending  # noqa: SLF001
+    sending = client.connection._windows  # noqa: SLF001
     sending._short = Watched(sending._short)  # noqa: SLF001
     assert len(sending._short) > 40  # noqa: SLF001
     looked_at.clear()

@@ -25,30 +25,6 @@ def test_blocks_of_a_released_owner_are_found_again():
     assert fill(cache, 2, [A, B, D]) == 2
 
 
-def test_hits_stop_at_the_first_block_that_is_missing():
-    cache = KVCache(8)
-    fill(cache, 1, [A, B, C])
-    assert cache.admit(2, prefix=[A, D, C], first_blocks=3, total_blocks=3) == 1
-
-
-def test_shared_blocks_count_once():
-    cache = KVCache(4)
-    fill(cache, 1, [A, B])
-    fill(cache, 2, [A, B])
-    assert cache.used_blocks == 2
-    cache.release(1)
-    assert cache.used_blocks == 2
-
-
-def test_what_is_reserved_for_growth_is_not_given_to_another():
-    cache = KVCache(4)
-    assert cache.admit(1, prefix=[], first_blocks=1, total_blocks=3) == 0
-    assert cache.admit(2, prefix=[], first_blocks=1, total_blocks=2) is None  # 4 - 3 = 1 block is left
-    assert cache.admit(2, prefix=[], first_blocks=1, total_blocks=1) == 0
-    cache.grow(1, 3)
-    assert cache.usage == 1.0
-
-
 def test_cached_blocks_without_an_owner_cost_a_free_block_to_share():
     cache = KVCache(2)
     fill(cache, 1, [A, B])

@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 from epp.lab.sim import Emission, Machine, Occupation, OccupationError, SimProfile, SimRequest
+from epp.lab.sim.metrics import SimMetrics
 
 # 100 prompt tokens take 1 s; decode steps take 0.1 s for one request, 0.15 s for two, 0.2 s for three.
 PROFILE = SimProfile(
@@ -46,7 +47,7 @@ def times(emissions: list[Emission], request_id: int) -> list[float]:
 def sample(machine: Machine, name: str, **labels: str) -> float | None:
     """The value of one series on the machine's metrics page."""
     labels = {"engine": "0", "model_name": PROFILE.model, **labels}
-    return machine.metrics.registry.get_sample_value(f"vllm:{name}", labels)
+    return machine.observer.registry.get_sample_value(f"vllm:{name}", labels)
 
 
 def test_one_request_takes_its_prefill_and_one_step_per_further_token():
@@ -59,12 +60,6 @@ def test_one_request_takes_its_prefill_and_one_step_per_further_token():
     assert [item.finish_reason for item in emissions] == [None, None, "stop"]
     assert machine.next_event_at is None
     assert (machine.running, machine.kv_usage) == (0, 0.0)
-
-
-def test_time_scale_shortens_everything():
-    machine = Machine(profile(time_scale=0.1))
-    machine.submit(request(1))
-    assert times(machine.advance(10), 1) == [0.1, 0.11, 0.12]
 
 
 def test_a_prompt_that_arrives_stalls_those_who_decode_for_one_step():
@@ -90,7 +85,7 @@ def test_a_long_prompt_is_computed_in_chunks_between_which_others_decode():
 
 
 def test_a_cached_prefix_is_not_computed_again():
-    machine = Machine(PROFILE)
+    machine = Machine(PROFILE, observer=SimMetrics(PROFILE))
     machine.submit(request(1, prompt=100, hashes="0123456789"))
     machine.advance(10)
     machine.submit(request(2, prompt=100, hashes="01234xxxxx"))
@@ -179,7 +174,7 @@ def test_a_request_without_an_adapter_slot_lets_others_pass():
 
 
 def test_abort_frees_place_and_blocks_at_once():
-    machine = Machine(PROFILE)
+    machine = Machine(PROFILE, observer=SimMetrics(PROFILE))
     machine.submit(request(1))
     machine.advance(1.15)
     aborted = machine.abort(1)
@@ -189,16 +184,6 @@ def test_abort_frees_place_and_blocks_at_once():
     assert machine.abort(1) is None
     finished = {reason: sample(machine, "request_success_total", finished_reason=reason) for reason in REASONS}
     assert finished == {"stop": 0, "length": 0, "abort": 1}
-
-
-def test_an_id_used_again_during_the_step_of_its_aborted_twin_gets_nothing_of_it():
-    machine = Machine(PROFILE)
-    machine.submit(request(1, output=1))
-    machine.advance(0.5)
-    machine.abort(1)
-    machine.submit(request(1, output=1))
-    # The step of the twin goes on until 1.0.
-    assert times(machine.advance(10), 1) == [2.0]
 
 
 def test_occupation_shows_in_every_gauge_and_slows_decoding():
@@ -243,7 +228,7 @@ def test_occupation_that_does_not_fit_changes_nothing(occupation, message):
 
 
 def test_metrics_count_tokens_and_seconds():
-    machine = Machine(PROFILE)
+    machine = Machine(PROFILE, observer=SimMetrics(PROFILE))
     machine.submit(request(1, prompt=100, output=3))
     machine.advance(10)
     assert sample(machine, "prompt_tokens_total") == 100

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from epp.lab.sim import Machine, Occupation, OccupationError, SimProfile, SimRequest
+from epp.lab.sim.metrics import SimMetrics
 
 PROFILE = SimProfile(
     prefill_tokens_per_second=100,
@@ -22,7 +23,7 @@ PROFILE = SimProfile(
 class Traffic(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.machine = Machine(PROFILE)
+        self.machine = Machine(PROFILE, observer=SimMetrics(PROFILE))
         self.now = 0.0
         self.last_at = 0.0
         self.next_id = 0
@@ -97,7 +98,7 @@ class Traffic(RuleBasedStateMachine):
 
     @invariant()
     def the_present_adapters_are_the_newest_series(self):
-        (family,) = self.machine.metrics.registry.restricted_registry(["vllm:lora_requests_info"]).collect()
+        (family,) = self.machine.observer.registry.restricted_registry(["vllm:lora_requests_info"]).collect()
         newest = max(family.samples, key=lambda sample: sample.value)
         assert newest.labels == {
             "max_lora": "2",
@@ -117,7 +118,7 @@ class Traffic(RuleBasedStateMachine):
             self.take(self.machine.advance(self.now))
         assert not self.open
         assert (self.machine.running, self.machine.waiting, self.machine.kv_usage) == (0, 0, 0.0)
-        registry = self.machine.metrics.registry
+        registry = self.machine.observer.registry
         labels = {"engine": "0", "model_name": PROFILE.model}
         finished = [
             registry.get_sample_value("vllm:request_success_total", {**labels, "finished_reason": reason})

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.lab.sim import Machine, Occupation, SimProfile, SimRequest
+from epp.lab.sim.metrics import SimMetrics
 
 RECORDED = Path(__file__).parents[2] / "data" / "vllm-0.32" / "metrics-busy-lora.txt"
 PROFILE = SimProfile(
@@ -24,7 +25,7 @@ PROFILE = SimProfile(
 
 @pytest.fixture
 def machine():
-    return Machine(PROFILE)
+    return Machine(PROFILE, observer=SimMetrics(PROFILE))
 
 
 def families(page: str):
@@ -32,13 +33,13 @@ def families(page: str):
 
 
 def values(machine: Machine, name: str) -> dict[tuple[str, ...], float]:
-    page = machine.metrics.page().decode()
+    page = machine.observer.page().decode()
     samples = [sample for family in families(page).values() for sample in family.samples if sample.name == name]
     return {tuple(sample.labels.values()): sample.value for sample in samples}
 
 
 def test_names_types_labels_and_bounds_are_those_of_vllm(machine):
-    ours = families(machine.metrics.page().decode())
+    ours = families(machine.observer.page().decode())
     theirs = families(RECORDED.read_text())
     assert len(ours) > 10
     for name, family in ours.items():
@@ -58,7 +59,7 @@ def bounds(family) -> list[str]:
 
 
 def test_help_and_type_lines_are_written_as_vllm_writes_them(machine):
-    ours = machine.metrics.page().decode()
+    ours = machine.observer.page().decode()
     theirs = set(RECORDED.read_text().splitlines())
     comments = re.findall(r"^# .*$", ours, flags=re.MULTILINE)
     assert set(comments) <= theirs
@@ -93,11 +94,11 @@ def test_newest_lora_series_names_the_adapters_of_now(machine):
 
 
 def test_a_server_without_adapters_has_no_lora_series():
-    machine = Machine(SimProfile())
+    machine = Machine(SimProfile(), observer=SimMetrics(SimProfile()))
     assert values(machine, "vllm:lora_requests_info") == {}
 
 
 def test_cache_config_says_the_size_of_the_cache(machine):
-    page = families(machine.metrics.page().decode())
+    page = families(machine.observer.page().decode())
     (sample,) = page["vllm:cache_config_info"].samples
     assert (sample.labels["block_size"], sample.labels["num_gpu_blocks"], sample.value) == ("10", "100", 1.0)

@@ -171,14 +171,6 @@ async def test_models_lists_base_model_and_adapters(client):
     assert models[0].max_model_len == 1000
 
 
-async def test_an_adapter_answers_differently_and_shares_no_cache(client):
-    base = await client.chat.completions.create(model=MODEL, messages=HELLO)
-    adapter = await client.chat.completions.create(model="lora-a", messages=HELLO)
-    assert adapter.model == "lora-a"
-    assert adapter.choices[0].message.content != base.choices[0].message.content
-    assert adapter.usage.prompt_tokens_details.cached_tokens == 0
-
-
 async def test_unknown_model_is_404_with_the_names_that_exist(client):
     with pytest.raises(NotFoundError, match="Valid aliases: tiny, lora-a") as caught:
         await client.chat.completions.create(model="other", messages=HELLO)
@@ -227,16 +219,6 @@ async def test_request_id_of_the_client_becomes_the_id_of_the_answer(http):
         assert response.headers["x-request-id"] == "abc"
 
 
-async def test_two_servers_with_one_seed_answer_alike(sim, client):
-    first = await client.chat.completions.create(model=MODEL, messages=HELLO)
-    profile = SimProfile(name="two", model=MODEL, default_output_tokens=8)
-    async with running(profile) as other, openai_client(other) as other_client:
-        second = await other_client.chat.completions.create(model=MODEL, messages=HELLO)
-    assert second.choices == first.choices
-    assert second.id != first.id
-    assert other.address != sim.address
-
-
 async def test_what_arrived_can_be_read_back(http):
     body = b'{"messages":  [{"role":"user","content":"hello"}],"unknown":1}'
     async with http.post("/v1/chat/completions?a=b", data=body, headers={"X-Test": "One"}) as response:
@@ -270,14 +252,6 @@ async def test_load_that_does_not_fit_is_refused(http):
     status, answer = await post(http, "/sim/occupy", requests=5)
     assert status == 400
     assert "/sim/occupy takes JSON with running, waiting, kv_usage, lora_adapter" in answer["error"]["message"]
-
-
-async def test_a_request_that_waits_is_served_once_there_is_room(sim, http):
-    await post(http, "/sim/occupy", running=4)
-    waiting = asyncio.create_task(post(http, "/v1/chat/completions", messages=HELLO))
-    await until(lambda: sim.machine.waiting == 1, "a request is in the queue")
-    await post(http, "/sim/release")
-    assert (await waiting)[0] == 200
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 from epp.framework import Headers, RequestBody
-from epp.framework.errors import MalformedBodyError, NoParserError
+from epp.framework.errors import MalformedBodyError
 from epp.plugins.parsers.anthropic import AnthropicParser
 
 PARSER = AnthropicParser()
@@ -116,8 +116,3 @@ def test_body_that_does_not_fit_is_refused_with_a_sentence(suffix, body, sentenc
     with pytest.raises(MalformedBodyError) as refusal:
         parse(body, suffix)
     assert sentence in str(refusal.value)
-
-
-def test_path_of_another_api_is_not_read():
-    with pytest.raises(NoParserError):
-        parse({}, "chat/completions")

@@ -45,21 +45,11 @@ def test_sglang_prompt_is_its_token_ids_and_it_names_no_model():
     assert not SGLangHTTPParser.names_model
 
 
-@pytest.mark.parametrize(("suffix", "field"), [(VLLM, "token_ids"), (SGLANG, "input_ids")])
-def test_longer_run_of_ids_starts_with_the_bytes_of_the_shorter_one(suffix, field):
-    assert parse(suffix, {field: [1, 2, 3]}).prompt.startswith(parse(suffix, {field: [1, 2]}).prompt)
-
-
 def test_placeholder_tokens_of_an_image_are_replaced_by_its_hash():
     hashed = xxhash.xxh3_128_digest(b"h1")[:8]  # two tokens
     body = with_media(["h1"], [{"offset": 1, "length": 2}])
     assert body.prompt == struct.pack("<I", 1) + hashed + struct.pack("<I", 2)
     assert body.prompt_tokens == 4
-
-
-def test_other_image_is_another_prompt():
-    span = [{"offset": 1, "length": 2}]
-    assert with_media(["h1"], span).prompt != with_media(["h2"], span).prompt
 
 
 @pytest.mark.parametrize("features", [None, {}, {"mm_hashes": None}, {"mm_hashes": {}, "mm_placeholders": {}}])
