@@ -4,12 +4,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.errors import Breach
 from epp.framework.request import Request, Usage
 from epp.framework.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from epp.admission.quotas.quota_ledger import QuotaLedger
 
 _SECONDS_PER_HOUR = 3600.0
 
@@ -131,19 +134,6 @@ class Need(NamedTuple):
     dollars: float
 
 
-class Ledger(Protocol):
-    """The ledger of a reservation."""
-
-    def answered(self, reservation: "Reservation") -> None:
-        """Refund the legs that end when the response starts."""
-
-    def moved(self, reservation: "Reservation", snapshot: Snapshot, slot: int) -> None:
-        """Charge another endpoint than the target."""
-
-    def released(self, reservation: "Reservation", usage: Usage | None, *, unserved: bool) -> None:
-        """Refund everything."""
-
-
 class Place:
     """A request at an endpoint: its share of the endpoint's hardware and time."""
 
@@ -195,7 +185,7 @@ class Spent:
 class Reservation:
     """Charges of one request; every method may be called at any time and repeatedly."""
 
-    _ledger: Ledger
+    _ledger: "QuotaLedger"
     request: Request
     places: list[Place]
     """Its target, then its other legs; empty once it is released."""
