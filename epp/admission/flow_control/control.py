@@ -11,12 +11,13 @@ from epp.admission.flow_control.eviction import Evictions
 from epp.admission.flow_control.queued_request import Outcome, QueuedRequest
 from epp.admission.flow_control.queues import Queues
 from epp.admission.flow_control.retry_after import DrainRate, Refusals
-from epp.admission.flow_control.settings import FirstTokenDeadlines, FlowControlSettings, QueueTtl, due_at
+from epp.admission.flow_control.settings import FlowControlSettings, QueueTtl, due_at
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.errors import LATER_SECONDS, RequestError, ShuttingDownError
 from epp.framework.flow_control import Queued
+from epp.framework.heap import Heap
 from epp.framework.quotas import Blocked
 from epp.framework.request import Request
 
@@ -70,7 +71,8 @@ class FlowControl:
         self._queues = Queues(settings.of, settings.limits)
         self._queued: set[QueuedRequest] = set()
         self._ttl = QueueTtl()
-        self._targets = FirstTokenDeadlines()
+        self._targets: Heap[QueuedRequest] = Heap()
+        """Queued requests with a target for the first token, by the time when it is due."""
         self._numbers = 0
         self._drain = DrainRate()
         self._refusals = Refusals(self._queues, self._drain, clock)
@@ -143,7 +145,8 @@ class FlowControl:
         entering.queued = Queued(request, self._numbers, now, now + queues.settings(request.priority).ttl_seconds)
         queues.add(entering)
         self._queued.add(entering)
-        self._targets.add(entering)
+        if (due := due_at(request)) < inf:
+            self._targets.push(due, entering.number, entering)
         self._observer.queued(request)
 
     def leave(self, queued: QueuedRequest) -> None:
@@ -195,7 +198,8 @@ class FlowControl:
         """Return when the next request expires or a flow resumes, in seconds on the clock; None for never."""
         ends = [self._expires_at(band.oldest) for band in self._queues.bands.values() if band.oldest is not None]
         resumes = [band.next_resume for band in self._queues.bands.values()]
-        return min(*ends, *resumes, self._targets.next) if ends else None
+        due = self._targets.first()
+        return min(*ends, *resumes, inf if due is None else due[0]) if ends else None
 
     def resume(self, flow: str) -> None:
         """Resume a throttled flow, whose tenant has quota again."""
@@ -376,10 +380,10 @@ class FlowControl:
                     return True
                 self._refuse(oldest, *self._refusals.expired(oldest, has_endpoints=has_endpoints))
                 most -= 1
-        while (late := self._targets.missed(now)) is not None:
+        while (due := self._targets.first()) is not None and due[0] <= now:
             if not most:
                 return True
-            self._refuse(late, *self._refusals.missed(late, has_endpoints=has_endpoints))
+            self._refuse(due[1], *self._refusals.missed(due[1], has_endpoints=has_endpoints))
             most -= 1
         return False
 
@@ -393,7 +397,7 @@ class FlowControl:
 
     def _remove(self, queued: QueuedRequest, outcome: Outcome, *, dispatched: bool = False) -> None:
         self._queued.remove(queued)
-        self._targets.discard(queued)
+        self._targets.discard(queued.number)
         self._queues.remove(queued, dispatched=dispatched)
         now = self._clock.now()
         if not self._queues.requests:

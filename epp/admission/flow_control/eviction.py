@@ -87,35 +87,6 @@ class _Entry:
         self.is_revoked = False
 
 
-class _Endpoint:
-    """Evictable requests of one endpoint, by priority."""
-
-    __slots__ = ("bands",)
-
-    def __init__(self) -> None:
-        self.bands: dict[int, Heap[_Entry, tuple[float, ...]]] = {}
-
-    def __iter__(self) -> Iterator[_Entry]:
-        for band in self.bands.values():
-            yield from band
-
-    def add(self, entry: _Entry) -> None:
-        band = self.bands.get(entry.priority)
-        if band is None:
-            band = self.bands[entry.priority] = Heap()
-        band.push(entry.key, entry.number, entry)
-
-    def discard(self, entry: _Entry) -> bool:
-        """Remove an entry; return whether it was there."""
-        band = self.bands.get(entry.priority)
-        if band is None or entry.number not in band:
-            return False
-        band.discard(entry.number)
-        if not len(band):
-            del self.bands[entry.priority]
-        return True
-
-
 class Evictions:
     """Evictable requests, and requests whose eviction is pending.
 
@@ -128,7 +99,8 @@ class Evictions:
         self._observer = observer or EvictionObserver()
         self._settings: EvictionSettings | None = None
         self._entries: dict[Evictable, _Entry] = {}
-        self._endpoints: dict[int, _Endpoint] = {}
+        self._endpoints: dict[int, dict[int, Heap[_Entry, tuple[float, ...]]]] = {}
+        """Evictable requests by slot, then by priority."""
         self._by_priority: Counter[int] = Counter()
         self._pending: dict[Evictable, _Entry] = {}
         self._decided_at = -inf
@@ -181,7 +153,7 @@ class Evictions:
     def forget(self, slots: Iterable[int]) -> None:
         """Drop the requests of endpoints that have left the pool, whose slots may be reused."""
         for slot in self._endpoints.keys() & slots:
-            for entry in list(self._endpoints[slot]):
+            for entry in [entry for band in self._endpoints[slot].values() for entry in band]:
                 self._discard(entry)
 
     def may_decide(self, priority: int) -> bool:
@@ -275,19 +247,15 @@ class Evictions:
 
     def _first_below(self, priority: int, slot: int) -> _Entry | None:
         """Return the request to evict first at an endpoint; drop requests that are no longer evictable."""
-        endpoint = self._endpoints.get(slot)
         best: _Entry | None = None
-        for band in [each for each in (endpoint.bands if endpoint is not None else ()) if each < priority]:
+        for band in [each for each in self._endpoints.get(slot, ()) if each < priority]:
             found = self._first(slot, band)
             if found is not None and (best is None or found.key < best.key):
                 best = found
         return best
 
     def _first(self, slot: int, band: int) -> _Entry | None:
-        while (endpoint := self._endpoints.get(slot)) is not None and (heap := endpoint.bands.get(band)) is not None:
-            found = heap.first()
-            if found is None:
-                return None
+        while (found := self._band(slot, band).first()) is not None:
             entry = found[1]
             if entry.evictable.slot != slot:  # the gateway used a fallback
                 self._discard(entry)
@@ -298,21 +266,27 @@ class Evictions:
                 return entry
         return None
 
+    def _band(self, slot: int, priority: int) -> Heap[_Entry, tuple[float, ...]]:
+        """Return the requests of a priority at an endpoint, in order; empty without any."""
+        return self._endpoints.get(slot, {}).get(priority) or Heap()
+
     def _add(self, entry: _Entry) -> None:
         entry.slot = entry.evictable.slot
-        endpoint = self._endpoints.get(entry.slot)
-        if endpoint is None:
-            endpoint = self._endpoints[entry.slot] = _Endpoint()
-        endpoint.add(entry)
+        bands = self._endpoints.setdefault(entry.slot, {})
+        bands.setdefault(entry.priority, Heap()).push(entry.key, entry.number, entry)
         self._by_priority[entry.priority] += 1
 
     def _discard(self, entry: _Entry) -> None:
         """Remove a request that is no longer evictable, if it is there."""
-        endpoint = self._endpoints.get(entry.slot)
-        if endpoint is None or not endpoint.discard(entry):
+        band = self._band(entry.slot, entry.priority)
+        if entry.number not in band:
             return
-        if not endpoint.bands:
-            del self._endpoints[entry.slot]
+        band.discard(entry.number)
+        if not len(band):
+            bands = self._endpoints[entry.slot]
+            del bands[entry.priority]
+            if not bands:
+                del self._endpoints[entry.slot]
         self._by_priority[entry.priority] -= 1
         if not self._by_priority[entry.priority]:
             del self._by_priority[entry.priority]

@@ -18,7 +18,6 @@ from epp.framework.flow_control import (
     UsageLimitPolicy,
     saturation_of,
 )
-from epp.framework.heap import Heap
 from epp.framework.rates import ttft_target_seconds
 from epp.framework.request import Request
 
@@ -126,33 +125,3 @@ class QueueTtl:
 def due_at(request: Request) -> float:
     """Return when the first token of a request is due, in seconds on the clock; infinite without a target."""
     return request.received_at + ttft_target_seconds(request.headers)
-
-
-class FirstTokenDeadlines:
-    """Queued requests with a target for the first token, by due time."""
-
-    __slots__ = ("_due",)
-
-    def __init__(self) -> None:
-        self._due: Heap[QueuedRequest] = Heap()
-
-    @property
-    def next(self) -> float:
-        """The earliest due time; infinite without one."""
-        first = self._due.first()
-        return inf if first is None else first[0]
-
-    def add(self, queued: QueuedRequest) -> None:
-        """Add a request, if it has a target."""
-        due = due_at(queued.request)
-        if due < inf:
-            self._due.push(due, queued.number, queued)
-
-    def discard(self, queued: QueuedRequest) -> None:
-        """Remove a request, if it is there."""
-        self._due.discard(queued.number)
-
-    def missed(self, now: float) -> QueuedRequest | None:
-        """Return a request that is past its due time; None without one."""
-        first = self._due.first()
-        return None if first is None or first[0] > now else first[1]

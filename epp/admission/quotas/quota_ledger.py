@@ -19,7 +19,7 @@ from epp.admission.quotas.reservation import (
     QuotaObserver,
     Reservation,
     Share,
-    SharedTimes,
+    SharedTime,
     Spent,
     devices,
     dollars_per_second,
@@ -50,7 +50,8 @@ class QuotaLedger:
         self.accounts = Accounts(self._weigh, self.alerts.forget)
         self.on_release: Callable[[str], None] | None = None
         """Called with the name of a tenant when part of its quota is released."""
-        self._times = SharedTimes()
+        self._times: dict[str, SharedTime] = {}
+        """Clocks of the endpoints with requests, by endpoint id."""
         self._unsettled: OrderedDict[Reservation, None] = OrderedDict()
         """Requests whose time is charged to a day, the most recently charged last."""
         self.requests = 0
@@ -88,13 +89,15 @@ class QuotaLedger:
         tags = snapshot.records(ACCELERATOR).values
         if allowance is None:
             places = [self._place(snapshot, slot, Share(tags[slot]), now) for slot in slots]
-            return self._begin(Reservation(self, request, places, now))
+            self.requests += 1
+            return Reservation(self, request, places, now)
         quota, sharers = allowance
         account, shares, need, refusal = self._check(request, allowance, [tags[slot] for slot in slots], now)
         if refusal is not None:
             return refusal
         places = [self._place(snapshot, slot, share, now) for slot, share in zip(slots, shares, strict=True)]
-        reservation = self._begin(Reservation(self, request, places, now))
+        self.requests += 1
+        reservation = Reservation(self, request, places, now)
         reservation.requests_per_endpoint = sharers
         account.nominations.forget(request)
         account.charge(reservation, need, now)
@@ -181,17 +184,13 @@ class QuotaLedger:
         refusal = blocked(account, need, self.held(account, request, now), now, self.calendar)
         return _Checked(account, shares, need, refusal)
 
-    def _begin(self, reservation: Reservation) -> Reservation:
-        self.requests += 1
-        return reservation
-
     def _account(self, reservation: Reservation) -> Account | None:
         return self.accounts.get(reservation.tenant) if reservation.is_limited else None
 
     def _place(self, snapshot: Snapshot, slot: int, share: Share, now: float) -> Place:
         endpoint = snapshot.endpoints.values[slot]
         name = "" if endpoint is None else endpoint.id
-        return Place(self._times.of(name), share, now, name)
+        return Place(self._times.get(name) or SharedTime(name, self._times), share, now)
 
     def _leave(self, reservation: Reservation, places: list[Place]) -> None:
         """Remove a request from endpoints, and charge its time there."""

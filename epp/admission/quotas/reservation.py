@@ -4,12 +4,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.errors import Breach
 from epp.framework.request import Request, Usage
 from epp.framework.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from epp.admission.quotas.quota_ledger import QuotaLedger
 
 _SECONDS_PER_HOUR = 3600.0
 
@@ -63,15 +66,16 @@ class SharedTime:
     """A clock of one endpoint that runs at 1/n of real time while n requests are there.
 
     The time of a request is the difference between its end and its start on this clock. The times of all requests add
-    up to the time in which the endpoint had requests.
+    up to the time in which the endpoint had requests. It is in `clocks`, by endpoint id, while there are requests.
     """
 
-    __slots__ = ("_at", "_owner", "_seconds", "endpoint", "requests")
+    __slots__ = ("_at", "_clocks", "_seconds", "endpoint", "requests")
 
-    def __init__(self, endpoint: str, owner: "SharedTimes") -> None:
+    def __init__(self, endpoint: str, clocks: "dict[str, SharedTime]") -> None:
+        clocks[endpoint] = self
         self.endpoint = endpoint
         self.requests = 0
-        self._owner = owner
+        self._clocks = clocks
         self._seconds = 0.0
         self._at = 0.0
 
@@ -93,31 +97,8 @@ class SharedTime:
         seconds = self.seconds(now)
         self.requests -= 1
         if not self.requests:
-            self._owner.drop(self)
+            del self._clocks[self.endpoint]
         return seconds
-
-
-class SharedTimes:
-    """The clocks of endpoints with requests, by endpoint id."""
-
-    __slots__ = ("_clocks",)
-
-    def __init__(self) -> None:
-        self._clocks: dict[str, SharedTime] = {}
-
-    def __len__(self) -> int:
-        return len(self._clocks)
-
-    def of(self, endpoint: str) -> SharedTime:
-        """Return the clock of an endpoint; it exists while the endpoint has requests."""
-        clock = self._clocks.get(endpoint)
-        if clock is None:
-            clock = self._clocks[endpoint] = SharedTime(endpoint, self)
-        return clock
-
-    def drop(self, clock: SharedTime) -> None:
-        """Drop a clock."""
-        del self._clocks[clock.endpoint]
 
 
 class Amounts(NamedTuple):
@@ -153,30 +134,20 @@ class Need(NamedTuple):
     dollars: float
 
 
-class Ledger(Protocol):
-    """The ledger of a reservation."""
-
-    def answered(self, reservation: "Reservation") -> None:
-        """Refund the legs that end when the response starts."""
-
-    def moved(self, reservation: "Reservation", snapshot: Snapshot, slot: int) -> None:
-        """Charge another endpoint than the target."""
-
-    def released(self, reservation: "Reservation", usage: Usage | None, *, unserved: bool) -> None:
-        """Refund everything."""
-
-
 class Place:
     """A request at an endpoint: its share of the endpoint's hardware and time."""
 
-    __slots__ = ("_since", "_time", "endpoint", "share")
+    __slots__ = ("_since", "_time", "share")
 
-    def __init__(self, time: SharedTime, share: Share, now: float, endpoint: str = "") -> None:
+    def __init__(self, time: SharedTime, share: Share, now: float) -> None:
         self.share = share
-        self.endpoint = endpoint
-        """Its id."""
         self._time = time
         self._since = time.enter(now)
+
+    @property
+    def endpoint(self) -> str:
+        """Id of the endpoint."""
+        return self._time.endpoint
 
     def spend(self, now: float) -> "Spent":
         """Return the usage since the last call."""
@@ -214,7 +185,7 @@ class Spent:
 class Reservation:
     """Charges of one request; every method may be called at any time and repeatedly."""
 
-    _ledger: Ledger
+    _ledger: "QuotaLedger"
     request: Request
     places: list[Place]
     """Its target, then its other legs; empty once it is released."""
@@ -249,9 +220,6 @@ class Reservation:
     def priority(self) -> int:
         """Priority of its request."""
         return self.request.priority
-
-    def commit(self) -> None:
-        """Record response headers; no effect on the charges."""
 
     def first_token(self) -> None:
         """Record the first piece of the response: legs other than the target have ended."""

@@ -399,12 +399,9 @@ class Routing:
         self._observer.completed(self, Cause.SERVER_LOST if lost else Cause.CLIENT_DISCONNECT)
 
     def _commit(self) -> None:
-        if self.is_committed:
-            return
-        self.is_committed = True
-        self._settled(self)
-        if self._reservation is not None:
-            self._reservation.commit()
+        if not self.is_committed:
+            self.is_committed = True
+            self._settled(self)
 
     def _first_token(self) -> None:
         self._awaits_token = False

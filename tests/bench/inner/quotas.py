@@ -63,7 +63,6 @@ def main() -> None:
         reservation = quotas.assume(request, pool.snapshot, 7)
         if isinstance(reservation, Blocked):
             raise TypeError(f"the request is blocked: {reservation.breach}")
-        reservation.commit()
         reservation.first_token()
         reservation.release(usage)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a routed request holds: committed as the endpoint answers, released once, whatever ends it."""
+"""What a routed request holds: released once, whatever ends it."""
 
 import pytest
 
@@ -38,9 +38,6 @@ class Told:
 
     def __init__(self) -> None:
         self.events: list[str | Usage | None] = []
-
-    def commit(self) -> None:
-        self.events.append("commit")
 
     def first_token(self) -> None:
         self.events.append("first token")
@@ -120,8 +117,8 @@ def test_reservation_follows_the_response_and_is_told_its_tokens(world):
     piece(routing, world, b'{"usage":{"prompt_tokens":7,', last=False)
     piece(routing, world, b'"completion_tokens":3}}', last=True)
     routing.complete(Cause.NATURAL)
-    assert told.events[:3] == ["commit", "first token", "release"]
-    usage = told.events[3]
+    assert told.events[:2] == ["first token", "release"]
+    usage = told.events[2]
     assert isinstance(usage, Usage)
     assert (usage.prompt_tokens, usage.completion_tokens) == (7, 3)
 
@@ -141,7 +138,7 @@ def test_a_body_without_headers_shows_that_the_endpoint_answers(world):
     routing = world.routing(told)
     piece(routing, world, b"{")
     piece(routing, world, b"}", last=True)
-    assert told.events == ["commit", "first token"]
+    assert told.events == ["first token"]
 
 
 def test_a_request_that_two_may_end_tells_both_of_its_end(world):
@@ -177,7 +174,7 @@ def test_tf_8_request_that_is_answered_never_expires(world):
     routing.response_started(200, Headers, event_stream=True)
     world.clock.advance(10 * RESERVATION_SECONDS)
     assert (sum(world.book.sweep()), len(world.book), world.in_flight) == (0, 0, 1)
-    assert told.events == ["commit"]
+    assert not told.events
 
 
 def test_tf_8_sweep_takes_the_overdue_ones_alone(world):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.admission.quotas import Blocked, Reservation
-from epp.admission.quotas.reservation import SharedTimes
+from epp.admission.quotas.reservation import SharedTime
 
 MINUTE = "total.max.tokensPerMinute"
 SECONDS = "total.max.deviceSecondsPerDay"
@@ -223,10 +223,10 @@ def test_shares_of_all_requests_add_up_to_the_time_in_which_the_endpoint_had_any
 
 @given(EVENTS)
 def test_time_of_an_endpoint_is_divided_without_a_rest(events):
-    times, now, busy, shares, inside = SharedTimes(), 0.0, 0.0, 0.0, []
+    times, now, busy, shares, inside = {}, 0.0, 0.0, 0.0, []
     for event, number in events:
         if event == "enter":
-            clock = times.of("e")
+            clock = times.get("e") or SharedTime("e", times)
             inside.append((clock, clock.enter(now)))
         elif event == "leave" and inside:
             clock, since = inside.pop(number % len(inside))
@@ -236,4 +236,4 @@ def test_time_of_an_endpoint_is_divided_without_a_rest(events):
             now += number / 7
     shares += sum(clock.leave(now) - since for clock, since in inside)
     assert shares == pytest.approx(busy)
-    assert len(times) == 0
+    assert not times

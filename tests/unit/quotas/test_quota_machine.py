@@ -109,13 +109,11 @@ class QuotaMachine(RuleBasedStateMachine):
             assert not more or used + more <= (getattr(allowed.total, key) or inf) * (1 + 1e-6)
 
     @precondition(lambda self: self.model.under_way)
-    @rule(data=st.data(), verb=st.sampled_from(["commit", "first_token", "release", "usage", "unserved"]))
+    @rule(data=st.data(), verb=st.sampled_from(["first_token", "release", "usage", "unserved"]))
     def end(self, data, verb):
         position = data.draw(st.integers(0, len(self.model.under_way) - 1))
         each, taken = self.model.under_way[position]
-        if verb == "commit":
-            each.commit()
-        elif verb == "first_token":
+        if verb == "first_token":
             if not each.is_answered and len(each.places) > 1:
                 hardware = amounts(each.request, [each.places[0].share.tag], 0.0)
                 self.model.under_way[position] = each, (*taken[:2], *hardware[2:])
@@ -138,7 +136,6 @@ class QuotaMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def repeat(self, data):
         each = data.draw(st.sampled_from(self.ended))
-        each.commit()
         each.first_token()
         each.move(self.desk.pool.snapshot, 0)
         each.release(usage(10**6, 10**6))
@@ -231,7 +228,7 @@ def test_tf_8_ten_thousand_events_leave_zero():
             under_way.pop(chance.randrange(len(under_way))).release()
         elif seen:  # of any age: a duplicate, or news of a request that is over
             each = chance.choice(seen[-200:])
-            chance.choice([each.commit, each.first_token, each.release])()
+            chance.choice([each.first_token, each.release])()
         if event > 0.999:
             desk.clock.advance(300)
             desk.quotas.sweep()

@@ -9,7 +9,6 @@ from desk import GIB, Desk, tag, usage
 from epp.admission.quotas import Reservation
 
 VERBS = {
-    "commit": lambda each, _desk: each.commit(),
     "first_token": lambda each, _desk: each.first_token(),
     "move": lambda each, desk: each.move(desk.pool.snapshot, 1),
     "release": lambda each, _desk: each.release(usage(10, 10)),

@@ -56,7 +56,7 @@ def test_tf_9_vector_of_tensorfusion_ninety_more_tflops_fit_and_ninety_two_do_no
     # of 500 TFLOPS 310 are used and 100 assumed; 45 x 2 make 500, 46 x 2 would make 502
     endpoints = [tag(tflops=310), tag(tflops=100), tag(tflops=45, devices=2), tag(tflops=46, devices=2)]
     desk = Desk(tflops=500, endpoints=endpoints)
-    desk.take(slot=0).commit()
+    desk.take(slot=0)
     desk.take(slot=1)
     assert list(desk.quotas.fitting(desk.request(), desk.pool)) == [False, False, True, False]
     blocked = desk.take(slot=3)
