@@ -60,23 +60,22 @@ e2e-grpcio: .venv/test
 
 # The conformance of the HTTP/2 server; without Go, says how to get it, and fails only where CI is set.
 h2spec: .venv/test
-	@PYTHONPATH=tests/go $(BIN)/python tests/h2spec/build_h2spec.py
+	@$(BIN)/python -m tests.h2spec.build_h2spec
 	$(BIN)/pytest tests/h2spec
 
 # At the HTTP/2 server two million frames; at sessions, bodies, pages of model servers and configurations as many inputs
 # as take some minutes: drawn at random, then chosen by coverage. What coverage finds is kept in .venv/fuzz.
-FUZZ := PYTHONPATH=tests/fuzz:tests/http2:tests/e2e:tests/bench:tests/unit/extproc $(BIN)/python tests/fuzz
 fuzz: .venv/fuzz
-	$(FUZZ)/fuzz_http2.py
-	$(FUZZ)/fuzz_http2.py --coverage .venv/fuzz/http2
-	$(FUZZ)/fuzz_inputs.py session --runs 50000
-	$(FUZZ)/fuzz_inputs.py session --runs 50000 --coverage .venv/fuzz/session
-	$(FUZZ)/fuzz_inputs.py bodies --runs 100000
-	$(FUZZ)/fuzz_inputs.py bodies --runs 200000 --coverage .venv/fuzz/bodies
-	$(FUZZ)/fuzz_inputs.py exposition --runs 100000
-	$(FUZZ)/fuzz_inputs.py exposition --runs 200000 --coverage .venv/fuzz/exposition
-	$(FUZZ)/fuzz_inputs.py config --runs 5000
-	$(FUZZ)/fuzz_inputs.py config --runs 5000 --coverage .venv/fuzz/config
+	$(BIN)/python -m perf.fuzz.fuzz_http2
+	$(BIN)/python -m perf.fuzz.fuzz_http2 --coverage .venv/fuzz/http2
+	$(BIN)/python -m perf.fuzz.fuzz_inputs session --runs 50000
+	$(BIN)/python -m perf.fuzz.fuzz_inputs session --runs 50000 --coverage .venv/fuzz/session
+	$(BIN)/python -m perf.fuzz.fuzz_inputs bodies --runs 100000
+	$(BIN)/python -m perf.fuzz.fuzz_inputs bodies --runs 200000 --coverage .venv/fuzz/bodies
+	$(BIN)/python -m perf.fuzz.fuzz_inputs exposition --runs 100000
+	$(BIN)/python -m perf.fuzz.fuzz_inputs exposition --runs 200000 --coverage .venv/fuzz/exposition
+	$(BIN)/python -m perf.fuzz.fuzz_inputs config --runs 5000
+	$(BIN)/python -m perf.fuzz.fuzz_inputs config --runs 5000 --coverage .venv/fuzz/config
 
 # dist/sbom.cdx.json, the packages of an installation with versions, hashes and licences; fails for a licence that is not
 # allowed, and for what bandit finds beyond ruff.
@@ -89,7 +88,7 @@ supply: .venv/supply
 # What operators look at: the admin page in a real browser, dashboards and alert rules in a real Prometheus. Installs both
 # with apt-get where they are missing; where that is not possible, says so, and fails only where CI is set.
 operator: .venv/operator
-	$(BIN)/python tests/operator/operator_tools.py
+	$(BIN)/python -m tests.operator.operator_tools
 	$(BIN)/pytest tests/operator
 
 # Writes all generated references and files anew; a test names those that are out of date.
@@ -104,22 +103,22 @@ site: .venv/site
 manifests: .venv/test
 	$(BIN)/python tools/manifests.py
 
-# CPU time and memory, in less than ten minutes, into tests/bench/bench.json; then `make docs`. For flags: make bench ARGS=--help
+# CPU time and memory, in less than ten minutes, into perf/bench/bench.json; then `make docs`. For flags: make bench ARGS=--help
 bench: .venv/test
-	$(BIN)/python tests/bench/run.py $(ARGS)
+	$(BIN)/python -m perf.bench.run $(ARGS)
 
 # Three times as many requests as simulated servers can serve, for five minutes, behind a real Envoy: who waits, who is
 # refused, how long, and a table, in seven minutes. Shorter: make overload ARGS=60
 overload: .venv/test
-	$(BIN)/python tests/overload/run.py $(ARGS)
+	$(BIN)/python -m perf.overload.run $(ARGS)
 
 # The same in less than a minute; judges only what no busy machine can spoil.
 overload-ci: .venv/test
-	$(BIN)/python tests/overload/run.py 25 --calibration 4 --any-machine
+	$(BIN)/python -m perf.overload.run 25 --calibration 4 --any-machine
 
 # Every attack and every mishap that is known, at a real picker: a table of figures with targets and verdicts, in about an
 # hour. It wants a machine that does nothing else. One row: make hostile ARGS="--only rapid-resets"
-HOSTILE := PYTHONPATH=tests/hostile:tests/http2:tests/e2e:tests/bench:tests/unit/extproc $(BIN)/python tests/hostile/run.py
+HOSTILE := $(BIN)/python -m perf.hostile.run
 hostile: .venv/test
 	$(HOSTILE) $(ARGS)
 
@@ -134,12 +133,12 @@ soak: .venv/test
 # Waiting times and dollars of all ready-made profiles on simulated fleets: a table, in about half an hour. With
 # ARGS="--real --loads 0.7 --fleets mixed --workloads conversations", behind a real Envoy. For flags: ARGS=--help
 bench-profiles: .venv/test
-	$(BIN)/python tests/bench/run_profiles.py $(ARGS)
+	$(BIN)/python -m perf.bench.run_profiles $(ARGS)
 
 # The chart and the table at the top of README.md: four profiles on two fleets, in a minute.
 bench-chart: .venv/test
-	$(BIN)/python tests/bench/run_profiles.py --samples adaptive,llm-d-default,least-loaded,round-robin \
-	  --fleets mixed,equal --workloads conversations --loads 0.7 --seeds 3 --json tests/bench/profiles.json
+	$(BIN)/python -m perf.bench.run_profiles --samples adaptive,llm-d-default,least-loaded,round-robin \
+	  --fleets mixed,equal --workloads conversations --loads 0.7 --seeds 3 --json perf/bench/profiles.json
 	$(BIN)/python tools/generate.py
 
 # Records the picture at the top of README.md.
@@ -151,7 +150,7 @@ test-kube: kube-assets
 	$(BIN)/pytest tests/kube
 
 kube-assets: .venv/test
-	@PYTHONPATH=tests/go $(BIN)/python tests/kube/build_assets.py
+	@$(BIN)/python -m tests.kube.build_assets
 
 # Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
 test-vllm: .venv/test

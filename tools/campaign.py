@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 REPOSITORY = Path(__file__).parents[1]
-CAMPAIGN = REPOSITORY / "tests/hostile/hostile.json"
-PAGE = "tests/hostile/README.md"
+CAMPAIGN = REPOSITORY / "perf/hostile/hostile.json"
+PAGE = "perf/hostile/README.md"
 PLACE = re.compile(
     r"(<!-- figures, written by `make docs` from hostile\.json -->\n).*?(<!-- end of figures -->)", re.DOTALL
 )

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 REPOSITORY = Path(__file__).parents[1]
-BENCH = REPOSITORY / "tests/bench/bench.json"
+BENCH = REPOSITORY / "perf/bench/bench.json"
 _PLACE = re.compile(
     r"(<!-- figures: (\w+), written by `make docs` from bench\.json -->\n).*?(<!-- end of figures -->)", re.DOTALL
 )

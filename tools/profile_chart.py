@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of `tests/bench/profiles.json` as the table of docs/profiles.md and the chart of README.md."""
+"""The figures of `perf/bench/profiles.json` as the table of docs/profiles.md and the chart of README.md."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 REPOSITORY = Path(__file__).parents[1]
-FIGURES = REPOSITORY / "tests" / "bench" / "profiles.json"
+FIGURES = REPOSITORY / "perf" / "bench" / "profiles.json"
 PAGE = "docs/profiles.md"
 COMMAND = "make bench-chart"
 _PLACE = re.compile(r"(<!-- profiles, written by `make docs` -->\n).*?(<!-- end of profiles -->)", re.DOTALL)

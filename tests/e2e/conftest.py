@@ -6,10 +6,10 @@ from contextlib import AsyncExitStack
 
 import msgspec
 import pytest
-from rig.ports import reserved_ports
-from world import FAST, World, open_world
 
 from epp.lab.sim import RunningSim, running
+from tests.support.ports import reserved_ports
+from tests.support.world import FAST, World, open_world
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from pathlib import Path
 import openai
 import pytest
 import yaml
-from config_files import replace
-from world import MODEL, World, open_world, until
 
 from epp.framework.snapshot import ACCELERATOR, SERVED
 from epp.lab.sim import RunningSim
+from tests.support.config_files import replace
+from tests.support.world import MODEL, World, open_world, until
 
 GPUS = {"big": "NVIDIA-H100-80GB-HBM3", "medium": "NVIDIA-A100-SXM4-40GB", "small": "Tesla-T4"}
 PRICES = {"nvidia-h100": (80, "4.25"), "nvidia-a100": (40, "2.00"), "nvidia-t4": (16, "0.53")}

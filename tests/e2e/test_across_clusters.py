@@ -9,13 +9,13 @@ import openai
 import pytest
 import yaml
 from aiohttp import web
-from config_files import replace, with_pool
-from world import ENDLESS, MODEL, World, open_world, until
 
 from epp.framework.clusters import CLUSTER
 from epp.framework.scoring import DYNAMIC_SCORES
 from epp.lab.demo.clusters import Phase, config_text, two_clusters
 from epp.lab.demo.servers import ModelServer
+from tests.support.config_files import replace, with_pool
+from tests.support.world import ENDLESS, MODEL, World, open_world, until
 
 OCM = "cluster.open-cluster-management.io"
 

@@ -11,13 +11,13 @@ import grpc
 import pytest
 import pytest_asyncio
 import yaml
-from bench import BODY, request_body
-from commands import outcome
-from serving import ANY_PORT, PLAIN, Exchange, Served, answer, ask, exchange, first_message, serving
-from world import FAST, until
 
 from epp.framework.request import DEFAULT_FLOW
 from epp.lab.sim import RunningSim, running
+from tests.support.commands import outcome
+from tests.support.exchanges import BODY, request_body
+from tests.support.serving import ANY_PORT, PLAIN, Exchange, Served, answer, ask, exchange, first_message, serving
+from tests.support.world import FAST, until
 
 WORKERS = "total.max.workers.limit"
 JSON = {"Content-Type": "application/json"}

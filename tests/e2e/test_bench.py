@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from report.catalogue import BY_ID, GROUPS, NEEDS_API_SERVER
-from rig.pickers import own, transports
+
+from perf.bench.report.catalogue import BY_ID, GROUPS, NEEDS_API_SERVER
+from perf.rig.pickers import own, transports
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ OF_EACH_CARRIER = {row.id for row in GROUPS["wire"]} - {"logged-16"} | {"idle-8"
 def bench(output: Path, *flags: str) -> tuple[dict, str]:
     """Run it to its end; return the content of bench.json, and what it printed."""
     ended = subprocess.run(
-        [sys.executable, "tests/bench/run.py", "--quick", "--output", str(output), *flags],
+        [sys.executable, "-m", "perf.bench.run", "--quick", "--output", str(output), *flags],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

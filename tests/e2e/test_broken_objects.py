@@ -11,12 +11,12 @@ from pathlib import Path
 import openai
 import pytest
 import yaml
-from config_files import endpoints_file, replace
-from gateways import Gateway, gateway_with
-from traffic import client_of, some_after, traffic
-from world import MODEL
 
 from epp.lab.sim import RunningSim
+from tests.support.config_files import endpoints_file, replace
+from tests.support.gateways import Gateway, gateway_with
+from tests.support.traffic import client_of, some_after, traffic
+from tests.support.world import MODEL
 
 PROFILE = """
 apiVersion: llm-d.ai/v1alpha1

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import PATIENCE_SECONDS
-from rig.ports import reserved_ports
-from world import until
+
+from tests.support.commands import PATIENCE_SECONDS
+from tests.support.ports import reserved_ports
+from tests.support.world import until
 
 CONFIG = """
 apiVersion: llm-d.ai/v1

@@ -8,18 +8,29 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import grpc
-import http2_bytes as h2
 import pytest
-from bench import BODY, request_body
-from commands import command
-from raw_connection import connected
-from serving import PATH, PLAIN, REQUEST, Exchange, Served, answer, destination_of, exchange, first_message, serving
-from test_command_gateway import url_of
-from transports import over_asyncio
-from waiting import until
-from world import MODEL
 
 from epp.extproc.wire import ProcessingResponse
+from tests.e2e.test_command_gateway import url_of
+from tests.support.commands import command
+from tests.support.exchanges import BODY, request_body
+from tests.support.http2 import http2_bytes as h2
+from tests.support.http2.raw_connection import connected
+from tests.support.serving import (
+    PATH,
+    PLAIN,
+    REQUEST,
+    Exchange,
+    Served,
+    answer,
+    destination_of,
+    exchange,
+    first_message,
+    serving,
+)
+from tests.support.transports import over_asyncio
+from tests.support.waiting import until
+from tests.support.world import MODEL
 
 CHAT = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}).encode()
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import aiohttp
 import yaml
-from config_files import replace
-from gateways import Gateway, gateway_with
-from waiting import until
+
+from tests.support.config_files import replace
+from tests.support.gateways import Gateway, gateway_with
+from tests.support.waiting import until
 
 HUB = Path(__file__).parents[1] / "data" / "clusters" / "hub.yaml"
 PROFILE = """

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from commands import children, command, is_running
-from waiting import until
+
+from tests.support.commands import children, command, is_running
+from tests.support.waiting import until
 
 QUIET = "--traffic=0"
 ANY_PORTS = ("--listen=127.0.0.1:0", "--admin-port=0")

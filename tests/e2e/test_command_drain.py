@@ -6,18 +6,18 @@ import signal
 
 import aiohttp
 import grpc
-import http2_bytes as h2
 import pytest
-from bench import BODY, request_body
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from http2_peer import Call
-from raw_connection import RawConnection, connected
-from serving import PLAIN, Served, answer, ask, destination_of, exchange, first_message, serving
-from world import FAST
 
 from epp.extproc.wire import METHOD, SERVICE
 from epp.lab.sim import running
+from tests.support.exchanges import BODY, request_body
+from tests.support.http2 import http2_bytes as h2
+from tests.support.http2.http2_peer import Call
+from tests.support.http2.raw_connection import RawConnection, connected
+from tests.support.serving import PLAIN, Served, answer, ask, destination_of, exchange, first_message, serving
+from tests.support.world import FAST
 
 SERVING = HealthCheckResponse.SERVING
 NOT_SERVING = HealthCheckResponse.NOT_SERVING

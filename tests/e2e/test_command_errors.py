@@ -4,8 +4,9 @@
 import asyncio
 
 import pytest
-from commands import command, outcome
-from serving import ANY_PORT, served_by
+
+from tests.support.commands import command, outcome
+from tests.support.serving import ANY_PORT, served_by
 
 ENDPOINTS = "--endpoints=127.0.0.1:1"
 

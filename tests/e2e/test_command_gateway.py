@@ -16,10 +16,10 @@ import aiohttp
 import openai
 import pytest
 import pytest_asyncio
-from commands import Command, command, envoy_of, is_running, outcome
-from world import ENDLESS, until
 
 from epp.lab.gateway.envoy import find_envoy
+from tests.support.commands import Command, command, envoy_of, is_running, outcome
+from tests.support.world import ENDLESS, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

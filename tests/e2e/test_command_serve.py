@@ -12,17 +12,17 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 import pytest_asyncio
-from bench import request_body, response_headers
-from commands import command
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from rig.ports import reserved_ports
-from serving import PLAIN, Served, ask, destination_of, exchange, first_message, serving
-from waiting import until
-from world import FAST
 
 from epp.extproc.wire import SERVICE
 from epp.lab.sim import RunningSim, running
+from tests.support.commands import command
+from tests.support.exchanges import request_body, response_headers
+from tests.support.ports import reserved_ports
+from tests.support.serving import PLAIN, Served, ask, destination_of, exchange, first_message, serving
+from tests.support.waiting import until
+from tests.support.world import FAST
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

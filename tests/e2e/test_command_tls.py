@@ -6,12 +6,12 @@ import ssl
 
 import grpc
 import pytest
-from certificates import mount, new_pair, write
-from commands import outcome
-from serving import Served, answer, ask, destination_of, exchange, serving
-from world import FAST
 
 from epp.lab.sim import running
+from tests.support.certificates import mount, new_pair, write
+from tests.support.commands import outcome
+from tests.support.serving import Served, answer, ask, destination_of, exchange, serving
+from tests.support.world import FAST
 
 
 @pytest.fixture

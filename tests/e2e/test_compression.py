@@ -7,20 +7,20 @@ import zlib
 from collections.abc import AsyncIterator
 
 import grpc
-import http2_bytes as h2
 import pytest
 import pytest_asyncio
-from bench import BODY, request_body
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from http2_peer import Call
-from raw_connection import connected
-from serving import APART, PLAIN, Served, answer, ask, exchange, first_message, serving
-from transports import over_asyncio
-from world import FAST
 
 from epp.extproc.wire import METHOD, SERVICE
 from epp.lab.sim import running
+from tests.support.exchanges import BODY, request_body
+from tests.support.http2 import http2_bytes as h2
+from tests.support.http2.http2_peer import Call
+from tests.support.http2.raw_connection import connected
+from tests.support.serving import APART, PLAIN, Served, answer, ask, exchange, first_message, serving
+from tests.support.transports import over_asyncio
+from tests.support.world import FAST
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), over_asyncio]
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from config_files import ConfigMap, endpoints_file, replace, with_pool
-from gateways import gateway_with
-from serving import PLAIN, destination_of, serving
-from traffic import client_of, some_after, traffic
-from world import ENDLESS, MODEL, World, open_world, until
 
 from epp.lab.sim import RunningSim
+from tests.support.config_files import ConfigMap, endpoints_file, replace, with_pool
+from tests.support.gateways import gateway_with
+from tests.support.serving import PLAIN, destination_of, serving
+from tests.support.traffic import client_of, some_after, traffic
+from tests.support.world import ENDLESS, MODEL, World, open_world, until
 
 ONLY = """
 apiVersion: llm-d.ai/v1alpha1

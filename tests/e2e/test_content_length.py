@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-from echo import Echo, chat, echo, gateway_in_front_of
 
 from epp.lab.gateway import BodyMode
+from tests.support.echo import Echo, chat, echo, gateway_in_front_of
 
 LENGTH, CODING = "content-length", "transfer-encoding"
 CHAT = "/v1/chat/completions"

@@ -11,9 +11,10 @@ from urllib.request import Request, urlopen
 
 import aiohttp
 import pytest
-from echo import chat, echo
-from gateways import Gateway, gateway_of
-from serving import PLAIN, serving
+
+from tests.support.echo import chat, echo
+from tests.support.gateways import Gateway, gateway_of
+from tests.support.serving import PLAIN, serving
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

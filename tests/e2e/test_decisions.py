@@ -9,14 +9,14 @@ import aiohttp
 import grpc
 import msgspec
 import pytest
-from bench import BODY, request_body, request_headers, response_body, response_headers
-from commands import command
-from serving import PLAIN, Served, exchange, serving
-from world import until
 
 from epp.explain.record import DecisionRecord
 from epp.extproc.wire import FULL_DUPLEX_STREAMED
 from epp.lab.sim import RunningSim
+from tests.support.commands import command
+from tests.support.exchanges import BODY, request_body, request_headers, response_body, response_headers
+from tests.support.serving import PLAIN, Served, exchange, serving
+from tests.support.world import until
 
 RECORD = "x-gateway-decision-record"
 

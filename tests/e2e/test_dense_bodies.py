@@ -2,8 +2,9 @@
 """Bodies of very many elements on the wire, on both carriers: whole and in order, while others are served."""
 
 import pytest
-from bench import request_body, request_headers, response_body, response_headers
-from serving import PLAIN, destination_of, exchange, serving
+
+from tests.support.exchanges import request_body, request_headers, response_body, response_headers
+from tests.support.serving import PLAIN, destination_of, exchange, serving
 
 MESSAGES = b'{"model":"m","messages":[' + b'{"role":"user","content":"a"},' * 20_000 + b"{}]}"
 ANSWER = b'{"choices":[' + b"[]," * 100_000 + b'0],"usage":{"prompt_tokens":7,"completion_tokens":9}}'

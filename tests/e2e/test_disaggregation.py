@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 from aiohttp import web
-from config_files import endpoints_file, with_pool
-from echo import echo
-from world import MODEL, World, open_world, until
 
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
 from epp.lab.gateway import ClusterType, GatewaySettings
+from tests.support.config_files import endpoints_file, with_pool
+from tests.support.echo import echo
+from tests.support.world import MODEL, World, open_world, until
 
 PREFILL_DECODE = (Path(__file__).parents[2] / "config" / "prefill-decode.yaml").read_text()
 PREFILLER = "x-prefiller-host-port"

@@ -17,8 +17,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from documents import blocks, commands, file_of
-from wheels import REPOSITORY, build_wheel, install
+
+from tests.support.documents import blocks, commands, file_of
+from tests.support.wheels import REPOSITORY, build_wheel, install
 
 POLICIES = "docs/objectives-and-rewrites.md"
 CLUSTERS = "docs/clusters.md"

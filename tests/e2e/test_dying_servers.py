@@ -9,9 +9,10 @@ from itertools import count
 
 import aiohttp
 import pytest
-from dying import MODEL, Load, Mortal, killed_in_turn, mortals
-from gateways import Gateway, gateway_of
-from waiting import until
+
+from tests.support.dying import MODEL, Load, Mortal, killed_in_turn, mortals
+from tests.support.gateways import Gateway, gateway_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -10,22 +10,22 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from commands import outcome
-from fronts import BareServer, TlsFront, certificate_for, tls_in_front_of
-from gateways import Gateway, gateway_of
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from msgspec.structs import replace
-from rig.ports import reserved_ports
-from serving import PLAIN, serving
-from transports import server_settings
-from world import ANY_PORT, MODEL, World, open_world, until
 
 from epp.app import Picker, PickerSettings
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.snapshot import REACHABLE
 from epp.lab.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError
 from epp.pool.discovery import StaticDiscovery, parse_targets
+from tests.support.commands import outcome
+from tests.support.fronts import BareServer, TlsFront, certificate_for, tls_in_front_of
+from tests.support.gateways import Gateway, gateway_of
+from tests.support.ports import reserved_ports
+from tests.support.serving import PLAIN, serving
+from tests.support.transports import server_settings
+from tests.support.world import ANY_PORT, MODEL, World, open_world, until
 
 
 def trusting(file: Path | None = None, *, verify: bool = True) -> GatewaySettings:

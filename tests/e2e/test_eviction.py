@@ -9,10 +9,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
-from world import MODEL, World, open_world, until
 
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.lab.gateway import BodyMode, GatewaySettings
+from tests.support.world import MODEL, World, open_world, until
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

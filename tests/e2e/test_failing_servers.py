@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-import world
 from aiohttp import web
-from dying import Mortal, mortals
-from gateways import gateway_of
-from rig.ports import reserved_ports
-from waiting import until
+
+from tests.support import world
+from tests.support.dying import Mortal, mortals
+from tests.support.gateways import gateway_of
+from tests.support.ports import reserved_ports
+from tests.support.waiting import until
 
 IDLE = "vllm:num_requests_waiting 0\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0.0\n"
 REQUESTS, AT_A_TIME, MOST_LOST = 100, 4, 12

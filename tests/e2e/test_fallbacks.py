@@ -13,8 +13,6 @@ import msgspec
 import numpy as np
 import openai
 import pytest
-from commands import command, outcome
-from world import ENDLESS, MODEL, World, open_world, until
 
 from epp.framework import Endpoint
 from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, SERVED
@@ -22,6 +20,8 @@ from epp.lab.demo.servers import ModelServer, ServerSpec, model_servers
 from epp.lab.gateway import ClusterType, GatewaySettings
 from epp.lab.gateway.eds_file import discovery_response
 from epp.routing.outliers import OutlierSettings
+from tests.support.commands import command, outcome
+from tests.support.world import ENDLESS, MODEL, World, open_world, until
 
 OVERRIDE_HOST = GatewaySettings(listen_port=0, cluster_type=ClusterType.OVERRIDE_HOST)
 BY_QUEUE = """

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from commands import command
-from config_files import endpoints_file, replace, with_pool
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from serving import PLAIN, Served, destination_of, serving
-from transports import over_asyncio
-from world import FAST, until
 
 from epp.lab.sim import RunningSim, running
+from tests.support.commands import command
+from tests.support.config_files import endpoints_file, replace, with_pool
+from tests.support.serving import PLAIN, Served, destination_of, serving
+from tests.support.transports import over_asyncio
+from tests.support.world import FAST, until
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

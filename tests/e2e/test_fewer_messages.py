@@ -4,11 +4,11 @@
 import tempfile
 
 import pytest
-from stepwise import CONFIG, LAST, PIECE, RATES, Setup, stepwise
-from waiting import until
 
 from epp.extproc.exchange import ResponseUsage
 from epp.lab.gateway import Bodies, BodyMode, ClusterType, FailureMode, GatewaySettings
+from tests.support.stepwise import CONFIG, LAST, PIECE, RATES, Setup, stepwise
+from tests.support.waiting import until
 
 PIECES = 20
 BUFFERED = GatewaySettings(body_mode=Bodies.BUFFERED)

@@ -9,17 +9,8 @@ from pathlib import Path
 
 import aiohttp
 import grpc
-import http2_bytes as h2
 import pytest
 import yaml
-from bench import BODY, request_body
-from config_files import endpoints_file, replace
-from gateways import Gateway, gateway_of
-from raw_connection import connected
-from serving import APART, answer, ask, exchange, first_message
-from test_policies import DROPPED, OBJECTIVE, objective, written
-from transports import over_asyncio, server_settings
-from world import MODEL, until
 
 from epp.app import Picker, PickerSettings
 from epp.config import load_text
@@ -27,6 +18,15 @@ from epp.extproc.wire import METHOD, SERVICE
 from epp.framework.snapshot import IN_FLIGHT
 from epp.lab.sim import RunningSim
 from epp.pool.discovery import StaticDiscovery, parse_targets
+from tests.e2e.test_policies import DROPPED, OBJECTIVE, objective, written
+from tests.support.config_files import endpoints_file, replace
+from tests.support.exchanges import BODY, request_body
+from tests.support.gateways import Gateway, gateway_of
+from tests.support.http2 import http2_bytes as h2
+from tests.support.http2.raw_connection import connected
+from tests.support.serving import APART, answer, ask, exchange, first_message
+from tests.support.transports import over_asyncio, server_settings
+from tests.support.world import MODEL, until
 
 FLOW = "x-llm-d-inference-fairness-id"
 FLOWS = ("greedy", "modest")

@@ -8,15 +8,26 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 import pytest_asyncio
-from bench import BODY, request_body, response_body, response_headers
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from serving import APART, PLAIN, Exchange, Served, answer, ask, destination_of, exchange, first_message, serving
-from waiting import until
-from world import FAST
 
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest, ProcessingResponse
 from epp.lab.sim import RunningSim, running
+from tests.support.exchanges import BODY, request_body, response_body, response_headers
+from tests.support.serving import (
+    APART,
+    PLAIN,
+    Exchange,
+    Served,
+    answer,
+    ask,
+    destination_of,
+    exchange,
+    first_message,
+    serving,
+)
+from tests.support.waiting import until
+from tests.support.world import FAST
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

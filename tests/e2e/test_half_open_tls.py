@@ -9,17 +9,17 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import http2_bytes as h2
 import pytest
-from attacked import Watched, under_attack
-from certificates import new_pair, write
-from raw_connection import connected
-from serving import serving
-from transports import over_asyncio
-from waiting import until
-from world import FAST
 
 from epp.lab.sim import running
+from tests.support.attacked import Watched, under_attack
+from tests.support.certificates import new_pair, write
+from tests.support.http2 import http2_bytes as h2
+from tests.support.http2.raw_connection import connected
+from tests.support.serving import serving
+from tests.support.transports import over_asyncio
+from tests.support.waiting import until
+from tests.support.world import FAST
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), over_asyncio]
 

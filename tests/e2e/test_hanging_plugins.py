@@ -2,9 +2,10 @@
 """A plugin that never returns while a configuration is tried: that is an error which names it, and nothing waits."""
 
 import pytest
-from commands import command
-from gateways import gateway_of
-from waiting import until
+
+from tests.support.commands import command
+from tests.support.gateways import gateway_of
+from tests.support.waiting import until
 
 HANGS = """
 from threading import Event

@@ -5,13 +5,13 @@ import json
 
 import aiohttp
 import pytest
-from transports import server_settings
-from world import MODEL, World, open_world
 
 from epp.app import PickerSettings
 from epp.lab.gateway import BodyMode, GatewaySettings
 from epp.lab.local import local_gateway
 from epp.pool.discovery import StaticDiscovery, parse_targets
+from tests.support.transports import server_settings
+from tests.support.world import MODEL, World, open_world
 
 WRONG_PATH_CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

@@ -9,18 +9,18 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
-import http2_bytes as h2
 import pytest
 import pytest_asyncio
-from attacked import Watched, under_attack
-from bench import BODY, request_body
 from hpack import Encoder
-from http2_bytes import Error, Setting
-from raw_connection import RawConnection, connected
-from serving import first_message
-from transports import over_asyncio
 
 from epp.extproc.wire import METHOD, SERVICE
+from tests.support.attacked import Watched, under_attack
+from tests.support.exchanges import BODY, request_body
+from tests.support.http2 import http2_bytes as h2
+from tests.support.http2.http2_bytes import Error, Setting
+from tests.support.http2.raw_connection import RawConnection, connected
+from tests.support.serving import first_message
+from tests.support.transports import over_asyncio
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),

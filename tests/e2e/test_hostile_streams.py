@@ -6,10 +6,10 @@ import random
 
 import grpc
 import pytest
-from bench import BODY, request_body, request_headers, response_body, response_headers
-from serving import PLAIN, Served, destination_of, exchange, serving
 
 from epp.extproc.wire import METHOD, SERVICE
+from tests.support.exchanges import BODY, request_body, request_headers, response_body, response_headers
+from tests.support.serving import PLAIN, Served, destination_of, exchange, serving
 
 
 @pytest.fixture

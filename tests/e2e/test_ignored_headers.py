@@ -5,13 +5,13 @@ import json
 
 import aiohttp
 import pytest
-from bench import request_body, request_headers
-from commands import command
-from serving import PLAIN, exchange, serving
-from world import MODEL
 
 from epp.extproc.wire import FULL_DUPLEX_STREAMED
 from epp.lab.sim import RunningSim
+from tests.support.commands import command
+from tests.support.exchanges import request_body, request_headers
+from tests.support.serving import PLAIN, exchange, serving
+from tests.support.world import MODEL
 
 REWRITE = "x-llm-d-model-name-rewrite"
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}

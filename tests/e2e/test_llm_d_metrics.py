@@ -13,13 +13,14 @@ import aiohttp
 import pytest
 import yaml
 from aiohttp import web
-from config_files import endpoints_file, with_pool
-from gateways import Gateway, gateway_of
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from test_policies import objective, rewrite, written
-from waiting import until
-from world import MODEL
+
+from tests.e2e.test_policies import objective, rewrite, written
+from tests.support.config_files import endpoints_file, with_pool
+from tests.support.gateways import Gateway, gateway_of
+from tests.support.waiting import until
+from tests.support.world import MODEL
 
 LIST = Path(__file__).parents[1] / "contract" / "llm_d_metrics.yaml"
 KNOWN = yaml.safe_load(LIST.read_text())

@@ -5,18 +5,18 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from blocking import CONFIG, SECONDS
-from commands import command
-from serving import ANY_PORT, PLAIN, destination_of, served_by
+from tests.support.blocking import CONFIG, SECONDS
+from tests.support.commands import command
+from tests.support.serving import ANY_PORT, PLAIN, destination_of, served_by
 
-TESTS = Path(__file__).parent
+MODULES = Path(__file__).parents[1] / "support"
 
 
 async def test_plugin_that_holds_up_the_loop_is_named(simulated: Callable):
     sims = await simulated("only")
     flags = f"--config-text={CONFIG}", "--allow-plugin-modules=blocking", PLAIN, *ANY_PORT
     endpoints = f"--endpoints=only={sims['only'].address}"
-    async with command("serve", endpoints, *flags, PYTHONPATH=str(TESTS)) as process:
+    async with command("serve", endpoints, *flags, PYTHONPATH=str(MODULES)) as process:
         served = await served_by(process)
         async with served.channel() as channel:
             assert await destination_of(channel) == sims["only"].address
@@ -29,7 +29,7 @@ async def test_threshold_of_zero_logs_nothing(simulated: Callable):
     sims = await simulated("only")
     flags = (f"--config-text={CONFIG}", "--allow-plugin-modules=blocking", "--stall-threshold=0", PLAIN, *ANY_PORT)
     endpoints = f"--endpoints=only={sims['only'].address}"
-    async with command("serve", endpoints, *flags, PYTHONPATH=str(TESTS)) as process:
+    async with command("serve", endpoints, *flags, PYTHONPATH=str(MODULES)) as process:
         served = await served_by(process)
         async with served.channel() as channel:
             await destination_of(channel)

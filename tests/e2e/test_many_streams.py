@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from commands import PATIENCE_SECONDS
-from serving import PLAIN, serving
-from world import FAST
 
 from epp.lab.sim import running
+from tests.support.commands import PATIENCE_SECONDS
+from tests.support.serving import PLAIN, serving
+from tests.support.world import FAST
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,7 @@ STREAM_KIB = 80
 
 @contextlib.asynccontextmanager
 async def gateways(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
-    program = Path(__file__).with_name("many_streams.py")
+    program = Path(__file__).parents[1] / "support" / "many_streams.py"
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *(str(program), str(port), str(STREAMS), str(CONNECTIONS)),

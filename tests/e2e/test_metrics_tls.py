@@ -11,13 +11,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 import pytest_asyncio
-from certificates import mount, new_pair, write
-from commands import outcome
-from serving import ANY_PORT, PLAIN, Served, serving
-from waiting import until
-from world import FAST
 
 from epp.lab.sim import RunningSim, running
+from tests.support.certificates import mount, new_pair, write
+from tests.support.commands import outcome
+from tests.support.serving import ANY_PORT, PLAIN, Served, serving
+from tests.support.waiting import until
+from tests.support.world import FAST
 
 TOKEN = "a-token-of-this-test-alone"  # noqa: S105  of this test alone
 

@@ -9,7 +9,8 @@ from uuid import uuid4
 import openai
 import pytest
 import pytest_asyncio
-from commands import command
+
+from tests.support.commands import command
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

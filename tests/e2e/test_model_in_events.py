@@ -7,9 +7,9 @@ import json
 import aiohttp
 import pytest
 from aiohttp import web
-from echo import Echo, echo, gateway_in_front_of
 
 from epp.lab.gateway import BodyMode
+from tests.support.echo import Echo, echo, gateway_in_front_of
 
 RESPONSES = [
     {"type": "response.created", "sequence_number": 0, "response": {"id": "r", "model": "served", "output": []}},

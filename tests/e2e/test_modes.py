@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-from echo import MIB, chat, digest, echo, gateway_in_front_of, noise
-from world import until
 
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.lab.gateway import BodyMode, HeaderMode
+from tests.support.echo import MIB, chat, digest, echo, gateway_in_front_of, noise
+from tests.support.world import until
 
 SIZES = (0, 1, 62_000, 62_001, 5_000_000)
 

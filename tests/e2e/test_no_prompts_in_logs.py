@@ -9,12 +9,12 @@ import aiohttp
 import grpc
 import pytest
 from aiohttp import web
-from bench import request_body, request_headers, response_body, response_headers
-from commands import command
-from echo import Echo, echo
-from serving import PLAIN, exchange, serving
 
 from epp.extproc.wire import METHOD, SERVICE
+from tests.support.commands import command
+from tests.support.echo import Echo, echo
+from tests.support.exchanges import request_body, request_headers, response_body, response_headers
+from tests.support.serving import PLAIN, exchange, serving
 
 CANARY = "xK7canaryQ2"
 LEVELS = (2, 9)

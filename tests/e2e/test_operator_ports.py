@@ -11,13 +11,13 @@ from functools import partial
 import aiohttp
 import pytest
 import pytest_asyncio
-from commands import outcome
-from half_open_scrapes import REQUEST, half_open_scrapes
-from serving import ANY_PORT, PLAIN, Served, destination_of, serving
-from waiting import until
-from world import FAST
 
 from epp.lab.sim import RunningSim, running
+from tests.support.commands import outcome
+from tests.support.half_open_scrapes import REQUEST, half_open_scrapes
+from tests.support.serving import ANY_PORT, PLAIN, Served, destination_of, serving
+from tests.support.waiting import until
+from tests.support.world import FAST
 
 TOKEN = "a-token-of-this-test-alone"  # noqa: S105  of this test alone
 CUT = "llm_d_epp_page_connections_cut_total"

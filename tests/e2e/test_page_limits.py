@@ -9,12 +9,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from hostile_servers import HONEST, HostileServer, answering, answers, series, whole
-from serving import PLAIN, Served, destination_of, serving
-from waiting import until
-from world import FAST
 
 from epp.lab.sim import running
+from tests.support.hostile_servers import HONEST, HostileServer, answering, answers, series, whole
+from tests.support.serving import PLAIN, Served, destination_of, serving
+from tests.support.waiting import until
+from tests.support.world import FAST
 
 LIMITED = "llm_d_epp_datalayer_page_limits_total"
 LAG = "llm_d_epp_event_loop_lag_seconds_bucket"

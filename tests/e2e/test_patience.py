@@ -8,14 +8,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from config_files import replace
-from waiting import until
-from world import ANY_PORT, MODEL, World, open_world
 
 from epp.framework.headers import WENT_INTO_RESPONSE_HEADERS
 from epp.framework.snapshot import IN_FLIGHT
 from epp.lab.gateway import Bodies, ClusterType, FailureMode
 from epp.lab.sim import RunningSim
+from tests.support.config_files import replace
+from tests.support.waiting import until
+from tests.support.world import ANY_PORT, MODEL, World, open_world
 
 TIMEOUT_SECONDS = 1.0
 """Of a message, unless the picker asks for more."""

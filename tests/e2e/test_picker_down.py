@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import msgspec
 import openai
 import pytest
-from commands import Command, command
-from rig.ports import reserved_ports
-from world import ANY_PORT, ENDLESS, MODEL, until
 
 from epp.framework import Endpoint
 from epp.lab.gateway import Bodies, ClusterType, EnvoyProcess, FailureMode
 from epp.lab.gateway.eds_file import discovery_response
+from tests.support.commands import Command, command
+from tests.support.ports import reserved_ports
+from tests.support.world import ANY_PORT, ENDLESS, MODEL, until
 
 PICKED = "x-went-into-resp-headers"
 """The header that the picker leaves on every response it sees."""

@@ -11,13 +11,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
-from commands import outcome
-from config_files import ConfigMap, replace
-from gateways import Gateway, gateway_of
-from world import World, open_world
 
 from epp.lab.gateway import BodyMode, GatewaySettings
 from epp.lab.sim import RunningSim
+from tests.support.commands import outcome
+from tests.support.config_files import ConfigMap, replace
+from tests.support.gateways import Gateway, gateway_of
+from tests.support.world import World, open_world
 
 OBJECTIVE = "x-llm-d-inference-objective"
 DROPPED = "x-llm-d-request-dropped-reason"

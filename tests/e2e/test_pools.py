@@ -8,10 +8,10 @@ import signal
 import openai
 import pytest
 from structlog.testing import capture_logs
-from world import ENDLESS, MODEL, World, open_world, until
 
 from epp.framework.snapshot import IN_FLIGHT
 from epp.lab.demo.servers import ServerSpec, model_servers
+from tests.support.world import ENDLESS, MODEL, World, open_world, until
 
 FILE_CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

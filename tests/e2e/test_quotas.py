@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from config_files import replace
-from test_flow_control import FLOW, SECONDS, Front, Setting
-from test_policies import DROPPED, OBJECTIVE
-from world import until
+
+from tests.e2e.test_flow_control import FLOW, SECONDS, Front, Setting
+from tests.e2e.test_policies import DROPPED, OBJECTIVE
+from tests.support.config_files import replace
+from tests.support.world import until
 
 MANY, QUOTA = 200, 50
 SECONDS_PER_TOKEN = 0.05

@@ -7,10 +7,10 @@ import signal
 import openai
 import pytest
 import yaml
-from config_files import replace
-from world import MODEL, World, open_world, until
 
 from epp.lab.demo.servers import ServerSpec, model_servers
+from tests.support.config_files import replace
+from tests.support.world import MODEL, World, open_world, until
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

@@ -9,11 +9,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from bench import BODY, request_body
-from config_files import replace
-from serving import APART, Exchange, answer, exchange, first_message
-from transports import server_settings
-from world import until
 
 from epp.app import Picker, PickerSettings
 from epp.config import load_file
@@ -21,6 +16,11 @@ from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_S
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.pool.discovery import StaticDiscovery
 from epp.pool.discovery.targets import Target
+from tests.support.config_files import replace
+from tests.support.exchanges import BODY, request_body
+from tests.support.serving import APART, Exchange, answer, exchange, first_message
+from tests.support.transports import server_settings
+from tests.support.world import until
 
 RELOADS = 50
 FINISHED_PER_RELOAD = 40

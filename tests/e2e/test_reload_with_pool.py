@@ -5,9 +5,10 @@ import time
 from pathlib import Path
 
 import pytest
-from config_files import endpoints_file, replace, with_pool
-from traffic import some_after, traffic
-from world import open_world, until
+
+from tests.support.config_files import endpoints_file, replace, with_pool
+from tests.support.traffic import some_after, traffic
+from tests.support.world import open_world, until
 
 RELOADS = 20
 BY_GROUP = """

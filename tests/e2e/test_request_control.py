@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from config_files import endpoints_file, with_pool
-from world import FAST, MODEL, World, open_world, until
 
 from epp.framework.snapshot import METRICS_AT
 from epp.lab.gateway import ClusterType, GatewaySettings, bootstrap_dict
 from epp.lab.sim import running
 from epp.routing.outliers import OutlierSettings
+from tests.support.config_files import endpoints_file, with_pool
+from tests.support.world import FAST, MODEL, World, open_world, until
 
 HEADER = """
 apiVersion: llm-d.ai/v1alpha1

@@ -7,9 +7,9 @@ import json
 
 import openai
 import pytest
-from world import ENDLESS, MODEL, World, until
 
 from epp.framework.snapshot import IN_FLIGHT, SERVED
+from tests.support.world import ENDLESS, MODEL, World, until
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 200  # 9,000 bytes, some 140 blocks of 64 bytes
 

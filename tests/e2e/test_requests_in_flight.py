@@ -6,14 +6,14 @@ import tempfile
 
 import aiohttp
 import pytest
-from config_files import replace
-from stepwise import CONFIG, LAST, PIECE, REPORTS, Setup, stepwise
-from waiting import until
 
 from epp.extproc.exchange import ResponseUsage
 from epp.lab.gateway import Bodies, BodyMode, GatewaySettings
 from epp.lab.gateway.settings import HeaderMode
 from epp.routing.director import Cause
+from tests.support.config_files import replace
+from tests.support.stepwise import CONFIG, LAST, PIECE, REPORTS, Setup, stepwise
+from tests.support.waiting import until
 
 MODES = {
     "full duplex": (GatewaySettings(), ResponseUsage.AUTO),

@@ -10,15 +10,8 @@ import aiohttp
 import grpc
 import msgspec
 import pytest
-from bench import BODY, request_body
-from commands import command
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from held_pages import CONFIG, HeldPages
-from rig.ports import reserved_ports
-from serving import PLAIN, destination_of, exchange, first_message, metrics_on, served_by
-from transports import server_settings
-from world import ANY_PORT, MODEL, until
 
 from epp.app import Picker, PickerSettings, running
 from epp.config import load_text
@@ -27,6 +20,13 @@ from epp.lab.gateway import ClusterType, EnvoyProcess, FailureMode
 from epp.lab.gateway.eds_file import discovery_response
 from epp.lab.sim import RunningSim
 from epp.pool.discovery import StaticDiscovery, parse_targets
+from tests.support.commands import command
+from tests.support.exchanges import BODY, request_body
+from tests.support.held_pages import CONFIG, HeldPages
+from tests.support.ports import reserved_ports
+from tests.support.serving import PLAIN, destination_of, exchange, first_message, metrics_on, served_by
+from tests.support.transports import server_settings
+from tests.support.world import ANY_PORT, MODEL, until
 
 LONG = 150_000
 """Tokens that take much longer than any test."""
@@ -59,7 +59,7 @@ async def test_tf_15_picker_is_not_ready_and_refuses_until_its_endpoints_have_re
         PickerSettings(
             server=server_settings("127.0.0.1:0"),
             config=load_text(CONFIG),
-            plugin_modules=("held_pages",),
+            plugin_modules=("tests.support.held_pages",),
             discovery=StaticDiscovery(parse_targets("127.0.0.1:9")),
         )
     )

@@ -12,10 +12,6 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
-from rig.ports import reserved_ports
-from stepwise import Endings
-from transports import server_settings
-from waiting import until
 
 from epp.app import PickerSettings
 from epp.config import load_text
@@ -26,6 +22,10 @@ from epp.lab.local import LocalGateway, local_gateway
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.director import Cause
 from epp.runtime.addresses import parse_host_port
+from tests.support.ports import reserved_ports
+from tests.support.stepwise import Endings
+from tests.support.transports import server_settings
+from tests.support.waiting import until
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import openai
 import pytest
-from config_files import endpoints_file, with_pool
-from world import MODEL, World, open_world, until
+
+from tests.support.config_files import endpoints_file, with_pool
+from tests.support.world import MODEL, World, open_world, until
 
 PREFILLER = "x-prefiller-host-port"
 SHARE = "llm_d_epp_disaggregatedset_revision_gating_share"

@@ -15,14 +15,14 @@ from pathlib import Path
 import aiohttp
 import grpc
 import pytest
-from bench import request_body
-from commands import command
-from config_files import endpoints_file, with_pool
-from serving import PLAIN, Exchange, destination_of, exchange, first_message, serving
-from transports import over_asyncio
-from world import FAST, MODEL, until
 
 from epp.lab.sim import RunningSim, running
+from tests.support.commands import command
+from tests.support.config_files import endpoints_file, with_pool
+from tests.support.exchanges import request_body
+from tests.support.serving import PLAIN, Exchange, destination_of, exchange, first_message, serving
+from tests.support.transports import over_asyncio
+from tests.support.world import FAST, MODEL, until
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

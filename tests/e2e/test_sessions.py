@@ -5,10 +5,9 @@ import base64
 import os
 import signal
 
-from config_files import endpoints_file, with_pool
-from world import MODEL, World, open_world, until
-
 from epp.lab.demo.servers import ServerSpec, model_servers
+from tests.support.config_files import endpoints_file, with_pool
+from tests.support.world import MODEL, World, open_world, until
 
 AFFINITY = "x-session-token"
 SESSION = "x-session-id"

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from commands import Command, command
-from serving import metrics_on
-from world import MODEL, until
+
+from tests.support.commands import Command, command
+from tests.support.serving import metrics_on
+from tests.support.world import MODEL, until
 
 BROKEN = """
 import time

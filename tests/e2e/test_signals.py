@@ -5,8 +5,9 @@ import os
 import signal
 
 import pytest
-from gateways import Gateway, gateway_of
-from waiting import until
+
+from tests.support.gateways import Gateway, gateway_of
+from tests.support.waiting import until
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1

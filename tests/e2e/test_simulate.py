@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 import pytest_asyncio
-from commands import Command, command, outcome
-from world import until
+
+from tests.support.commands import Command, command, outcome
+from tests.support.world import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

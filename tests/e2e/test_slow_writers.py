@@ -11,13 +11,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 
 import grpc
-import http2_bytes as h2
 import pytest
-from attacked import Watched, under_attack
-from http2_peer import Call
-from raw_connection import RawConnection, connected
-from serving import PATH, REQUEST
-from transports import over_asyncio
+
+from tests.support.attacked import Watched, under_attack
+from tests.support.http2 import http2_bytes as h2
+from tests.support.http2.http2_peer import Call
+from tests.support.http2.raw_connection import RawConnection, connected
+from tests.support.serving import PATH, REQUEST
+from tests.support.transports import over_asyncio
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), over_asyncio]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
-from config_files import ConfigMap, replace
-from gateways import Gateway, gateway_of
-from test_flow_control import FLOW, SECONDS, Front, taken
-from test_policies import DROPPED, OBJECTIVE, objective, written
-from world import MODEL, until
 
 from epp.lab.sim import RunningSim
+from tests.e2e.test_flow_control import FLOW, SECONDS, Front, taken
+from tests.e2e.test_policies import DROPPED, OBJECTIVE, objective, written
+from tests.support.config_files import ConfigMap, replace
+from tests.support.gateways import Gateway, gateway_of
+from tests.support.world import MODEL, until
 
 LOW, HIGH, OTHER = "sk-of-low-5d1a", "sk-of-high-77e0", "sk-of-nobody-9c42"
 KEYS = (LOW, HIGH, OTHER)

@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-from commands import command
-from echo import Echo, chat, echo
-from gateways import Gateway, gateway_of
-from otlp import ERROR, Collector, Received, collector
-from rig.ports import reserved_ports
-from waiting import until
+
+from tests.support.commands import command
+from tests.support.echo import Echo, chat, echo
+from tests.support.gateways import Gateway, gateway_of
+from tests.support.otlp import ERROR, Collector, Received, collector
+from tests.support.ports import reserved_ports
+from tests.support.waiting import until
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT_ID = "b7ad6b7169203331"

@@ -11,16 +11,16 @@ from pathlib import Path
 import aiohttp
 import msgspec
 import pytest
-from commands import command
-from echo import Echo, chat, echo
-from otlp import Collector, collector
-from rig.ports import reserved_ports
-from serving import ANY_PORT, PLAIN, served_by
-from waiting import until
 
 from epp.lab.gateway import GatewaySettings
 from epp.lab.gateway.bootstrap import bootstrap_dict
 from epp.lab.gateway.envoy import find_envoy
+from tests.support.commands import command
+from tests.support.echo import Echo, chat, echo
+from tests.support.otlp import Collector, collector
+from tests.support.ports import reserved_ports
+from tests.support.serving import ANY_PORT, PLAIN, served_by
+from tests.support.waiting import until
 
 CLIENTS_TRACE, CLIENTS_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CONFIG = """

@@ -8,9 +8,9 @@ import h2.config
 import h2.connection
 import h2.events
 import pytest
-from echo import chat, digest, echo, gateway_in_front_of, noise
 
 from epp.lab.gateway import BodyMode
+from tests.support.echo import chat, digest, echo, gateway_in_front_of, noise
 
 MODES = [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED, BodyMode.STREAMED]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """h2spec, which tests HTTP/2 servers for conformance, built once with Go from its module proxy.
 
-    PYTHONPATH=tests/go python tests/h2spec/build_h2spec.py
+    python -m tests.h2spec.build_h2spec
 
 It is kept in the directory that `H2SPEC_DIRECTORY` names, or else in one of this version in the user's cache.
 """
@@ -9,7 +9,7 @@ It is kept in the directory that `H2SPEC_DIRECTORY` names, or else in one of thi
 import sys
 from pathlib import Path
 
-from go_programs import Program, ProgramSet
+from tests.support.go_programs import Program, ProgramSet
 
 H2SPEC = ProgramSet(
     (

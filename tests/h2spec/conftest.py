@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-from build_h2spec import H2SPEC
+
+from tests.h2spec.build_h2spec import H2SPEC
 
 
 @pytest.fixture(scope="session")

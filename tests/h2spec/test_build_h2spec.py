@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The module that pins h2spec, and the version that the cache is named for, are one."""
 
-from build_h2spec import H2SPEC
+from tests.h2spec.build_h2spec import H2SPEC
 
 
 def test_version_is_the_one_that_the_module_requires():

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from h2spec_report import Case, Outcome, read_report
-from serving import PLAIN, Served, serving
+
+from tests.h2spec.h2spec_report import Case, Outcome, read_report
+from tests.support.serving import PLAIN, Served, serving
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of the tests on Kubernetes: kube-apiserver, etcd and helm, built once with Go from its module proxy.
 
-    PYTHONPATH=tests/go python tests/kube/build_assets.py
+    python -m tests.kube.build_assets
 
 They are kept in `KUBEBUILDER_ASSETS`, or else in a directory of these versions in the user's cache.
 """
@@ -9,7 +9,7 @@ They are kept in `KUBEBUILDER_ASSETS`, or else in a directory of these versions 
 import sys
 from pathlib import Path
 
-from go_programs import Program, ProgramSet
+from tests.support.go_programs import Program, ProgramSet
 
 MODULES = Path(__file__).parent / "assets"
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from build_assets import ASSETS
-from charts import Helm
-from cluster.client import Client
-from cluster.running import Cluster, running
-from cluster.space import Space, space_in
+
+from tests.kube.build_assets import ASSETS
+from tests.support.kube.charts import Helm
+from tests.support.kube.client import Client
+from tests.support.kube.running import Cluster, running
+from tests.support.kube.space import Space, space_in
 
 TEST_SECONDS = 600
 """More than anything takes on a slow machine: servers start, and thousands of pods are made."""

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import yaml
-from cluster.apiserver import Access
-from cluster.client import client_of
+
+from tests.support.kube.apiserver import Access
+from tests.support.kube.client import client_of
 
 
 async def apply(config: dict, documents: list[dict]) -> None:

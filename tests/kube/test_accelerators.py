@@ -6,10 +6,9 @@ import re
 
 import aiohttp
 import pytest
-from cluster.space import space_in
-from cluster.users import PICKER_ROLE
-from fleet import Fleet, fleet_in
-from hardware import (
+
+from tests.support.kube.fleet import Fleet, fleet_in
+from tests.support.kube.hardware import (
     H100,
     HARDWARE_ROLE,
     ONE_GPU,
@@ -23,9 +22,11 @@ from hardware import (
     pods_on_nodes,
     served_by,
 )
-from pickers import PATIENCE_SECONDS, Picker
-from waiting import until
-from world import MODEL
+from tests.support.kube.pickers import PATIENCE_SECONDS, Picker
+from tests.support.kube.space import space_in
+from tests.support.kube.users import PICKER_ROLE
+from tests.support.waiting import until
+from tests.support.world import MODEL
 
 
 @pytest.fixture

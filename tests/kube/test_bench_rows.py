@@ -6,9 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from report.catalogue import NEEDS_API_SERVER
+from perf.bench.report.catalogue import NEEDS_API_SERVER
 
-PROGRAM = Path(__file__).parents[1] / "bench" / "inner" / "kube.py"
+PROGRAM = Path(__file__).parents[2] / "perf" / "bench" / "inner" / "kube.py"
 
 
 async def test_program_of_the_bench_measures_its_rows(tmp_path):

@@ -8,10 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-import build_assets
-import go_programs
 import pytest
-from build_assets import ASSETS
+
+from tests.kube import build_assets
+from tests.kube.build_assets import ASSETS
 
 GO = """\
 #!{python}
@@ -49,7 +49,7 @@ class Builder:
     def start(self, **environment: str) -> subprocess.Popen:
         given = {
             "PATH": str(self._go.parent),
-            "PYTHONPATH": str(Path(go_programs.__file__).parent),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             "KUBEBUILDER_ASSETS": str(self.place),
             **environment,
         }

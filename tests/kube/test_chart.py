@@ -6,12 +6,12 @@ import json
 import pytest
 import typer.main
 import yaml
-from charts import CHART, FLAVOURS, NAMESPACE, RELEASE, SERVERS, container, kinds, one
 
 from epp.cli.app import application
 from epp.config import Builder, assemble, load_text
 from epp.framework import ManualClock
 from epp.framework.registry import Registry
+from tests.support.kube.charts import CHART, FLAVOURS, NAMESPACE, RELEASE, SERVERS, container, kinds, one
 
 NAME = f"{RELEASE}-epp"
 

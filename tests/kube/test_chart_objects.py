@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from charts import CHART, FLAVOURS, NAMESPACE, RELEASE, SERVERS, Helm, container, kinds, one
-from cluster.client import Manifest, RefusedError
-from cluster.space import Space
 
 from epp.kube.needs import Importance, needs_of_hub, needs_of_metrics, needs_of_picker
+from tests.support.kube.charts import CHART, FLAVOURS, NAMESPACE, RELEASE, SERVERS, Helm, container, kinds, one
+from tests.support.kube.client import Manifest, RefusedError
+from tests.support.kube.space import Space
 
 NAME = f"{RELEASE}-epp"
 READ = frozenset({"get", "list", "watch"})

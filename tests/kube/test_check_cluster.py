@@ -3,14 +3,15 @@
 
 import json
 
-import cluster.manifests as write
 import pytest
 import yaml
-from cluster.kubeconfig import write_kubeconfig
-from cluster.space import space_in
-from cluster.users import PICKER_ROLE
-from commands import outcome
-from pickers import picker_as
+
+from tests.support.commands import outcome
+from tests.support.kube import manifests as write
+from tests.support.kube.kubeconfig import write_kubeconfig
+from tests.support.kube.pickers import picker_as
+from tests.support.kube.space import space_in
+from tests.support.kube.users import PICKER_ROLE
 
 EVENTS = {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}
 FULL_ROLE = {**PICKER_ROLE, "rules": [*PICKER_ROLE["rules"], EVENTS]}

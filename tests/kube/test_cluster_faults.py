@@ -6,9 +6,10 @@ import contextlib
 
 import aiohttp
 import pytest
-from cluster.client import RefusedError, listed
-from cluster.space import space_in
-from waiting import until
+
+from tests.support.kube.client import RefusedError, listed
+from tests.support.kube.space import space_in
+from tests.support.waiting import until
 
 
 @pytest.fixture

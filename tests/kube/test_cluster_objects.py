@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The API server of these tests accepts, refuses and keeps objects as that of any cluster does."""
 
-import cluster.manifests as write
 import pytest
-from cluster.client import RefusedError, listed
+
+from tests.support.kube import manifests as write
+from tests.support.kube.client import RefusedError, listed
 
 
 async def test_pod_has_the_address_it_was_given_and_is_ready_until_it_is_not(space):

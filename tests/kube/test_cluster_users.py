@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Users of these tests have the rights of their roles and no others, and tokens that end."""
 
-import cluster.manifests as write
 import pytest
 import yaml
-from cluster.client import RefusedError, client_of, listed
-from cluster.users import PICKER_ROLE
+
+from tests.support.kube import manifests as write
+from tests.support.kube.client import RefusedError, client_of, listed
+from tests.support.kube.users import PICKER_ROLE
 
 NODE_READER = {
     "apiVersion": write.RBAC,

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 from aiohttp import web
-from cluster.users import PICKER_ROLE
-from fleet import fleet_in
-from hardware import picker_with, served_by
 
 from epp.kube.needs import needs_of_hub, role
 from epp.kube.objects.decode import versions_in
+from tests.support.kube.fleet import fleet_in
+from tests.support.kube.hardware import picker_with, served_by
+from tests.support.kube.users import PICKER_ROLE
 
 SAMPLES = Path(__file__).parents[1] / "data" / "clusters"
 OCM = "cluster.open-cluster-management.io"

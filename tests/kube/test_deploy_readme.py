@@ -8,9 +8,10 @@ import subprocess
 
 import pytest
 import yaml
-from charts import CHART, REPOSITORY
-from cluster.client import Manifest, RefusedError
-from documents import blocks, commands
+
+from tests.support.documents import blocks, commands
+from tests.support.kube.charts import CHART, REPOSITORY
+from tests.support.kube.client import Manifest, RefusedError
 
 README = REPOSITORY / "deploy" / "README.md"
 COMMANDS = [command for block in blocks(README) if block.language == "console" for command in commands(block)]

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import grpc
 import pytest
-from charts import REPOSITORY, container
-from dockerfile import Build, Ignored, exec_form, instructions, stages
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from rig.ports import reserved_ports
-from waiting import until
+
+from tests.support.kube.charts import REPOSITORY, container
+from tests.support.kube.dockerfile import Build, Ignored, exec_form, instructions, stages
+from tests.support.ports import reserved_ports
+from tests.support.waiting import until
 
 DOCKERFILE = instructions((REPOSITORY / "deploy" / "Dockerfile").read_text())
 BUILD, IMAGE = stages(DOCKERFILE)

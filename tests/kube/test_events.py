@@ -6,14 +6,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import cluster.manifests as write
 import pytest
-from cluster.client import Manifest
-from cluster.space import Space, space_in
-from config_files import replace
-from fleet import fleet_in
-from replicas import ELECTION, EVENTS, LEASES, PATIENCE_SECONDS, Replica, leader_of, replica, role
-from waiting import until
+
+from tests.support.config_files import replace
+from tests.support.kube import manifests as write
+from tests.support.kube.client import Manifest
+from tests.support.kube.fleet import fleet_in
+from tests.support.kube.replicas import ELECTION, EVENTS, LEASES, PATIENCE_SECONDS, Replica, leader_of, replica, role
+from tests.support.kube.space import Space, space_in
+from tests.support.waiting import until
 
 GOOD = """
 apiVersion: llm-d.ai/v1

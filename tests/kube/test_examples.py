@@ -5,8 +5,9 @@ import re
 
 import pytest
 import yaml
-from charts import REPOSITORY, container, kinds, one
-from cluster.client import Manifest
+
+from tests.support.kube.charts import REPOSITORY, container, kinds, one
+from tests.support.kube.client import Manifest
 
 EXAMPLES = REPOSITORY / "deploy" / "examples"
 WITH_POOL = ("agentgateway", "envoy-ai-gateway", "istio", "kgateway")

@@ -4,11 +4,12 @@
 from contextlib import suppress
 
 import aiohttp
-import cluster.manifests as write
 import pytest
-from cluster.users import PICKER_ROLE
-from pickers import PATIENCE_SECONDS, picker_as, picker_in
-from waiting import until
+
+from tests.support.kube import manifests as write
+from tests.support.kube.pickers import PATIENCE_SECONDS, picker_as, picker_in
+from tests.support.kube.users import PICKER_ROLE
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -11,19 +11,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cluster.manifests as write
 import pytest
 import yaml
-from apart import NAMESPACES, gate
-from cluster.client import RefusedError
-from cluster.space import Space
-from documents import blocks, commands, file_of
-from waiting import until
 
 from epp.kube.needs import Importance, needs_of_picker
 from epp.telemetry.process_series import WatchMetrics
+from tests.support.documents import blocks, commands, file_of
+from tests.support.kube import manifests as write
+from tests.support.kube.apart import NAMESPACES, gate
+from tests.support.kube.client import RefusedError
+from tests.support.kube.space import Space
+from tests.support.waiting import until
 
 REPOSITORY = Path(__file__).parents[2]
+APART = REPOSITORY / "tests" / "support" / "kube" / "apart.py"
 PAGE = REPOSITORY / "docs" / "kubernetes.md"
 DEPLOY_PAGE = REPOSITORY / "deploy" / "README.md"
 CHART = REPOSITORY / "deploy" / "chart"
@@ -69,16 +70,15 @@ async def walk(page: Path, cluster, directory: Path, *, isolated: bool) -> dict[
     programs.mkdir()
     (programs / "kubectl").write_text(KUBECTL)
     (programs / "kubectl").chmod(0o755)
-    tests = Path(__file__).parent
     environment = {
         **os.environ,
         "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": f"{tests}:{tests.parent / 'e2e'}",
+        "PYTHONPATH": str(REPOSITORY),
         "HOME": str(directory),
         "KUBECONFIG": str(cluster.kubeconfig(directory / "kubeconfig")),
     }
     way, port = directory / "api.sock", cluster.access.port
-    apart = (*NAMESPACES, sys.executable, str(tests / "apart.py"), str(port), str(way)) if isolated else ()
+    apart = (*NAMESPACES, sys.executable, str(APART), str(port), str(way)) if isolated else ()
     said = directory / "said.txt"
     async with gate(port, way):
         with said.open("w") as output:

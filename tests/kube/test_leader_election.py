@@ -7,15 +7,27 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from cluster.space import Space, space_in
-from cluster.users import User
-from fleet import Fleet, fleet_in
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from relay import relay_to
-from replicas import ELECTION, EVENTS, LEASES, NOT_SERVING, PATIENCE_SECONDS, SERVING, Replica, leader_of, replica, role
-from serving import answer, ask, destination_of, exchange
-from waiting import until
+
+from tests.support.kube.fleet import Fleet, fleet_in
+from tests.support.kube.relay import relay_to
+from tests.support.kube.replicas import (
+    ELECTION,
+    EVENTS,
+    LEASES,
+    NOT_SERVING,
+    PATIENCE_SECONDS,
+    SERVING,
+    Replica,
+    leader_of,
+    replica,
+    role,
+)
+from tests.support.kube.space import Space, space_in
+from tests.support.kube.users import User
+from tests.support.serving import answer, ask, destination_of, exchange
+from tests.support.waiting import until
 
 LEASE_SECONDS = 15
 FOR_EVER = "10m"

@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 import yaml
-from charts import REPOSITORY, container, envoy_of, kinds, one
+
+from tests.support.kube.charts import REPOSITORY, container, envoy_of, kinds, one
 
 _spec = importlib.util.spec_from_file_location("manifests", REPOSITORY / "tools" / "manifests.py")
 manifests = importlib.util.module_from_spec(_spec)

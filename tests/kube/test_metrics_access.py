@@ -4,10 +4,11 @@
 import json
 
 import aiohttp
-from cluster.space import Space
-from cluster.users import User
-from commands import command
-from waiting import until
+
+from tests.support.commands import command
+from tests.support.kube.space import Space
+from tests.support.kube.users import User
+from tests.support.waiting import until
 
 REVIEWER = {
     "apiVersion": "rbac.authorization.k8s.io/v1",

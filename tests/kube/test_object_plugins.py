@@ -5,9 +5,20 @@ import re
 from pathlib import Path
 
 import pytest
-from cluster.users import PICKER_ROLE
-from fleet import fleet_in
-from hardware import H100, HARDWARE_ROLE, READ, T4, accelerator_class, node_of, picker_with, pods_on_nodes, served_by
+
+from tests.support.kube.fleet import fleet_in
+from tests.support.kube.hardware import (
+    H100,
+    HARDWARE_ROLE,
+    READ,
+    T4,
+    accelerator_class,
+    node_of,
+    picker_with,
+    pods_on_nodes,
+    served_by,
+)
+from tests.support.kube.users import PICKER_ROLE
 
 GUIDE = Path(__file__).parents[2] / "docs" / "plugins.md"
 FILTER = "parameters: {fallbackOnEmpty: false}"

@@ -4,18 +4,11 @@
 import datetime as dt
 from pathlib import Path
 
-import certificates
 import pytest
 import yaml
-from cluster.space import space_in
-from cluster.users import PICKER_ROLE
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from fleet import fleet_in
-from load import load_on
-from pickers import picker_as, pool_of
-from waiting import until
 
 from epp.framework import SystemClock
 from epp.kube.access import KubeApi
@@ -23,6 +16,13 @@ from epp.kube.cluster import Cluster
 from epp.kube.objects.decode import decode_object
 from epp.kube.resources import PODS
 from epp.runtime.supervisor import Supervisor
+from tests.support import certificates
+from tests.support.kube.fleet import fleet_in
+from tests.support.kube.load import load_on
+from tests.support.kube.pickers import picker_as, pool_of
+from tests.support.kube.space import space_in
+from tests.support.kube.users import PICKER_ROLE
+from tests.support.waiting import until
 
 
 @pytest.fixture

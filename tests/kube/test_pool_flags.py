@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways to name the pods of a picker: labels without an InferencePool, and pools of another API group."""
 
-import cluster.manifests as write
 import pytest
 import yaml
-from cluster.running import CRDS
-from cluster.space import space_in
-from cluster.users import PICKER_ROLE
-from fleet import fleet_in
-from load import load_on
-from pickers import picker_in
+
+from tests.support.kube import manifests as write
+from tests.support.kube.fleet import fleet_in
+from tests.support.kube.load import load_on
+from tests.support.kube.pickers import picker_in
+from tests.support.kube.running import CRDS
+from tests.support.kube.space import space_in
+from tests.support.kube.users import PICKER_ROLE
 
 GROUP = "pools.example.com"
 READ = ["get", "list", "watch"]

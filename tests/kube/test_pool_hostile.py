@@ -3,16 +3,16 @@
 
 import copy
 
-import cluster.manifests as write
 import pytest
 import yaml
-from cluster.running import CRDS
-from cluster.space import space_in
-from fleet import fleet_in
-from load import load_on
-from pickers import picker_in
 
 from epp.pool.discovery.pods import ACTIVE_PORTS
+from tests.support.kube import manifests as write
+from tests.support.kube.fleet import fleet_in
+from tests.support.kube.load import load_on
+from tests.support.kube.pickers import picker_in
+from tests.support.kube.running import CRDS
+from tests.support.kube.space import space_in
 
 
 @pytest.fixture

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from commands import command
-from load import load_on
-from pickers import Picker, picker_in, pool_of
-from rig.ports import reserved_ports
-from waiting import until
-from world import MODEL
+
+from tests.support.commands import command
+from tests.support.kube.load import load_on
+from tests.support.kube.pickers import Picker, picker_in, pool_of
+from tests.support.ports import reserved_ports
+from tests.support.waiting import until
+from tests.support.world import MODEL
 
 PODS = 5_000
 CONFIG = """

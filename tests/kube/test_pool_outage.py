@@ -4,14 +4,15 @@
 import asyncio
 
 import pytest
-from cluster.kubeconfig import write_kubeconfig
-from cluster.space import space_in
-from cluster.users import PICKER_ROLE
-from fleet import fleet_in
-from load import load_on
-from pickers import Picker, picker_as, picker_in, pool_of
-from relay import relay_to
-from waiting import until
+
+from tests.support.kube.fleet import fleet_in
+from tests.support.kube.kubeconfig import write_kubeconfig
+from tests.support.kube.load import load_on
+from tests.support.kube.pickers import Picker, picker_as, picker_in, pool_of
+from tests.support.kube.relay import relay_to
+from tests.support.kube.space import space_in
+from tests.support.kube.users import PICKER_ROLE
+from tests.support.waiting import until
 
 AWAY_SECONDS = 20.0
 """Longer than the longest pause between two attempts to reach the server."""

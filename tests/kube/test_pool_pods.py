@@ -2,8 +2,9 @@
 """The pods of a pool get requests while they are ready, and for as long as they stay."""
 
 import pytest
-from fleet import fleet_in
-from pickers import picker_in
+
+from tests.support.kube.fleet import fleet_in
+from tests.support.kube.pickers import picker_in
 
 
 @pytest.fixture

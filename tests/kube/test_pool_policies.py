@@ -4,10 +4,11 @@
 import asyncio
 from collections import Counter
 
-import cluster.manifests as write
 import pytest
-from cluster.space import space_in
-from policed import policed_pool
+
+from tests.support.kube import manifests as write
+from tests.support.kube.policed import policed_pool
+from tests.support.kube.space import space_in
 
 POOLS = "inferencepools"
 LEGACY = ("inferenceobjectives.inference", "inferencemodelrewrites.inference")

@@ -3,13 +3,14 @@
 
 import grpc
 import pytest
-from cluster.space import space_in
-from cluster.users import PICKER_ROLE
-from fleet import fleet_in
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from pickers import Picker, picker_as, picker_in, pool_of
-from waiting import until
+
+from tests.support.kube.fleet import fleet_in
+from tests.support.kube.pickers import Picker, picker_as, picker_in, pool_of
+from tests.support.kube.space import space_in
+from tests.support.kube.users import PICKER_ROLE
+from tests.support.waiting import until
 
 NO_ENDPOINTS = (503, "rejected-no-endpoints")
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from cluster.kubeconfig import write_kubeconfig
-from cluster.space import Space, space_in
-from cluster.users import PICKER_ROLE
-from fleet import Fleet, fleet_in
-from pickers import Picker, picker_as, pool_of
-from relay import Relay, relay_to
-from world import MODEL
+
+from tests.support.kube.fleet import Fleet, fleet_in
+from tests.support.kube.kubeconfig import write_kubeconfig
+from tests.support.kube.pickers import Picker, picker_as, pool_of
+from tests.support.kube.relay import Relay, relay_to
+from tests.support.kube.space import Space, space_in
+from tests.support.kube.users import PICKER_ROLE
+from tests.support.world import MODEL
 
 PROMPT = "a prompt of many blocks " * 200
 NAMES = pytest.mark.parametrize("name", ["a", "b"], ids=["same name", "another name"])

@@ -3,10 +3,10 @@
 
 import time
 
-from fleet import Fleet, fleet_in
-from load import Load, load_on
-from pickers import Picker, picker_in
-from waiting import until
+from tests.support.kube.fleet import Fleet, fleet_in
+from tests.support.kube.load import Load, load_on
+from tests.support.kube.pickers import Picker, picker_in
+from tests.support.waiting import until
 
 PODS = 4
 

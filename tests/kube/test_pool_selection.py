@@ -2,11 +2,11 @@
 """The pods and ports of a pool change while requests flow: no restart, and no request fails."""
 
 import pytest
-from fleet import fleet_in
-from load import load_on
-from pickers import picker_in
 
 from epp.pool.discovery.pods import ACTIVE_PORTS
+from tests.support.kube.fleet import fleet_in
+from tests.support.kube.load import load_on
+from tests.support.kube.pickers import picker_in
 
 CURRENT, FORMER = ACTIVE_PORTS
 

@@ -5,14 +5,15 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
-from cluster.kubeconfig import write_kubeconfig
-from cluster.space import space_in
-from cluster.users import PICKER_ROLE
-from fleet import Fleet, fleet_in
-from load import load_on
-from pickers import Picker, picker_as, pool_of
-from relay import Relay, relay_to
-from waiting import until
+
+from tests.support.kube.fleet import Fleet, fleet_in
+from tests.support.kube.kubeconfig import write_kubeconfig
+from tests.support.kube.load import load_on
+from tests.support.kube.pickers import Picker, picker_as, pool_of
+from tests.support.kube.relay import Relay, relay_to
+from tests.support.kube.space import space_in
+from tests.support.kube.users import PICKER_ROLE
+from tests.support.waiting import until
 
 
 @pytest.fixture

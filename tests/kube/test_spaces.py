@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a test leaves behind in the API server that all share: nothing that another one could see."""
 
-import cluster.manifests as write
-from cluster.space import space_in
-from cluster.users import PICKER_ROLE
+from tests.support.kube import manifests as write
+from tests.support.kube.space import space_in
+from tests.support.kube.users import PICKER_ROLE
 
 SCORE = {
     "apiVersion": "cluster.open-cluster-management.io/v1alpha1",

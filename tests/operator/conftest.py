@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Callable
 
 import pytest
-from operator_tools import remedy
+
+from tests.operator.operator_tools import remedy
 
 
 @pytest.fixture(scope="session")

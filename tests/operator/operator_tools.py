@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of others that these tests run: a browser, and Prometheus with its tool.
 
-    python tests/operator/operator_tools.py
+    python -m tests.operator.operator_tools
 
 installs what is missing, with apt-get and the rights of root.
 """

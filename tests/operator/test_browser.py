@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Callable
 
 import aiohttp
 import pytest
-from commands import command
 from playwright.async_api import Browser, Page, async_playwright, expect
+
+from tests.support.commands import command
 
 QUIET = (
     "--no-sandbox",

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from commands import command
-from waiting import until
+
+from tests.support.commands import command
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))

@@ -6,7 +6,8 @@ import re
 import sys
 
 import pytest
-from wheels import REPOSITORY
+
+from tests.support.wheels import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "tools"))
 

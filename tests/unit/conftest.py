@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from scripted_api import scripted_api
 
 from epp.kube.access import KubeApi
+from tests.support.kube.scripted_api import scripted_api
 
 DATA = Path(__file__).parents[1] / "data" / "accelerators"
 

@@ -9,8 +9,6 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 import pytest
-from config_files import replace
-from hostile_files import DISGUISED, HOSTILE, remove
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +20,8 @@ from epp.pool.discovery import FileDiscovery, PodFileDiscovery
 from epp.pool.discovery.endpoints_file import FileDiscoveryParameters
 from epp.pool.discovery.pod_files import PodFileParameters
 from epp.routing.datastore import Datastore
+from tests.support.config_files import replace
+from tests.support.hostile_files import DISGUISED, HOSTILE, remove
 
 NAMES = tuple("abcdefgh")
 

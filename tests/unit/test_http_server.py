@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from aiohttp import web
-from half_open_scrapes import half_open_scrapes
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -20,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from epp.runtime.http_connections import ConnectionCounts, Cut, OpenConnections
 from epp.runtime.http_server import HttpLimits, HttpServer, response
 from epp.telemetry.process_series import ConnectionSeries
+from tests.support.half_open_scrapes import half_open_scrapes
 
 SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE = b"x" * 24 * 2**20

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-ROOMS = ("epp", "proto", "scorers", "tests", "tools")
+ROOMS = ("epp", "perf", "proto", "scorers", "tests", "tools")
 COMMENTS = {".py": "#", ".proto": "//"}
 FILES = [path for room in ROOMS for path in sorted((REPOSITORY / room).rglob("*")) if path.suffix in COMMENTS]
 

@@ -8,7 +8,8 @@ from pathlib import PurePath
 from zipfile import ZipFile
 
 import pytest
-from wheels import REPOSITORY, build_wheel
+
+from tests.support.wheels import REPOSITORY, build_wheel
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from documents import blocks
 
 from epp.config import Builder, assemble, load_text
 from epp.framework import ManualClock, Request, RequestBody
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
+from tests.support.documents import blocks
 
 REPOSITORY = Path(__file__).parents[2]
 README = (REPOSITORY / "README.md").read_text()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from documents import blocks, commands
 
 from epp.cli.app import application
 from epp.extproc.exchange import Fault
+from tests.support.documents import blocks, commands
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "security.md").read_text()

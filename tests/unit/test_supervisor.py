@@ -4,9 +4,9 @@
 import asyncio
 
 import pytest
-from waiting import until
 
 from epp.runtime.supervisor import Supervisor, TaskObserver
+from tests.support.waiting import until
 
 
 class Counting(TaskObserver):

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from admin_client import TOKEN, opened
 
 from epp.admin import AdminPort
+from tests.support.admin_client import TOKEN, opened
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@
 import socket
 
 import pytest
-from admin_client import TOKEN, asked
 from structlog.testing import capture_logs
 
 from epp.admin import AdminPort, AdminSettings
 from epp.framework.errors import ConfigurationError
 from epp.runtime.http_server import HttpLimits
+from tests.support.admin_client import TOKEN, asked
 
 POST = b"POST /api/echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from admin_client import asked, opened
 
 from epp.admin import AdminPort, LoopCalls, decision_routes
 from epp.explain.recorder import Recorder, Setup, recorder_of
 from epp.explain.storage import DecisionSettings, Kept
 from epp.framework import ManualClock, Snapshot
+from tests.support.admin_client import asked, opened
 
 
 @pytest.fixture

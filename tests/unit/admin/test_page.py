@@ -5,9 +5,9 @@ import re
 from http.client import HTTPConnection
 
 import pytest
-from admin_client import ROUTES, asked, opened
 
 from epp.admin.page import page_routes
+from tests.support.admin_client import ROUTES, asked, opened
 
 
 def got(port, path: str, **headers: str) -> tuple[int, dict[str, str], str]:

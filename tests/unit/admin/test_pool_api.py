@@ -7,7 +7,6 @@ from concurrent.futures import Future
 
 import msgspec
 import pytest
-from admin_client import asked, opened
 
 from epp.admin import (
     LoopCalls,
@@ -30,6 +29,7 @@ from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, KV_USAGE, RUNNING, TOPOLOGY, WAITING
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, Director, PoolPolicies, Runtime, Seeds
+from tests.support.admin_client import asked, opened
 
 CONFIG = """\
 apiVersion: llm-d.ai/v1alpha1

@@ -5,7 +5,6 @@ import asyncio
 import threading
 
 import pytest
-from admin_client import asked, opened
 from structlog.testing import capture_logs
 
 from epp.admin import LoopCalls, quota_routes
@@ -16,6 +15,7 @@ from epp.framework.guard import Guard, PluginObserver
 from epp.framework.quotas import Blocked
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
+from tests.support.admin_client import asked, opened
 
 WORKERS, TOKENS = "total.max.workers.limit", "total.max.tokens"
 CONFIG = {

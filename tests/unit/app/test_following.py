@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from typing import ClassVar
 
 import pytest
-from config_files import replace
-from waiting import until
 
 from epp.app import Picker, PickerSettings
 from epp.config import load_file
 from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError, Endpoint, Headers, Parameters
 from epp.framework.datalayer import Discovery
+from tests.support.config_files import replace
+from tests.support.waiting import until
 
 
 class HostParameters(Parameters, frozen=True):

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 import yaml
-from config_files import replace
-from waiting import until
 
 from epp.app import Picker, PickerSettings
 from epp.config import load_file
 from epp.extproc.server import ServerSettings
 from epp.framework.snapshot import ACCELERATOR
 from epp.pool.discovery.pod_files import PodFileDiscovery, PodFileParameters
+from tests.support.config_files import replace
+from tests.support.waiting import until
 
 CONFIG = """
 apiVersion: llm-d.ai/v1

@@ -5,7 +5,6 @@ import asyncio
 from typing import NamedTuple
 
 import pytest
-from waiting import until
 
 from epp.app import running
 from epp.app.running import RunningConfig
@@ -29,6 +28,7 @@ from epp.pool.discovery import StaticDiscovery
 from epp.pool.discovery.targets import Target
 from epp.routing.director import Cause
 from epp.telemetry.metrics import Metrics
+from tests.support.waiting import until
 
 HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
 BODY = b'{"model":"m","prompt":"hello"}'

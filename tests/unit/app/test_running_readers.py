@@ -6,9 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from fake_api import FakeApi
 from structlog.testing import capture_logs
-from waiting import until
 
 from epp.app.running import RunningConfig
 from epp.config import Builder, assemble, load_text
@@ -23,6 +21,8 @@ from epp.pool.discovery import StaticDiscovery
 from epp.pool.discovery.targets import Target
 from epp.runtime.supervisor import Supervisor
 from epp.telemetry.metrics import Metrics
+from tests.support.kube.fake_api import FakeApi
+from tests.support.waiting import until
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\ndataLayer: {injectDefaults: false}\n"
 NODES = "/api/v1/nodes"

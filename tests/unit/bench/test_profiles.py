@@ -4,13 +4,13 @@
 from collections.abc import Sequence
 
 import pytest
-from profiles.fleets import FLEETS, Fleet, fleet
-from profiles.outcome import Outcome
-from profiles.virtual import simulate
-from profiles.workloads import WORKLOADS, trace
 
 from epp.config import load_text
 from epp.config.load import sample_texts
+from perf.bench.profiles.fleets import FLEETS, Fleet, fleet
+from perf.bench.profiles.outcome import Outcome
+from perf.bench.profiles.virtual import simulate
+from perf.bench.profiles.workloads import WORKLOADS, trace
 
 pytestmark = pytest.mark.slow
 

@@ -2,14 +2,14 @@
 """What ready-made profiles claim on the fleets that they are made for, in virtual time."""
 
 import pytest
-from profiles.outcome import Outcome
-from profiles.remarks import idle_gpus, idle_nodes, share_away
-from profiles.special_fleets import ALL_FLEETS
-from profiles.virtual import simulate
-from profiles.workloads import trace
 
 from epp.config import load_text
 from epp.config.load import sample_texts
+from perf.bench.profiles.outcome import Outcome
+from perf.bench.profiles.remarks import idle_gpus, idle_nodes, share_away
+from perf.bench.profiles.special_fleets import ALL_FLEETS
+from perf.bench.profiles.virtual import simulate
+from perf.bench.profiles.workloads import trace
 
 pytestmark = pytest.mark.slow
 

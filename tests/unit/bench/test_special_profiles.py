@@ -4,13 +4,13 @@
 from dataclasses import replace
 
 import pytest
-from profiles.fleets import FLEETS, Fleet, fleet
-from profiles.outcome import Outcome
-from profiles.virtual import Simulation
-from profiles.workloads import Trace, trace
 
 from epp.config import load_text
 from epp.config.load import sample_texts
+from perf.bench.profiles.fleets import FLEETS, Fleet, fleet
+from perf.bench.profiles.outcome import Outcome
+from perf.bench.profiles.virtual import Simulation
+from perf.bench.profiles.workloads import Trace, trace
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from admin_client import opened
 from aiohttp import web
 from rich.console import Console
 from typer.testing import CliRunner
@@ -32,6 +31,7 @@ from epp.explain.record import (
     ShadowRun,
     Timings,
 )
+from tests.support.admin_client import opened
 
 RUN = ProfileRun(
     name="default",

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Standings of clusters, from the objects of a hub."""
 
-from hub_objects import SCORE, cluster, decision, hub_of, placement, scores, taint, weighted
-
 from epp.clusters.cluster_status import ClusterStatuses, Evaluate, cluster_statuses
 from epp.framework.clusters import PlacementStatus
+from tests.support.hub_objects import SCORE, cluster, decision, hub_of, placement, scores, taint, weighted
 
 NOW = 1767225600.0
 """2026-01-01."""

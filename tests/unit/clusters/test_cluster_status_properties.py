@@ -4,11 +4,11 @@
 from datetime import UTC, datetime
 
 import msgspec
-from hub_objects import cluster, decision, hub_of, placement, scores, weighted
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from epp.clusters.cluster_status import ClusterStatuses, cluster_statuses
+from tests.support.hub_objects import cluster, decision, hub_of, placement, scores, weighted
 
 NOW = 1767225600.0
 NAMES = ("a", "b", "c", "d")

@@ -2,7 +2,6 @@
 """Objects of a hub are decoded, and their impossible values are left out and said."""
 
 import pytest
-from hub_objects import OCM, cluster, decision, decoded, hub_of, placement, scores, taint, weighted
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +9,7 @@ from epp.clusters.cluster_status import ClusterStatuses, cluster_statuses
 from epp.framework.clusters import TaintEffect
 from epp.kube.objects.ocm import MultiKueueCluster
 from epp.kube.objects.placement import Coordinate
+from tests.support.hub_objects import OCM, cluster, decision, decoded, hub_of, placement, scores, taint, weighted
 
 
 def test_ocm_2_scores_of_a_cluster_by_name():

@@ -3,7 +3,6 @@
 
 import pytest
 import yaml
-from config_files import replace
 
 from epp.clusters.tagger import ClusterTagger
 from epp.framework import ManualClock, Request
@@ -14,6 +13,7 @@ from epp.framework.testing import candidates
 from epp.kube.objects.base import convert
 from epp.kube.objects.inference import InferencePoolImport
 from epp.plugins.clusters import PlacementFilter
+from tests.support.config_files import replace
 
 HEAD = {
     "apiVersion": "inference.networking.x-k8s.io/v1alpha1",

@@ -3,10 +3,10 @@
 
 import msgspec
 import pytest
-from hub_objects import SCORE, cluster, decoded, hub_of, placement, taint, weighted
 
 from epp.clusters.placement import Evaluation, Situation, allocatable, balanced, evaluate
 from epp.clusters.placement_filters import in_cluster_sets
+from tests.support.hub_objects import SCORE, cluster, decoded, hub_of, placement, taint, weighted
 
 DAY = 1767225600.0
 """2026-01-01, when the taints of these tests were added."""

@@ -4,11 +4,11 @@
 from collections import Counter
 
 import pytest
-from hub_objects import SCORE, cluster, decoded, placement, taint, weighted
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.clusters.placement import Evaluation, Situation, evaluate
+from tests.support.hub_objects import SCORE, cluster, decoded, placement, taint, weighted
 
 NOW = 1767225600.0
 NAMES = tuple("abcdefgh")

@@ -6,10 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import yaml
-from config_files import replace
-from hub_objects import SCORE, cluster, decoded, placement, scores, taint, weighted
 from structlog.testing import capture_logs
-from waiting import until
 
 from epp.clusters.tagger import ClusterTagger
 from epp.framework import ConfigurationError, Endpoint, ManualClock
@@ -20,6 +17,9 @@ from epp.framework.registry import Registry
 from epp.kube.resources import CLUSTERS
 from epp.pool.collectors import Tagging
 from epp.routing.datastore import Datastore
+from tests.support.config_files import replace
+from tests.support.hub_objects import SCORE, cluster, decoded, placement, scores, taint, weighted
+from tests.support.waiting import until
 
 NOW = 1767225600.0
 """2026-01-01."""

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from aiohttp import web
-from rig.ports import reserved_ports
 
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import DataSource, Feed
 from epp.pool.collectors import Collector
 from epp.routing.datastore import Datastore
+from tests.support.ports import reserved_ports
 
 
 class PageServer:

@@ -8,7 +8,6 @@ import socket
 import msgspec
 import pytest
 import uvloop
-from scripted_source import PAGE, Counting, Errors, Length, Script, value
 
 from epp.framework import Endpoint, ManualClock, SystemClock
 from epp.framework.datalayer import Contact, Feed
@@ -17,6 +16,7 @@ from epp.pool.collectors import Collector
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
 from epp.pool.collectors.sources.dcgm import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
 from epp.routing.datastore import Datastore
+from tests.support.scripted_source import PAGE, Counting, Errors, Length, Script, value
 
 E = Endpoint("e", "10.0.0.1", 8000)
 

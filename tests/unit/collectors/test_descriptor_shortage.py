@@ -6,7 +6,6 @@ import resource
 from collections.abc import Callable, Iterator
 
 import pytest
-from scripted_source import collect_once
 from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, SystemClock
@@ -18,6 +17,7 @@ from epp.pool.collectors.polling import collector as capacity
 from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import Poll
 from epp.routing.datastore import Datastore
+from tests.support.scripted_source import collect_once
 
 
 @pytest.fixture

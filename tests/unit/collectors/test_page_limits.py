@@ -7,7 +7,6 @@ import time
 from collections import Counter
 
 import pytest
-from hostile_servers import HONEST, answering, answers, endless, whole
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -21,6 +20,7 @@ from epp.pool.collectors.sources import connection
 from epp.pool.collectors.sources.models import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
 from epp.pool.collectors.sources.response_parser import IncompletePages, InvalidResponseError, ResponseParser, WholePage
 from epp.routing.datastore import Datastore
+from tests.support.hostile_servers import HONEST, answering, answers, endless, whole
 
 LONGEST_TURN_SECONDS = 0.1
 """Ten times what a turn may take, and a tenth of what it took: the machine may have other work."""

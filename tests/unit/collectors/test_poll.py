@@ -4,7 +4,6 @@
 import math
 
 import pytest
-from scripted_source import PAGE, Errors, Length, Script, collect_once, value
 from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, ManualClock
@@ -16,6 +15,7 @@ from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import Poll
 from epp.pool.collectors.polling.poll_schedule import next_due
 from epp.routing.datastore import Datastore
+from tests.support.scripted_source import PAGE, Errors, Length, Script, collect_once, value
 
 E = Endpoint("e", "10.0.0.1", 8000)
 REFUSED = UnreachableError("refused", refused=True)

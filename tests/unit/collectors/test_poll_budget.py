@@ -4,7 +4,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_source import collect_once
 from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, ManualClock, SystemClock
@@ -16,6 +15,7 @@ from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import Poll
 from epp.pool.collectors.polling.poll_schedule import PollBudget
 from epp.routing.datastore import Datastore
+from tests.support.scripted_source import collect_once
 
 LITTLE = 0.02
 """Share of the time for at most 1,000 polls a second."""

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from scripted_source import value
 
 from epp.framework import SystemClock
 from epp.framework.datalayer import Feed, NotAskedError, PageError, UnreachableError
@@ -15,6 +14,7 @@ from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDat
 from epp.pool.collectors.polling.poll_schedule import PollPriority, UrgentBudget
 from epp.routing.datastore import Datastore
 from epp.routing.outliers import Verdict
+from tests.support.scripted_source import value
 
 RARELY = 500.0
 """Seconds between two polls: more than any test takes."""

@@ -9,7 +9,6 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import certificates
 import msgspec
 import pytest
 
@@ -18,6 +17,7 @@ from epp.framework.datalayer import Contact, DataSource, PageError, UnreachableE
 from epp.framework.endpoint import EndpointTrust
 from epp.pool.collectors.engines.metrics import MetricsDataSource, MetricsSourceParameters
 from epp.pool.collectors.sources.probes import ConnectionProbe, EndpointTls
+from tests.support import certificates
 
 PAGE = b"vllm:num_requests_waiting 3\n"
 TLS_RECORD = b"\x16"

@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from config_files import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from structlog.testing import capture_logs
@@ -28,6 +27,7 @@ from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
+from tests.support.config_files import replace
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 FIRST = HEAD + "plugins: [{type: queue-scorer}]\n"

@@ -6,7 +6,6 @@ from math import nan
 
 import msgspec
 import pytest
-from bench import BODY, new_bench
 from rich.console import Console
 
 from epp.framework import Endpoint, Headers, Records, Snapshot
@@ -16,6 +15,7 @@ from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp.lab.demo.table import LastRequest, Row, line, rows, table
 from epp.routing.director import Cause
+from tests.support.exchanges import BODY, new_bench
 
 BUSY = candidates(
     waiting=[3],

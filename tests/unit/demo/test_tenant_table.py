@@ -5,13 +5,13 @@ import asyncio
 import io
 
 import pytest
-from bench import BODY, new_bench
 from rich.console import Console
 
 from epp.framework import Headers
 from epp.framework.errors import QueueTimeoutError
 from epp.lab.demo.tenants import CONFIG, Tenants
 from epp.routing.director import Cause
+from tests.support.exchanges import BODY, new_bench
 
 
 class Shop:

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from waiting import until
 
 from epp.lab.demo.traffic import Traffic
+from tests.support.waiting import until
 
 CLIENTS = 6
 TURNS = 6

@@ -5,8 +5,6 @@ import asyncio
 from collections import Counter
 
 import pytest
-from gate import Gate
-from waiting import until
 
 from epp.config import Builder, assemble, load_text
 from epp.config.describe import describe
@@ -39,6 +37,8 @@ from epp.framework.registry import Registry
 from epp.framework.snapshot import IN_FLIGHT
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver, PendingRequest, Routing, Runtime, Seeds, Subset
+from tests.support.gate import Gate
+from tests.support.waiting import until
 
 BODY = b'{"model":"m","prompt":"hello"}'
 POST = Headers([(":path", "/v1/completions?stream=true"), ("x-request-id", "always the same")])

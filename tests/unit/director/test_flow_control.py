@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 import structlog
-from queueing import OFF, ON, SIZE, World, settled
-from waiting import until
 
 from epp.admission.flow_control import QueuedRequest
 from epp.framework import Endpoint
@@ -24,6 +22,8 @@ from epp.framework.errors import (
 from epp.framework.snapshot import KV_USAGE, WAITING
 from epp.routing.director import Cause, PendingRequest, Routing, Subset
 from epp.telemetry.request_log import request_as_text
+from tests.support.queueing import OFF, ON, SIZE, World, settled
+from tests.support.waiting import until
 
 UTILIZATION = (
     OFF

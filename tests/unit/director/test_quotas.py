@@ -5,7 +5,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from queueing import OFF, ON, World, settled
 
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
 from epp.framework.datalayer import Report
@@ -13,6 +12,7 @@ from epp.framework.errors import OverQuotaError, QueueTimeoutError, QuotaExceede
 from epp.framework.quotas import Quota, TotalLimits
 from epp.framework.snapshot import ACCELERATOR
 from epp.routing.director import Cause, PendingRequest, Routing
+from tests.support.queueing import OFF, ON, World, settled
 
 LIMITED = """
 - type: tenant-quotas

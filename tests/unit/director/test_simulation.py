@@ -11,7 +11,6 @@ from textwrap import dedent
 import msgspec
 import numpy as np
 import pytest
-from footprints import footprint
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -47,6 +46,7 @@ from epp.routing.director import (
 )
 from epp.routing.director.observers import _EVENTS
 from epp.routing.director.simulation import Simulated
+from tests.support.footprints import footprint
 
 SAMPLES = Path(__file__).parents[3] / "config"
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
-from waiting import until
 
 from epp.framework import ConfigurationError, ManualClock
 from epp.pool.discovery import FileDiscovery
 from epp.pool.discovery.endpoints_file import FileDiscoveryParameters
 from epp.routing.datastore import Datastore
+from tests.support.waiting import until
 
 
 def content(**endpoints: str) -> str:

@@ -6,11 +6,11 @@ import asyncio
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pool_place import PODS, POOLS, Place
 from structlog.testing import capture_logs
-from waiting import until
 
 from epp.pool.discovery import PodDiscovery, PodTarget
+from tests.support.kube.pool_place import PODS, POOLS, Place
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ import json
 
 import pytest
 import yaml
-from config_files import replace
 from structlog.testing import capture_logs
-from waiting import until
 
 from epp.framework import ConfigurationError, ManualClock
 from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.registry import Registry
 from epp.pool.discovery.pod_files import PodFileDiscovery, PodFileParameters
+from tests.support.config_files import replace
+from tests.support.waiting import until
 
 
 def pod(name, address, **labels):

@@ -2,11 +2,11 @@
 """Endpoints of pods have the boot ID of their node, and others are told of the pods."""
 
 import pytest
-from pool_place import NODES, PODS, VLLM, Place
-from waiting import until
 
 from epp.framework.snapshot import SERVED
 from epp.kube.object_set import Delta
+from tests.support.kube.pool_place import NODES, PODS, VLLM, Place
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 """A plugin that reads InferencePools is told of the picker's own pool, and of no other in its namespace."""
 
 import pytest
-from pool_place import POOLS, VLLM, Place
-from waiting import until
 
 from epp.framework import ManualClock
 from epp.framework.cluster import Reading
@@ -14,6 +12,8 @@ from epp.kube.objects.inference import POOL_GROUP
 from epp.kube.readers import ClusterReaders, SharedObjects
 from epp.kube.resources import pools
 from epp.pool.discovery import PodTarget, PoolName
+from tests.support.kube.pool_place import POOLS, VLLM, Place
+from tests.support.waiting import until
 
 SERVICES = "/apis/ome.io/v1beta1/namespaces/llm/inferenceservices"
 

@@ -4,11 +4,11 @@ import socket
 
 import pytest
 from structlog.testing import capture_logs
-from waiting import until
 
 from epp.framework import ConfigurationError
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.pool.discovery.targets import Resolver, system_lookup
+from tests.support.waiting import until
 
 
 async def test_addresses_become_endpoints_as_they_stand(pool, names):

@@ -2,7 +2,8 @@
 """A bench for each test."""
 
 import pytest
-from bench import Bench, new_bench
+
+from tests.support.exchanges import Bench, new_bench
 
 
 @pytest.fixture

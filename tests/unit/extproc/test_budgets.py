@@ -4,7 +4,6 @@
 import tracemalloc
 from collections.abc import Callable
 
-from bench import BODY, Exchange, new_bench, request_body, request_headers, response_headers
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
@@ -16,6 +15,7 @@ from epp.extproc.session import Session
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, ProcessingRequest
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError
 from epp.routing.director import Cause
+from tests.support.exchanges import BODY, Exchange, new_bench, request_body, request_headers, response_headers
 
 GATHERED, STREAMS, PENDING = 1_000_000, 6, 4
 SETTINGS = BudgetSettings(max_streams=STREAMS, max_pending_streams=PENDING, max_gathered_bytes=GATHERED)

@@ -6,11 +6,6 @@ from random import Random
 from urllib.parse import unquote
 
 import pytest
-from bench import Bench, new_bench, new_claim
-from http2_bytes import grpc_message
-from raw_connection import RawConnection, connected
-from test_session_properties import random_exchange
-from waiting import until
 
 from epp.extproc.exchange import ExchangeSettings, GatewayTraits, ProtocolError
 from epp.extproc.open_streams import StreamObserver
@@ -18,6 +13,11 @@ from epp.extproc.server import ExtProcServer, ServerSettings, Transport
 from epp.extproc.session import Session
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 from epp.routing.director import Cause
+from tests.support.exchanges import Bench, new_bench, new_claim
+from tests.support.http2.http2_bytes import grpc_message
+from tests.support.http2.raw_connection import RawConnection, connected
+from tests.support.waiting import until
+from tests.unit.extproc.test_session_properties import random_exchange
 
 EXCHANGES = 60
 SETTINGS = ExchangeSettings(max_body_bytes=1000)

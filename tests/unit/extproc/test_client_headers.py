@@ -2,7 +2,6 @@
 """What clients may say in headers: endpoints never see control names, and an operator can have groups ignored."""
 
 import pytest
-from bench import header_map, new_bench, request_headers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from epp.extproc.headers import GROUPS, IgnoredHeaders, group_of
 from epp.extproc.wire import HttpHeaders, ProcessingRequest
 from epp.framework import headers
 from epp.routing.director import DirectorObserver
+from tests.support.exchanges import header_map, new_bench, request_headers
 
 BENCH = new_bench()
 OWN = {":method": "POST", ":path": "/v1/models", "x-request-id": "r-1"}

@@ -2,10 +2,18 @@
 """The content-length that goes with a request body, that of the body sent or none; and the one of a response."""
 
 import pytest
-from bench import BODY, Bench, request_body, request_headers, request_trailers, response_body, response_headers
 
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
 from epp.routing.director import Cause
+from tests.support.exchanges import (
+    BODY,
+    Bench,
+    request_body,
+    request_headers,
+    request_trailers,
+    response_body,
+    response_headers,
+)
 
 LENGTH = "content-length"
 REWRITE = {"x-llm-d-model-name-rewrite": "other"}

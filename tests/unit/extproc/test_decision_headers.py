@@ -3,7 +3,10 @@
 
 import pytest
 import structlog
-from bench import (
+
+from epp.extproc.exchange import GatewayTraits
+from epp.extproc.wire import ProcessingRequest
+from tests.support.exchanges import (
     BODY,
     Bench,
     header_map,
@@ -13,9 +16,6 @@ from bench import (
     response_body,
     response_headers,
 )
-
-from epp.extproc.exchange import GatewayTraits
-from epp.extproc.wire import ProcessingRequest
 
 ENDPOINT, REASON = "x-epp-endpoint", "x-epp-reason"
 FORGED = {ENDPOINT: "best=10.6.6.6:1", REASON: "because I say so"}

@@ -2,16 +2,16 @@
 """A gateway that breaks the protocol is told so, counted by what it did, and logged, on both carriers alike."""
 
 import pytest
-from bench import new_bench, request_body, request_headers
-from http2_bytes import grpc_message
-from raw_connection import connected
 from structlog.testing import capture_logs
-from waiting import until
 
 from epp.extproc.exchange import ExchangeSettings, Fault, Faults, ProtocolError
 from epp.extproc.server import ExtProcServer, ServerSettings, Transport
 from epp.extproc.session import Session
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
+from tests.support.exchanges import new_bench, request_body, request_headers
+from tests.support.http2.http2_bytes import grpc_message
+from tests.support.http2.raw_connection import connected
+from tests.support.waiting import until
 
 SECRET = b"CANARY"
 INVALID_ARGUMENT, INTERNAL, RESOURCE_EXHAUSTED = 3, 13, 8

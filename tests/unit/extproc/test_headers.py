@@ -4,13 +4,13 @@
 import json
 
 import pytest
-from bench import BODY, request_body, request_headers, response_headers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, read_first, read_headers, read_some
 from epp.extproc.wire import HeaderMap, HeaderValue
 from epp.routing.director import Cause
+from tests.support.exchanges import BODY, request_body, request_headers, response_headers
 
 NAMES = st.sampled_from([":path", "X-Request-Id", "x-request-id", "accept", "cookie"])
 FIELDS = st.lists(st.tuples(NAMES, st.binary(max_size=4), st.text(max_size=3)), max_size=8)

@@ -11,7 +11,6 @@ import sys
 
 import grpc
 import pytest
-from certificates import mount, new_pair
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
@@ -23,6 +22,7 @@ from epp.extproc.server import ServerSettings, Transport
 from epp.extproc.tls import TlsVersion
 from epp.extproc.wire import SERVICE
 from epp.framework import ConfigurationError
+from tests.support.certificates import mount, new_pair
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
 APART = (("grpc.use_local_subchannel_pool", 1),)

@@ -4,12 +4,12 @@
 from itertools import pairwise
 
 import pytest
-from bench import Bench, new_bench, request_body, request_headers, request_trailers
 
 from epp.extproc.replies import PIECE_BYTES
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
 from epp.routing.bodies import with_model
 from epp.routing.director import PoolPolicies, Rewrite
+from tests.support.exchanges import Bench, new_bench, request_body, request_headers, request_trailers
 
 SIZE = 5_000_000
 TEXT = b"hello " * (SIZE // 6)

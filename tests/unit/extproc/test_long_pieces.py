@@ -5,11 +5,11 @@ import asyncio
 import json
 
 import pytest
-from bench import BODY, header_map, request_body, request_headers, response_body, response_headers
 
 from epp.extproc.response_half import slice_bytes, slices
 from epp.extproc.wire import ProtocolConfiguration
 from epp.routing.director import Cause, PendingRequest
+from tests.support.exchanges import BODY, header_map, request_body, request_headers, response_body, response_headers
 
 USAGE = b'{"usage":{"prompt_tokens":7,"completion_tokens":9},'
 TEXT = USAGE + b'"model":"other","x":"' + b"x" * 200_000 + b'"}'

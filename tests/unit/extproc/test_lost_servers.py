@@ -2,13 +2,22 @@
 """Responses that end too early, or that a gateway makes itself: what they say about the endpoint."""
 
 import pytest
-from bench import BODY, Bench, header_map, new_bench, request_body, request_headers, response_body, response_headers
 
 from epp.extproc.wire import HttpHeaders, ProcessingRequest
 from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, DESTINATION_SERVED
 from epp.framework.snapshot import FAILED
 from epp.routing.director import Cause
 from epp.routing.outliers import Told, Verdict
+from tests.support.exchanges import (
+    BODY,
+    Bench,
+    header_map,
+    new_bench,
+    request_body,
+    request_headers,
+    response_body,
+    response_headers,
+)
 
 LISTS = """
 apiVersion: llm-d.ai/v1alpha1

@@ -4,7 +4,13 @@
 from random import Random
 
 import pytest
-from bench import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.extproc.exchange import ResponseUsage
+from epp.extproc.wire import HttpHeaders, ProcessingMode, ProcessingRequest, ProtocolConfiguration
+from epp.routing.director import Cause
+from tests.support.exchanges import (
     BODY,
     Bench,
     header_map,
@@ -15,12 +21,6 @@ from bench import (
     response_headers,
     response_trailers,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-from epp.extproc.exchange import ResponseUsage
-from epp.extproc.wire import HttpHeaders, ProcessingMode, ProcessingRequest, ProtocolConfiguration
-from epp.routing.director import Cause
 
 MODES = ["NONE", "STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED"]
 AUTO, ALWAYS, NEVER = ResponseUsage

@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass, field, replace
 
 import pytest
-from bench import BODY, Exchange, new_bench, request_body, request_headers, subset
 
 from epp.extproc.wire import ImmediateResponse, ProcessingRequest
+from tests.support.exchanges import BODY, Exchange, new_bench, request_body, request_headers, subset
 
 CHAT = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
@@ -103,14 +103,14 @@ CASES = [
     Case("unknown header", BODY, 400, "request cannot be admitted: header 'x-epp-accelerator-vendr' is not known; did you mean 'x-epp-accelerator-vendor'?", headers={"x-epp-accelerator-vendr": "nvidia"}, config=HARDWARE),
     Case("unknown profile", BODY, 400, "header 'EPP-Profile' names profile 'cheap\\x1b[0m', which does not exist; profiles are default", headers={"epp-profile": "cheap\x1b[0m"}, config=config("header-profile-handler")),
     Case("none in the subset", BODY, 503, "no model server is available for this request: retry later", type="server_error", reason="rejected-no-endpoints", wait="5", endpoints=("10.9.9.9",)),
-    Case("screened", BODY, 503, "no model server takes requests like this one now: retry later", type="server_error", reason="rejected-no-endpoints", wait="5", config=config("'refusing:ScreensAll'")),
-    Case("saturated", BODY, 429, NO_ROOM, type="rate_limit_error", code="rate_limit_exceeded", reason="rejected-saturated", config=config("'refusing:KeepsNone', name: kept", profile="kept")),
-    Case("shed", BODY, 429, "request cannot be admitted: all model servers are busy, and this request is of low priority: retry later", type="rate_limit_error", code="rate_limit_exceeded", reason="rejected-saturated", wait="1", config=config("'refusing:Sheds'")),
+    Case("screened", BODY, 503, "no model server takes requests like this one now: retry later", type="server_error", reason="rejected-no-endpoints", wait="5", config=config("'tests.support.refusing:ScreensAll'")),
+    Case("saturated", BODY, 429, NO_ROOM, type="rate_limit_error", code="rate_limit_exceeded", reason="rejected-saturated", config=config("'tests.support.refusing:KeepsNone', name: kept", profile="kept")),
+    Case("shed", BODY, 429, "request cannot be admitted: all model servers are busy, and this request is of low priority: retry later", type="rate_limit_error", code="rate_limit_exceeded", reason="rejected-saturated", wait="1", config=config("'tests.support.refusing:Sheds'")),
     Case("constraint", BODY, 429, UNMET, type="rate_limit_error", reason="rejected-constraint", config=config("label-selector-filter, name: gold, parameters: {matchLabels: {tier: gold}}", profile="gold")),
     Case("constraint, as not found", BODY, 404, UNMET, type="not_found_error", reason="rejected-constraint", config=config("label-selector-filter, name: gold, parameters: {matchLabels: {tier: gold}}", profile="gold").replace("{name: default,", "{name: default, constraintStatus: 404,")),
     Case("busy", BODY, 429, "all model servers that can take this request are busy: retry later", type="rate_limit_error", code="rate_limit_exceeded", reason="rejected-saturated", wait="1", config=config("endpoint-attribute-filter, name: full, parameters: {attribute: in_flight, algorithm: {threshold: {operator: LessThan, value: 0}}}", profile="full")),
-    Case("plugin fails", BODY, 500, FAILED, type="server_error", config=config("'refusing:BrokenFilter', name: broken", profile="broken")),
-    Case("program fails", BODY, 500, FAILED, type="server_error", config=config("'refusing:BrokenProfiles'")),
+    Case("plugin fails", BODY, 500, FAILED, type="server_error", config=config("'tests.support.refusing:BrokenFilter', name: broken", profile="broken")),
+    Case("program fails", BODY, 500, FAILED, type="server_error", config=config("'tests.support.refusing:BrokenProfiles'")),
 ]  # fmt: skip
 
 
@@ -278,7 +278,7 @@ def test_refusal_before_routing_is_recorded_once():
     gone.receive(request_headers())
     gone.receive(request_body(BODY[:9], end=False))
     gone.close()
-    broken = new_bench(config("'refusing:BrokenProfiles'"))
+    broken = new_bench(config("'tests.support.refusing:BrokenProfiles'"))
     failed = broken.session()
     failed.receive(request_headers())
     failed.receive(request_body(BODY))

@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable
 
 import pytest
-from bench import BODY, Bench, Exchange, new_bench, request_body, request_headers, response_body, response_headers
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,16 @@ from epp.framework import Endpoint
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS
 from epp.routing.director import Cause
 from epp.routing.director.open_requests import RESERVATION_SECONDS
+from tests.support.exchanges import (
+    BODY,
+    Bench,
+    Exchange,
+    new_bench,
+    request_body,
+    request_headers,
+    response_body,
+    response_headers,
+)
 
 EVENTS = 10_000
 IDS = 12

@@ -2,7 +2,15 @@
 """Every rule of the exchange, without a socket."""
 
 import pytest
-from bench import (
+from google.protobuf.json_format import MessageToDict
+
+from epp.extproc.exchange import ProtocolError
+from epp.extproc.wire import HeaderValueOption, ProcessingRequest, ProcessingResponse
+from epp.framework.accelerators.tag import AcceleratorTag, Cost
+from epp.framework.datalayer import Report
+from epp.framework.snapshot import ACCELERATOR
+from epp.routing.director import Cause
+from tests.support.exchanges import (
     BODY,
     Bench,
     Exchange,
@@ -14,14 +22,6 @@ from bench import (
     response_trailers,
     subset,
 )
-from google.protobuf.json_format import MessageToDict
-
-from epp.extproc.exchange import ProtocolError
-from epp.extproc.wire import HeaderValueOption, ProcessingRequest, ProcessingResponse
-from epp.framework.accelerators.tag import AcceleratorTag, Cost
-from epp.framework.datalayer import Report
-from epp.framework.snapshot import ACCELERATOR
-from epp.routing.director import Cause
 
 DESTINATION = "x-gateway-destination-endpoint"
 

@@ -2,9 +2,18 @@
 """Attempts of a gateway at one request, as they come over the wire: a later one takes the place of an earlier one."""
 
 import pytest
-from bench import BODY, Bench, Exchange, new_bench, request_body, request_headers, response_body, response_headers
 
 from epp.routing.director import Cause
+from tests.support.exchanges import (
+    BODY,
+    Bench,
+    Exchange,
+    new_bench,
+    request_body,
+    request_headers,
+    response_body,
+    response_headers,
+)
 
 ATTEMPT = "x-envoy-attempt-count"
 OTHER = BODY.replace(b"hello", b"other")

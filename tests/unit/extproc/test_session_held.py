@@ -5,13 +5,22 @@ import asyncio
 import json
 
 import pytest
-from bench import BODY, Bench, Exchange, new_bench, request_body, request_headers, request_trailers, response_headers
-from gate import CONFIG, Gate
 
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
 from epp.framework import Endpoint
 from epp.framework.errors import SaturatedError
 from epp.routing.director import Cause, PendingRequest
+from tests.support.exchanges import (
+    BODY,
+    Bench,
+    Exchange,
+    new_bench,
+    request_body,
+    request_headers,
+    request_trailers,
+    response_headers,
+)
+from tests.support.gate import CONFIG, Gate
 
 DESTINATION = "x-gateway-destination-endpoint"
 LATE = [Endpoint("late", "10.0.0.9", 8000)]

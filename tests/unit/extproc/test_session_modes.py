@@ -4,7 +4,12 @@
 import json
 
 import pytest
-from bench import (
+
+from epp.extproc.exchange import GatewayTraits, ProtocolError
+from epp.extproc.wire import ProcessingRequest, ProcessingResponse, ProtocolConfiguration
+from epp.framework.snapshot import SERVED
+from epp.routing.director import Cause
+from tests.support.exchanges import (
     BODY,
     Bench,
     header_map,
@@ -15,11 +20,6 @@ from bench import (
     response_headers,
     response_trailers,
 )
-
-from epp.extproc.exchange import GatewayTraits, ProtocolError
-from epp.extproc.wire import ProcessingRequest, ProcessingResponse, ProtocolConfiguration
-from epp.framework.snapshot import SERVED
-from epp.routing.director import Cause
 
 DESTINATION = "x-gateway-destination-endpoint"
 REWRITE = {"x-llm-d-model-name-rewrite": "other"}

@@ -5,7 +5,14 @@ import struct
 from random import Random
 
 import pytest
-from bench import (
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.extproc.exchange import ProtocolError
+from epp.extproc.wire import ProcessingRequest, ProtocolConfiguration
+from epp.routing.director import Cause
+from tests.support.exchanges import (
     BODY,
     Bench,
     new_bench,
@@ -17,13 +24,6 @@ from bench import (
     response_trailers,
     subset,
 )
-from google.protobuf.message import DecodeError
-from hypothesis import given
-from hypothesis import strategies as st
-
-from epp.extproc.exchange import ProtocolError
-from epp.extproc.wire import ProcessingRequest, ProtocolConfiguration
-from epp.routing.director import Cause
 
 MODES = ["NONE", "STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED"]
 BODIES = [BODY, b"", b"{", BODY[:9], b'{"model":"other","usage":{"prompt_tokens":"1"}}', b"\xff" * 9]

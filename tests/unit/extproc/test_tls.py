@@ -6,7 +6,6 @@ import os
 import sys
 
 import pytest
-from certificates import mount, new_pair, write
 from cryptography import x509
 from structlog.testing import capture_logs
 
@@ -14,6 +13,7 @@ from epp.extproc.certificates import check_pair, expiry
 from epp.extproc.tls import CertificateFiles, TlsContexts, TlsVersion, self_signed
 from epp.framework import ConfigurationError
 from epp.runtime.followed_files import RELOADS
+from tests.support.certificates import mount, new_pair, write
 
 TAKEN = "certificate renewed"
 KEPT = "new certificate rejected, the one before it stays in effect"

@@ -4,7 +4,6 @@
 from dataclasses import replace
 
 import pytest
-from standing import Front, Places, waiting
 
 from epp.admission.flow_control import FlowObserver, Limits, Outcome, guarded
 from epp.framework import Headers, Request
@@ -28,6 +27,7 @@ from epp.plugins.flow_control.policies import (
     SoftReflectiveCeiling,
     StaticUsageLimit,
 )
+from tests.support.standing import Front, Places, waiting
 
 
 class Heard(FlowObserver):

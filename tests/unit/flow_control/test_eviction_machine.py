@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever comes and goes: no request ends for one of equal or lower priority, twice, or with more than are needed."""
 
-from evicting import GRACE, Bench
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from epp.admission.flow_control.eviction import CONFIRMATION_SECONDS, MOST_AT_ONCE
+from tests.support.evicting import GRACE, Bench
 
 
 class EvictionMachine(RuleBasedStateMachine):

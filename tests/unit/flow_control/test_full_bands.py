@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from standing import Front, Standing, waiting
 
 from epp.admission.flow_control import NO_LIMITS, FlowObserver, Limits, Outcome
 from epp.admission.flow_control.flows import Shares
 from epp.framework import Request
 from epp.framework.errors import EvictedError, QueueFullError, QueueFullNoEndpointsError
 from epp.plugins.flow_control.policies import RoundRobinFairness
+from tests.support.standing import Front, Standing, waiting
 
 
 class Heard(FlowObserver):

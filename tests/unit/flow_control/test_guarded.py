@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from standing import Front, waiting
 
 from epp.admission.flow_control import Limits as WaitingLimits
 from epp.admission.flow_control import guarded
@@ -23,6 +22,7 @@ from epp.framework.flow_control import (
 )
 from epp.framework.guard import Guard, PluginObserver
 from epp.plugins.flow_control.policies import RoundRobinFairness
+from tests.support.standing import Front, waiting
 
 
 class Counted(PluginObserver):

@@ -6,11 +6,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from standing import Front, Standing, waiting
 
 from epp.admission.flow_control import control
 from epp.framework.errors import QueueTimeoutError, ShuttingDownError
 from epp.plugins.flow_control.policies import RoundRobinFairness
+from tests.support.standing import Front, Standing, waiting
 
 MANY = 1000
 AT_ONCE, QUEUED_ANEW = 32, 128

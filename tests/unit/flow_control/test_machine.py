@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from standing import Front, Standing
 
 from epp.admission.flow_control import BandSettings, Limits
 from epp.framework.errors import QueueFullError, RequestError
 from epp.plugins.flow_control.policies import EdfOrdering, FcfsOrdering, GlobalStrictFairness, RoundRobinFairness
+from tests.support.standing import Front, Standing
 
 PLACES = (1, 1, 1)
 LIMITS = Limits(requests=12, size_bytes=60)

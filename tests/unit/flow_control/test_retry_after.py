@@ -8,12 +8,12 @@ from itertools import count
 from math import inf
 
 import pytest
-from standing import Front, Standing
 
 from epp.admission.flow_control import FlowObserver, Limits
 from epp.framework import ManualClock
 from epp.framework.errors import QueueFullError
 from epp.plugins.flow_control.policies import RoundRobinFairness
+from tests.support.standing import Front, Standing
 
 
 class Told(FlowObserver):

@@ -2,10 +2,10 @@
 """Tenants who have taken what their quota allows wait, and delay nobody else."""
 
 import pytest
-from standing import Front, waiting
 
 from epp.framework.errors import QuotaExceededError, ShuttingDownError
 from epp.plugins.flow_control.policies import RoundRobinFairness
+from tests.support.standing import Front, waiting
 
 
 def test_a_tenant_waits_for_its_own_requests_to_end_while_others_go():

@@ -5,9 +5,10 @@ import contextlib
 from random import Random
 
 import pytest
-from session_target import Target as SessionTarget
 from structlog.testing import capture_logs
-from targets import TARGETS, corpus, mutated, new_target
+
+from perf.fuzz.session_target import Target as SessionTarget
+from perf.fuzz.targets import TARGETS, corpus, mutated, new_target
 
 RUNS = {"session": 300, "bodies": 300, "exposition": 60, "config": 20}
 """A configuration takes 20 ms, all others less than one."""
@@ -34,7 +35,7 @@ def test_target_of_sessions_routes_what_it_is_given():
 @pytest.mark.parametrize(
     ("name", "spoilt"),
     [
-        ("bodies", "bodies_target.UsageReader.feed"),
+        ("bodies", "perf.fuzz.bodies_target.UsageReader.feed"),
         ("session", "epp.routing.director.routing.Routing.complete"),
         ("exposition", "epp.pool.collectors.page_limits.MetricFilter.end"),
     ],

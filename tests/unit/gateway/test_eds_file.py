@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from waiting import until
 
 from epp.framework import Endpoint, SystemClock
 from epp.lab.gateway import EdsFile, SettingsError
 from epp.lab.gateway.eds_file import discovery_response
 from epp.routing.datastore import Datastore
+from tests.support.waiting import until
 
 A, B = Endpoint("a", "10.0.0.11", 8000), Endpoint("b", "10.0.0.12", 8000)
 

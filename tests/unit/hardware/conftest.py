@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from decoding import decode
 
 from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
 from epp.hardware.tag_builder import TagBuilder, TaggerOptions
+from tests.support.decoding import decode
 
 DATA = Path(__file__).parents[2] / "data" / "accelerators"
 

@@ -2,12 +2,12 @@
 """Which classes an endpoint is of, and what it has from them."""
 
 import pytest
-from decoding import decode
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
 from epp.hardware.tag_builder import TagBuilder
+from tests.support.decoding import decode
 
 GIB = 2**30
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}

@@ -4,13 +4,13 @@
 import msgspec
 import pytest
 import yaml
-from config_files import replace
 
 from epp.framework import ConfigurationError, Endpoint, ManualClock
 from epp.framework.accelerators.tag import Sharing
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.hardware.tables import GpuCatalogueEntry, with_gpu_catalogue
+from tests.support.config_files import replace
 
 T4 = {"model": "T4", "fullModelName": "Tesla T4", "vendor": "NVIDIA", "costPerHour": 0.53, "fp16TFlops": 65}
 

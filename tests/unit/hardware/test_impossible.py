@@ -5,7 +5,6 @@ import copy
 from math import isfinite
 
 import pytest
-from decoding import decode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from epp.hardware.inventory import Inventory
 from epp.hardware.mig import UNKNOWN_SLICE
 from epp.hardware.mig.partition import profile_fault
 from epp.hardware.tag_builder import TagBuilder
+from tests.support.decoding import decode
 
 GIB = 2**30
 GPU = "GPU-a"

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects at one moment."""
 
-from decoding import decode
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
 from epp.hardware.tag_builder import TagBuilder
+from tests.support.decoding import decode
 
 
 def test_of_two_objects_with_one_name_the_last_counts(node):

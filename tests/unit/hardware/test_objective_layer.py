@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from config_files import replace
-from waiting import until
 
 from epp.framework import Candidates, Headers, Request, RequestBody
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selections
@@ -19,6 +17,8 @@ from epp.hardware.inventory import Inventory
 from epp.hardware.selection.producer import AcceleratorSelectionProducer
 from epp.kube.objects.decode import ALL_KINDS, decode_object
 from epp.kube.objects.followed import FollowedObjects
+from tests.support.config_files import replace
+from tests.support.waiting import until
 
 GIB = 2**30
 POOL = candidates(labels=[{}, {}])

@@ -3,7 +3,6 @@
 
 from math import isfinite
 
-from decoding import decode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
 from epp.hardware.reports import ClassTotals, fit_report
 from epp.hardware.tag_builder import TagBuilder
+from tests.support.decoding import decode
 
 NUMBERS = st.one_of(
     st.integers(-(10**20), 10**20).map(str),

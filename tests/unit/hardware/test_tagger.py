@@ -6,9 +6,7 @@ from functools import partial
 
 import pytest
 import yaml
-from config_files import replace
 from structlog.testing import capture_logs
-from waiting import until
 
 from epp.framework import ConfigurationError, Endpoint, ManualClock
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, AcceleratorTag
@@ -18,6 +16,8 @@ from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.hardware.tagger import AcceleratorTagger
 from epp.pool.collectors import Tagging
 from epp.routing.datastore import Datastore
+from tests.support.config_files import replace
+from tests.support.waiting import until
 
 T4 = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "1"}
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 import yaml
-from config_files import replace
 from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, ManualClock
@@ -19,6 +18,7 @@ from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.hardware.tagger import AcceleratorTagger
 from epp.kube.resources import ACCELERATORS, PODS
+from tests.support.config_files import replace
 
 NODE, POD, CLASS = ObjectKind("", "Node"), ObjectKind("", "Pod"), ObjectKind("ome.io", "AcceleratorClass")
 H100, T4 = "NVIDIA-H100-80GB-HBM3", "Tesla-T4"

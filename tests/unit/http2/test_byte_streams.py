@@ -4,14 +4,15 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-import http2_bytes as h2
-from echo_service import PATH, SMALL, EchoServer, answers_to
-from frame_mixes import mixed_frames
-from http2_bytes import Setting, grpc_message
-from http2_peer import Peer
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+
+from tests.support.http2 import http2_bytes as h2
+from tests.support.http2.echo_service import PATH, SMALL, EchoServer, answers_to
+from tests.support.http2.frame_mixes import mixed_frames
+from tests.support.http2.http2_bytes import Setting, grpc_message
+from tests.support.http2.http2_peer import Peer
 
 WIDE = {Setting.INITIAL_WINDOW_SIZE: 2**30}
 

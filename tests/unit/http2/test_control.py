@@ -2,12 +2,12 @@
 """The connection itself: pings, the end of a connection from both sides, and what is due by when."""
 
 import pytest
-from frame_client import Client, data, goaway, message
 
 from epp.extproc.http2 import frames
 from epp.extproc.http2.frames import frame
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.status import ErrorCode
+from tests.support.http2.frame_client import Client, data, goaway, message
 
 LIMITS = Limits(
     preface_seconds=10, settings_seconds=30, keepalive_seconds=60, keepalive_timeout_seconds=20, idle_seconds=1000

@@ -2,12 +2,12 @@
 """Floods end the connection; the same frames at the rate of an honest client do not."""
 
 import pytest
-from frame_client import Client, data, goaway, message, rst
 
 from epp.extproc.http2 import frames
 from epp.extproc.http2.frames import frame
 from epp.extproc.http2.limits import Budget, GoawayError, Limits, Rate
 from epp.extproc.http2.status import ErrorCode
+from tests.support.http2.frame_client import Client, data, goaway, message, rst
 
 LIMITS = Limits(
     pings=Rate(10, 1),

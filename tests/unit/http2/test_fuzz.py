@@ -4,9 +4,10 @@
 from random import Random
 
 import pytest
-from fuzzing import ByteRandom, Figures, alive, fuzz
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.http2.fuzzing import ByteRandom, Figures, alive, fuzz
 
 FRAMES = 10_000
 

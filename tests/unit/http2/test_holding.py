@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a connection holds is counted, has its time, and is handled in turns."""
 
-from frame_client import Client, data, message, parse
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -11,6 +10,7 @@ from epp.extproc.http2.capacity import GRACE_SECONDS, BufferedBytes
 from epp.extproc.http2.fair_scheduler import MOST_ENDINGS
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.status import ErrorCode, Status
+from tests.support.http2.frame_client import Client, data, message, parse
 
 MIB = 1024 * 1024
 LIMITS = Limits(max_message_bytes=MIB)

@@ -5,11 +5,11 @@ import sys
 import tracemalloc
 
 import pytest
-from frame_client import message
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.extproc.http2.streams import Inbox
+from tests.support.http2.frame_client import message
 
 
 @given(

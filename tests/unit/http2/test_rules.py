@@ -2,12 +2,12 @@
 """Rules of HTTP/2 that a client must keep, and what it gets if it does not."""
 
 import pytest
-from frame_client import HEAD, Client, data, goaway, message, rst
 
 from epp.extproc.http2 import frames
 from epp.extproc.http2.frames import Setting, frame
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.status import ErrorCode
+from tests.support.http2.frame_client import HEAD, Client, data, goaway, message, rst
 
 PROTOCOL_ERROR, FRAME_SIZE_ERROR, STREAM_CLOSED = (
     ErrorCode.PROTOCOL_ERROR,

@@ -9,9 +9,7 @@ import ssl
 
 import grpc
 import pytest
-from frame_client import ECHO, HEAD, data, message, parse
 from hpack import Encoder
-from waiting import until
 
 from epp.extproc.http2 import frames
 from epp.extproc.http2.connection import Connection
@@ -20,6 +18,8 @@ from epp.extproc.http2.server import GrpcServer
 from epp.extproc.http2.status import ErrorCode
 from epp.extproc.tls import self_signed, server_context
 from epp.runtime.addresses import listener
+from tests.support.http2.frame_client import ECHO, HEAD, data, message, parse
+from tests.support.waiting import until
 
 APART = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1))
 

@@ -8,14 +8,14 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from renewing_client import RenewingClient, library
 from structlog.testing import capture_logs
-from waiting import until
 
 from epp.extproc.http2.fair_scheduler import FairScheduler
 from epp.extproc.http2.limits import Limits, Rate, RateLimitedLog
 from epp.extproc.http2.tls_session import TlsRecords, TlsSession
 from epp.extproc.tls import self_signed, server_context
+from tests.support.http2.renewing_client import RenewingClient, library
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(library is None, reason="there is no OpenSSL beside Python's own")
 KEY, CERTIFICATE = self_signed()

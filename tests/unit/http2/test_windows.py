@@ -6,11 +6,12 @@ The peer of these tests holds the server to its windows on every frame.
 
 from collections import deque
 
-from echo_service import PATH, SMALL, EchoServer, Hold, answers_to
-from http2_bytes import Setting, grpc_message, ping
-from http2_peer import Call
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.support.http2.echo_service import PATH, SMALL, EchoServer, Hold, answers_to
+from tests.support.http2.http2_bytes import Setting, grpc_message, ping
+from tests.support.http2.http2_peer import Call
 
 MOST_CALLS = 6
 CONTENT = st.binary(min_size=1, max_size=40)

@@ -4,12 +4,12 @@
 from collections import OrderedDict
 
 import pytest
-from frame_client import Client, Frame, data, goaway, message
 
 from epp.extproc.http2 import frames
 from epp.extproc.http2.frames import Setting
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.status import ErrorCode
+from tests.support.http2.frame_client import Client, Frame, data, goaway, message
 
 BIG = b"x" * 100_000
 

@@ -4,11 +4,11 @@
 import tracemalloc
 
 import pytest
-from frame_client import Client, data, goaway, message, rst
 
 from epp.extproc.http2 import frames
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.status import ErrorCode
+from tests.support.http2.frame_client import Client, data, goaway, message, rst
 
 SMALL = Limits(stream_window=100_000, connection_window=200_000)
 CHUNK = data(1, message(b"nothing" + bytes(9_988)))  # 10,000 bytes; the answer is as long

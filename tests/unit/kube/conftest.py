@@ -6,11 +6,11 @@ import random
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from kube_server import WIDGETS, KubeServer, access_to, kube_server
 
 from epp.framework import ManualClock
 from epp.kube.access import KubeApi
 from epp.kube.watched import Watched
+from tests.support.kube.kube_server import WIDGETS, KubeServer, access_to, kube_server
 
 
 class Hasty(random.Random):

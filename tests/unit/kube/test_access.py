@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import certificates
 import pytest
-from kube_server import COLLECTION, kube_server, kubeconfig, line_of, with_lines, with_status
 
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
+from tests.support import certificates
+from tests.support.kube.kube_server import COLLECTION, kube_server, kubeconfig, line_of, with_lines, with_status
 
 Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -4,12 +4,12 @@
 import base64
 from pathlib import Path
 
-import certificates
 import pytest
-from kube_server import kubeconfig
 
 from epp.framework import ConfigurationError
 from epp.kube.configuration import client_of, read_config
+from tests.support import certificates
+from tests.support.kube.kube_server import kubeconfig
 
 SERVER = "https://10.0.0.1:6443"
 TOKEN = "secret"  # noqa: S105  of no server

@@ -4,13 +4,13 @@
 import base64
 import ssl
 
-import certificates
 import pytest
 from aiohttp import web
-from kube_server import COLLECTION, access_to, kube_server, kubeconfig, with_status
 from structlog.testing import capture_logs
 
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
+from tests.support import certificates
+from tests.support.kube.kube_server import COLLECTION, access_to, kube_server, kubeconfig, with_status
 
 FIRST, SECOND = "first", "second"
 

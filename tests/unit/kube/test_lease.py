@@ -6,11 +6,11 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lease_store import SETTINGS, DriftingClock, LeaseStore, Replica, World, attempt, deliver
 
 from epp.framework import ManualClock
 from epp.kube.access import ApiError
 from epp.kube.leader_election import Lease, LeaseSettings
+from tests.support.kube.lease_store import SETTINGS, DriftingClock, LeaseStore, Replica, World, attempt, deliver
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import json
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from kube_server import WIDGETS, line_of
 from structlog.testing import capture_logs
 
 from epp.kube.access import ApiError
 from epp.kube.object_set import Delta, ObjectSet
+from tests.support.kube.kube_server import WIDGETS, line_of
 
 NAMES = st.sampled_from("abcd")
 USELESS, INVALID, BREAKING = "useless", "invalid", "breaking"

@@ -2,15 +2,15 @@
 """Kinds that the picker can do without are said in one log line, in words of RBAC."""
 
 import pytest
-from fake_api import FakeApi
 from structlog.testing import capture_logs
-from waiting import until
 
 from epp.framework import SystemClock
 from epp.kube import cluster as cluster_module
 from epp.kube.cluster import Cluster
 from epp.kube.resources import NODES, Resource
 from epp.runtime.supervisor import Supervisor
+from tests.support.kube.fake_api import FakeApi
+from tests.support.waiting import until
 
 CLAIMS = Resource("inference.redhat.com", ("v1alpha1",), "allocationclaims", "AllocationClaim", everywhere=True)
 CLASSES = Resource("ome.io", ("v1beta1",), "acceleratorclasses", "AcceleratorClass", namespaced=False)

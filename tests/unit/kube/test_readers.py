@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import pytest
-from fake_api import FakeApi
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from waiting import until
 
 from epp.framework import SystemClock
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind, Reading
@@ -21,6 +19,8 @@ from epp.kube.object_set import Delta
 from epp.kube.readers import ClusterReaders, ReadingTask, SharedObjects
 from epp.kube.resources import PODS
 from epp.runtime.supervisor import Supervisor
+from tests.support.kube.fake_api import FakeApi
+from tests.support.waiting import until
 
 NODE, CLASS, POD = ObjectKind("", "Node"), ObjectKind("ome.io", "AcceleratorClass"), ObjectKind("", "Pod")
 CLAIM = ObjectKind("inference.redhat.com", "AllocationClaim")

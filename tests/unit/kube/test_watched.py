@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects stay right while the server does all that a server may do: end watches, forget, refuse, break off, hang."""
 
-from kube_server import line_of, no_widgets, shows, with_lines, with_status
 from structlog.testing import capture_logs
-from waiting import until
 
 from epp.kube.object_set import Delta
 from epp.kube.watched import WatchState
+from tests.support.kube.kube_server import line_of, no_widgets, shows, with_lines, with_status
+from tests.support.waiting import until
 
 GONE = with_status(404, "404 page not found")
 

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 
 import pytest
-from fake_api import FakeApi
-from waiting import until
 
 from epp.framework import SystemClock
 from epp.framework.cluster import ObjectKind
 from epp.kube.resources import Resource, resource_of
 from epp.kube.watched import Watched, WatchState
+from tests.support.kube.fake_api import FakeApi
+from tests.support.waiting import until
 
 CLAIMS = Resource("inference.redhat.com", ("v1alpha1",), "allocationclaims", "AllocationClaim", everywhere=True)
 ALL = "/apis/inference.redhat.com/v1alpha1/allocationclaims"

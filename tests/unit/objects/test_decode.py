@@ -4,7 +4,6 @@
 from fractions import Fraction
 
 import pytest
-from decoding import decode
 
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.costs import UnitCosts, VariantAutoscaling
@@ -12,6 +11,7 @@ from epp.kube.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, Re
 from epp.kube.objects.instaslice import AllocationClaim, NodeAccelerator
 from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
+from tests.support.decoding import decode
 
 GIB = 2**30
 

@@ -2,7 +2,8 @@
 """What is wrong with an object is said with field, value and remedy."""
 
 import pytest
-from decoding import decode
+
+from tests.support.decoding import decode
 
 QUANTITY = "write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be"
 

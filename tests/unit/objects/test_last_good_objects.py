@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from config_files import ConfigMap, replace
 from structlog.testing import capture_logs
 
 from epp.framework import ManualClock
@@ -15,6 +14,7 @@ from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.plugin_status import InputProblem
 from epp.framework.registry import Registry
 from epp.hardware.tagger import AcceleratorTagger
+from tests.support.config_files import ConfigMap, replace
 
 GRACE_SECONDS = 300.0
 """The default of missingFileGracePeriod."""

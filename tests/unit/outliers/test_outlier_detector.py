@@ -2,11 +2,11 @@
 """Endpoints at which requests fail: avoided at once, asked, and ejected if they go on failing."""
 
 import pytest
-from outlier_world import SETTINGS, World
 
 from epp.framework import Endpoint
 from epp.framework.snapshot import SILENT
 from epp.routing.outliers import Failure, OutlierSettings, Verdict, failure_of
+from tests.support.outlier_world import SETTINGS, World
 
 
 def test_endpoint_without_a_connection_is_avoided_until_its_port_has_answered():

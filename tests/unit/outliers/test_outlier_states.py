@@ -3,11 +3,11 @@
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from outlier_world import SETTINGS, World
 
 from epp.framework import Endpoint
 from epp.framework.snapshot import AVOIDED
 from epp.routing.outliers import Failure, Verdict
+from tests.support.outlier_world import SETTINGS, World
 
 NUMBERS = st.integers(0, 5)
 

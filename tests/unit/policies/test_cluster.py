@@ -2,9 +2,7 @@
 """Policies follow the objects of a cluster; what cannot be read or used changes nothing."""
 
 import pytest
-from fake_api import FakeApi
 from structlog.testing import capture_logs
-from waiting import until
 
 from epp.framework import SystemClock
 from epp.kube import watched
@@ -14,6 +12,8 @@ from epp.routing.director.pipeline import PoolPolicies
 from epp.routing.policies import PoolIdentity
 from epp.routing.policies.sources import ClusterPolicies
 from epp.runtime.supervisor import Supervisor
+from tests.support.kube.fake_api import FakeApi
+from tests.support.waiting import until
 
 CURRENT, LEGACY = (f"/apis/{group}/v1alpha2/namespaces/llm" for group in ("llm-d.ai", "inference.networking.x-k8s.io"))
 REWRITES, LEGACY_REWRITES = f"{CURRENT}/inferencemodelrewrites", f"{LEGACY}/inferencemodelrewrites"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from config_files import replace
 from structlog.testing import capture_logs
 
 from epp.framework import ConfigurationError, ManualClock
 from epp.routing.policies import PolicyFiles
+from tests.support.config_files import replace
 
 GRACE_SECONDS = 300.0
 CURRENT, LEGACY = "llm-d.ai/v1alpha2", "inference.networking.x-k8s.io/v1alpha2"

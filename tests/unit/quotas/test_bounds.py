@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tenants that clients name at will leave little behind."""
 
-from desk import Desk, Listed, quota, tag
-
 from epp.admission.quotas import Blocked
 from epp.admission.quotas.accounts import MOST_IDLE
+from tests.support.desk import Desk, Listed, quota, tag
 
 
 class Everyone(Listed):

@@ -2,12 +2,12 @@
 """Tokens of a minute, device seconds and dollars of a day."""
 
 import pytest
-from desk import MIDNIGHT, Desk, quota, tag, usage
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.admission.quotas import Blocked, Reservation
 from epp.admission.quotas.reservation import SharedTime
+from tests.support.desk import MIDNIGHT, Desk, quota, tag, usage
 
 MINUTE = "total.max.tokensPerMinute"
 SECONDS = "total.max.deviceSecondsPerDay"

@@ -5,7 +5,6 @@ import random
 from math import inf
 
 import pytest
-from desk import GIB, Desk, quota, tag, usage
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -14,6 +13,7 @@ from epp.admission.quotas.quotas import NOMINATION_SECONDS
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.errors import OverQuotaError
 from epp.framework.testing import candidates
+from tests.support.desk import GIB, Desk, quota, tag, usage
 
 SHARERS = 4
 ENDPOINTS = [

@@ -2,11 +2,11 @@
 """What people see of quotas and change at run time: lines of limits, alerts, adjustments."""
 
 import pytest
-from desk import Desk, quota, tag
 
 from epp.admission.quotas import Blocked, Reservation
 from epp.admission.quotas.allowances import MOST_SET
 from epp.framework.errors import ConfigurationError
+from tests.support.desk import Desk, quota, tag
 
 WORKERS = "total.max.workers.limit"
 

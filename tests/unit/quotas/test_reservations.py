@@ -4,9 +4,9 @@
 from itertools import permutations
 
 import pytest
-from desk import GIB, Desk, tag, usage
 
 from epp.admission.quotas import Reservation
+from tests.support.desk import GIB, Desk, tag, usage
 
 VERBS = {
     "first_token": lambda each, _desk: each.first_token(),

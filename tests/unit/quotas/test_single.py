@@ -4,11 +4,11 @@
 from functools import partial
 
 import pytest
-from desk import GIB, Desk, quota, tag, usage
 
 from epp.admission.quotas import Blocked
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.errors import OverQuotaError
+from tests.support.desk import GIB, Desk, quota, tag, usage
 
 
 def refusal(desk, request, pool=None):

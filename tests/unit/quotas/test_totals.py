@@ -4,9 +4,9 @@
 import asyncio
 
 import pytest
-from desk import Desk, Failing, Listed, quota, tag, usage
 
 from epp.admission.quotas import Blocked, Reservation
+from tests.support.desk import Desk, Failing, Listed, quota, tag, usage
 
 
 async def test_tf_10_two_hundred_requests_on_a_quota_of_fifty_leave_exactly_fifty():

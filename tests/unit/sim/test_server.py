@@ -11,9 +11,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
-from waiting import until
 
 from epp.lab.sim import SimProfile, running
+from tests.support.waiting import until
 
 RECORDED = Path(__file__).parents[2] / "data" / "vllm-0.32" / "chat-stream.txt"
 MODEL = "tiny"

@@ -2,7 +2,8 @@
 """A metrics page."""
 
 import pytest
-from metric_page import Page
+
+from tests.support.metric_page import Page
 
 
 @pytest.fixture

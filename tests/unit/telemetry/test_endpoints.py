@@ -7,12 +7,12 @@ import re
 
 import pytest
 from structlog.testing import capture_logs
-from waiting import until
 
 from epp.framework import Endpoint
 from epp.framework.datalayer import Contact, Unresolved
 from epp.pool.collectors import Condition, Conditions
 from epp.telemetry.endpoints import EndpointReport, as_text, endpoint_states
+from tests.support.waiting import until
 
 ANSWERING, NOT_ASKED = Condition(Contact.ANSWERS), Condition(Contact.NOT_ASKED)
 REFUSED = Condition(Contact.REFUSED, "nothing listens at 10.0.0.2:8000: connection refused", "start the server")

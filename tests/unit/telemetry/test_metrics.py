@@ -2,13 +2,13 @@
 """What the metrics page shows of requests after events fed by hand."""
 
 import pytest
-from bench import BODY, new_bench, request_body, request_headers, response_body, response_headers
-from metric_page import RESULT
 
 from epp.framework import Headers, ManualClock, Request, RequestBody
 from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedError, SheddableDroppedError
 from epp.routing.director import Cause, Refusal, Rewrite
 from epp.telemetry.metrics import Metrics
+from tests.support.exchanges import BODY, new_bench, request_body, request_headers, response_body, response_headers
+from tests.support.metric_page import RESULT
 
 
 def test_request_is_running_from_its_routing_to_its_end(page):

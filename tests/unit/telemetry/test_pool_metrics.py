@@ -5,7 +5,6 @@ from math import nan
 
 import numpy as np
 import pytest
-from metric_page import ONE, SILENT, TWO
 
 from epp.framework import (
     Destination,
@@ -24,6 +23,7 @@ from epp.framework.testing import candidates
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause
 from epp.telemetry.metrics import Metrics
+from tests.support.metric_page import ONE, SILENT, TWO
 
 
 def test_pool_gauges_average_what_is_known(page):

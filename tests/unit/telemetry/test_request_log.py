@@ -5,12 +5,20 @@ import json
 
 import pytest
 import structlog
-from bench import Bench, Exchange, new_bench, request_body, request_headers, response_body, response_headers
 
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import WAITING
 from epp.routing.director import Observers, PoolPolicies, Rewrite
 from epp.telemetry.request_log import RequestLog, request_as_text, request_log
+from tests.support.exchanges import (
+    Bench,
+    Exchange,
+    new_bench,
+    request_body,
+    request_headers,
+    response_body,
+    response_headers,
+)
 
 SECRET = "tell nobody"  # noqa: S105  a prompt
 ANSWER = (
@@ -175,9 +183,9 @@ def test_rule_that_chose_the_model_is_a_step():
 def test_operator_is_told_which_filter_left_nothing_and_which_plugin_failed():
     pool = "dataLayer: {injectDefaults: false}\nschedulingProfiles: [{name: p, plugins: [{pluginRef: x}]}]\nplugins: "
     head = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
-    saturated = new_bench(f"{head}{pool}[{{type: 'refusing:KeepsNone', name: x}}]", observe=RequestLog)
+    saturated = new_bench(f"{head}{pool}[{{type: 'tests.support.refusing:KeepsNone', name: x}}]", observe=RequestLog)
     assert one_line(lambda: routed(saturated))["why"] == "p: x 4>0"
-    broken = new_bench(f"{head}{pool}[{{type: 'refusing:BrokenFilter', name: x}}]", observe=RequestLog)
+    broken = new_bench(f"{head}{pool}[{{type: 'tests.support.refusing:BrokenFilter', name: x}}]", observe=RequestLog)
     assert one_line(lambda: routed(broken))["why"] == "plugin 'x' failed"
 
 
@@ -284,7 +292,8 @@ def test_every_step_is_logged_at_verbosity_4():
 
 def test_error_of_a_plugin_is_named_without_its_text():
     bench = new_bench(
-        "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: 'refusing:Chatty', name: x}]",
+        "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+        "plugins: [{type: 'tests.support.refusing:Chatty', name: x}]",
         observe=lambda _: Observers(*request_log(4)),
     )
     with structlog.testing.capture_logs() as lines:

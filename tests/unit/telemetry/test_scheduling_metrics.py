@@ -2,7 +2,6 @@
 """What the metrics page shows of scheduling and plugins."""
 
 import pytest
-from metric_page import RESULT
 from structlog.testing import capture_logs
 
 from epp.framework import (
@@ -14,6 +13,7 @@ from epp.framework.roles import Producer
 from epp.framework.testing import candidates
 from epp.hardware.selection.producer import AcceleratorSelectionProducer
 from epp.plugins.pickers import RandomPicker
+from tests.support.metric_page import RESULT
 
 
 def test_runs_of_the_scheduler_are_timed_and_counted_by_endpoint(page):

@@ -2,9 +2,7 @@
 """Metrics of what is watched in a cluster."""
 
 import pytest
-from fake_api import FakeApi
 from prometheus_client import CollectorRegistry
-from waiting import until
 
 from epp.framework import ManualClock
 from epp.kube.cluster import Cluster
@@ -12,6 +10,8 @@ from epp.kube.objects.decode import decode_object
 from epp.kube.resources import PODS
 from epp.runtime.supervisor import Supervisor
 from epp.telemetry.process_series import WatchMetrics
+from tests.support.kube.fake_api import FakeApi
+from tests.support.waiting import until
 
 PATH = "/api/v1/namespaces/llm/pods"
 LABELS = {"resource": "pods", "namespace": "llm"}

@@ -5,8 +5,6 @@ import asyncio
 
 import pytest
 import yaml
-from config_files import replace
-from waiting import until
 
 from epp.admission.tenant_quotas.plugin import TenantQuotas, TenantQuotasParameters
 from epp.framework.clock import ManualClock
@@ -16,6 +14,8 @@ from epp.framework.input_errors import mistakes_in
 from epp.framework.quotas import Quota, SingleLimits, TotalLimits
 from epp.framework.registry import Registry
 from epp.kube.needs import needs_of_picker
+from tests.support.config_files import replace
+from tests.support.waiting import until
 
 GIB = 2**30
 KIND = ObjectKind("tensor-fusion.ai", "GPUResourceQuota")

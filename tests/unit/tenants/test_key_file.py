@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from config_files import ConfigMap, replace
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -21,6 +20,7 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.quotas import TENANT
 from epp.framework.registry import Registry
 from epp.framework.request import Headers
+from tests.support.config_files import ConfigMap, replace
 
 ANY = Path("keys.yaml")
 DEADLINE_SECONDS = 60.0

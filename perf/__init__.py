@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What measures and attacks the program: benches, campaigns, overload, fuzzing."""

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fleets of simulated servers: what each is made of, what it says of its hardware, and what it costs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import msgspec
+
+from epp.framework import Endpoint
+from epp.framework.accelerators.tag import AcceleratorDeclaration
+from epp.lab.sim import PRESETS, SimProfile
+from perf.bench.profiles.engines import MAKES, Independent
+
+ROLE_LABEL = "llm-d.ai/role"
+
+_H100 = AcceleratorDeclaration(accelerator_class="h100", count=1, cost_per_hour=4.25)
+_A100 = AcceleratorDeclaration(accelerator_class="a100-40gb", count=1, cost_per_hour=2.00)
+_HALF_A100 = AcceleratorDeclaration(accelerator_class="a100-40gb", count=1, profile="3g.20gb", cost_per_hour=2.00)
+_T4 = AcceleratorDeclaration(accelerator_class="t4", count=1, cost_per_hour=0.53)
+_HARDWARE: Mapping[str, tuple[AcceleratorDeclaration, float]] = {
+    "h100": (_H100, 4.25),
+    "a100": (_A100, 2.00),
+    "a100-3g.20gb": (_HALF_A100, 1.00),  # half of the memory
+    "t4": (_T4, 0.53),
+}
+"""By preset: what an endpoint list says of it, and dollars an hour."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """One simulated server."""
+
+    profile: SimProfile
+    declared: AcceleratorDeclaration | None
+    """None where nothing is known of its hardware."""
+    dollars_per_hour: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    node: str = ""
+    gpu: str = ""
+    """Device that it has a slice of; empty for devices of its own."""
+    cluster: str = ""
+    """Empty for the local one."""
+    network_seconds: float = 0.0
+    """To it or back, beyond the network of the local cluster."""
+
+    @property
+    def name(self) -> str:
+        return self.profile.name
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Servers of one model."""
+
+    name: str
+    servers: tuple[Server, ...]
+    make: str = "vllm"
+    objects: str = ""
+    """Objects of the cluster that describe it, in YAML."""
+    pickers: int = 1
+    """Pickers that route to it side by side, each of which sees its own requests only."""
+    page_seconds: float = 0.0
+    """Time for which metrics pages stay as they are, as behind a cache; 0 for pages of the moment."""
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """The servers as an endpoint list has them."""
+        return [
+            Endpoint(
+                server.name,
+                f"10.0.0.{number}",
+                8000,
+                labels=server.labels,
+                node=server.node,
+                cluster=server.cluster,
+                accelerator=server.declared,
+            )
+            for number, server in enumerate(self.servers, 1)
+        ]
+
+    @property
+    def independent(self) -> bool:
+        """Whether requests do not slow each other."""
+        return MAKES[self.make].engine is Independent
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it has what is simulated in virtual time alone: roles, clusters, objects, pickers, old pages."""
+        parts = any(ROLE_LABEL in server.labels or server.cluster for server in self.servers)
+        return parts or bool(self.objects) or self.pickers > 1 or self.page_seconds > 0
+
+    def made(self, make: str) -> "Fleet":
+        """Return the same hardware with engines of that make."""
+        adapt = MAKES[make].adapt
+        return replace(
+            self,
+            make=make,
+            servers=tuple(replace(server, profile=adapt(server.profile)) for server in self.servers),
+        )
+
+    def slowed(self, factor: float) -> "Fleet":
+        """Return the same servers with times that many times as long."""
+        slow = [
+            replace(
+                one,
+                profile=msgspec.structs.replace(one.profile, time_scale=factor),
+                network_seconds=one.network_seconds * factor,
+            )
+            for one in self.servers
+        ]
+        return replace(self, servers=tuple(slow))
+
+    def with_roles(self, name: str, **counts: int) -> "Fleet":
+        """Return the same servers: of each preset so many, the first ones, prefill, and the others decode."""
+        servers = []
+        for server in self.servers:
+            preset, _, number = server.name.rpartition("-")
+            role = "prefill" if int(number) < counts.get(preset, 0) else "decode"
+            servers.append(replace(server, labels={**server.labels, ROLE_LABEL: role}))
+        return replace(self, name=name, servers=tuple(servers))
+
+    def undeclared(self) -> "Fleet":
+        """Return the same servers, of whose hardware nothing is known."""
+        return replace(self, servers=tuple(replace(server, declared=None) for server in self.servers))
+
+
+def fleet(name: str, **counts: int) -> Fleet:
+    """Return a fleet of so many servers of each preset; `_` in a preset's name stands for `-`."""
+    servers = []
+    for key, count in counts.items():
+        preset = {"slice": "a100-3g.20gb"}.get(key, key)
+        declared, dollars = _HARDWARE[preset]
+        for number in range(count):
+            profile = msgspec.structs.replace(PRESETS[preset], name=f"{key}-{number}", model="m")
+            servers.append(Server(profile, declared, dollars))
+    return Fleet(name, tuple(servers))
+
+
+FLEETS: Mapping[str, Fleet] = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            fleet("mixed", h100=2, a100=2, slice=2, t4=2),
+            fleet("equal", a100=6),
+            fleet("cheap", h100=1, t4=4),
+            fleet("equal", a100=6).with_roles("split", a100=4),
+            fleet("mixed", h100=2, a100=2, slice=2).with_roles("split-mixed", h100=2, a100=1),
+            replace(fleet("shared", a100=6), pickers=8, page_seconds=15.0),
+        )
+    }
+)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What else a run shows: devices and nodes that were idle, requests sent away or refused, adapters loaded."""
+
+from perf.bench.profiles.fleets import Fleet
+from perf.bench.profiles.outcome import Outcome
+
+
+def idle_gpus(fleet: Fleet, outcome: Outcome) -> set[str]:
+    """Return the divided GPUs of which no slice answered a counted request."""
+    used = {server.gpu for server in fleet.servers if server.name in outcome.servers}
+    return {server.gpu for server in fleet.servers if server.gpu} - used
+
+
+def idle_nodes(fleet: Fleet, outcome: Outcome) -> set[str]:
+    """Return the nodes on which no server answered a counted request."""
+    used = {server.node for server in fleet.servers if server.name in outcome.servers}
+    return {server.node for server in fleet.servers if server.node} - used
+
+
+def share_away(fleet: Fleet, outcome: Outcome) -> float:
+    """Return the share of counted requests that another cluster answered."""
+    away = {server.name for server in fleet.servers if server.cluster}
+    return sum(one.server in away for one in outcome.counted) / len(outcome.counted)
+
+
+def remarks(fleet: Fleet, outcome: Outcome) -> str:
+    """Return what can be said of that fleet, for people; empty for most."""
+    found = []
+    if any(server.gpu for server in fleet.servers):
+        found.append(f"idle: {len(idle_gpus(fleet, outcome))} GPUs, {len(idle_nodes(fleet, outcome))} nodes")
+    if any(server.cluster for server in fleet.servers):
+        found.append(f"{share_away(fleet, outcome):.0%} in another cluster")
+    if outcome.adapter_loads:
+        found.append(f"{outcome.adapter_loads} adapters loaded")
+    if refused := sum(one.refused for one in outcome.counted):
+        found.append(f"{refused} refused")
+    return "; ".join(found)

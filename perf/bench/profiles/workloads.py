@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traffic: requests, and when each is sent, whatever becomes of those before; equal seeds give equal traces."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+import xxhash
+
+from epp.lab.sim import SimProfile
+from epp.lab.sim.openai_api import ChatRequest
+from epp.lab.sim.plan import Plan, make_plan
+from perf.bench.profiles.fleets import Fleet
+from perf.bench.profiles.outcome import TARGET_SECONDS, TARGET_TPOT_SECONDS, Target
+
+MODEL = "m"
+_BATCH = 64
+"""Most requests that share a step where capacity is reckoned: more only make each of them slower."""
+_LONGEST = 7000
+"""Tokens of a prompt."""
+_THINK_SECONDS = (2.0, 8.0)
+_TOOL_SECONDS = (3.0, 6.0)
+"""From one call of an agent to its next: the answer, and the tool that it asks for."""
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+ADAPTERS = tuple(f"adapter-{number}" for number in range(24))
+"""Of the model, the most popular first."""
+_SIZES = SimProfile(model=MODEL, lora_adapters=ADAPTERS, max_model_len=100_000)
+
+
+class Call(NamedTuple):
+    """One request."""
+
+    at: float
+    """Seconds since the start."""
+    body: bytes
+    uncached_tokens: int
+    """Of a server that has everything that can be shared."""
+    prompt: bytes = b""
+    """Body of a chat with all that a server computes, where the body leaves out what servers remember."""
+    session: str = ""
+    """Name of the session whose token the client sends back; empty for a client that keeps none."""
+
+    group: str = ""
+    """Kind of request, where a workload has several."""
+
+    @property
+    def path(self) -> str:
+        """Path of the API."""
+        return "/v1/responses" if self.prompt else "/v1/chat/completions"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Requests in order of time."""
+
+    name: str
+    calls: tuple[Call, ...]
+    seconds: float
+    slowness: float = 1.0
+    """Factor on all times, those of the servers included: so slow that a small machine can keep up."""
+
+    @property
+    def target(self) -> Target:
+        return Target(TARGET_SECONDS * self.slowness, TARGET_TPOT_SECONDS * self.slowness)
+
+    def slowed(self, factor: float) -> "Trace":
+        """Return the same requests at a slower pace."""
+        calls = tuple(call._replace(at=call.at * factor) for call in self.calls)
+        return Trace(self.name, calls, self.seconds * factor, self.slowness * factor)
+
+    def plan(self, number: int, block_size: int = 16) -> Plan:
+        """Return what a simulated server makes of a request; the same on each with blocks of that size."""
+        call = self.calls[number]
+        return _plan(call.prompt or call.body, block_size)
+
+
+class _Turn(NamedTuple):
+    after: float
+    messages: tuple[tuple[str, str], ...]
+    output_tokens: int
+    uncached_tokens: int
+    news: int = 0
+    """Messages at the end that alone are sent, by a client that keeps a session; 0 for all."""
+    model: str = MODEL
+    group: str = ""
+
+
+_Dialogue = Callable[[random.Random], Iterator[_Turn]]
+"""Turns of one client, with times since its first; requests that share nothing are dialogues of one turn."""
+
+
+def trace(name: str, fleet: Fleet, *, load: float, seconds: float, seed: int) -> Trace:
+    """Return traffic of that kind, at a share of what the fleet can serve."""
+    dialogue = ALL_WORKLOADS[name]
+    rate = load * requests_per_second(fleet, name)
+    generator = random.Random(f"{name} {seed}")
+    calls: list[Call] = []
+    at = 0.0
+    per_dialogue = _sizes(name).turns
+    for session in count():
+        for turn in dialogue(generator):
+            due = at + turn.after
+            if due < seconds:
+                calls.append(_call(due, turn, f"s{session}"))
+        at += generator.expovariate(rate / per_dialogue)
+        if at >= seconds:
+            break
+    return Trace(name, tuple(sorted(calls)), seconds)
+
+
+def _call(due: float, turn: _Turn, session: str) -> Call:
+    body = _body(turn.messages, turn.output_tokens, turn.model)
+    if not turn.news:
+        return Call(due, body, turn.uncached_tokens, group=turn.group)
+    news = _response_body(turn.messages, turn.messages[-turn.news :], turn.output_tokens)
+    return Call(due, news, turn.uncached_tokens, body, session)
+
+
+def requests_per_second(fleet: Fleet, name: str) -> float:
+    """Return what the fleet serves in a second if every prefix is found and every server is busy all the time.
+
+    A server takes `uncached / prefill rate + output * step / batch` seconds for a request, with a batch of 64, or as
+    many as it has room for.
+    """
+    sizes = _sizes(name)
+    total = 0.0
+    for server in fleet.servers:
+        profile = server.profile
+        room = profile.block_size * profile.num_gpu_blocks / sizes.kv_tokens
+        batch = max(1.0, min(_BATCH, profile.max_num_seqs, room))
+        step = profile.seconds_per_output_token * (1 + profile.batch_slope * (batch - 1))
+        prefill = sizes.uncached / profile.prefill_tokens_per_second
+        if fleet.independent:
+            total += batch / (prefill + sizes.output * profile.seconds_per_output_token)
+        else:
+            total += 1 / (prefill + sizes.output * step / batch)
+    return total
+
+
+class _Sizes(NamedTuple):
+    """Means of a workload."""
+
+    uncached: float
+    output: float
+    kv_tokens: float
+    turns: float
+
+
+@cache
+def _sizes(name: str) -> _Sizes:
+    generator = random.Random(f"sizes of {name}")
+    dialogues = [list(ALL_WORKLOADS[name](generator)) for _ in range(200 if name in WORKLOADS else 60)]
+    turns = [turn for dialogue in dialogues for turn in dialogue]
+    prompts = [sum(len(text) for _, text in turn.messages) / 4 for turn in turns]
+    count = len(turns)
+    output = sum(turn.output_tokens for turn in turns) / count
+    return _Sizes(
+        uncached=sum(turn.uncached_tokens for turn in turns) / count,
+        output=output,
+        kv_tokens=sum(prompts) / count + output,
+        turns=count / len(dialogues),
+    )
+
+
+def _conversation(generator: random.Random) -> Iterator[_Turn]:
+    """Yield turns of a chat: one of eight system prompts, and a history that grows by question and answer."""
+    messages: tuple[tuple[str, str], ...] = (("system", _text(random.Random(generator.randrange(8)), 600)),)
+    after, known = 0.0, 600
+    for _ in range(generator.randint(2, 6)):
+        question, output = int(generator.triangular(50, 1500, 300)), int(generator.triangular(60, 400, 150))
+        messages = (*messages, ("user", _text(generator, question)))
+        if known + question + output > _LONGEST:
+            return
+        yield _Turn(after, messages, output, question + 16)
+        messages = (*messages, ("assistant", _answer(messages, output)))
+        known += question + output
+        after += generator.uniform(*_THINK_SECONDS)
+
+
+def _single(generator: random.Random) -> Iterator[_Turn]:
+    """Yield one request that shares nothing with others."""
+    tokens = min(4000, max(60, int(generator.lognormvariate(6.5, 0.7))))
+    yield _Turn(0.0, (("user", _text(generator, tokens)),), int(generator.triangular(30, 300, 100)), tokens)
+
+
+def _long_or_short(generator: random.Random) -> Iterator[_Turn]:
+    """Yield one request: of five, four are short and one is long."""
+    tokens = generator.randint(2500, 6500) if generator.random() < 0.2 else generator.randint(40, 300)
+    yield _Turn(0.0, (("user", _text(generator, tokens)),), int(generator.triangular(30, 300, 100)), tokens)
+
+
+def _document(generator: random.Random) -> Iterator[_Turn]:
+    """Yield one request: a question about a long text that nobody else asks about, with a long answer."""
+    tokens = generator.randint(2000, 6000)
+    yield _Turn(0.0, (("user", _text(generator, tokens)),), int(generator.triangular(100, 500, 300)), tokens)
+
+
+def _session(generator: random.Random) -> Iterator[_Turn]:
+    """Yield turns of an agent that calls tools: it sends its instructions and what is new, servers keep the history."""
+    messages: tuple[tuple[str, str], ...] = (("system", _text(random.Random(generator.randrange(4)), 400)),)
+    after, known = 0.0, 400
+    for _ in range(generator.randint(6, 16)):
+        result, output = int(generator.triangular(100, 1200, 300)), int(generator.triangular(30, 200, 80))
+        messages = (*messages, ("user", _text(generator, result)))
+        if known + result + output > _LONGEST:
+            return
+        yield _Turn(after, messages, output, result + 16, news=1)
+        messages = (*messages, ("assistant", _answer(messages, output)))
+        known += result + output
+        after += generator.uniform(*_TOOL_SECONDS)
+
+
+def _question_or_document(generator: random.Random) -> Iterator[_Turn]:
+    """Yield one request: a short question, or, three in a hundred, a document of 12 to 40 thousand tokens."""
+    long = generator.random() < 0.03
+    tokens = generator.randint(12_000, 40_000) if long else int(generator.triangular(50, 2000, 300))
+    output, group = int(generator.triangular(30, 300, 100)), "long" if long else "short"
+    yield _Turn(0.0, (("user", _text(generator, tokens)),), output, tokens, group=group)
+
+
+def _of_an_adapter(generator: random.Random) -> Iterator[_Turn]:
+    """Yield one request that shares nothing with others, of an adapter: number n is asked for n times less often."""
+    (model,) = generator.choices(ADAPTERS, [1 / rank for rank in range(1, len(ADAPTERS) + 1)])
+    tokens = min(2000, max(60, int(generator.lognormvariate(6.0, 0.6))))
+    yield _Turn(
+        0.0, (("user", _text(generator, tokens)),), int(generator.triangular(30, 300, 100)), tokens, model=model
+    )
+
+
+WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType(
+    {"conversations": _conversation, "unshared": _single, "long-and-short": _long_or_short}
+)
+"""Those of any fleet."""
+SPECIAL_WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType(
+    {
+        "documents": _document,
+        "sessions": _session,
+        "rare-documents": _question_or_document,
+        "adapters": _of_an_adapter,
+    }
+)
+"""Those that one of the ready-made profiles, or a fleet, is for."""
+ALL_WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType({**WORKLOADS, **SPECIAL_WORKLOADS})
+
+
+def _text(generator: random.Random, tokens: int) -> str:
+    """Return so many words of four bytes, each of which a simulated server takes for a token."""
+    return "".join("".join(generator.choices(_LETTERS, k=3)) + " " for _ in range(tokens))
+
+
+def _answer(messages: tuple[tuple[str, str], ...], output_tokens: int) -> str:
+    return "".join(_plan(_body(messages, output_tokens), 16).words)
+
+
+def _body(messages: Sequence[tuple[str, str]], output_tokens: int, model: str = MODEL) -> bytes:
+    content = {
+        "model": model,
+        "messages": [{"role": role, "content": text} for role, text in messages],
+        "max_tokens": output_tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    return msgspec.json.encode(content)
+
+
+def _response_body(all_messages: Sequence[tuple[str, str]], news: Sequence[tuple[str, str]], tokens: int) -> bytes:
+    """Return the body for the Responses API: the instructions, the new items, and where the history is."""
+    content = {
+        "model": MODEL,
+        "instructions": all_messages[0][1],
+        "input": [{"role": role, "content": text} for role, text in news],
+        "max_output_tokens": tokens,
+        "stream": True,
+    }
+    if len(all_messages) > 1 + len(news):
+        content["previous_response_id"] = f"resp_{xxhash.xxh3_64_hexdigest(all_messages[-len(news) - 1][1].encode())}"
+    return msgspec.json.encode(content)
+
+
+@cache
+def _plan(body: bytes, block_size: int) -> Plan:
+    return make_plan(
+        msgspec.json.decode(body, type=ChatRequest), msgspec.structs.replace(_SIZES, block_size=block_size), 0
+    )

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run is to do."""
+
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from perf.rig.pickers import PickerKind
+from perf.rig.stand import Loader, loader
+from perf.rig.wrk import WrkLoader
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Pickers that take turns, and how much of everything."""
+
+    kinds: Sequence[PickerKind]
+    quick: bool = False
+    rounds: int | None = None
+    """Turns of each picker; None for what each group of rows needs."""
+    wrk: str | None = None
+    """Path of `wrk`, to take the place of our own load where it can."""
+
+    @contextlib.asynccontextmanager
+    async def loader(self) -> AsyncIterator[Loader]:
+        """Run what sends requests until the block ends."""
+        async with loader() as ours:
+            yield ours if self.wrk is None else WrkLoader(ours, self.wrk)
+
+    @property
+    def programs(self) -> Sequence[PickerKind]:
+        """The pickers without all carriers of this program but the first, for what does not depend on them."""
+        return [kind for number, kind in enumerate(self.kinds) if number == 0 or not kind.ours]
+
+    def scaled(self, full: int, quick: int) -> int:
+        """Return the number for this run."""
+        return quick if self.quick else full
+
+    def rounds_of(self, title: str, full: int, *, seconds: float, quick: int = 1) -> Iterator[int]:
+        """Yield the numbers of the rounds of a group; none begins after so many seconds, on a machine that is slow."""
+        started = time.monotonic()
+        for number in range(self.rounds or self.scaled(full, quick)):
+            if number and self.rounds is None and time.monotonic() - started > seconds:
+                self.tell(f"{title}: no more rounds, the time is up")
+                return
+            self.tell(f"{title}, round {number + 1}")
+            yield number
+
+    def turns(self, each: Sequence[T], number: int) -> Sequence[T]:
+        """Return them in the order of a round: each begins in its turn."""
+        start = number % len(each)
+        return [*each[start:], *each[:start]]
+
+    def tell(self, text: str) -> None:
+        """Show how far the run is."""
+        print(f"... {text}", file=sys.stderr, flush=True)

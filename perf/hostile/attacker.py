@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs attacks in a process of its own, after all others in turn: `{"module": ..., "attack": ..., "with": {...}}`.
+
+So that neither what drives it, nor the client beside it, nor the picker waits for the attack's own work.
+"""
+
+import asyncio
+import importlib
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from perf.rig.orders import many_descriptors, obey
+
+_NICENESS = 15
+_OF_SESSION = Path("/proc/self/autogroup")
+
+
+async def attack(order: dict[str, Any]) -> dict[str, Any]:
+    """Run the attack, a coroutine function, and return what it says."""
+    module = importlib.import_module(f"perf.hostile.{order['module']}")
+    said: dict[str, Any] | None = await getattr(module, order["attack"])(**order["with"])
+    return said or {}
+
+
+def _give_way() -> None:
+    """Run after others, those of other sessions too, among which Linux may share the CPUs first."""
+    os.nice(_NICENESS)
+    with suppress(OSError):  # it leads a session
+        os.setsid()
+    with suppress(OSError):  # not on Linux, or not with shares of sessions
+        _OF_SESSION.write_text(str(_NICENESS))
+
+
+if __name__ == "__main__":
+    _give_way()
+    many_descriptors()
+    asyncio.run(obey(attack))

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients: at a rate, each as soon as it has an answer, or again after exactly the time that a refusal tells."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+
+import aiohttp
+
+from perf.overload.stage import PRIORITIES
+
+ID = "x-overload-id"
+"""Header with the number of a request: no two have the same."""
+_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+_LEAST_TOKENS, _LENGTHS = 10, 21
+MEAN_TOKENS = _LEAST_TOKENS + _LENGTHS // 2
+"""Of an answer."""
+_LONGEST_SECONDS = 120.0
+_BETWEEN_SECONDS = 1.0
+"""Pause after a refusal that does not tell when to come again, or after none at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request got."""
+
+    id: str
+    sent_at: float
+    left_at: float
+    """When it left the gateway's queues: for a server, or with a refusal."""
+    came_at: float
+    status: int
+    """0 for none at all."""
+    tokens: int = 0
+    """Of the answer of a server."""
+    retry_after: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """From request to answer."""
+        return self.came_at - self.sent_at
+
+    @property
+    def queued_seconds(self) -> float:
+        """From request to server, or to the refusal."""
+        return self.left_at - self.sent_at
+
+    @property
+    def told_seconds(self) -> int | None:
+        """When to come again, by a refusal; None where it does not tell."""
+        return int(self.retry_after) if self.retry_after.isdigit() else None
+
+
+@dataclass(slots=True)
+class Tenant:
+    """Requests of one fairness id."""
+
+    name: str
+    objective: str
+    sent: int = 0
+    answers: list[Answer] = field(default_factory=list)
+    again: list[tuple[Answer, ...]] = field(default_factory=list)
+    """Answers to the same question, sent again and again: refusals, and the last one."""
+
+    @property
+    def priority(self) -> int:
+        """That of its objective."""
+        return PRIORITIES[self.objective]
+
+    def good(self) -> list[Answer]:
+        """Return the answers of a model server."""
+        return [each for each in self.answers if each.status == 200]
+
+    def refused(self) -> list[Answer]:
+        """Return the refusals to come again."""
+        return [each for each in self.answers if each.status == 429]
+
+    async def ask(self, session: aiohttp.ClientSession, url: str) -> Answer:
+        """Send a request and note its answer."""
+        number, self.sent = self.sent, self.sent + 1
+        name = f"{self.name}-{number}"
+        headers = {
+            "x-llm-d-inference-fairness-id": self.name,
+            "x-llm-d-inference-objective": self.objective,
+            ID: name,
+        }
+        tokens = _LEAST_TOKENS + number * 8 % _LENGTHS  # every length equally often
+        body = {"model": _MODEL, "prompt": f"{name} {monotonic()}", "max_tokens": tokens, "ignore_eos": True}
+        started = monotonic()
+        try:
+            async with session.post(f"{url}/v1/completions", json=body, headers=headers) as response:
+                said = await response.json(content_type=None)
+                came, told = monotonic(), response.headers
+                at_server = float(told.get("x-envoy-upstream-service-time", 0)) / 1e3
+                generated = said["usage"]["completion_tokens"] if response.status == 200 else 0
+                answer = Answer(
+                    name, started, came - at_server, came, response.status, generated, told.get("retry-after", "")
+                )
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            answer = Answer(name, started, monotonic(), monotonic(), 0)
+        self.answers.append(answer)
+        return answer
+
+
+@asynccontextmanager
+async def new_session() -> AsyncIterator[aiohttp.ClientSession]:
+    """Open a session with as many connections as it takes."""
+    timeout = aiohttp.ClientTimeout(total=_LONGEST_SECONDS)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+        yield session
+
+
+async def one_by_one(urls: Sequence[str], tenant: Tenant, seconds: float, clients: int) -> None:
+    """Send with so many clients for each address, each as soon as it has an answer."""
+    end = monotonic() + seconds
+
+    async def client(session: aiohttp.ClientSession, url: str) -> None:
+        while monotonic() < end:
+            await tenant.ask(session, url)
+
+    async with new_session() as session:
+        await asyncio.gather(*(client(session, url) for url in urls for _ in range(clients)))
+
+
+async def at_rate(session: aiohttp.ClientSession, url: str, tenant: Tenant, rate: float, end: float) -> None:
+    """Send so many requests a second, however long answers take, and wait for all answers."""
+    chance = random.Random(tenant.name)
+    due = monotonic()
+    async with asyncio.TaskGroup() as asked:
+        while (due := due + chance.expovariate(rate)) < end:
+            await asyncio.sleep(max(0.0, due - monotonic()))
+            asked.create_task(tenant.ask(session, url))
+
+
+async def again_when_told(session: aiohttp.ClientSession, url: str, tenant: Tenant, clients: int, end: float) -> None:
+    """Send with so many clients, each of which asks again after exactly the time that it is told."""
+
+    async def client() -> None:
+        while monotonic() < end:
+            tries: list[Answer] = []
+            while monotonic() < end:
+                answer = await tenant.ask(session, url)
+                tries.append(answer)
+                if answer.status == 200:
+                    break
+                due = answer.came_at + (answer.told_seconds or _BETWEEN_SECONDS)
+                await asyncio.sleep(min(due, end) - monotonic())
+            tenant.again.append(tuple(tries))
+
+    await asyncio.gather(*(client() for _ in range(clients)))

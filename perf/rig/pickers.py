@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pickers that take turns: this program over each of its carriers, and any other that `--peer` names."""
+
+import contextlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from perf.rig.processes import BenchError, Child, cpu_seconds, memory_mib
+from tests.support.ports import reserved_ports
+
+FLAGS = (
+    "--config-file={config_file} --grpc-port={grpc_port} --grpc-health-port={health_port} "
+    "--metrics-port={metrics_port} --secure-serving=false --health-checking=true --pool-name=bench -v={verbosity}"
+)
+"""What every picker is told; the flags are llm-d-router's."""
+FIELDS = ("config_file", "endpoints_file", "endpoints", "grpc_port", "health_port", "metrics_port", "verbosity")
+"""What `{}` may name in a command. `config_file` names `endpoints_file`; `endpoints` are the same as a list."""
+CONFIG = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: max-score-picker
+- type: file-discovery
+  parameters: {{path: {endpoints_file}}}
+dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {{pluginRef: queue-scorer, weight: 2}}
+  - {{pluginRef: kv-cache-utilization-scorer, weight: 2}}
+  - {{pluginRef: prefix-cache-scorer, weight: 3}}
+  - {{pluginRef: max-score-picker}}
+"""
+_MODULE = ("-P", "-m", "epp")
+"""This program, as it is installed: not the one of the current directory."""
+_NAMED = re.compile(r"([A-Za-z][\w.-]*)=(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class PickerKind:
+    """A picker by name, and the command that starts it, with fields in braces."""
+
+    name: str
+    command: str
+    ours: bool = True
+
+    @property
+    def shown(self) -> str:
+        """The command, without the places of this machine where it is this program."""
+        return "epp" + self.command.partition(" epp")[2] if self.ours else self.command
+
+    @property
+    def python(self) -> str | None:
+        """The interpreter that has this program installed; None for another program."""
+        if self.ours:
+            return sys.executable
+        beside = Path(shlex.split(self.command)[0])
+        return str(beside.with_name("python")) if beside.name == "epp" and beside.with_name("python").exists() else None
+
+    def arguments(self, **fields: object) -> list[str]:
+        """Return the command line; raises BenchError for a field that there is not."""
+        try:
+            words = [word.format(**fields) for word in shlex.split(self.command)]
+        except (KeyError, IndexError, ValueError) as error:
+            raise BenchError(f"--peer {self.command!r}: {error} is none of {', '.join(FIELDS)}") from None
+        program = shutil.which(words[0])
+        if program is None:
+            raise BenchError(f"--peer {self.command!r}: there is no program {words[0]!r}")
+        return [program, *words[1:]]
+
+
+def transports() -> tuple[str, ...]:
+    """Return the carriers that `epp serve` offers, the default first; none where there is no choice."""
+    shown = subprocess.run([sys.executable, *_MODULE, "serve", "--help"], capture_output=True, text=True, check=True)
+    text = " ".join(shown.stdout.split())
+    found = re.search(r"--transport [<\[]([\w|]+)[>\]](.*?)(?: --|$)", text)
+    if found is None:
+        return ()
+    names = found[1].split("|")
+    default = re.search(r"\[default: (\w+)", found[2])
+    return tuple(sorted(names, key=lambda name: default is None or name != default[1]))
+
+
+def own(transport: str = "") -> PickerKind:
+    """Return this program over a carrier; without a name, over the only one."""
+    flag = f" --transport={transport}" if transport else ""
+    flag += " --inherited-requests-ttl=0"  # servers at rest say that they have requests: they would count as busy
+    return PickerKind(transport or "grpcio", f"{shlex.join([sys.executable, *_MODULE])} serve {FLAGS}{flag}")
+
+
+def peers(given: list[str]) -> Iterator[PickerKind]:
+    """Yield the pickers of `--peer`, each `COMMAND` or `NAME=COMMAND`."""
+    for number, text in enumerate(given, start=1):
+        named = _NAMED.fullmatch(text)
+        name, command = (named[1], named[2]) if named else (f"peer{number if number > 1 else ''}", text)
+        if not any(f"{{{field}}}" in command for field in FIELDS):
+            command = f"{command} {FLAGS}"
+        yield PickerKind(name, command, ours=False)
+
+
+def address(number: int) -> str:
+    """Return one of the many addresses of loopback."""
+    return f"127.1.{number // 250}.{number % 250 + 1}"
+
+
+class Picker:
+    """A running picker."""
+
+    def __init__(self, kind: PickerKind, child: Child, grpc_port: int, held: contextlib.ExitStack) -> None:
+        self.kind = kind
+        self.child = child
+        self.grpc_port = grpc_port
+        self._held = held
+
+    @classmethod
+    async def start(
+        cls, kind: PickerKind, *, servers: int, server_port: int, refusing: int = 0, verbosity: int = 0
+    ) -> "Picker":
+        """Run one for so many model servers, and others of which every connection is refused."""
+        held = contextlib.ExitStack()
+        directory = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="epp-bench-")))
+        endpoints_file, config_file = directory / "endpoints.yaml", directory / "config.yaml"
+        pool = [(address(number), server_port if number < servers else 1) for number in range(servers + refusing)]
+        endpoints_file.write_text(
+            "endpoints:\n"
+            + "".join(f'- {{name: s{n}, address: {host}, port: "{port}"}}\n' for n, (host, port) in enumerate(pool))
+        )
+        config_file.write_text(CONFIG.format(endpoints_file=endpoints_file))
+        grpc_port, health_port, metrics_port = held.enter_context(reserved_ports(3))
+        command = kind.arguments(
+            config_file=config_file,
+            endpoints_file=endpoints_file,
+            endpoints=",".join(f"{host}:{port}" for host, port in pool),
+            grpc_port=grpc_port,
+            health_port=health_port,
+            metrics_port=metrics_port,
+            verbosity=verbosity,
+        )
+        return cls(kind, await Child.start(kind.name, *command), grpc_port, held)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """What it has used so far."""
+        self.child.check()
+        return cpu_seconds(self.child.pid)
+
+    @property
+    def memory_mib(self) -> float:
+        self.child.check()
+        return memory_mib(self.child.pid)
+
+    async def stop(self) -> None:
+        await self.child.stop()
+        self._held.close()

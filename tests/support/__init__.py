@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worlds, wires, clusters and fleets that several tests use."""
