@@ -69,11 +69,11 @@ GOOD = "- {name: a, address: 10.0.0.1, port: 8000}\n"
             "- {name: b, address: h, port: 80, labels: {gpu: 8}}",
             "labels.gpu: gpu is 8; write it in quotes",
         ),
-        ("- {name: b, address: h, port: 80, labels: [x]}", "labels is .* must be a mapping"),
+        ("- {name: b, address: h, port: 80, labels: [x]}", "labels is a list; write a mapping"),
         ("- name: b\n  adress: h\n  port: 80", r"\(line 4\): adress: unknown key; did you mean 'address'\?"),
         ("- {name: b, address: h, port: 80, zzz: 1}", "zzz: unknown key; known are accelerator, address, cluster"),
         ("- {name: b, address: h, port: 80, node: 7}", "node is 7; write it in quotes"),
-        ("- {name: b, address: h, port: 80, accelerator: h100}", "accelerator is 'h100'; it must be a mapping"),
+        ("- {name: b, address: h, port: 80, accelerator: h100}", "accelerator is 'h100'; write a mapping"),
         (
             "- {name: b, address: h, port: 80, accelerator: {clas: h100}}",
             "accelerator.clas: unknown key; did you mean 'class'",
