@@ -98,8 +98,6 @@ class RequestBody(msgspec.Struct, frozen=True):
     """The prompt in the order of the engine: equal prefixes here are equal prefixes in the engine."""
     prompt_tokens: int = 0
     """Estimate, or exact where the request came as token ids."""
-    is_token_ids: bool = False
-    """Whether the prompt is token ids: four bytes each, unsigned and little endian."""
     max_output_tokens: int | None = None
     streaming: bool = False
     cache_salt: str = ""

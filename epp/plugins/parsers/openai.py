@@ -205,7 +205,6 @@ def _write_input(prompt: PromptWriter, raw: msgspec.Raw, field: str) -> None:
         if kinds == {str}:
             prompt.prompts(cast("list[str]", found), _encoded)
         elif kinds == {list}:
-            prompt.is_token_ids = True
             prompt.prompts(cast("list[list[int]]", found), _packed)
         else:
             raise MalformedBodyError(

@@ -120,13 +120,11 @@ class PromptWriter:
     the size of the prompt.
     """
 
-    __slots__ = ("_ends", "_media", "_media_left", "_pieces", "_rest", "_text_left", "is_token_ids", "media_items")
+    __slots__ = ("_ends", "_media", "_media_left", "_pieces", "_rest", "_text_left", "media_items")
 
     def __init__(self, written: bytes = b"") -> None:
         self.media_items = 0
         """Images, audio clips and videos written so far."""
-        self.is_token_ids = False
-        """Whether the prompt is token ids."""
         self._pieces = [written] if written else []
         self._ends: list[int] = []
         self._rest = False
@@ -136,15 +134,7 @@ class PromptWriter:
 
     def body(self, common: Common, limit: Limit = None) -> RequestBody:
         """Return the parsed body with this prompt; raises MalformedBodyError for a limit beyond 64 bits."""
-        return request_body(
-            common,
-            self.written(),
-            limit,
-            self.media_items,
-            media=self.media(),
-            ends=self.ends(),
-            is_token_ids=self.is_token_ids,
-        )
+        return request_body(common, self.written(), limit, self.media_items, media=self.media(), ends=self.ends())
 
     def written(self) -> bytes:
         """Return the prompt."""
@@ -230,8 +220,7 @@ class PromptWriter:
         return True
 
     def packed(self, ids: bytes) -> None:
-        """Write token ids, packed, into an empty prompt."""
-        self.is_token_ids = True
+        """Write token ids, packed."""
         self._pieces.append(ids)
 
     def opaque(self, digest: bytes, tokens: int) -> None:
