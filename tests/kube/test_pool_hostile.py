@@ -93,7 +93,7 @@ async def test_pod_that_gets_another_address_is_found_there(fleet, space, picker
             "spec.targetPorts has 9 ports: write 1 to 8",
         ),
         ({"targetPorts": [{"number": 70000}]}, "spec.targetPorts[0].number is 70000: write a port, 1 to 65535"),
-        ({"selector": None}, "spec.selector is missing"),
+        ({"selector": None}, "spec.selector.matchLabels is missing: add it"),
         ({"selector": {"matchLabels": {"app": 5}}}, "spec.selector.matchLabels"),
     ],
     ids=["no port", "nine ports", "no such port", "no selector", "label of a number"],
