@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What measures and attacks the program: benches, campaigns, overload, fuzzing."""
+"""Benches, attacks, overload and fuzzing of the program."""

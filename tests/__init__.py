@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests, and what they share in `support`."""
+"""Tests and their helpers."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends three times as many requests as the servers can serve, and says who got what: `run.py [seconds]`."""
+"""Send three times as many requests as the servers can serve: `python -m perf.overload.run [SECONDS]`."""
 
 import argparse
 import asyncio

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worlds, wires, clusters and fleets that several tests use."""
+"""Helpers of tests: pickers with servers and gateways, HTTP/2 peers, Kubernetes clusters."""
