@@ -14,7 +14,7 @@ from epp.framework.errors import MalformedBodyError, NoParserError
 from epp.framework.request import BYTES_PER_TOKEN
 from epp.plugins.parsers.json_errors import not_json, wrong_shape
 
-MOST_VALUES = 100_000
+MOST_VALUES = 65_536
 """JSON values in a body: messages, content parts, tools and their members; token ids have their own limit."""
 MOST_TOKEN_IDS = 1024 * 1024
 """Token ids in a body: the longest contexts of models have one million tokens."""
@@ -58,7 +58,7 @@ def check_limits(body: bytes, token_ids: Callable[[bytes], msgspec.Raw] | None =
 def count_values(text: bytes, most: int) -> int:
     """Return the number of commas outside of strings, about the number of values; `most` + 1 if there are more.
 
-    It also returns `most` + 1 for more quotes than 100,000 values can have.
+    It also returns `most` + 1 for more quotes than 65,536 values can have.
     """
     found = quotes = start = 0
     while start < len(text):
