@@ -44,20 +44,20 @@ from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver
 from epp.runtime.supervisor import Supervisor
 from epp.telemetry.cluster_scores import cluster_scores
-from epp.telemetry.flow_series import InflightSeries
-from epp.telemetry.hardware_series import UnknownAccelerators
+from epp.telemetry.flow_series import show_inflight
+from epp.telemetry.hardware_series import show_unknown_accelerators
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.page import OperatorPage
 from epp.telemetry.page_tls import PageTls
 from epp.telemetry.plugin_metrics import PluginMetrics
 from epp.telemetry.process_series import (
-    BudgetMetrics,
     ConnectionSeries,
-    InputMetrics,
-    LeaderMetrics,
     StreamSeries,
-    WatchMetrics,
     show_build,
+    show_extproc,
+    show_inputs,
+    show_leader,
+    show_watches,
 )
 
 _NAMES_SHOWN = 10
@@ -83,21 +83,19 @@ class Picker:
         self._clock = SystemClock()
         self._registry = Registry(modules=settings.plugin_modules)
         self.metrics = Metrics(settings.pool_name, self._clock, legacy=settings.legacy_metrics)
-        show_build(self.metrics.families, settings.server.transport.value)
-        self.metrics.count_lost_log_lines(settings.lost_log_lines)
+        show_build(self.metrics.families, settings.server.transport.value, settings.lost_log_lines)
         self._scheduling: SchedulingObserver = self.metrics
         if settings.tracing is not None:
-            self.metrics.registry.register(settings.tracing.counts)
+            settings.tracing.counts.show(self.metrics.registry)
             self._scheduling = settings.tracing.beside(self.metrics)
         loaded = settings.config or default_config()
         self._kubernetes: Kubernetes | None = None
         discovery = settings.discovery
         if settings.kubernetes is not None:
             self._kubernetes = kubernetes = Kubernetes(settings.kubernetes, self._clock, observer=self.metrics)
-            self.metrics.registry.register(WatchMetrics(lambda: kubernetes.watches))
+            show_watches(self.metrics.registry, lambda: kubernetes.watches)
             if (election := kubernetes.election) is not None:
-                lease = election.settings.name
-                self.metrics.registry.register(LeaderMetrics(lease, is_leader=lambda: election.is_leader))
+                show_leader(self.metrics.registry, election.settings.name, is_leader=lambda: election.is_leader)
             discovery = kubernetes.discovery
         self.recorder = self._recorder()
         self._shadows = Shadows(self.metrics.registry, self.recorder)
@@ -120,12 +118,12 @@ class Picker:
         self._use_shadows(self._running.assembly)
         if settings.policies is not None:
             self.director.use_policies(settings.policies.policies)
-        self.metrics.registry.register(InputMetrics(self._input_owners))
+        show_inputs(self.metrics.registry, self._input_owners)
         self.metrics.registry.register(
             PluginMetrics(lambda: self._running.assembly.plugins, legacy=settings.legacy_metrics)
         )
-        self.metrics.registry.register(InflightSeries(self.store, lambda: self._running.assembly.plugins))
-        self.metrics.registry.register(UnknownAccelerators(lambda: self._running.assembly.plugins))
+        show_inflight(self.metrics.registry, self.store, lambda: self._running.assembly.plugins)
+        show_unknown_accelerators(self.metrics.registry, lambda: self._running.assembly.plugins)
         self._follower: ConfigFollower | None = None
         if settings.watch_config is not None:
             self._follower = ConfigFollower(
@@ -142,8 +140,8 @@ class Picker:
         self._own_api: KubeApi | None = None
         self._cluster_access: ClusterAccess | None = None
         self._servers = self._make_servers()
-        self.metrics.registry.register(BudgetMetrics(lambda: self._servers.extproc.budgets))
-        self.metrics.count_protocol_errors(lambda: self._servers.extproc.protocol_errors)
+        extproc = self._servers.extproc
+        show_extproc(self.metrics.registry, lambda: extproc.budgets, lambda: extproc.protocol_errors)
 
     def _recorder(self) -> Recorder | None:
         """Return the recorder of decisions; None if no command or route could read them."""

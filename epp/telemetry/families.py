@@ -6,8 +6,9 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeAlias, TypeVar
 
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -93,25 +94,50 @@ S = TypeVar("S", Count, Level, Distribution)
 class Family(Collector, Generic[S]):
     """A metric: its series by the values of its labels, one alone where it has no labels.
 
-    Written by the event loop only; read by any thread, to within a value.
+    With `legacy` it is shown under its older name too: summed over the labels that this lacks. Written by the event
+    loop only; read by any thread, to within a value.
     """
 
+    kind: ClassVar[type[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]]
     keeps_sums = True
     """Whether the count of a removed series stays in the sum under the older name, so that the sum never decreases."""
 
     def __init__(
-        self, name: str, text: str, labels: Sequence[str], make: Callable[[], S], registry: CollectorRegistry
+        self,
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        registry: CollectorRegistry | None,
+        *,
+        legacy: Legacy | None = None,
     ) -> None:
+        """Prepare; without a registry, for one page."""
         self.name, self.label_names = name, tuple(labels)
         self._text = text
-        self.make: Callable[[], S] = make
-        """Return a new series."""
         self._series: dict[tuple[str, ...], S] = {}
-        self._twin: Twin[S] | None = None
-        self._shows_created = os.environ.get("PROMETHEUS_DISABLE_CREATED_SERIES", "").lower() not in _TRUE
+        disabled = os.environ.get("PROMETHEUS_DISABLE_CREATED_SERIES", "").lower() in _TRUE
+        self._shows_created = registry is not None and not disabled
+        self._legacy = legacy
+        older = () if legacy is None else legacy.labels
+        self._positions = [self.label_names.index(_RENAMED.get(label, label)) for label in older]
+        self._live: Counter[tuple[str, ...]] = Counter()
+        """Number of series by the labels of the older name."""
+        self._ended: dict[tuple[str, ...], S] = {}
+        """Sums of removed series by these labels, where there are others with the same."""
+        self._version = 0
+        """Odd while a series is removed: it counts twice in the sums, or not at all."""
         if not labels:
             self.labels()
-        registry.register(self)
+        if registry is not None:
+            registry.register(self)
+
+    @abstractmethod
+    def make(self) -> S:
+        """Return a new series."""
+
+    @abstractmethod
+    def samples(self, name: str, labels: dict[str, str], series: S, *, with_created: bool) -> Iterator[Sample]:
+        """Yield the samples of a series, perhaps with the time since when it counts; a counter's name has no suffix."""
 
     def labels(self, *values: str) -> S:
         """Return the series with these values of its labels, a new one where there is none."""
@@ -120,114 +146,58 @@ class Family(Collector, Generic[S]):
             if len(values) != len(self.label_names):
                 raise ValueError(f"{self.name} has the labels {self.label_names}, not {len(values)} of them")
             series = self._series[values] = self.make()
-            if self._twin is not None:
-                self._twin.began(values)
+            if self._legacy is not None:
+                self._live[self._key(values)] += 1
         return series
 
     def remove(self, *values: str) -> None:
         """Remove a series, if there is one."""
-        if self._twin is not None and values in self._series:
-            self._twin.ended(values, self._series[values], lambda: self._series.pop(values))
-        else:
-            self._series.pop(values, None)
+        series = self._series.get(values)
+        if series is None:
+            return
+        self._version += 1
+        del self._series[values]
+        if self._legacy is not None:
+            key = self._key(values)
+            self._live[key] -= 1
+            if not self._live[key]:
+                del self._live[key]
+                self._ended.pop(key, None)
+            elif self.keeps_sums:
+                self._ended.setdefault(key, self.make()).add(series)
+        self._version += 1
 
     def clear(self) -> None:
         """Remove all series."""
-        for values in list(self._series):
+        for values in self.values():
             self.remove(*values)
 
     def values(self) -> Sequence[tuple[str, ...]]:
         """Return the values of the labels of each series."""
         return list(self._series)
 
-    def series(self) -> Sequence[tuple[tuple[str, ...], S]]:
-        """Return each series with the values of its labels."""
-        return list(self._series.items())
-
-    def also_as(self, legacy: Legacy, registry: CollectorRegistry) -> None:
-        """Show it under its older name too; to be called before its first event."""
-        self._twin = Twin(self, legacy, registry)
-
-    def describe(self) -> Iterable[Metric]:
-        """Return the metric without samples."""
-        return (self.family(self.name, self._text, self.label_names),)
+    def describe(self) -> Iterator[Metric]:
+        """Yield the metric, and that of its older name, without samples."""
+        yield self.kind(self.name, self._text, labels=self.label_names)
+        if self._legacy is not None:
+            yield self.kind(self._legacy.name, f"Deprecated: use {self.name}.", labels=self._legacy.labels)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric with a copy of its values."""
-        family = self.family(self.name, self._text, self.label_names)
-        family.samples = Samples(lambda: self._samples(family.name))
-        yield family
+        """Yield the metric with a copy of its values, and that of its older name with their sums."""
+        for metric, is_older in zip(self.describe(), (False, True), strict=False):
+            metric.samples = Samples(partial(self._samples, metric.name, is_older=is_older))
+            yield metric
 
-    def _samples(self, name: str) -> Iterator[Sample]:
-        for values, series in self.series():
-            labels = dict(zip(self.label_names, values, strict=True))
-            yield from self.samples(name, labels, series, with_created=self._shows_created)
-
-    @abstractmethod
-    def family(self, name: str, text: str, labels: Sequence[str]) -> Metric:
-        """Return a metric of this kind without samples."""
-
-    @abstractmethod
-    def samples(self, name: str, labels: dict[str, str], series: S, *, with_created: bool) -> Iterator[Sample]:
-        """Yield the samples of a series, perhaps with the time since when it counts; a counter's name has no suffix."""
-
-
-class Twin(Collector, Generic[S]):
-    """A metric under its older name: the series of a family, summed over the labels that it lacks."""
-
-    def __init__(self, of: Family[S], legacy: Legacy, registry: CollectorRegistry) -> None:
-        self._of: Family[S] = of
-        self._legacy = legacy
-        self._text = f"Deprecated: use {of.name}."
-        self._positions = [of.label_names.index(_RENAMED.get(label, label)) for label in legacy.labels]
-        self._live: Counter[tuple[str, ...]] = Counter()
-        self._ended: dict[tuple[str, ...], S] = {}
-        """Counts of removed series, by labels that other series still have here."""
-        self._version = 0
-        """Odd while a series ends: it counts twice, or not at all."""
-        registry.register(self)
-
-    def began(self, values: tuple[str, ...]) -> None:
-        """Take note of a new series."""
-        self._live[self._key(values)] += 1
-
-    def ended(self, values: tuple[str, ...], series: S, remove: Callable[[], object]) -> None:
-        """Remove a series, and keep its count in the sum."""
-        key = self._key(values)
-        self._version += 1
-        remove()
-        self._live[key] -= 1
-        if self._live[key] <= 0:
-            del self._live[key]
-            self._ended.pop(key, None)
-        elif self._of.keeps_sums:
-            if key not in self._ended:
-                self._ended[key] = self._of.make()
-            self._ended[key].add(series)
-        self._version += 1
-
-    def describe(self) -> Iterable[Metric]:
-        """Return the metric without samples."""
-        return (self._of.family(self._legacy.name, self._text, self._legacy.labels),)
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metric with its sums."""
-        family = self._of.family(self._legacy.name, self._text, self._legacy.labels)
-        family.samples = Samples(lambda: self._samples(family.name))
-        yield family
-
-    def _samples(self, name: str) -> Iterator[Sample]:
-        for key, total in self._sums().items():
-            labels = dict(zip(self._legacy.labels, key, strict=True))
-            yield from self._of.samples(name, labels, total, with_created=False)
+    def _samples(self, name: str, *, is_older: bool) -> Iterator[Sample]:
+        names = self._legacy.labels if is_older and self._legacy is not None else self.label_names
+        for values, series in self._sums().items() if is_older else list(self._series.items()):
+            labels = dict(zip(names, values, strict=True))
+            yield from self.samples(name, labels, series, with_created=self._shows_created and not is_older)
 
     def _sums(self) -> Mapping[tuple[str, ...], S]:
         sums: dict[tuple[str, ...], S] = {}
         for key, series in self._parts():
-            total = sums.get(key)
-            if total is None:
-                total = sums[key] = self._of.make()
-            total.add(series)
+            sums.setdefault(key, self.make()).add(series)
         return sums
 
     def _parts(self) -> Sequence[tuple[tuple[str, ...], S]]:
@@ -235,7 +205,7 @@ class Twin(Collector, Generic[S]):
         while True:
             version = self._version
             parts = list(self._ended.items())
-            parts += [(self._key(values), series) for values, series in self._of.series()]
+            parts += [(self._key(values), series) for values, series in list(self._series.items())]
             if version == self._version and not version % 2:
                 return parts
             time.sleep(0)
@@ -247,12 +217,15 @@ class Twin(Collector, Generic[S]):
 class Counters(Family[Count]):
     """A counter."""
 
-    def __init__(self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
-        super().__init__(name, text, labels, Count, registry)
+    kind = CounterMetricFamily
 
-    def family(self, name: str, text: str, labels: Sequence[str]) -> Metric:
-        """Return a counter without samples."""
-        return CounterMetricFamily(name, text, labels=labels)
+    def make(self) -> Count:
+        """Return a series that has counted nothing."""
+        return Count()
+
+    def count(self, *values: str) -> None:
+        """Add one to the series with these values of its labels."""
+        self.labels(*values).value += 1
 
     def samples(self, name: str, labels: dict[str, str], series: Count, *, with_created: bool) -> Iterator[Sample]:
         """Yield the count."""
@@ -264,14 +237,12 @@ class Counters(Family[Count]):
 class Gauges(Family[Level]):
     """A gauge."""
 
+    kind = GaugeMetricFamily
     keeps_sums = False
 
-    def __init__(self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
-        super().__init__(name, text, labels, Level, registry)
-
-    def family(self, name: str, text: str, labels: Sequence[str]) -> Metric:
-        """Return a gauge without samples."""
-        return GaugeMetricFamily(name, text, labels=labels)
+    def make(self) -> Level:
+        """Return a series of the value 0."""
+        return Level()
 
     def samples(self, name: str, labels: dict[str, str], series: Level, *, with_created: bool) -> Iterator[Sample]:  # noqa: ARG002  a gauge has no beginning
         """Yield the value."""
@@ -281,40 +252,38 @@ class Gauges(Family[Level]):
 class Histograms(Family[Distribution]):
     """A histogram of values of 0 and more."""
 
-    def __init__(
-        self, name: str, text: str, labels: Sequence[str], bounds: Iterable[float], registry: CollectorRegistry
-    ) -> None:
-        limits = tuple(bounds)
-        self._edges = edges_of(limits)
-        super().__init__(name, text, labels, lambda: Distribution(limits), registry)
+    kind = HistogramMetricFamily
 
-    def family(self, name: str, text: str, labels: Sequence[str]) -> Metric:
-        """Return a histogram without samples."""
-        return HistogramMetricFamily(name, text, labels=labels)
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        bounds: Iterable[float],
+        registry: CollectorRegistry | None,
+        *,
+        legacy: Legacy | None = None,
+    ) -> None:
+        """Prepare; `bounds` are the upper bounds of the buckets."""
+        self._bounds = tuple(bounds)
+        self._edges = [*map(floatToGoString, self._bounds), "+Inf"]
+        super().__init__(name, text, labels, registry, legacy=legacy)
+
+    def make(self) -> Distribution:
+        """Return an empty distribution."""
+        return Distribution(self._bounds)
 
     def samples(
         self, name: str, labels: dict[str, str], series: Distribution, *, with_created: bool
     ) -> Iterator[Sample]:
         """Yield the buckets, the count and the sum."""
-        yield from histogram_samples(name, labels, series, self._edges)
+        count = 0
+        for edge, count in zip(self._edges, accumulate(series.counts), strict=True):
+            yield Sample(f"{name}_bucket", {**labels, "le": edge}, count)
+        yield Sample(f"{name}_count", labels, count)
+        yield Sample(f"{name}_sum", labels, series.total)
         if with_created:
             yield Sample(f"{name}_created", labels, series.created)
-
-
-def edges_of(bounds: Iterable[float]) -> list[str]:
-    """Return the values of `le` of buckets with these bounds."""
-    return [*map(floatToGoString, bounds), "+Inf"]
-
-
-def histogram_samples(
-    name: str, labels: dict[str, str], series: Distribution, edges: Sequence[str]
-) -> Iterator[Sample]:
-    """Yield the buckets of a distribution, its count and its sum."""
-    count = 0
-    for edge, count in zip(edges, accumulate(series.counts), strict=True):
-        yield Sample(f"{name}_bucket", {**labels, "le": edge}, count)
-    yield Sample(f"{name}_count", labels, count)
-    yield Sample(f"{name}_sum", labels, series.total)
 
 
 class Families:
@@ -327,15 +296,11 @@ class Families:
 
     def counters(self, name: str, text: str, labels: Sequence[str] = (), legacy: Legacy | None = None) -> Counters:
         """Return a new counter."""
-        family = Counters(f"{PREFIX}{name}", text, labels, self.registry)
-        self._twin(family, legacy)
-        return family
+        return Counters(f"{PREFIX}{name}", text, labels, self.registry, legacy=legacy if self.legacy else None)
 
     def gauges(self, name: str, text: str, labels: Sequence[str] = (), legacy: Legacy | None = None) -> Gauges:
         """Return a new gauge."""
-        family = Gauges(f"{PREFIX}{name}", text, labels, self.registry)
-        self._twin(family, legacy)
-        return family
+        return Gauges(f"{PREFIX}{name}", text, labels, self.registry, legacy=legacy if self.legacy else None)
 
     def histograms(
         self,
@@ -346,13 +311,51 @@ class Families:
         legacy: Legacy | None = None,
     ) -> Histograms:
         """Return a new histogram."""
-        family = Histograms(f"{PREFIX}{name}", text, labels, bounds, self.registry)
-        self._twin(family, legacy)
-        return family
+        return Histograms(
+            f"{PREFIX}{name}", text, labels, bounds, self.registry, legacy=legacy if self.legacy else None
+        )
 
-    def _twin(self, family: Family[S], legacy: Legacy | None) -> None:
-        if legacy is not None and self.legacy:
-            family.also_as(legacy, self.registry)
+
+Row: TypeAlias = tuple[Sequence[str], Sequence[float]]
+"""The values of the labels, and a value for each metric."""
+
+
+class Computed(Collector):
+    """Metrics with the same labels whose values are read as the page is made.
+
+    `read` is called in any thread.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        labels: Sequence[str],
+        texts: Mapping[str, str],
+        read: Callable[[], Iterable[Row]],
+    ) -> None:
+        """Prepare; `texts` are the descriptions by name: those that end in `_total` are counters, the others gauges."""
+        self._labels = labels
+        self._texts = texts
+        self._read = read
+        registry.register(self)
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield the metrics without samples."""
+        for name, text in self._texts.items():
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield kind(name, text, labels=self._labels)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics, each with a sample for each row."""
+        rows = list(self._read())
+        for position, metric in enumerate(self.describe()):
+            metric.samples = Samples(partial(self._samples, metric, rows, position))
+            yield metric
+
+    def _samples(self, metric: Metric, rows: Iterable[Row], position: int) -> Iterator[Sample]:
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        for values, numbers in rows:
+            yield Sample(name, dict(zip(self._labels, values, strict=True)), numbers[position])
 
 
 TTFT_SECONDS = (

@@ -2,15 +2,12 @@
 """Metrics of flow control: time in queues, how requests left them, what waits, and how full pool and queues are."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
+from prometheus_client.registry import CollectorRegistry
 
 from epp.admission.flow_control import AT_ONCE, QUEUEING_OUTCOME, FlowControl, Limits, Outcome
 from epp.framework.candidates import Candidates
@@ -23,12 +20,12 @@ from epp.framework.snapshot import METRICS_AT, Snapshot
 from epp.routing.datastore import Datastore
 from epp.telemetry.families import (
     CONFIRMATION_SECONDS,
-    PREFIX,
     QUEUE_SECONDS,
     SCHEDULING_SECONDS,
+    Computed,
     Families,
     Gauges,
-    Samples,
+    Row,
 )
 from epp.telemetry.request_series import OTHER, RequestSeries, Series, shortened
 
@@ -73,13 +70,17 @@ class FlowSeries:
             entering,
             Legacy(f"{_OLDER}request_enqueue_duration_seconds", entering),
         )
-        self._cycle_seconds = families.histograms(
-            f"{_PREFIX}dispatch_cycle_duration_seconds",
-            "Time of one dispatch cycle, including the routing of released requests.",
-            SCHEDULING_SECONDS,
-            (),
-            Legacy(f"{_OLDER}dispatch_cycle_duration_seconds"),
-        ).labels()
+        self.cycled = (
+            families.histograms(
+                f"{_PREFIX}dispatch_cycle_duration_seconds",
+                "Time of one dispatch cycle, including the routing of released requests.",
+                SCHEDULING_SECONDS,
+                (),
+                Legacy(f"{_OLDER}dispatch_cycle_duration_seconds"),
+            )
+            .labels()
+            .observe
+        )
         self._ended = families.counters(
             f"{_PREFIX}requests_total",
             "Requests by how flow control ended for them.",
@@ -149,10 +150,6 @@ class FlowSeries:
             self._entered.add(flow)
         self._enqueue_seconds.labels(*flow, outcome.value).observe(seconds)
         self._requests.release(series, self._clock.now())
-
-    def cycled(self, seconds: float) -> None:
-        """Record how long a look at the queues took."""
-        self._cycle_seconds.observe(seconds)
 
     def routed(self, request: Request, series: Series) -> None:
         """Count a request that went at once, by the series that it has."""
@@ -261,7 +258,7 @@ class RevocationSeries:
         self._priorities: set[int] = set()
         self._credit = 0.0
 
-    def decided(
+    def revoked(
         self,
         target: int,  # noqa: ARG002  requests; the metric shows their sums
         issued: int,
@@ -280,77 +277,55 @@ class RevocationSeries:
         self._target.set(deficit)
         self._pending.set(pending * credit)
 
-    def confirmed(self, seconds: float, pending: int) -> None:
+    def revocation_confirmed(self, seconds: float, pending: int) -> None:
         """Count the end of a request that was told to."""
         self._ended.labels("confirmed", self._pool).inc()
         self._seconds.observe(seconds)
         self._pending.set(pending * self._credit)
 
-    def expired(self, count: int) -> None:
+    def revocations_given_up(self, count: int) -> None:
         """Count requests that did not end in time."""
         self._ended.labels("timed_out", self._pool).inc(count)
         self._pending.set(0)
 
 
-_LABELS = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
 _MOST_INFLIGHT_FLOWS = 256
 """Fairness ids with series of their own, those with the most requests: clients can name any number."""
 
-_Counts: TypeAlias = dict[tuple[str, str, str, str], tuple[int, int]]
-"""Requests and tokens by endpoint, namespace, fairness id and priority."""
+
+def show_inflight(registry: CollectorRegistry, store: Datastore, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
+    """Add the load in flight, for each configured producer of it; all of them have one ledger."""
+
+    def rows() -> Iterator[Row]:
+        producers = [plugin.name for plugin in plugins() if IN_FLIGHT_COST in plugin.writes]
+        counts = _inflight(store) if producers else {}
+        for producer in producers:
+            for (endpoint, namespace, fairness_id, priority), values in counts.items():
+                yield (endpoint, namespace, producer, fairness_id, priority), values
+
+    texts = {
+        "llm_d_epp_inflight_requests": "Requests in flight at an endpoint.",
+        "llm_d_epp_inflight_tokens": "Uncached prompt tokens in flight at an endpoint, and the output expected if that "
+        "is to count.",
+    }
+    Computed(registry, ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority"), texts, rows)
 
 
-class InflightSeries(Collector):
-    """Shown for each configured producer of the load in flight; all of them have one ledger."""
-
-    def __init__(self, store: Datastore, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
-        self._store = store
-        self._plugins = plugins
-
-    def describe(self) -> Iterable[Metric]:
-        """Return the metrics without samples."""
-        return _families()
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield requests and tokens by endpoint, fairness id and priority."""
-        producers = [plugin.name for plugin in self._plugins() if IN_FLIGHT_COST in plugin.writes]
-        counts = self._counts() if producers else {}
-        for position, family in enumerate(_families()):
-            family.samples = Samples(partial(_samples, family.name, producers, counts, position))
-            yield family
-
-    def _counts(self) -> _Counts:
-        by_flow = self._store.ledger.by_flow
-        endpoints = self._store.latest.endpoints.values
-        sizes: Counter[str] = Counter()
-        for place, work in by_flow.items():
-            sizes[place.flow.fairness_id] += work.requests
-        shown = {fairness_id for fairness_id, _ in sizes.most_common(_MOST_INFLIGHT_FLOWS)}
-        counts: _Counts = {}
-        for place, work in by_flow.items():
-            endpoint = endpoints[place.slot] if place.slot < len(endpoints) else None
-            if endpoint is None:
-                continue
-            fairness_id = shortened(place.flow.fairness_id) if place.flow.fairness_id in shown else OTHER
-            labels = endpoint.name, endpoint.namespace, fairness_id, str(place.flow.priority)
-            requests, tokens = counts.get(labels, (0, 0))
-            counts[labels] = requests + work.requests, tokens + work.tokens
-        return counts
-
-
-def _samples(name: str, producers: Sequence[str], counts: _Counts, position: int) -> Iterator[Sample]:
-    for producer in producers:
-        for (endpoint, namespace, fairness_id, priority), values in counts.items():
-            labels = endpoint, namespace, producer, fairness_id, priority
-            yield Sample(name, dict(zip(_LABELS, labels, strict=True)), values[position])
-
-
-def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
-    return (
-        GaugeMetricFamily(f"{PREFIX}inflight_requests", "Requests in flight at an endpoint.", labels=_LABELS),
-        GaugeMetricFamily(
-            f"{PREFIX}inflight_tokens",
-            "Uncached prompt tokens in flight at an endpoint, and the output expected if that is to count.",
-            labels=_LABELS,
-        ),
-    )
+def _inflight(store: Datastore) -> Mapping[tuple[str, str, str, str], tuple[int, int]]:
+    """Return requests and tokens by endpoint, namespace, fairness id and priority."""
+    by_flow = store.ledger.by_flow
+    endpoints = store.latest.endpoints.values
+    sizes: Counter[str] = Counter()
+    for place, work in by_flow.items():
+        sizes[place.flow.fairness_id] += work.requests
+    shown = {fairness_id for fairness_id, _ in sizes.most_common(_MOST_INFLIGHT_FLOWS)}
+    counts: dict[tuple[str, str, str, str], tuple[int, int]] = {}
+    for place, work in by_flow.items():
+        endpoint = endpoints[place.slot] if place.slot < len(endpoints) else None
+        if endpoint is None:
+            continue
+        fairness_id = shortened(place.flow.fairness_id) if place.flow.fairness_id in shown else OTHER
+        labels = endpoint.name, endpoint.namespace, fairness_id, str(place.flow.priority)
+        requests, tokens = counts.get(labels, (0, 0))
+        counts[labels] = requests + work.requests, tokens + work.tokens
+    return counts

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client.registry import CollectorRegistry
 
 from epp.framework import ACCELERATOR_SELECTION, Request
 from epp.framework.accelerators.tag import AcceleratorTag
@@ -18,7 +16,7 @@ from epp.framework.records import Derivation
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, Snapshot
 from epp.telemetry.endpoints import PRICE_DERIVATIONS, count_unpriced
-from epp.telemetry.families import Counters, Families
+from epp.telemetry.families import Computed, Counters, Families, Row
 from epp.telemetry.request_series import MAX_COMBINATIONS, OTHER
 
 _LABELS = ("name", "accelerator")
@@ -102,30 +100,15 @@ class SelectionSeries:
             self._counter.labels(*labels).inc()
 
 
-class UnknownAccelerators(Collector):
-    """Shows the number of unknown names of each plugin that names any accelerators."""
+def show_unknown_accelerators(registry: CollectorRegistry, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
+    """Add the number of unknown names of each plugin that names any accelerators."""
 
-    def __init__(self, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
-        self._plugins = plugins
-
-    def describe(self) -> Iterable[Metric]:
-        """Return the metric without samples."""
-        return (_family(),)
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metric with a sample for each plugin."""
-        plugins = tuple(self._plugins())
-        sources = [plugin for plugin in plugins if isinstance(plugin, KnowsAccelerators)]
-        family = _family()
-        for plugin in plugins:
+    def rows() -> Iterator[Row]:
+        used = tuple(plugins())
+        sources = [plugin for plugin in used if isinstance(plugin, KnowsAccelerators)]
+        for plugin in used:
             if sources and plugin.accelerator_names:
-                family.add_metric((plugin.plugin_type, plugin.name), len(unknown_accelerators(plugin, sources)))
-        yield family
+                yield (plugin.plugin_type, plugin.name), (len(unknown_accelerators(plugin, sources)),)
 
-
-def _family() -> GaugeMetricFamily:
-    return GaugeMetricFamily(
-        "llm_d_epp_accelerator_unknown_names",
-        "AcceleratorClasses, or models, that a plugin names in its parameters and that do not exist.",
-        labels=("plugin_type", "plugin_name"),
-    )
+    text = "AcceleratorClasses, or models, that a plugin names in its parameters and that do not exist."
+    Computed(registry, ("plugin_type", "plugin_name"), {"llm_d_epp_accelerator_unknown_names": text}, rows)

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import numpy as np
 import structlog
-from prometheus_client.registry import CollectorRegistry
 
 from epp.admission.quotas import Quotas
 from epp.framework import LoraState
@@ -31,7 +30,7 @@ from epp.framework.snapshot import (
     Snapshot,
 )
 from epp.telemetry.endpoint_series import ENDPOINT_DERIVATIONS, EndpointSeries
-from epp.telemetry.families import Counters, Families, Gauges
+from epp.telemetry.families import Families, Gauges
 from epp.telemetry.hardware_series import HARDWARE_DERIVATIONS, HardwareSeries
 from epp.telemetry.request_series import OTHER, shortened
 
@@ -134,18 +133,18 @@ _log = structlog.get_logger()
 class QuotaSeries:
     """Written by the event loop; any thread may read it."""
 
-    def __init__(self, clock: Clock, registry: CollectorRegistry) -> None:
+    def __init__(self, clock: Clock, families: Families) -> None:
         self._clock = clock
         labels = ("tenant", "resource")
 
         def gauges(name: str, text: str) -> Gauges:
-            return Gauges(f"llm_d_epp_quota_{name}", text, labels, registry)
+            return families.gauges(f"quota_{name}", text, labels)
 
         self._limit = gauges("limit", "Limit of a quota on all requests of a tenant; memory in bytes.")
         self._used = gauges("used", "Use of a quota by all requests of a tenant; memory in bytes.")
         self._alert = gauges("alert", "1 if a quota is almost used up, by its alert threshold, else 0.")
-        self._refused = Counters(
-            "llm_d_epp_quota_refused_total", "Requests refused for a limit of a quota, by that limit.", labels, registry
+        self._refused = families.counters(
+            "quota_refused_total", "Requests refused for a limit of a quota, by that limit.", labels
         )
         self._counted: OrderedDict[str, set[str]] = OrderedDict()
         """Tenants with refused requests, the last one refused at the end, and the limits that these were for."""

@@ -5,7 +5,7 @@ from epp.framework import Request
 from epp.framework.clock import Clock
 from epp.framework.plugin_status import Legacy
 from epp.framework.request import DEFAULT_FLOW, DataKey, Usage
-from epp.routing.director import Cause, Refusal, Rewrite, Routing
+from epp.routing.director import Cause, Refusal, Routing
 from epp.telemetry.families import (
     DURATION_SECONDS,
     ITL_SECONDS,
@@ -68,7 +68,7 @@ class RequestMetrics:
         )
         self.series = RequestSeries(clock, running, folded, max_combinations=max_combinations)
         """The series of all requests."""
-        self._rewrites = RewriteSeries(
+        self.model_rewritten = RewriteSeries(
             families.counters(
                 "model_rewrite_decisions_total",
                 "Requests by the InferenceModelRewrite that chose their model, the model asked for and the one chosen.",
@@ -78,7 +78,7 @@ class RequestMetrics:
                     ("model_rewrite_name", "model_name", "target_model"),
                 ),
             )
-        )
+        ).count
         self._duration = histogram(
             "request_duration_seconds",
             "Time from the headers of a request to the end of the response.",
@@ -117,25 +117,21 @@ class RequestMetrics:
             NTPOT_SECONDS,
             "normalized_time_per_output_token_seconds",
         )
-        self._processing = families.histograms(
-            "request_processing_duration_seconds",
-            "Time from the first message of a request to the answer that routes or refuses it, waiting included.",
-            REQUEST_PROCESSING_SECONDS,
-        ).labels()
+        self.request_processed = (
+            families.histograms(
+                "request_processing_duration_seconds",
+                "Time from the first message of a request to the answer that routes or refuses it, waiting included.",
+                REQUEST_PROCESSING_SECONDS,
+            )
+            .labels()
+            .observe
+        )
         self._response_processing = families.histograms(
             "response_processing_duration_seconds",
             "Time that the picker spent on the pieces of a streamed response; of others, the time from its headers to "
             "its end.",
             RESPONSE_PROCESSING_SECONDS,
         ).labels()
-
-    def processed(self, seconds: float) -> None:
-        """Record how long a request was in the picker, until it was routed or refused."""
-        self._processing.observe(seconds)
-
-    def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
-        """Count a choice of a model."""
-        self._rewrites.count(request, rewrite)
 
     def routed(self, request: Request) -> Series:
         """Count a routed request; return its series."""

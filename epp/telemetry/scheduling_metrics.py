@@ -55,8 +55,7 @@ class SchedulingMetrics:
         self._clamped_scores = families.counters(
             "scheduler_scores_clamped_total", "Scores below 0 or above 1, and limited to these.", ("plugin_name",)
         )
-        plugin_times = PluginTimes(SCHEDULING_SECONDS, legacy=families.legacy)
-        families.registry.register(plugin_times)
+        plugin_times = PluginTimes(families)
         self.plugin_called = plugin_times.add
         """Record a call; there are many for each request."""
         self.slowest_call = plugin_times.take_slowest

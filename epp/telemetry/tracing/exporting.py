@@ -3,15 +3,15 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from threading import Event, Thread
 
 import structlog
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.registry import CollectorRegistry
 
+from epp.telemetry.families import Computed, Row
 from epp.telemetry.tracing.environment import TracingSettings
 from epp.telemetry.tracing.spans import SpanMaker
 from epp.telemetry.tracing.trace import Trace
@@ -28,7 +28,7 @@ _log = structlog.get_logger()
 _REMEDY = "see that the address in OTEL_EXPORTER_OTLP_ENDPOINT is that of a collector for OTLP, and that it is up"
 
 
-class SpanCounts(Collector):
+class SpanCounts:
     """Written by the event loop and by the thread that sends spans; read by any thread."""
 
     def __init__(self, exporters: tuple[str, ...]) -> None:
@@ -63,15 +63,14 @@ class SpanCounts(Collector):
             "failing": self._problem or None,
         }
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the counter."""
-        family = CounterMetricFamily(
-            "llm_d_epp_trace_spans", "Spans of traces, by what became of them.", labels=("outcome",)
-        )
-        family.add_metric(("exported",), self.exported)
-        family.add_metric(("failed",), self.failed)
-        family.add_metric(("dropped",), self.dropped)
-        yield family
+    def show(self, registry: CollectorRegistry) -> None:
+        """Add the counter to the metrics."""
+
+        def rows() -> Iterable[Row]:
+            return [(("exported",), (self.exported,)), (("failed",), (self.failed,)), (("dropped",), (self.dropped,))]
+
+        text = "Spans of traces, by what became of them."
+        Computed(registry, ("outcome",), {"llm_d_epp_trace_spans_total": text}, rows)
 
 
 class Collected(SpanProcessor):

@@ -13,7 +13,7 @@ from epp.framework.datalayer import Report
 from epp.framework.snapshot import WAITING
 from epp.plugins.token_producer import InflightLoadProducer
 from epp.routing.datastore import Datastore, Flow
-from epp.telemetry.flow_series import InflightSeries
+from epp.telemetry.flow_series import show_inflight
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.page import Paced, rendered
 
@@ -66,7 +66,7 @@ def test_nothing_of_a_thousand_endpoints_is_made_before_it_is_written():
         store.report(endpoint, Report(columns={WAITING: number}))
         store.ledger.open(number, 5, Flow("f", 0))
     metrics = Metrics("pool", clock)
-    metrics.registry.register(InflightSeries(store, lambda: [InflightLoadProducer()]))
+    show_inflight(metrics.registry, store, lambda: [InflightLoadProducer()])
     metrics.refresh_pool(store.snapshot())
     for number, endpoint in enumerate(pool):
         metrics._scheduling._attempt("m", endpoint, most=2000).inc(number)  # noqa: SLF001  a thousand requests take long
