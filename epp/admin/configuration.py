@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from epp.admin.answers import AdminError, LoopCalls, as_json
-from epp.config import Assembly, ConfigState
+from epp.admin.answers import AdminError, LoopCalls, PickerView, as_json
 from epp.config.describe import describe
 from epp.framework.messages import described
 from epp.framework.plugin import Plugin
@@ -29,14 +28,12 @@ _TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": 
 _JSON = {"Content-Type": "application/json"}
 
 
-def config_routes(
-    loop: LoopCalls, assembly: Callable[[], Assembly], state: Callable[[], ConfigState]
-) -> tuple[web.RouteDef, ...]:
-    """Return the route; the functions are called on the loop."""
+def config_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
+    """Return the route."""
 
     async def show(_request: web.Request) -> web.Response:
         """Answer with the configuration."""
-        now, stands = await loop.call(lambda: (assembly(), state()))
+        now, stands = await picker.call(lambda: (picker.assembly(), picker.config()))
         return as_json(
             {
                 "generation": stands.generation,

@@ -8,8 +8,7 @@ from aiohttp import web
 
 from epp.admin import (
     LoopCalls,
-    PoolView,
-    SimulatedPicker,
+    PickerView,
     allocation_routes,
     config_routes,
     decision_routes,
@@ -44,32 +43,27 @@ def admin_routes(
     configuration of its text, in a thread.
     """
     loop = LoopCalls(asyncio.get_running_loop())
-    tried = SimulatedPicker(
+    picker = PickerView(
+        loop=loop,
         pool=pool_name,
-        director=lambda: running.director,
+        director=running.director,
+        snapshot=running.store.snapshot,
+        clock=clock,
         assembly=lambda: running.assembly,
-        generation=lambda: config().generation,
-        snapshot=running.store.snapshot,
-        now=clock.now,
-        utc=clock.utc,
-        build=build,
-    )
-    pool = PoolView(
-        name=pool_name,
-        snapshot=running.store.snapshot,
-        now=clock.now,
+        config=config,
         states=lambda: running.endpoint_states,
         picks=picks,
+        build=build,
     )
     return (
         *page_routes(),
         *quota_routes(loop, lambda: running.director.quotas, lambda: running.tenants),
         *(() if recorder is None else decision_routes(loop, recorder)),
-        *simulation_routes(loop, tried),
-        *placement_routes(loop, tried),
-        *endpoint_routes(loop, pool),
-        *allocation_routes(loop, pool, running.director),
-        *config_routes(loop, lambda: running.assembly, config),
+        *simulation_routes(picker),
+        *placement_routes(picker),
+        *endpoint_routes(picker),
+        *allocation_routes(picker),
+        *config_routes(picker),
     )
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from epp.admin import (
     LoopCalls,
-    PoolView,
-    SimulatedPicker,
+    PickerView,
     allocation_routes,
     config_routes,
     endpoint_routes,
@@ -78,25 +77,26 @@ class House:
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
         loop = LoopCalls(self.loop, patience_seconds=60)
-        picker = SimulatedPicker(
+        picker = PickerView(
+            loop=loop,
             pool="mine",
-            director=lambda: self.director,
-            assembly=lambda: self.assembly,
-            generation=lambda: 7,
+            director=self.director,
             snapshot=self.store.snapshot,
-            now=self.clock.now,
-            utc=lambda: 1_800_000_000.0,
+            clock=self.clock,
+            assembly=lambda: self.assembly,
+            config=lambda: ConfigState(generation=7),
+            states=tuple,
+            picks=dict,
             build=self.build,
         )
-        view = PoolView(name="mine", snapshot=self.store.snapshot, now=self.clock.now, states=lambda: (), picks=dict)
         self.built = 0
         self._opened = opened(
             (
-                *simulation_routes(loop, picker),
-                *placement_routes(loop, picker),
-                *endpoint_routes(loop, view),
-                *allocation_routes(loop, view, self.director),
-                *config_routes(loop, lambda: self.assembly, lambda: ConfigState(generation=7)),
+                *simulation_routes(picker),
+                *placement_routes(picker),
+                *endpoint_routes(picker),
+                *allocation_routes(picker),
+                *config_routes(picker),
             )
         )
         self.port = self._opened.__enter__()
