@@ -4,7 +4,7 @@
 from epp.admin.access import ClusterAccess, TokenAccess
 from epp.admin.allocation import allocation_routes
 from epp.admin.answers import LoopCalls, PickerView
-from epp.admin.configuration import PluginStates, config_routes
+from epp.admin.configuration import config_routes, plugin_state_route
 from epp.admin.decisions import decision_routes
 from epp.admin.endpoints import endpoint_routes
 from epp.admin.page import page_routes
@@ -21,7 +21,6 @@ __all__ = [
     "ClusterAccess",
     "LoopCalls",
     "PickerView",
-    "PluginStates",
     "TokenAccess",
     "allocation_routes",
     "config_routes",
@@ -29,6 +28,7 @@ __all__ = [
     "endpoint_routes",
     "page_routes",
     "placement_routes",
+    "plugin_state_route",
     "quota_routes",
     "simulation_routes",
 ]

@@ -11,13 +11,7 @@ import numpy.ma  # noqa: F401  np.median imports it at its first call, for which
 import structlog
 from aiohttp import web
 
-from epp.admin import (
-    AdminPort,
-    ClusterAccess,
-    LoopCalls,
-    PluginStates,
-    TokenAccess,
-)
+from epp.admin import AdminPort, ClusterAccess, LoopCalls, TokenAccess, plugin_state_route
 from epp.app import health
 from epp.app.admin_routes import admin_routes, on_trial
 from epp.app.kubernetes import Kubernetes
@@ -433,9 +427,11 @@ class Picker:
         builder = Builder(self._registry, self._clock, experimental=settings.experimental, previous=self.plugins)
         return on_trial(text, builder, self._running.assembly, settings.object_paths)
 
-    def _plugin_states(self) -> PluginStates:
+    def _plugin_states(self) -> web.RouteDef:
         """Return the page with the state of plugins, for the event loop that runs now."""
-        return PluginStates(LoopCalls(asyncio.get_running_loop()), lambda: self.plugins, lambda: self.store.latest)
+        is_open = self._cluster_access is None and self._settings.metrics_token_file is None
+        loop = LoopCalls(asyncio.get_running_loop())
+        return plugin_state_route(loop, lambda: self.plugins, lambda: self.store.latest, needs_loopback=is_open)
 
     def _input_owners(self) -> Sequence[HasInputs]:
         """Return the plugins, and what else reads files or objects."""
