@@ -5,7 +5,7 @@ import os
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import ClassVar, Generic, TypeAlias, TypeVar
@@ -89,6 +89,7 @@ class Samples(list[Sample]):
 
 
 S = TypeVar("S", Count, Level, Distribution)
+V = TypeVar("V", bound=Hashable)
 
 
 class Family(Collector, Generic[S]):
@@ -314,6 +315,23 @@ class Families:
         return Histograms(
             f"{PREFIX}{name}", text, labels, bounds, self.registry, legacy=legacy if self.legacy else None
         )
+
+
+class Bounded(Generic[V]):
+    """Values of labels that clients or objects choose: so many are shown, and others in their place beyond that."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[V] = set()
+
+    def shown(self, value: V, otherwise: V) -> V:
+        """Return the value if it is known or there is room for one more."""
+        if value in self._known:
+            return value
+        if len(self._known) >= self._most:
+            return otherwise
+        self._known.add(value)
+        return value
 
 
 Row: TypeAlias = tuple[Sequence[str], Sequence[float]]

@@ -22,6 +22,7 @@ from epp.telemetry.families import (
     CONFIRMATION_SECONDS,
     QUEUE_SECONDS,
     SCHEDULING_SECONDS,
+    Bounded,
     Computed,
     Families,
     Gauges,
@@ -47,8 +48,8 @@ class FlowSeries:
         self._pool = pool_name
         self._clock = clock
         self._requests = requests
-        self._priorities: dict[int, str] = {}
-        self._entered: set[tuple[str, ...]] = set()
+        self._priorities = Bounded[str](_MAX_PRIORITIES)
+        self._entered = Bounded[tuple[str, ...]](_MOST_FLOWS)
 
         def gauges(name: str, text: str, *labels: str, legacy: bool = False) -> Gauges:
             older = Legacy(f"{_OLDER}{name}", labels) if legacy else None
@@ -144,10 +145,7 @@ class FlowSeries:
         stay = request.get(QUEUEING_OUTCOME)
         outcome = Outcome.NOT_YET_FINALIZED if waits or stay is None else stay.outcome
         series = self._series(request)
-        flow = series.labels[2:]
-        if flow not in self._entered:
-            flow = flow if len(self._entered) < _MOST_FLOWS else (OTHER, self._priority(request.priority))
-            self._entered.add(flow)
+        flow = self._entered.shown(series.labels[2:], (OTHER, self._priority(request.priority)))
         self._enqueue_seconds.labels(*flow, outcome.value).observe(seconds)
         self._requests.release(series, self._clock.now())
 
@@ -203,12 +201,7 @@ class FlowSeries:
         return self._requests.hold(request.body.model, request.model, request.fairness_id, str(request.priority))
 
     def _priority(self, priority: int) -> str:
-        label = self._priorities.get(priority)
-        if label is None:
-            if len(self._priorities) >= _MAX_PRIORITIES:
-                return OTHER
-            label = self._priorities[priority] = str(priority)
-        return label
+        return self._priorities.shown(str(priority), OTHER)
 
 
 def _shares(requests: int, size_bytes: int, limits: Limits) -> tuple[float | None, float | None]:
@@ -220,8 +213,6 @@ def _shares(requests: int, size_bytes: int, limits: Limits) -> tuple[float | Non
 
 
 _POOL = ("inference_pool",)
-_MOST_PRIORITIES = 64
-"""Priorities that have series of their own: objects name them."""
 
 
 class RevocationSeries:
@@ -255,7 +246,7 @@ class RevocationSeries:
             CONFIRMATION_SECONDS,
             _POOL,
         ).labels(pool_name)
-        self._priorities: set[int] = set()
+        self._priorities = Bounded[str](_MAX_PRIORITIES)
         self._credit = 0.0
 
     def revoked(
@@ -269,10 +260,7 @@ class RevocationSeries:
         credit: float,
     ) -> None:
         """Count a decision."""
-        if len(self._priorities) < _MOST_PRIORITIES:
-            self._priorities.add(priority)
-        label = str(priority) if priority in self._priorities else OTHER
-        self._issued.labels(label, self._pool).inc(issued)
+        self._issued.labels(self._priorities.shown(str(priority), OTHER), self._pool).inc(issued)
         self._credit = credit
         self._target.set(deficit)
         self._pending.set(pending * credit)

@@ -16,7 +16,7 @@ from epp.framework.records import Derivation
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, Snapshot
 from epp.telemetry.endpoints import PRICE_DERIVATIONS, count_unpriced
-from epp.telemetry.families import Computed, Counters, Families, Row
+from epp.telemetry.families import Bounded, Computed, Counters, Families, Row
 from epp.telemetry.request_series import MAX_COMBINATIONS, OTHER
 
 _LABELS = ("name", "accelerator")
@@ -83,7 +83,7 @@ class SelectionSeries:
 
     def __init__(self, counter: Counters) -> None:
         self._counter = counter
-        self._known: set[tuple[str, str, str]] = set()
+        self._known = Bounded[tuple[str, ...]](MAX_COMBINATIONS)
 
     def count(self, request: Request, result: SchedulingResult) -> None:
         """Count the picks for a request."""
@@ -93,11 +93,7 @@ class SelectionSeries:
                 continue
             tag = leg.candidates.snapshot.records(ACCELERATOR).values[leg.slot]
             labels = hardware_name(tag), profile, "" if asked is None else asked.of(profile).policy
-            if labels not in self._known:
-                if len(self._known) >= MAX_COMBINATIONS:
-                    labels = OTHER, *labels[1:]
-                self._known.add(labels)
-            self._counter.labels(*labels).inc()
+            self._counter.count(*self._known.shown(labels, (OTHER, *labels[1:])))
 
 
 def show_unknown_accelerators(registry: CollectorRegistry, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:

@@ -39,40 +39,23 @@ _KEYS: Mapping[str, str] = MappingProxyType(
 _SKIPPED_FRAMES = 2
 
 
-class Rfc3339:
-    """The time in UTC with microseconds; the text of the second is kept for the next line."""
-
-    def __init__(self) -> None:
-        self._last = 0, ""
-
-    def __call__(self) -> str:
-        """Return the time of now; called in any thread."""
-        second, micros = divmod(time.time_ns() // 1000, 1_000_000)
-        known, text = self._last
-        if second != known:
-            text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-            self._last = second, text
-        return f"{text}.{micros:06}Z"
+def _rfc3339() -> str:
+    now = datetime.fromtimestamp(time.time_ns() // 1000 / 1e6, UTC)
+    return f"{now.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
-def _iso8601() -> str:
-    return datetime.now(UTC).astimezone().strftime("%Y-%m-%dT%H:%M:%S.%f%z")
-
-
-def _rfc3339_seconds() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+_STAMPS: Mapping[str, TimeStamp] = {
+    "epoch": time.time,
+    "millis": lambda: time.time() * 1e3,
+    "nano": time.time_ns,
+    "iso8601": lambda: datetime.now(UTC).astimezone().strftime("%Y-%m-%dT%H:%M:%S.%f%z"),
+    "rfc3339": lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+}
 
 
 def time_stamp(encoding: str | None) -> TimeStamp:
     """Return the time stamps of an encoding of zap; None for the default, RFC 3339 with microseconds."""
-    stamps: Mapping[str, TimeStamp] = {
-        "epoch": time.time,
-        "millis": lambda: time.time() * 1e3,
-        "nano": time.time_ns,
-        "iso8601": _iso8601,
-        "rfc3339": _rfc3339_seconds,
-    }
-    return stamps.get(encoding or "", Rfc3339())
+    return _STAMPS.get(encoding or "", _rfc3339)
 
 
 class JsonLines:
@@ -270,8 +253,12 @@ def configure(verbosity: int = 2, style: LogStyle = LogStyle()) -> LogWriter:
     stamp = time_stamp(style.time_encoding)
     processors: list[structlog.typing.Processor] = [JsonLines(stamp)]
     if style.is_text:
+
+        def stamped(_logger: object, _method: str, event: EventDict) -> EventDict:
+            return {**event, "timestamp": stamp()}
+
         console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-        processors = [structlog.processors.add_log_level, _Stamped(stamp), request_as_text, console]
+        processors = [structlog.processors.add_log_level, stamped, request_as_text, console]
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -284,15 +271,3 @@ def configure(verbosity: int = 2, style: LogStyle = LogStyle()) -> LogWriter:
 def terminal(writer: LogWriter, style: LogStyle = LogStyle()) -> LogWriter | None:
     """Return the writer if it writes text to a terminal, else None."""
     return writer if sys.stderr.isatty() and style.is_text else None
-
-
-class _Stamped:
-    """Adds the time of an event."""
-
-    def __init__(self, stamp: TimeStamp) -> None:
-        self._stamp = stamp
-
-    def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
-        """Add it; structlog calls this for every event, in any thread."""
-        event["timestamp"] = self._stamp()
-        return event

@@ -11,7 +11,7 @@ from epp.framework import Request
 from epp.framework.clock import Clock
 from epp.framework.request import DEFAULT_FLOW
 from epp.routing.director import Rewrite
-from epp.telemetry.families import Counters, Family, Gauges, Level, S
+from epp.telemetry.families import Bounded, Counters, Family, Gauges, Level, S
 
 Labels: TypeAlias = tuple[str, str, str, str]
 """Requested model, model sent to the endpoint, fairness id, priority."""
@@ -111,39 +111,41 @@ class RequestSeries:
 
     def begin(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
         """Return the series of a new request; pass it to `end` once."""
-        # Most requests are of a combination that is known, by labels that need not be shortened.
-        series = self._combinations.get((model, target, fairness_id, priority))
-        if series is None:
-            series = self._find(model, target, fairness_id, priority)
+        series = self.hold(model, target, fairness_id, priority)
         if series.running is None:
             series.running = series.of(self._running)
         series.running.value += 1
-        self._mark_used(series)
         return series
 
     def end(self, series: Series, now: float) -> None:
         """Count the end of a request."""
         if series.running is not None:
             series.running.value -= 1
-        self._mark_ended(series, now)
+        self.release(series, now)
 
     def hold(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
         """Return the series of a request that is not in flight; pass it to `release` once."""
+        # Most requests are of a combination that is known, by labels that need not be shortened.
         series = self._combinations.get((model, target, fairness_id, priority))
         if series is None:
             series = self._find(model, target, fairness_id, priority)
-        self._mark_used(series)
+        if not series.open:
+            self._idle[series.rank].pop(series, None)
+        series.open += 1
         return series
 
     def release(self, series: Series, now: float) -> None:
         """Let go of a series that was held."""
-        self._mark_ended(series, now)
+        series.open -= 1
+        series.last_used = now
+        if not series.open and series.labels in self._combinations:
+            series.rank = self._rank_of(series.labels)
+            self._idle[series.rank][series] = None
 
     def immediate(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
         """Return the series of a request that ends at once."""
-        series = self._find(model, target, fairness_id, priority)
-        self._mark_used(series)
-        self._mark_ended(series, self._clock.now())
+        series = self.hold(model, target, fairness_id, priority)
+        self.release(series, self._clock.now())
         return series
 
     def succeeded(self, model: str, target: str) -> None:
@@ -216,18 +218,6 @@ class RequestSeries:
             return _Rank.UNKNOWN
         return rank if fairness_id in _FIXED_FLOWS else _Rank.FLOW
 
-    def _mark_used(self, series: Series) -> None:
-        if not series.open:
-            self._idle[series.rank].pop(series, None)
-        series.open += 1
-
-    def _mark_ended(self, series: Series, now: float) -> None:
-        series.open -= 1
-        series.last_used = now
-        if not series.open and series.labels in self._combinations:
-            series.rank = self._rank_of(series.labels)
-            self._idle[series.rank][series] = None
-
 
 def shortened(value: str) -> str:
     """Return a label value of at most 128 characters; longer ones end in a hash, which keeps them distinct."""
@@ -245,19 +235,13 @@ class RewriteSeries:
 
     def __init__(self, counter: Counters) -> None:
         self._counter = counter
-        self._known: set[tuple[str, str, str]] = set()
-        self._by_clients: set[str] = set()
+        self._known = Bounded[tuple[str, ...]](MAX_COMBINATIONS)
+        self._by_clients = Bounded[str](MAX_UNKNOWN)
 
     def count(self, request: Request, rewrite: Rewrite) -> None:
         """Count a request whose model a rule has chosen."""
         model = shortened(request.body.model)
-        if rewrite.generic and model not in self._by_clients:
-            if len(self._by_clients) < MAX_UNKNOWN:
-                self._by_clients.add(model)
-            else:
-                model = OTHER
+        if rewrite.generic:
+            model = self._by_clients.shown(model, OTHER)
         labels = shortened(rewrite.name), model, shortened(request.model)
-        if labels not in self._known and len(self._known) >= MAX_COMBINATIONS:
-            labels = OTHER, OTHER, OTHER
-        self._known.add(labels)
-        self._counter.labels(*labels).inc()
+        self._counter.count(*self._known.shown(labels, (OTHER, OTHER, OTHER)))

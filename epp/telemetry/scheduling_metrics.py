@@ -10,7 +10,7 @@ import structlog
 from epp.framework import Endpoint, Request
 from epp.framework.plugin_status import Legacy
 from epp.framework.result import SchedulingResult
-from epp.telemetry.families import SCHEDULING_SECONDS, Count, Families
+from epp.telemetry.families import SCHEDULING_SECONDS, Bounded, Count, Families
 from epp.telemetry.hardware_series import SelectionSeries
 from epp.telemetry.logs import FailureLog
 from epp.telemetry.plugin_metrics import PluginTimes
@@ -47,8 +47,7 @@ class SchedulingMetrics:
         )
         self._picked: dict[tuple[str, str, str], Count] = {}
         """Series by model and endpoint (`namespace/name`, `ip:port`)."""
-        self._failed: dict[str, Count] = {}
-        """Series by model."""
+        self._failed = Bounded[str](_MOST_FAILED)
         self._rejected_scores = families.counters(
             "scheduler_scores_rejected_total", "Scores that were NaN or infinite, and replaced by 0.", ("plugin_name",)
         )
@@ -74,11 +73,7 @@ class SchedulingMetrics:
         """Record a run of the scheduler; where it has a result, `routed` counts the endpoint."""
         self._times.observe(seconds)
         if result is None:
-            model = shortened(request.model)
-            if model not in self._failed:
-                model = model if len(self._failed) < _MOST_FAILED else OTHER
-                self._failed[model] = self._attempts.labels(_FAILURE, model, "", "", "")
-            self._failed[model].inc()
+            self._attempts.count(_FAILURE, self._failed.shown(shortened(request.model), OTHER), "", "", "")
 
     def routed(self, request: Request, result: SchedulingResult, series: Series) -> None:
         """Count the picks of a run of the scheduler."""
