@@ -2,7 +2,7 @@
 """Requests and responses of the admin port: bodies, JSON, errors, and calls into the event loop that owns the data."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -229,6 +229,8 @@ class PickerView:
     """What polling says of each endpoint."""
     picks: Callable[[], Mapping[str, int]]
     """How often each endpoint was picked, by `namespace/name`."""
+    tenants: Callable[[], Iterable[str]]
+    """Those whose quotas are under their names in configuration or objects."""
     build: Callable[[str], Assembly]
     """Returns what another configuration would be, from its text; called in a thread, raises ConfigurationError."""
 

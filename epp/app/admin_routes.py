@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of the admin port, on a running configuration."""
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from aiohttp import web
 
 from epp.admin import (
-    LoopCalls,
     PickerView,
     allocation_routes,
     config_routes,
@@ -18,47 +16,19 @@ from epp.admin import (
     quota_routes,
     simulation_routes,
 )
-from epp.app.running import RunningConfig
-from epp.config import Assembly, Builder, ConfigState, assemble, load_text
+from epp.config import Assembly, Builder, assemble, load_text
 from epp.config.lint import texts_in
 from epp.explain.recorder import Recorder
-from epp.framework import Clock
 from epp.framework.cluster import ObjectReader
 from epp.framework.files import only_files
 
 
-def admin_routes(
-    running: RunningConfig,
-    *,
-    pool_name: str,
-    clock: Clock,
-    config: Callable[[], ConfigState],
-    recorder: Recorder | None,
-    picks: Callable[[], Mapping[str, int]],
-    build: Callable[[str], Assembly],
-) -> Sequence[web.RouteDef]:
-    """Return the routes for the event loop that runs now.
-
-    `config` tells which configuration is in effect, `picks` how often each endpoint was picked. `build` makes another
-    configuration of its text, in a thread.
-    """
-    loop = LoopCalls(asyncio.get_running_loop())
-    picker = PickerView(
-        loop=loop,
-        pool=pool_name,
-        director=running.director,
-        snapshot=running.store.snapshot,
-        clock=clock,
-        assembly=lambda: running.assembly,
-        config=config,
-        states=lambda: running.endpoint_states,
-        picks=picks,
-        build=build,
-    )
+def admin_routes(picker: PickerView, recorder: Recorder | None) -> Sequence[web.RouteDef]:
+    """Return all routes; those of decisions only with a recorder."""
     return (
         *page_routes(),
-        *quota_routes(loop, lambda: running.director.quotas, lambda: running.tenants),
-        *(() if recorder is None else decision_routes(loop, recorder)),
+        *quota_routes(picker.loop, lambda: picker.director.quotas, picker.tenants),
+        *(() if recorder is None else decision_routes(picker.loop, recorder)),
         *simulation_routes(picker),
         *placement_routes(picker),
         *endpoint_routes(picker),

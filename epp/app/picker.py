@@ -11,7 +11,7 @@ import numpy.ma  # noqa: F401  np.median imports it at its first call, for which
 import structlog
 from aiohttp import web
 
-from epp.admin import AdminPort, ClusterAccess, LoopCalls, TokenAccess, plugin_state_route
+from epp.admin import AdminPort, ClusterAccess, LoopCalls, PickerView, TokenAccess, plugin_state_route
 from epp.app import health
 from epp.app.admin_routes import admin_routes, on_trial
 from epp.app.kubernetes import Kubernetes
@@ -411,15 +411,21 @@ class Picker:
 
     def _admin_routes(self) -> Sequence[web.RouteDef]:
         """Return the routes of the admin port, for the event loop that runs now."""
-        return admin_routes(
-            self._running,
-            pool_name=self._settings.pool_name,
+        running = self._running
+        view = PickerView(
+            loop=LoopCalls(asyncio.get_running_loop()),
+            pool=self._settings.pool_name,
+            director=running.director,
+            snapshot=running.store.snapshot,
             clock=self._clock,
+            assembly=lambda: running.assembly,
             config=lambda: self.config,
-            recorder=self.recorder,
+            states=lambda: running.endpoint_states,
             picks=lambda: self.metrics.picks,
+            tenants=lambda: running.tenants,
             build=self._on_trial,
         )
+        return admin_routes(view, self.recorder)
 
     def _on_trial(self, text: str) -> Assembly:
         """Return what another configuration would be; called in a thread."""

@@ -87,6 +87,7 @@ class House:
             config=lambda: ConfigState(generation=7),
             states=tuple,
             picks=dict,
+            tenants=tuple,
             build=self.build,
         )
         self.built = 0
