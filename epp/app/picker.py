@@ -123,6 +123,7 @@ class Picker:
             )
         self._supervisor = Supervisor(observer=self.metrics)
         self._is_started = False
+        self._is_ready = False
         self._is_stopping = False
         self._own_api: KubeApi | None = None
         self._cluster_access: ClusterAccess | None = None
@@ -264,7 +265,7 @@ class Picker:
         if self._kubernetes is None or self._kubernetes.election is None:
             self._set_ready(ready=True)
             return
-        self._servers.stand_by()
+        self._servers.extproc.stand_by()
         _log.info("standing by", endpoints=len(self.store.endpoints), **self._servers.addresses)
         self._kubernetes.contend(lambda leads: self._set_ready(ready=leads))
 
@@ -297,12 +298,14 @@ class Picker:
         self._is_stopping = True
         most_seconds = self._settings.drain_seconds if drain_seconds is None else drain_seconds
         releasing = None if self._kubernetes is None else self._kubernetes.resign()
-        self._servers.set_ready(ready=False)
+        self._is_ready = False
+        extproc = self._servers.extproc
+        extproc.set_ready(ready=False)
         if most_seconds > 0:
             _log.info("draining", most_seconds=most_seconds)
-            await self._servers.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
+            await extproc.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
         await self.refuse_waiting()
-        await self._servers.close_streams()
+        await extproc.stop()
         if releasing is not None:
             await releasing
         await self._supervisor.stop()
@@ -324,7 +327,8 @@ class Picker:
     def _set_ready(self, *, ready: bool) -> None:
         if ready:
             self._running.take_over(self._settings.inherited_seconds)
-        self._servers.set_ready(ready=ready)
+        self._is_ready = ready
+        self._servers.extproc.set_ready(ready=ready)
         if ready:
             inherited = self._running.inherited
             more = {"inherited_requests": inherited} if inherited else {}
@@ -364,7 +368,7 @@ class Picker:
     def _health(self) -> dict[str, object]:
         config = self.config
         states = self._running.endpoint_states
-        ready = self._servers.ready and (not states or any(state.used for state in states))
+        ready = self._is_ready and (not states or any(state.used for state in states))
         return {
             "ready": ready,
             **({} if ready else {"reason": self._unready_reason()}),
@@ -446,7 +450,7 @@ class Picker:
 
     def _unready_reason(self) -> str:
         """Return why `/healthz` is not ready, in one sentence."""
-        if self._servers.ready:
+        if self._is_ready:
             return "no endpoint can be reached"
         if self._is_started:
             return "draining" if self._is_stopping else "standing by: another replica leads"
