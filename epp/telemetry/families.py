@@ -5,7 +5,7 @@ import os
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import ClassVar, Generic, TypeAlias, TypeVar
@@ -26,6 +26,9 @@ PREFIX = "llm_d_epp_"
 _TRUE = frozenset({"true", "1", "t"})
 _RENAMED = {"pod_name": "endpoint_name", "model_server_pod": "model_server_endpoint"}
 """Labels that older names have for those of now."""
+
+SCHEDULING_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+"""Buckets of runs of the scheduler and of its plugins."""
 
 
 class Count:
@@ -89,7 +92,6 @@ class Samples(list[Sample]):
 
 
 S = TypeVar("S", Count, Level, Distribution)
-V = TypeVar("V", bound=Hashable)
 
 
 class Family(Collector, Generic[S]):
@@ -317,23 +319,6 @@ class Families:
         )
 
 
-class Bounded(Generic[V]):
-    """Values of labels that clients or objects choose: so many are shown, and others in their place beyond that."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._known: set[V] = set()
-
-    def shown(self, value: V, otherwise: V) -> V:
-        """Return the value if it is known or there is room for one more."""
-        if value in self._known:
-            return value
-        if len(self._known) >= self._most:
-            return otherwise
-        self._known.add(value)
-        return value
-
-
 Row: TypeAlias = tuple[Sequence[str], Sequence[float]]
 """The values of the labels, and a value for each metric."""
 
@@ -365,37 +350,12 @@ class Computed(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics, each with a sample for each row."""
-        rows = list(self._read())
+        rows = list(self._read()) if len(self._texts) > 1 else None  # of one metric, they need not be kept
         for position, metric in enumerate(self.describe()):
             metric.samples = Samples(partial(self._samples, metric, rows, position))
             yield metric
 
-    def _samples(self, metric: Metric, rows: Iterable[Row], position: int) -> Iterator[Sample]:
+    def _samples(self, metric: Metric, rows: Iterable[Row] | None, position: int) -> Iterator[Sample]:
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-        for values, numbers in rows:
+        for values, numbers in self._read() if rows is None else rows:
             yield Sample(name, dict(zip(self._labels, values, strict=True)), numbers[position])
-
-
-TTFT_SECONDS = (
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120,
-)  # fmt: skip
-DURATION_SECONDS = (*TTFT_SECONDS, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)
-NTPOT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-TPOT_SECONDS = (
-    0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 2,
-)  # fmt: skip
-ITL_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2)
-SCHEDULING_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
-REQUEST_PROCESSING_SECONDS = (
-    0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
-)  # fmt: skip
-RESPONSE_PROCESSING_SECONDS = (
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
-)  # fmt: skip
-QUEUE_SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-CONFIRMATION_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-STREAM_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
-REQUEST_BYTES = tuple(64.0 * 2**power for power in range(25))  # 64 B to 1 GiB
-OUTPUT_TOKENS = (1, *(8.0 * 2**power for power in range(11)))  # 1, 8 to 8192
-RESPONSE_BYTES = (*OUTPUT_TOKENS, 16384, 32778, 65536)  # 32778, not 32768, there too
-TOKENS = (*RESPONSE_BYTES, *(131072.0 * 2**power for power in range(4)))

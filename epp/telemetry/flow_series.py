@@ -19,16 +19,13 @@ from epp.framework.request import IN_FLIGHT_COST, DataKey, Request
 from epp.framework.snapshot import METRICS_AT, Snapshot
 from epp.routing.datastore import Datastore
 from epp.telemetry.families import (
-    CONFIRMATION_SECONDS,
-    QUEUE_SECONDS,
     SCHEDULING_SECONDS,
-    Bounded,
     Computed,
     Families,
     Gauges,
     Row,
 )
-from epp.telemetry.request_series import OTHER, RequestSeries, Series, shortened
+from epp.telemetry.request_series import OTHER, Bounded, RequestSeries, Series, shortened
 
 _PREFIX = "flow_control_"
 _OLDER = "inference_extension_flow_control_"
@@ -37,6 +34,8 @@ _MAX_PRIORITIES = 64
 """Priorities that have series of their own: objects name them."""
 _MOST_FLOWS = 1024
 """Fairness ids, each at its priority, that have series of their own where there is no model among the labels."""
+QUEUE_SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+CONFIRMATION_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _QUEUED: DataKey[Series] = DataKey("queue-series")
 """The series of a request that waits."""
 

@@ -16,8 +16,8 @@ from epp.framework.records import Derivation
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, Snapshot
 from epp.telemetry.endpoints import PRICE_DERIVATIONS, count_unpriced
-from epp.telemetry.families import Bounded, Computed, Counters, Families, Row
-from epp.telemetry.request_series import MAX_COMBINATIONS, OTHER
+from epp.telemetry.families import Computed, Counters, Families, Row
+from epp.telemetry.request_series import MAX_COMBINATIONS, OTHER, Bounded
 
 _LABELS = ("name", "accelerator")
 

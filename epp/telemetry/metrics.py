@@ -15,6 +15,7 @@ from epp.framework.plugin_status import Legacy
 from epp.framework.snapshot import Snapshot
 from epp.pool.collectors import CollectorObserver
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
+from epp.telemetry.endpoint_series import ids_of, slots_by_name
 from epp.telemetry.families import Families
 from epp.telemetry.flow_series import FlowSeries, RevocationSeries
 from epp.telemetry.pool_series import PoolSeries, QuotaSeries, served_models
@@ -126,11 +127,11 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._requests.series.reported(served_models(snapshot))
         self._pool.show(snapshot, self._clock.now())
         self._flow.show(snapshot, flow, self._clock.now())
-        names = self._pool.names
+        names = snapshot.endpoints.derive(slots_by_name)
         for name, outcome in self._endpoint_responses.values():
             if name not in names:
                 self._endpoint_responses.remove(name, outcome)
-        self._scheduling.keep(self._pool.ids)
+        self._scheduling.keep(snapshot.endpoints.derive(ids_of))
 
     def refresh_quotas(self, quotas: Quotas, named: Iterable[str] = ()) -> None:
         """Update the gauges of quotas, those of the tenants of the configuration before others."""

@@ -2,7 +2,7 @@
 """Metrics of the pool and its tenants: reachable endpoints, means over all, quotas and their alerts."""
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -29,7 +29,7 @@ from epp.framework.snapshot import (
     Column,
     Snapshot,
 )
-from epp.telemetry.endpoint_series import ENDPOINT_DERIVATIONS, EndpointSeries
+from epp.telemetry.endpoint_series import ENDPOINT_DERIVATIONS, show_endpoints
 from epp.telemetry.families import Families, Gauges
 from epp.telemetry.hardware_series import HARDWARE_DERIVATIONS, HardwareSeries
 from epp.telemetry.request_series import OTHER, shortened
@@ -66,18 +66,8 @@ class PoolSeries:
                 of_pool(f"average_{name}", f"Mean {what}.", f"average_{name}"),
                 of_pool(f"std_dev_{name}", f"Standard deviation of the {what}; 0 for a single endpoint."),
             )
-        self._endpoints = EndpointSeries(pool_name, legacy=families.legacy)
-        families.registry.register(self._endpoints)
-
-    @property
-    def names(self) -> Collection[str]:
-        """The names of the endpoints shown."""
-        return self._endpoints.names
-
-    @property
-    def ids(self) -> Collection[str]:
-        """The same as `namespace/name`."""
-        return self._endpoints.ids
+        self._shown = Snapshot()
+        show_endpoints(families, pool_name, lambda: self._shown)
 
     def show(self, snapshot: Snapshot, now: float) -> None:
         """Set all gauges from the snapshot."""
@@ -92,7 +82,7 @@ class PoolSeries:
             known = values[~np.isnan(values)]
             average.labels(self._name).set(float(known.mean()) if len(known) else 0.0)
             deviation.labels(self._name).set(float(known.std(ddof=1)) if len(known) > 1 else 0.0)
-        self._endpoints.show(snapshot)
+        self._shown = snapshot
 
 
 def served_models(snapshot: Snapshot) -> frozenset[str]:

@@ -15,10 +15,11 @@ from epp.extproc.open_streams import StreamObserver
 from epp.framework.plugin_status import HasInputs, Legacy
 from epp.kube.watched import Watched, WatchState
 from epp.runtime.http_connections import ConnectionCounts, Cut
-from epp.telemetry.families import STREAM_SECONDS, Computed, Counters, Families, Gauges, Row
+from epp.telemetry.families import Computed, Counters, Families, Gauges, Row
 
 _PACKAGE = "inference-epp"
 _BUILD_LABELS = ("commit", "build_ref")
+STREAM_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
 _COMMIT = "EPP_COMMIT"
 """Environment variable with the commit that an image was built from."""
 

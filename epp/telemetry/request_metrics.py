@@ -6,21 +6,7 @@ from epp.framework.clock import Clock
 from epp.framework.plugin_status import Legacy
 from epp.framework.request import DEFAULT_FLOW, DataKey, Usage
 from epp.routing.director import Cause, Refusal, Routing
-from epp.telemetry.families import (
-    DURATION_SECONDS,
-    ITL_SECONDS,
-    NTPOT_SECONDS,
-    OUTPUT_TOKENS,
-    REQUEST_BYTES,
-    REQUEST_PROCESSING_SECONDS,
-    RESPONSE_BYTES,
-    RESPONSE_PROCESSING_SECONDS,
-    TOKENS,
-    TPOT_SECONDS,
-    TTFT_SECONDS,
-    Families,
-    Histograms,
-)
+from epp.telemetry.families import Families, Histograms
 from epp.telemetry.request_series import MAX_COMBINATIONS, RequestSeries, RewriteSeries, Series
 
 _LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
@@ -31,6 +17,26 @@ _SUCCEEDED, _FAILED = 200, 400
 """The least status codes of responses that count as such."""
 _ANSWERED = (Cause.NATURAL, Cause.UNSEEN)
 """Ends that count by their status."""
+
+TTFT_SECONDS = (
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120,
+)  # fmt: skip
+DURATION_SECONDS = (*TTFT_SECONDS, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)
+NTPOT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+TPOT_SECONDS = (
+    0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 2,
+)  # fmt: skip
+ITL_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2)
+REQUEST_PROCESSING_SECONDS = (
+    0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
+)  # fmt: skip
+RESPONSE_PROCESSING_SECONDS = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
+)  # fmt: skip
+REQUEST_BYTES = tuple(64.0 * 2**power for power in range(25))  # 64 B to 1 GiB
+OUTPUT_TOKENS = (1, *(8.0 * 2**power for power in range(11)))  # 1, 8 to 8192
+RESPONSE_BYTES = (*OUTPUT_TOKENS, 16384, 32778, 65536)  # 32778, not 32768, there too
+TOKENS = (*RESPONSE_BYTES, *(131072.0 * 2**power for power in range(4)))
 
 
 class RequestMetrics:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metric series by labels that clients choose: bounded in number and length, with priority for served models."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from enum import IntEnum
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import xxhash
 
@@ -11,7 +11,7 @@ from epp.framework import Request
 from epp.framework.clock import Clock
 from epp.framework.request import DEFAULT_FLOW
 from epp.routing.director import Rewrite
-from epp.telemetry.families import Bounded, Counters, Family, Gauges, Level, S
+from epp.telemetry.families import Counters, Family, Gauges, Level, S
 
 Labels: TypeAlias = tuple[str, str, str, str]
 """Requested model, model sent to the endpoint, fairness id, priority."""
@@ -24,9 +24,27 @@ MAX_CHARACTERS = 128
 MAX_PRIORITIES = 16
 """Priorities that have series of their own once the places for combinations are used up."""
 OTHER = "other"
+V = TypeVar("V", bound=Hashable)
 _STALE_SECONDS = 3600.0
 _MAX_PROVEN = 1024
 _FIXED_FLOWS = frozenset({DEFAULT_FLOW, OTHER, ""})
+
+
+class Bounded(Generic[V]):
+    """Values of labels that clients or objects choose: so many are shown, and others in their place beyond that."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[V] = set()
+
+    def shown(self, value: V, otherwise: V) -> V:
+        """Return the value if it is known or there is room for one more."""
+        if value in self._known:
+            return value
+        if len(self._known) >= self._most:
+            return otherwise
+        self._known.add(value)
+        return value
 
 
 class _Rank(IntEnum):

@@ -10,11 +10,11 @@ import structlog
 from epp.framework import Endpoint, Request
 from epp.framework.plugin_status import Legacy
 from epp.framework.result import SchedulingResult
-from epp.telemetry.families import SCHEDULING_SECONDS, Bounded, Count, Families
+from epp.telemetry.families import SCHEDULING_SECONDS, Count, Families
 from epp.telemetry.hardware_series import SelectionSeries
 from epp.telemetry.logs import FailureLog
 from epp.telemetry.plugin_metrics import PluginTimes
-from epp.telemetry.request_series import OTHER, Series, shortened
+from epp.telemetry.request_series import OTHER, Bounded, Series, shortened
 
 _SUCCESS, _FAILURE = "success", "failure"
 _MOST_PICKED, _MOST_UNKNOWN = 4096, 256
