@@ -3,7 +3,7 @@
 
 import asyncio
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from epp.framework.clock import Clock
 from epp.framework.cluster import ObjectNotifications, ObjectReader
 from epp.framework.datalayer import AffectedEndpoints, Discovery, Feed, Follower, FollowingTagger, Tagger, TrustsMetrics
 from epp.framework.errors import ConfigurationError
+from epp.framework.plugin import Plugin
 from epp.framework.quotas import QuotaSource
 from epp.framework.snapshot import INHERITED
 from epp.kube.readers import ClusterReaders
@@ -100,8 +101,7 @@ class RunningConfig:
             outliers=self.director.outliers,
         )
         self._following: tuple[asyncio.Task[None], ...] = ()
-        self._tagger_tasks: dict[FollowingTagger[Any], asyncio.Task[None]] = {}
-        self._follower_tasks: dict[Follower[Any], asyncio.Task[None]] = {}
+        self._plugin_tasks: dict[tuple[str, Plugin[Any]], asyncio.Task[None]] = {}
 
     @property
     def failing_tasks(self) -> Mapping[str, str]:
@@ -151,8 +151,7 @@ class RunningConfig:
         await self._source_pool.open()
         self._supervisor.start("tagging", self._tagging.follow)
         self._follow_discovery()
-        self._sync_tagger_tasks()
-        self._sync_follower_tasks()
+        self._sync_tasks()
         self._supervisor.start("pool gauges", self._refresh_gauges)
         self._supervisor.start("endpoint report", self._report.follow)
         self._supervisor.start("prices", self._watch_prices)
@@ -191,8 +190,7 @@ class RunningConfig:
             before, self.assembly = self.assembly, assembly
         finally:
             self._disconnect_readers()
-        self._sync_tagger_tasks()
-        self._sync_follower_tasks()
+        self._sync_tasks()
         await asyncio.sleep(0)  # requests between two long steps
         self._collector.trust_for(_trusted_seconds(assembly))
         await self._collector.replace(assembly.feeds)
@@ -267,23 +265,20 @@ class RunningConfig:
             self._supervisor.start("discovery", self._source_pool.follow, name="endpoints that join"),
         )
 
-    def _sync_follower_tasks(self) -> None:
-        """Run one task for each plugin in use that follows files of its own, and no others."""
-        wanted = set(self.assembly.instances.of(Follower))
-        for follower in self._follower_tasks.keys() - wanted:
-            self._follower_tasks.pop(follower).cancel()
-        for follower in wanted - self._follower_tasks.keys():
-            task = self._supervisor.start("follower", follower.follow_files, name=f"files of {follower.name}")
-            self._follower_tasks[follower] = task
-
-    def _sync_tagger_tasks(self) -> None:
-        """Run one task for each tagger in use that follows a source, and no others."""
-        wanted = {tagger for tagger in self.assembly.taggers if isinstance(tagger, FollowingTagger)}
-        for tagger in self._tagger_tasks.keys() - wanted:
-            self._tagger_tasks.pop(tagger).cancel()
-        for tagger in wanted - self._tagger_tasks.keys():
-            follow = partial(tagger.follow, partial(self._tagging.retag, tagger))
-            self._tagger_tasks[tagger] = self._supervisor.start("tagger", follow, name=f"tagger {tagger.name}")
+    def _sync_tasks(self) -> None:
+        """Run one task for each plugin in use that follows files or another source of its own, and no others."""
+        wanted: dict[tuple[str, Plugin[Any]], tuple[Callable[[], Awaitable[None]], str]] = {}
+        for follower in self.assembly.instances.of(Follower):
+            wanted["follower", follower] = follower.follow_files, f"files of {follower.name}"
+        for tagger in self.assembly.taggers:
+            if isinstance(tagger, FollowingTagger):
+                follow = partial(tagger.follow, partial(self._tagging.retag, tagger))
+                wanted["tagger", tagger] = follow, f"tagger {tagger.name}"
+        for key in self._plugin_tasks.keys() - wanted:
+            self._plugin_tasks.pop(key).cancel()
+        for key in wanted.keys() - self._plugin_tasks.keys():
+            work, name = wanted[key]
+            self._plugin_tasks[key] = self._supervisor.start(key[0], work, name=name)
 
 
 def _trusted_seconds(assembly: Assembly) -> float:

@@ -17,9 +17,6 @@ from epp.routing.director.observers import RequestTrace
 
 Attributes = dict[str, AttributeValue]
 
-_MOST_CALLS = 500
-"""Plugin calls of one request that are recorded."""
-
 
 class PluginCall(NamedTuple):
     """A call of a plugin."""
@@ -112,46 +109,13 @@ class Trace(Unsampled):
         """Record that the request is complete, and is routed from now on."""
         self.completed_at = self.now()
 
-    def attempt(self, eligible: int, left: int) -> None:
-        """Record that the request is scheduled among so many endpoints. The results of a former attempt are dropped."""
-        self.attempts += 1
-        self.calls.clear()
-        self.profiles.clear()
-        self.found = eligible, left
-
-    def profile_started(self, profile: str) -> None:
-        """Record that the calls that follow are of this profile."""
-        if len(self.calls) < _MOST_CALLS:
-            self.profiles.append((profile, len(self.calls)))
-
-    def called(self, role: Role, plugin: Plugin[Any], seconds: float) -> None:
-        """Record a call of a plugin that ended just now."""
-        if len(self.calls) < _MOST_CALLS:
-            now = self.now()
-            self.calls.append(PluginCall(role, plugin, now - int(seconds * 1e9), now))
-
-    def routed(self, request: Request, result: SchedulingResult) -> None:
-        """Record where it goes."""
-        self._ask(request)
-        self.result = result
-        self.routed_at = self.now()
-
-    def queued(self) -> None:
-        """Record that it waits for room."""
-        self.queued_at = self.now()
-
-    def left_queue(self, outcome: str) -> None:
-        """Record that it waits no more, and why."""
-        if self.queued_at is not None:
-            self.waited = self.queued_at, self.now(), outcome
-
     def refused(self, error: RequestError, request: Request | None = None) -> None:
         """Record how it is refused; only the first call counts."""
         if self.error is not None or self.ended_at is not None:
             return
         self.error = error
         if request is not None:
-            self._ask(request)
+            self.ask(request)
         if self.routed_at is None:
             self.routed_at = self.now()
 
@@ -177,7 +141,8 @@ class Trace(Unsampled):
                 self.first_byte_at = self.completed_at + int((first - routing.request.received_at) * 1e9)
         self._end(self)
 
-    def _ask(self, request: Request) -> None:
+    def ask(self, request: Request) -> None:
+        """Keep what spans tell of the request."""
         body = request.body
         self.request = {"gen_ai.request.id": request.id}
         if request.model:

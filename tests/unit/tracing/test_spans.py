@@ -12,12 +12,14 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from opentelemetry.trace import StatusCode
 
+from epp.admission.flow_control import Outcome
 from epp.config import Builder, assemble, load_text
-from epp.framework import Endpoint, Headers, RequestError, SystemClock
+from epp.framework import Endpoint, Headers, Request, RequestBody, RequestError, SystemClock
 from epp.framework.guard import SchedulingObserver
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, Director, Routing, Runtime
+from epp.routing.director.observers import TRACE
 from epp.telemetry.tracing.environment import TracingSettings
 from epp.telemetry.tracing.exporting import Collected, ExportThread, SpanCounts
 from epp.telemetry.tracing.spans import SpanMaker
@@ -160,8 +162,10 @@ def test_time_in_a_queue_is_a_part_of_the_orchestration_and_ends_with_it_where_t
     trace = traced.tracer.begin(HEADERS, {})
     assert isinstance(trace, Trace)
     trace.complete()
-    trace.queued()
-    trace.left_queue("EvictedContextCancelled")
+    request = Request("r1", RequestBody(model="m"))
+    request.put(TRACE, trace)
+    traced.tracer.queued(request)
+    traced.tracer.left(request, Outcome.EVICTED_CONTEXT_CANCELLED, 0.0)
     trace.ended(None, Cause.CLIENT_DISCONNECT)
     traced.maker.make(trace)
     waited, orchestration, request = traced.collected.spans
