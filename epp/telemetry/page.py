@@ -260,43 +260,33 @@ _SAMPLES = 16
 """Samples between two looks at the clock."""
 
 
-class Paced(Collector):
-    """The metrics of a registry; what renders them runs in a thread, and takes a third of the time at most."""
+def paced(
+    registry: Collector,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Metric]:
+    """Yield the metrics of a registry; what renders them runs in a thread, and takes a third of the time at most."""
+    began = clock()
 
-    def __init__(
-        self,
-        registry: Collector,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._registry = registry
-        self._clock = clock
-        self._sleep = sleep
-        self._began = clock()
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield each metric, with samples that are handed out slowly."""
-        for metric in self._registry.collect():
-            self._rest()
-            paced = copy(metric)  # a collector may keep its own
-            paced.samples = Samples(partial(_rested, metric.samples, self._rest))
-            yield paced
-
-    def _rest(self) -> None:
-        """Pause, if it is time for that."""
-        worked = self._clock() - self._began
+    def rest() -> None:
+        nonlocal began
+        worked = clock() - began
         if worked >= _WORK_SECONDS:
-            self._sleep(_PAUSE * worked)
-            self._began = self._clock()
+            sleep(_PAUSE * worked)
+            began = clock()
 
+    def rested(samples: Iterable[Sample]) -> Iterator[Sample]:
+        remaining = iter(samples)
+        while some := tuple(islice(remaining, _SAMPLES)):
+            yield from some
+            rest()
 
-def _rested(samples: Iterable[Sample], rest: Callable[[], None]) -> Iterator[Sample]:
-    """Yield samples with a rest now and then."""
-    remaining = iter(samples)
-    while some := tuple(islice(remaining, _SAMPLES)):
-        yield from some
+    for metric in registry.collect():
         rest()
+        slow = copy(metric)  # a collector may keep its own
+        slow.samples = Samples(partial(rested, metric.samples))
+        yield slow
 
 
 Encoder: TypeAlias = Callable[[Any], bytes]
@@ -318,7 +308,7 @@ def rendered(encoder: Encoder, metrics: Collector, *, compress: bool) -> bytes:
 
 def _pieces(encoder: Encoder, metrics: Collector) -> Iterator[bytes]:
     end = b""
-    for metric in Paced(metrics).collect():
+    for metric in paced(metrics):
         piece = encoder(SimpleNamespace(collect=partial(iter, (metric,))))
         if piece.endswith(_END):  # of every page in the format of OpenMetrics
             piece, end = piece[: -len(_END)], _END
