@@ -60,6 +60,11 @@ class TokenFile:
             _log.info("token changed", flag=self._flag, file=str(self._path))
         return hmac.compare_digest(_digest(token), self._file.value)
 
+    @property
+    def refusal(self) -> AdminError:
+        """The answer to a request with another token."""
+        return _unauthorized("the token is missing or wrong", f"the content of {self._flag}")
+
     def _reject(self, error: Exception) -> None:
         _log.warning("token stays as it was", flag=self._flag, reason=_reason(self._path, error), remedy=_REMEDY)
 
@@ -93,7 +98,7 @@ class Access:
                 HTTPStatus.FORBIDDEN, "Forbidden", "this request is of a page of another site: ask from a program"
             )
         if needs_token and self._token is not None and not self._token.matches(bearer(request)):
-            raise _unauthorized("--admin-token-file")
+            raise self._token.refusal
 
     def _check_host(self, host: str) -> None:
         """Refuse a name that anyone may point at this machine, where no token tells friends from others."""
@@ -121,7 +126,7 @@ class TokenAccess:
 
     async def __call__(self, request: web.Request) -> web.Response | None:
         """Return the refusal; None for a request that may be answered."""
-        return None if self._token.matches(bearer(request)) else _unauthorized(METRICS_TOKEN_FLAG).response
+        return None if self._token.matches(bearer(request)) else self._token.refusal.response
 
 
 class ClusterAccess:
@@ -170,11 +175,11 @@ class ClusterAccess:
         return await asyncio.wrap_future(future)
 
 
-def _unauthorized(flag: str) -> AdminError:
+def _unauthorized(why: str, wanted: str) -> AdminError:
     return AdminError(
         HTTPStatus.UNAUTHORIZED,
         "Unauthorized",
-        f"the token is missing or wrong: send `Authorization: Bearer` with the content of {flag}",
+        f"{why}: send `Authorization: Bearer` with {wanted}",
         headers={"WWW-Authenticate": "Bearer"},
     )
 
@@ -186,12 +191,7 @@ def bearer(request: web.Request) -> str:
 
 
 def _unknown_account(why: str) -> web.Response:
-    return AdminError(
-        HTTPStatus.UNAUTHORIZED,
-        "Unauthorized",
-        f"{why}: send `Authorization: Bearer` with the token of a service account that may get this path",
-        headers={"WWW-Authenticate": "Bearer"},
-    ).response
+    return _unauthorized(why, "the token of a service account that may get this path").response
 
 
 def _digest(token: str) -> bytes:

@@ -20,36 +20,29 @@ _MOST_BYTES = 2 * 1024 * 1024
 
 def decision_routes(loop: LoopCalls, recorder: Recorder) -> tuple[web.RouteDef, ...]:
     """Return the routes; the recorder is of the loop."""
-    pages = _DecisionPages(loop, recorder)
-    return web.get(PATH, pages.latest), web.get(PATH + "/{name:.+}", pages.one)
 
-
-class _DecisionPages:
-    def __init__(self, loop: LoopCalls, recorder: Recorder) -> None:
-        self._loop = loop
-        self._recorder = recorder
-
-    async def latest(self, request: web.Request) -> web.Response:
+    async def latest(request: web.Request) -> web.Response:
         """Answer with the latest records, newest first."""
         limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
         (at, after), request_id = _since(request), read_one(request, "request")
-        recorder = self._recorder
 
         def found() -> tuple[list[bytes], dict[str, object]]:
             records = recorder.ring.latest(limit, since=at, after=after, request_id=request_id, most_bytes=_MOST_BYTES)
             return records, {"recorded": dict(recorder.recorded), "lost": dict(recorder.lost)}
 
-        records, counts = await self._loop.call(found)
+        records, counts = await loop.call(found)
         return as_json({"decisions": [Raw(record) for record in records], **counts})
 
-    async def one(self, request: web.Request) -> web.Response:
+    async def one(request: web.Request) -> web.Response:
         """Answer with one record."""
         record_id = request.match_info["name"]
-        found = await self._loop.call(lambda: self._recorder.ring.get(record_id))
+        found = await loop.call(lambda: recorder.ring.get(record_id))
         if found is None:
             message = f"no decision {quoted(record_id)} is kept: the latest are at {PATH}"
             raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)
         return as_json(Raw(found))
+
+    return web.get(PATH, latest), web.get(PATH + "/{name:.+}", one)
 
 
 def _since(request: web.Request) -> tuple[float | None, str]:

@@ -43,42 +43,29 @@ def quota_routes(
     loop: LoopCalls, quotas: Callable[[], Quotas], named: Callable[[], Iterable[str]]
 ) -> tuple[web.RouteDef, ...]:
     """Return the routes; the functions are called on the loop. `named` has the tenants of configuration and objects."""
-    pages = _QuotaPages(loop, quotas, named)
-    return (
-        web.get(PATH, pages.all),
-        web.get(PATH + "/{name:.+}", pages.one),
-        web.post(f"{PATH}/adjust", pages.adjust),
-    )
 
-
-class _QuotaPages:
-    def __init__(self, loop: LoopCalls, quotas: Callable[[], Quotas], named: Callable[[], Iterable[str]]) -> None:
-        self._loop = loop
-        self._quotas = quotas
-        self._named = named
-
-    async def all(self, _request: web.Request) -> web.Response:
+    async def show_all(_request: web.Request) -> web.Response:
         """Answer with the quotas of all tenants, of many with some."""
 
         def found() -> list[dict[str, object]]:
-            quotas = self._quotas()
-            with_use = (line.tenant for line in quotas.report(most=_MOST_SHOWN))
-            tenants = dict.fromkeys((*islice(self._named(), _MOST_NAMED), *with_use))
-            each = (_shown(quotas, tenant) for tenant in islice(tenants, _MOST_SHOWN))
+            now = quotas()
+            with_use = (line.tenant for line in now.report(most=_MOST_SHOWN))
+            tenants = dict.fromkeys((*islice(named(), _MOST_NAMED), *with_use))
+            each = (_shown(now, tenant) for tenant in islice(tenants, _MOST_SHOWN))
             return [one for one in each if one is not None]
 
-        return as_json({"quotas": await self._loop.call(found)})
+        return as_json({"quotas": await loop.call(found)})
 
-    async def one(self, request: web.Request) -> web.Response:
+    async def show_one(request: web.Request) -> web.Response:
         """Answer with the quota of one tenant."""
         tenant = request.match_info["name"]
-        found = await self._loop.call(lambda: _shown(self._quotas(), tenant))
+        found = await loop.call(lambda: _shown(quotas(), tenant))
         if found is None:
             message = f"{quoted(tenant)} has no quota, and may take whatever it wants: set one with POST {PATH}/adjust"
             raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)
         return as_json(found)
 
-    async def adjust(self, request: web.Request) -> web.Response:
+    async def adjust(request: web.Request) -> web.Response:
         """Set the quota of a tenant, take it back, or say what that would mean."""
         dry_run = read_switch(request, "dryRun")
         wish = read_as(_AdjustBody, await read_object(request))
@@ -89,8 +76,8 @@ class _QuotaPages:
             )
         tenant = wish.tenant
         quota = None if wish.quota is None else wish.quota.quota(SET_HERE)
-        made, is_exceeded = await self._loop.call(
-            lambda: _adjusted(self._quotas(), tenant, quota, dry_run=dry_run, force=wish.force)
+        made, is_exceeded = await loop.call(
+            lambda: _adjusted(quotas(), tenant, quota, dry_run=dry_run, force=wish.force)
         )
         if made.is_applied:
             limits = None if made.after is None else written(made.after)
@@ -102,6 +89,12 @@ class _QuotaPages:
             )
             return refusal.response
         return as_json(outcome)
+
+    return (
+        web.get(PATH, show_all),
+        web.get(PATH + "/{name:.+}", show_one),
+        web.post(f"{PATH}/adjust", adjust),
+    )
 
 
 def _adjusted(

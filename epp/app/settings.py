@@ -30,14 +30,6 @@ if TYPE_CHECKING:  # the SDK is imported where requests are traced
 DEFAULT_POOL_NAME = "default"
 
 
-def _none() -> int:
-    return 0
-
-
-def _nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
     """How the endpoints of a pool are polled, and when they count."""
@@ -133,7 +125,7 @@ class PickerSettings(PoolSettings):
     """Whether tokens are counted in responses, for metrics and log lines."""
     ignored_headers: IgnoredHeaders | None = None
     """Headers of clients that do not count; None where all do."""
-    lost_log_lines: Callable[[], int] = _none
+    lost_log_lines: Callable[[], int] = lambda: 0
     """Number of log lines that could not be written."""
-    before_ready: Callable[[], None] = _nothing
+    before_ready: Callable[[], None] = lambda: None
     """Called once, when the pool is filled and before the picker is ready: what would hold requests up later."""
