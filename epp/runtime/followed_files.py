@@ -91,7 +91,7 @@ async def changes(*paths: Path) -> AsyncIterator[None]:
 
 
 class FollowedFile(Generic[T]):
-    """What files say, read again at `renew` if one of them changed. For any thread.
+    """The content of files, read again at `renew` if one of them changed. For any thread.
 
     `read` raises OSError or ValueError for content that cannot be used: at the start, so does this class.
     """
@@ -102,7 +102,7 @@ class FollowedFile(Generic[T]):
         self._lock = Lock()
         self._version = self._version_now()
         self.value = read()
-        """What the last good version says."""
+        """The content of the last good version."""
 
     def renew(self, reject: Callable[[Exception], None]) -> bool:
         """Return whether there is another value; `reject` is told once of a version that cannot be used."""

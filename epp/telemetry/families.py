@@ -319,8 +319,8 @@ class Families:
         )
 
 
-Row: TypeAlias = tuple[Sequence[str], Sequence[float]]
-"""The values of the labels, and a value for each metric."""
+Row: TypeAlias = tuple[Sequence[str], Sequence[float | None]]
+"""The values of the labels, and a value for each metric; None for no sample."""
 
 
 class Computed(Collector):
@@ -336,7 +336,7 @@ class Computed(Collector):
         texts: Mapping[str, str],
         read: Callable[[], Iterable[Row]],
     ) -> None:
-        """Prepare; `texts` are the descriptions by name: those that end in `_total` are counters, the others gauges."""
+        """Prepare; `texts` are descriptions by name. Names of counters end in `_total`, all others are of gauges."""
         self._labels = labels
         self._texts = texts
         self._read = read
@@ -358,4 +358,5 @@ class Computed(Collector):
     def _samples(self, metric: Metric, rows: Iterable[Row] | None, position: int) -> Iterator[Sample]:
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
         for values, numbers in self._read() if rows is None else rows:
-            yield Sample(name, dict(zip(self._labels, values, strict=True)), numbers[position])
+            if (number := numbers[position]) is not None:
+                yield Sample(name, dict(zip(self._labels, values, strict=True)), number)

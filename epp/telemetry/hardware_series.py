@@ -19,36 +19,12 @@ from epp.telemetry.endpoints import PRICE_DERIVATIONS, count_unpriced
 from epp.telemetry.families import Computed, Counters, Families, Row
 from epp.telemetry.request_series import MAX_COMBINATIONS, OTHER, Bounded
 
-_LABELS = ("name", "accelerator")
 
+def show_hardware(families: Families, pool_name: str, shown: Callable[[], Snapshot]) -> None:
+    """Add the metrics of the hardware of the snapshot that is shown, by accelerator."""
 
-class HardwareSeries:
-    """Gauges by accelerator, as of the snapshot shown last."""
-
-    def __init__(self, pool_name: str, families: Families) -> None:
-        self._name = pool_name
-        self._ready = families.gauges("accelerator_ready_endpoints", "Reachable endpoints by accelerator.", _LABELS)
-        self._cost = families.gauges(
-            "accelerator_cost_per_hour",
-            "US dollars an hour for the reachable endpoints with a known price, by accelerator.",
-            _LABELS,
-        )
-        self._busy_cost = families.gauges(
-            "accelerator_busy_cost_per_hour",
-            "Of these dollars, those for endpoints that have requests of this picker in flight.",
-            _LABELS,
-        )
-        self._unpriced = families.gauges(
-            "endpoints_without_price",
-            "Endpoints with accelerators, or of unknown hardware, whose price is unknown.",
-            ("name",),
-        ).labels(pool_name)
-
-    def show(self, snapshot: Snapshot) -> None:
-        """Set all gauges from the snapshot."""
-        self._unpriced.set(count_unpriced(snapshot))
-        for gauge in (self._ready, self._cost, self._busy_cost):
-            gauge.clear()
+    def rows() -> Iterator[Row]:
+        snapshot = shown()
         tags = snapshot.records(ACCELERATOR)
         slots_by_name = defaultdict(list)
         names = tags.derive_objects(hardware_name)
@@ -59,10 +35,21 @@ class HardwareSeries:
         for name, found in slots_by_name.items():
             slots = np.array(found, dtype=np.intp)
             priced = slots[~np.isnan(costs[slots])]
-            self._ready.labels(self._name, name).set(len(slots))
-            if len(priced):
-                self._cost.labels(self._name, name).set(float(costs[priced].sum()))
-                self._busy_cost.labels(self._name, name).set(float(costs[priced[busy[priced]]].sum()))
+            cost = float(costs[priced].sum()) if len(priced) else None
+            busy_cost = float(costs[priced[busy[priced]]].sum()) if len(priced) else None
+            yield (pool_name, name), (len(slots), cost, busy_cost)
+
+    texts = {
+        "llm_d_epp_accelerator_ready_endpoints": "Reachable endpoints by accelerator.",
+        "llm_d_epp_accelerator_cost_per_hour": "US dollars an hour for the reachable endpoints with a known price, by "
+        "accelerator.",
+        "llm_d_epp_accelerator_busy_cost_per_hour": "Of these dollars, those for endpoints that have requests of this "
+        "picker in flight.",
+    }
+    Computed(families.registry, ("name", "accelerator"), texts, rows)
+    text = "Endpoints with accelerators, or of unknown hardware, whose price is unknown."
+    unpriced = {"llm_d_epp_endpoints_without_price": text}
+    Computed(families.registry, ("name",), unpriced, lambda: [((pool_name,), (count_unpriced(shown()),))])
 
 
 def hardware_name(tag: AcceleratorTag) -> str:

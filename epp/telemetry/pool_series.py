@@ -30,8 +30,8 @@ from epp.framework.snapshot import (
     Snapshot,
 )
 from epp.telemetry.endpoint_series import ENDPOINT_DERIVATIONS, show_endpoints
-from epp.telemetry.families import Families, Gauges
-from epp.telemetry.hardware_series import HARDWARE_DERIVATIONS, HardwareSeries
+from epp.telemetry.families import Computed, Families, Gauges, Row
+from epp.telemetry.hardware_series import HARDWARE_DERIVATIONS, show_hardware
 from epp.telemetry.request_series import OTHER, shortened
 
 _T = TypeVar("_T")
@@ -42,7 +42,6 @@ class PoolSeries:
 
     def __init__(self, pool_name: str, families: Families) -> None:
         self._name = pool_name
-        self._hardware = HardwareSeries(pool_name, families)
 
         def of_pool(name: str, text: str, legacy: str = "") -> Gauges:
             older = Legacy(f"inference_pool_{legacy}", ("name",)) if legacy else None
@@ -68,12 +67,12 @@ class PoolSeries:
             )
         self._shown = Snapshot()
         show_endpoints(families, pool_name, lambda: self._shown)
+        show_hardware(families, pool_name, lambda: self._shown)
 
     def show(self, snapshot: Snapshot, now: float) -> None:
         """Set all gauges from the snapshot."""
         up = snapshot.column(REACHABLE) == ANSWERS
         self._ready.labels(self._name).set(int(up[snapshot.slots].sum()))
-        self._hardware.show(snapshot)
         ages = snapshot.age_seconds(now)[snapshot.available]
         self._age.labels(self._name).set(float(np.nanmax(ages, initial=0.0)))
         self._inherited.labels(self._name).set(snapshot.column(INHERITED).sum())
@@ -126,13 +125,13 @@ class QuotaSeries:
     def __init__(self, clock: Clock, families: Families) -> None:
         self._clock = clock
         labels = ("tenant", "resource")
-
-        def gauges(name: str, text: str) -> Gauges:
-            return families.gauges(f"quota_{name}", text, labels)
-
-        self._limit = gauges("limit", "Limit of a quota on all requests of a tenant; memory in bytes.")
-        self._used = gauges("used", "Use of a quota by all requests of a tenant; memory in bytes.")
-        self._alert = gauges("alert", "1 if a quota is almost used up, by its alert threshold, else 0.")
+        texts = {
+            "llm_d_epp_quota_limit": "Limit of a quota on all requests of a tenant; memory in bytes.",
+            "llm_d_epp_quota_used": "Use of a quota by all requests of a tenant; memory in bytes.",
+            "llm_d_epp_quota_alert": "1 if a quota is almost used up, by its alert threshold, else 0.",
+        }
+        self._rows: Sequence[Row] = ()
+        Computed(families.registry, labels, texts, lambda: self._rows)
         self._refused = families.counters(
             "quota_refused_total", "Requests refused for a limit of a quota, by that limit.", labels
         )
@@ -177,10 +176,9 @@ class QuotaSeries:
         ]
 
     def show(self, quotas: Quotas, named: Iterable[str]) -> None:
-        """Set the gauges to limits and use now: of the named tenants first, so that clients cannot displace them."""
-        for gauge in (self._limit, self._used, self._alert):
-            gauge.clear()
+        """Show limits and use as of now: of the named tenants first, so that clients cannot displace them."""
         if not quotas.is_active:
+            self._rows = ()
             return
         first = dict.fromkeys(islice(named, _MOST_TENANTS))
         lines = [line for tenant in first for line in quotas.report(tenant)]
@@ -192,11 +190,9 @@ class QuotaSeries:
                 break
             others.add(line.tenant)
             lines.append(line)
-        for line in lines:
-            labels = shortened(line.tenant), line.key
-            self._limit.labels(*labels).set(line.limit)
-            self._used.labels(*labels).set(line.used)
-            self._alert.labels(*labels).set(float(line.is_alerting))
+        self._rows = [
+            ((shortened(line.tenant), line.key), (line.limit, line.used, float(line.is_alerting))) for line in lines
+        ]
 
     def _fold(self) -> None:
         """Count the tenant that was not refused for longest among all others."""

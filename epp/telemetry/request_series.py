@@ -121,8 +121,6 @@ class RequestSeries:
         self._max_combinations = max_combinations
         self._combinations: dict[Labels, Series] = {}
         self._others: dict[Labels, Series] = {}
-        self._idle: tuple[dict[Series, None], ...] = tuple({} for _ in _Rank)
-        """Combinations without requests in flight, by rank, the least recently used first."""
         self._reported: set[str] = {""}  # requests without a model count as known
         self._proven: dict[tuple[str, str], None] = {}
         self._last_proven: tuple[str, str] | None = None
@@ -147,8 +145,6 @@ class RequestSeries:
         series = self._combinations.get((model, target, fairness_id, priority))
         if series is None:
             series = self._find(model, target, fairness_id, priority)
-        if not series.open:
-            self._idle[series.rank].pop(series, None)
         series.open += 1
         return series
 
@@ -158,7 +154,6 @@ class RequestSeries:
         series.last_used = now
         if not series.open and series.labels in self._combinations:
             series.rank = self._rank_of(series.labels)
-            self._idle[series.rank][series] = None
 
     def immediate(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
         """Return the series of a request that ends at once."""
@@ -181,12 +176,9 @@ class RequestSeries:
         """Record all models that endpoints now report, and rank idle combinations again."""
         self._reported = {"", *map(shortened, models)}
         stale = self._clock.now() - _STALE_SECONDS
-        for idle in self._idle:
-            idle.clear()
-        for series in sorted(self._combinations.values(), key=lambda series: series.last_used):
+        for series in self._combinations.values():
             if not series.open:
                 series.rank = _Rank.UNKNOWN if series.last_used < stale else self._rank_of(series.labels)
-                self._idle[series.rank][series] = None
 
     def _find(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
         pair = shortened(model), shortened(target)
@@ -219,12 +211,14 @@ class RequestSeries:
         return len(self._combinations) < self._max_combinations
 
     def _make_room(self, rank: _Rank) -> bool:
-        for idle in self._idle[:rank]:
-            for series in idle:
-                del idle[series], self._combinations[series.labels]
-                series.remove()
-                return True
-        return False
+        """Remove the idle series of the lowest rank, least recently used first; return whether there is one."""
+        idle = [series for series in self._combinations.values() if not series.open and series.rank < rank]
+        if not idle:
+            return False
+        series = min(idle, key=lambda each: (each.rank, each.last_used))
+        del self._combinations[series.labels]
+        series.remove()
+        return True
 
     def _rank_of(self, labels: Labels) -> _Rank:
         model, target, fairness_id, _ = labels

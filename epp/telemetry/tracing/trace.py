@@ -142,7 +142,7 @@ class Trace(Unsampled):
         self._end(self)
 
     def ask(self, request: Request) -> None:
-        """Keep what spans tell of the request."""
+        """Keep the attributes of the request."""
         body = request.body
         self.request = {"gen_ai.request.id": request.id}
         if request.model:
