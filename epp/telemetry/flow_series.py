@@ -2,7 +2,7 @@
 """Metrics of flow control: time in queues, how requests left them, what waits, and how full pool and queues are."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -102,23 +102,15 @@ class FlowSeries:
             "Endpoints whose metrics are missing, or too old for the detector to trust them.",
             "detector",
         )
-        self._of_band = tuple(
-            gauges(
-                f"capacity_utilization_{name}",
-                f"{what} that wait at a priority, as a share of its limit.",
-                "priority",
-                "inference_pool",
-            )
-            for name, what in (("requests", "Requests"), ("bytes", "Bytes of bodies"))
-        )
-        self._of_all = tuple(
-            gauges(
-                f"global_capacity_utilization_{name}",
-                f"{what} that wait, as a share of the limit for all priorities; absent without one.",
-                "inference_pool",
-            )
-            for name, what in (("requests", "Requests"), ("bytes", "Bytes of bodies"))
-        )
+        name, text = "llm_d_epp_flow_control_capacity_utilization_", "that wait at a priority, as a share of its limit."
+        texts = {f"{name}requests": f"Requests {text}", f"{name}bytes": f"Bytes of bodies {text}"}
+        self._bands: Sequence[Row] = ()
+        Computed(families.registry, ("priority", "inference_pool"), texts, lambda: self._bands)
+        name = "llm_d_epp_flow_control_global_capacity_utilization_"
+        text = "that wait, as a share of the limit for all priorities; absent without one."
+        texts = {f"{name}requests": f"Requests {text}", f"{name}bytes": f"Bytes of bodies {text}"}
+        self._all_bands: Sequence[Row] = ()
+        Computed(families.registry, ("inference_pool",), texts, lambda: self._all_bands)
 
     def queued(self, request: Request) -> None:
         """Count a request that begins to wait."""
@@ -160,24 +152,20 @@ class FlowSeries:
 
     def show(self, snapshot: Snapshot, flow: FlowControl | None, now: float) -> None:
         """Set the gauges to the waiting requests; None if flow control is off."""
-        for gauge in (self._saturation, self._stale, *self._of_band, *self._of_all):
-            gauge.clear()
+        self._saturation.clear()
+        self._stale.clear()
+        self._bands = self._all_bands = ()
         if flow is None:
             return
         settings, queues = flow.settings, flow.queues
         self._show_detector(settings.detector, Candidates(snapshot, snapshot.available, now=now))
-        for gauge, share in zip(
-            self._of_all, _shares(queues.requests, queues.size_bytes, settings.limits), strict=True
-        ):
-            if share is not None:
-                gauge.labels(self._pool).set(share)
+        self._all_bands = [((self._pool,), _shares(queues.requests, queues.size_bytes, settings.limits))]
+        bands: list[Row] = []
         for priority in {*settings.priorities_with(0), *queues.priorities[:_MAX_PRIORITIES]}:
             band = queues.bands.get(priority)
             requests, size_bytes = (0, 0) if band is None else (len(band), band.size_bytes)
-            limits = settings.of(priority).limits
-            for gauge, share in zip(self._of_band, _shares(requests, size_bytes, limits), strict=True):
-                if share is not None:
-                    gauge.labels(str(priority), self._pool).set(share)
+            bands.append(((str(priority), self._pool), _shares(requests, size_bytes, settings.of(priority).limits)))
+        self._bands = bands
 
     def _show_detector(self, detector: SaturationDetector[Any], pool: Candidates) -> None:
         for stage, share in saturation_of(detector, pool)._asdict().items():
