@@ -31,47 +31,43 @@ SCHEDULING_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0
 """Buckets of runs of the scheduler and of its plugins."""
 
 
-class Count:
-    """A series of a counter."""
-
-    __slots__ = ("created", "value")
-
-    def __init__(self) -> None:
-        self.value: float = 0
-        self.created = time.time()
-
-    def inc(self, by: float = 1) -> None:
-        """Add to the count."""
-        self.value += by
-
-    def add(self, other: "Count") -> None:
-        """Add another count."""
-        self.value += other.value
-
-
-class Level:
-    """A series of a gauge."""
-
+class _Value:
     __slots__ = ("value",)
 
     def __init__(self) -> None:
         self.value: float = 0
 
+    def inc(self, by: float = 1) -> None:
+        """Add to the value."""
+        self.value += by
+
+    def add(self, other: "_Value") -> None:
+        """Add another series."""
+        self.value += other.value
+
+
+class Count(_Value):
+    """A series of a counter."""
+
+    __slots__ = ("created",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.created = time.time()
+
+
+class Level(_Value):
+    """A series of a gauge."""
+
+    __slots__ = ()
+
     def set(self, value: float) -> None:
         """Set the value."""
         self.value = value
 
-    def inc(self) -> None:
-        """Add one."""
-        self.value += 1
-
     def dec(self) -> None:
         """Take one away."""
         self.value -= 1
-
-    def add(self, other: "Level") -> None:
-        """Add another value."""
-        self.value += other.value
 
 
 class Samples(list[Sample]):
