@@ -121,7 +121,6 @@ class EndpointReport:
         self._terminal = terminal
         self._changed = asyncio.Event()
         self._told: dict[str, Contact] = {}
-        self._told_unresolved: set[str] = set()
         conditions.subscribe(self._changed.set)
         self._outliers = outliers
         if outliers is not None:
@@ -164,7 +163,6 @@ class EndpointReport:
         if contacts == self._told:
             return False
         self._told = contacts
-        self._told_unresolved = {name for name, contact in contacts.items() if contact is Contact.UNRESOLVED}
         if self._terminal is not None:
             self._terminal.write(as_text(states, _terminal_width()))
             return True
@@ -185,8 +183,8 @@ class EndpointReport:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_UNRESOLVED_CHECK_SECONDS):
                     await self._changed.wait()
-            unresolved = {_name(one.id) for one in self._unresolved()}
-            if unresolved != self._told_unresolved:
+            told = {name for name, contact in self._told.items() if contact is Contact.UNRESOLVED}
+            if told != {_name(one.id) for one in self._unresolved()}:
                 return
 
     async def _wait_for_first_answers(self) -> None:

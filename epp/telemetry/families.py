@@ -23,6 +23,8 @@ from prometheus_client.utils import floatToGoString
 from epp.framework.plugin_status import Distribution, Legacy
 
 PREFIX = "llm_d_epp_"
+EXTENSION = "inference_extension_"
+"""Prefix of older names, from before llm-d-router."""
 _TRUE = frozenset({"true", "1", "t"})
 _RENAMED = {"pod_name": "endpoint_name", "model_server_pod": "model_server_endpoint"}
 """Labels that older names have for those of now."""
@@ -293,26 +295,26 @@ class Families:
         self.legacy = legacy
         """Whether older names are shown."""
 
-    def counters(self, name: str, text: str, labels: Sequence[str] = (), legacy: Legacy | None = None) -> Counters:
+    def counters(self, name: str, text: str, labels: Sequence[str] = (), legacy: Legacy | str = "") -> Counters:
         """Return a new counter."""
-        return Counters(f"{PREFIX}{name}", text, labels, self.registry, legacy=legacy if self.legacy else None)
+        return Counters(f"{PREFIX}{name}", text, labels, self.registry, legacy=self._older(name, labels, legacy))
 
-    def gauges(self, name: str, text: str, labels: Sequence[str] = (), legacy: Legacy | None = None) -> Gauges:
+    def gauges(self, name: str, text: str, labels: Sequence[str] = (), legacy: Legacy | str = "") -> Gauges:
         """Return a new gauge."""
-        return Gauges(f"{PREFIX}{name}", text, labels, self.registry, legacy=legacy if self.legacy else None)
+        return Gauges(f"{PREFIX}{name}", text, labels, self.registry, legacy=self._older(name, labels, legacy))
 
     def histograms(
-        self,
-        name: str,
-        text: str,
-        bounds: Iterable[float],
-        labels: Sequence[str] = (),
-        legacy: Legacy | None = None,
+        self, name: str, text: str, bounds: Iterable[float], labels: Sequence[str] = (), legacy: Legacy | str = ""
     ) -> Histograms:
         """Return a new histogram."""
-        return Histograms(
-            f"{PREFIX}{name}", text, labels, bounds, self.registry, legacy=legacy if self.legacy else None
-        )
+        older = self._older(name, labels, legacy)
+        return Histograms(f"{PREFIX}{name}", text, labels, bounds, self.registry, legacy=older)
+
+    def _older(self, name: str, labels: Sequence[str], legacy: Legacy | str) -> Legacy | None:
+        """Return the older name: a text is the prefix of a metric that has the same labels under both names."""
+        if not legacy or not self.legacy:
+            return None
+        return Legacy(f"{legacy}{name}", tuple(labels)) if isinstance(legacy, str) else legacy
 
 
 Row: TypeAlias = tuple[Sequence[str], Sequence[float | None]]

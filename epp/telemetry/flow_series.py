@@ -14,11 +14,11 @@ from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.flow_control import SaturationDetector, saturation_of
 from epp.framework.plugin import Plugin
-from epp.framework.plugin_status import Legacy
 from epp.framework.request import IN_FLIGHT_COST, DataKey, Request
 from epp.framework.snapshot import METRICS_AT, Snapshot
 from epp.routing.datastore import Datastore
 from epp.telemetry.families import (
+    EXTENSION,
     SCHEDULING_SECONDS,
     Computed,
     Families,
@@ -28,7 +28,6 @@ from epp.telemetry.families import (
 from epp.telemetry.request_series import OTHER, Bounded, RequestSeries, Series, shortened
 
 _PREFIX = "flow_control_"
-_OLDER = "inference_extension_flow_control_"
 _REQUEST = ("model_name", "target_model_name", "fairness_id", "priority")
 _MAX_PRIORITIES = 64
 """Priorities that have series of their own: objects name them."""
@@ -51,8 +50,7 @@ class FlowSeries:
         self._entered = Bounded[tuple[str, ...]](_MOST_FLOWS)
 
         def gauges(name: str, text: str, *labels: str, legacy: bool = False) -> Gauges:
-            older = Legacy(f"{_OLDER}{name}", labels) if legacy else None
-            return families.gauges(f"{_PREFIX}{name}", text, labels, older)
+            return families.gauges(f"{_PREFIX}{name}", text, labels, EXTENSION if legacy else "")
 
         in_queue = (*_REQUEST, "outcome", "inference_pool")
         self._seconds = families.histograms(
@@ -60,7 +58,7 @@ class FlowSeries:
             "Time in a queue, by how it ended; 0 for a request that went at once or was turned away.",
             QUEUE_SECONDS,
             in_queue,
-            Legacy(f"{_OLDER}request_queue_duration_seconds", in_queue),
+            EXTENSION,
         )
         entering = ("fairness_id", "priority", "outcome")
         self._enqueue_seconds = families.histograms(
@@ -68,7 +66,7 @@ class FlowSeries:
             "Time to put a request into its queue, or to find that it may not wait.",
             SCHEDULING_SECONDS,
             entering,
-            Legacy(f"{_OLDER}request_enqueue_duration_seconds", entering),
+            EXTENSION,
         )
         self.cycled = (
             families.histograms(
@@ -76,7 +74,7 @@ class FlowSeries:
                 "Time of one dispatch cycle, including the routing of released requests.",
                 SCHEDULING_SECONDS,
                 (),
-                Legacy(f"{_OLDER}dispatch_cycle_duration_seconds"),
+                EXTENSION,
             )
             .labels()
             .observe

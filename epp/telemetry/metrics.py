@@ -11,7 +11,6 @@ from epp.config import ConfigObserver
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock
 from epp.framework.guard import SchedulingObserver
-from epp.framework.plugin_status import Legacy
 from epp.framework.snapshot import Snapshot
 from epp.pool.collectors import CollectorObserver
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
@@ -23,7 +22,7 @@ from epp.telemetry.request_metrics import RequestMetrics
 from epp.telemetry.request_series import MAX_COMBINATIONS
 from epp.telemetry.scheduling_metrics import LoopLag, SchedulingMetrics
 
-_POLLS, _OLDER_POLLS = "datalayer_", "llm_d_inference_scheduler_datalayer_"
+_POLLS, _OLDER_POLLS = "datalayer_", "llm_d_inference_scheduler_"
 _OUTLIERS = "outlier_detection_"
 
 
@@ -150,19 +149,18 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
 
 def _recorders(families: Families) -> Mapping[str, Callable[..., None]]:
     """Return the methods that record events by the event: its arguments are the labels of a counter, or a value."""
-    by_source, by_extractor = ("source_type",), ("source_type", "extractor_type")
     return {
         "poll_error": families.counters(
             f"{_POLLS}poll_errors_total",
             "Failed polls of endpoints.",
-            by_source,
-            Legacy(f"{_OLDER_POLLS}poll_errors_total", by_source),
+            ("source_type",),
+            _OLDER_POLLS,
         ).count,
         "extract_error": families.counters(
             f"{_POLLS}extract_errors_total",
             "Polled pages that could not be read.",
-            by_extractor,
-            Legacy(f"{_OLDER_POLLS}extract_errors_total", by_extractor),
+            ("source_type", "extractor_type"),
+            _OLDER_POLLS,
         ).count,
         "page_limited": families.counters(
             f"{_POLLS}page_limits_total",

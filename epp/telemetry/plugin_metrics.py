@@ -10,8 +10,8 @@ from prometheus_client.registry import Collector
 
 from epp.framework.messages import described
 from epp.framework.plugin import Plugin, Role
-from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample
-from epp.telemetry.families import PREFIX, SCHEDULING_SECONDS, Counters, Families, Gauges, Histograms
+from epp.framework.plugin_status import Distribution, PluginMetric, Sample
+from epp.telemetry.families import EXTENSION, PREFIX, SCHEDULING_SECONDS, Counters, Families, Gauges, Histograms
 
 _LABELS = ("plugin_type", "plugin_name")
 
@@ -85,7 +85,7 @@ class PluginTimes:
             "Duration of plugin calls.",
             SCHEDULING_SECONDS,
             labels,
-            Legacy("inference_extension_plugin_duration_seconds", labels),
+            EXTENSION,
         )
         self._slow_calls = families.counters(
             "plugin_slow_calls_total", f"Plugin calls of {SLOW_SECONDS:g} s and more.", labels

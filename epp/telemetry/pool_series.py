@@ -44,7 +44,7 @@ class PoolSeries:
         self._name = pool_name
 
         def of_pool(name: str, text: str, legacy: str = "") -> Gauges:
-            older = Legacy(f"inference_pool_{legacy}", ("name",)) if legacy else None
+            older = Legacy(f"inference_pool_{legacy}", ("name",)) if legacy else ""
             return families.gauges(name, text, ("name",), older)
 
         self._ready = of_pool("ready_endpoints", "Endpoints that can be reached.", "ready_pods")

@@ -12,13 +12,12 @@ from prometheus_client.registry import CollectorRegistry
 
 from epp.extproc.budgets import Budgets
 from epp.extproc.open_streams import StreamObserver
-from epp.framework.plugin_status import HasInputs, Legacy
+from epp.framework.plugin_status import HasInputs
 from epp.kube.watched import Watched, WatchState
 from epp.runtime.http_connections import ConnectionCounts, Cut
-from epp.telemetry.families import Computed, Counters, Families, Gauges, Row
+from epp.telemetry.families import EXTENSION, Computed, Counters, Families, Gauges, Row
 
 _PACKAGE = "inference-epp"
-_BUILD_LABELS = ("commit", "build_ref")
 STREAM_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
 _COMMIT = "EPP_COMMIT"
 """Environment variable with the commit that an image was built from."""
@@ -29,8 +28,8 @@ def show_build(families: Families, transport: str, lost_log_lines: Callable[[], 
     info = families.gauges(
         "info",
         "1, with the commit and the version of this program; an installation that does not tell has no commit.",
-        _BUILD_LABELS,
-        Legacy("inference_extension_info", _BUILD_LABELS),
+        ("commit", "build_ref"),
+        EXTENSION,
     )
     info.labels(*build()).set(1)
     carrier = families.gauges("extproc_transport", "1 for the --transport that carries ext_proc.", ("transport",))

@@ -6,7 +6,7 @@ from epp.framework.clock import Clock
 from epp.framework.plugin_status import Legacy
 from epp.framework.request import DEFAULT_FLOW, DataKey, Usage
 from epp.routing.director import Cause, Refusal, Routing
-from epp.telemetry.families import Families, Histograms
+from epp.telemetry.families import EXTENSION, Families, Histograms
 from epp.telemetry.request_series import MAX_COMBINATIONS, RequestSeries, RewriteSeries, Series
 
 _LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
@@ -46,7 +46,7 @@ class RequestMetrics:
         self._clock = clock
 
         def histogram(name: str, text: str, bounds: tuple[float, ...], legacy: str = "") -> Histograms:
-            older = Legacy(f"inference_objective_{legacy}", _MODELS) if legacy else None
+            older = Legacy(f"inference_objective_{legacy}", _MODELS) if legacy else ""
             return families.histograms(name, text, bounds, _LABELS, older)
 
         self._requests = families.counters(
@@ -79,10 +79,7 @@ class RequestMetrics:
                 "model_rewrite_decisions_total",
                 "Requests by the InferenceModelRewrite that chose their model, the model asked for and the one chosen.",
                 ("model_rewrite_name", "model_name", "target_model"),
-                Legacy(
-                    "inference_extension_model_rewrite_decisions_total",
-                    ("model_rewrite_name", "model_name", "target_model"),
-                ),
+                EXTENSION,
             )
         ).count
         self._duration = histogram(

@@ -10,7 +10,7 @@ import structlog
 from epp.framework import Endpoint, Request
 from epp.framework.plugin_status import Legacy
 from epp.framework.result import SchedulingResult
-from epp.telemetry.families import SCHEDULING_SECONDS, Count, Families
+from epp.telemetry.families import EXTENSION, SCHEDULING_SECONDS, Count, Families
 from epp.telemetry.hardware_series import SelectionSeries
 from epp.telemetry.logs import FailureLog
 from epp.telemetry.plugin_metrics import PluginTimes
@@ -34,7 +34,7 @@ class SchedulingMetrics:
             "Time for one run of the scheduler: all profiles, with their filters, scorers and pickers.",
             SCHEDULING_SECONDS,
             (),
-            Legacy("inference_extension_scheduler_e2e_duration_seconds"),
+            EXTENSION,
         ).labels()
         self._attempts = families.counters(
             "scheduler_attempts_total",
