@@ -100,6 +100,8 @@ class Family(Collector, Generic[S]):
     """
 
     kind: ClassVar[type[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]]
+    make: Callable[[], S]
+    """Returns a new series."""
     keeps_sums = True
     """Whether the count of a removed series stays in the sum under the older name, so that the sum never decreases."""
 
@@ -131,10 +133,6 @@ class Family(Collector, Generic[S]):
             self.labels()
         if registry is not None:
             registry.register(self)
-
-    @abstractmethod
-    def make(self) -> S:
-        """Return a new series."""
 
     @abstractmethod
     def samples(self, name: str, labels: dict[str, str], series: S, *, with_created: bool) -> Iterator[Sample]:
@@ -219,10 +217,7 @@ class Counters(Family[Count]):
     """A counter."""
 
     kind = CounterMetricFamily
-
-    def make(self) -> Count:
-        """Return a series that has counted nothing."""
-        return Count()
+    make = Count
 
     def count(self, *values: str) -> None:
         """Add one to the series with these values of its labels."""
@@ -239,11 +234,8 @@ class Gauges(Family[Level]):
     """A gauge."""
 
     kind = GaugeMetricFamily
+    make = Level
     keeps_sums = False
-
-    def make(self) -> Level:
-        """Return a series of the value 0."""
-        return Level()
 
     def samples(self, name: str, labels: dict[str, str], series: Level, *, with_created: bool) -> Iterator[Sample]:  # noqa: ARG002  a gauge has no beginning
         """Yield the value."""
@@ -266,13 +258,10 @@ class Histograms(Family[Distribution]):
         legacy: Legacy | None = None,
     ) -> None:
         """Prepare; `bounds` are the upper bounds of the buckets."""
-        self._bounds = tuple(bounds)
-        self._edges = [*map(floatToGoString, self._bounds), "+Inf"]
+        limits = tuple(bounds)
+        self.make = lambda: Distribution(limits)
+        self._edges = [*map(floatToGoString, limits), "+Inf"]
         super().__init__(name, text, labels, registry, legacy=legacy)
-
-    def make(self) -> Distribution:
-        """Return an empty distribution."""
-        return Distribution(self._bounds)
 
     def samples(
         self, name: str, labels: dict[str, str], series: Distribution, *, with_created: bool
