@@ -5,7 +5,6 @@ import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import partial
 from http import HTTPStatus
 from secrets import randbits
 from typing import Any
@@ -84,52 +83,47 @@ class _Ask(Parameters, frozen=True, kw_only=True):
 
 def simulation_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
     """Return the route."""
-    return (web.post(PATH, _SimulationPage(picker).simulate),)
+    configs = Configs(picker)
 
-
-class _SimulationPage:
-    def __init__(self, picker: PickerView) -> None:
-        self._picker = picker
-        self._configs = Configs(picker)
-
-    async def simulate(self, request: web.Request) -> web.Response:
+    async def simulate(request: web.Request) -> web.Response:
         """Answer with the record of a request that is only tried, and with its error where it is not routed."""
-        ask = await read_ask(request, self._picker.pool)
-        config = None if isinstance(ask.config, UnsetType) else await self._configs.of(ask.config)
+        ask = await read_ask(request, picker.pool)
+        config = None if isinstance(ask.config, UnsetType) else await configs.of(ask.config)
         seed = int(ask.seed, 16) if ask.seed else randbits(64)
-        simulation, found = await self._picker.call(partial(self._simulated, ask, config, seed))
-        return await self._picker.call(lambda: self._answer(simulation, found, config))
+        simulation, found = await picker.call(lambda: _simulated(picker, ask, config, seed))
+        return await picker.call(lambda: _answer(picker, simulation, found, config))
 
-    def _simulated(self, ask: _Ask, config: Assembly | None, seed: int) -> tuple[Simulation, Simulated]:
-        director, assembly = self._picker.director, self._picker.assembly()
-        headers = ask.fields
-        subset = None if ask.candidate_subset is None else Subset.parse(ask.candidate_subset)
-        try:
-            snapshot = made_up(self._picker.snapshot(), ask.endpoints, assembly.taggers, now=self._picker.clock.now())
-        except UnknownEndpointError as error:
-            raise BadAdminRequestError(f"endpoints: {error}") from error
-        simulation = director.simulation(None if config is None else config.pipeline, snapshot)
-        try:
-            incoming = simulation.read(headers, ask.bytes, subset)
-        except RequestError as error:
-            return simulation, simulation.refusal(headers, error)
-        return simulation, simulation.run(incoming, seed=seed)
+    return (web.post(PATH, simulate),)
 
-    def _answer(self, simulation: Simulation, found: Simulated, config: Assembly | None) -> web.Response:
-        picker = self._picker
-        record = simulated_record(
-            simulation, found, at=picker.clock.utc(), config_generation=picker.config().generation
-        )
-        more: dict[str, object] = {}
-        if isinstance(found.outcome, RequestError):
-            more["error"] = error_of(found.outcome)
-        if found.waits:
-            more["waits"] = found.waits
-        if found.problems:
-            more["problems"] = found.problems
-        if config is not None:
-            more["warnings"] = [*map(str, config.warnings), *_not_in_effect(config, picker.assembly())]
-        return as_json({**msgspec.to_builtins(record), **more})
+
+def _simulated(picker: PickerView, ask: _Ask, config: Assembly | None, seed: int) -> tuple[Simulation, Simulated]:
+    director, assembly = picker.director, picker.assembly()
+    headers = ask.fields
+    subset = None if ask.candidate_subset is None else Subset.parse(ask.candidate_subset)
+    try:
+        snapshot = made_up(picker.snapshot(), ask.endpoints, assembly.taggers, now=picker.clock.now())
+    except UnknownEndpointError as error:
+        raise BadAdminRequestError(f"endpoints: {error}") from error
+    simulation = director.simulation(None if config is None else config.pipeline, snapshot)
+    try:
+        incoming = simulation.read(headers, ask.bytes, subset)
+    except RequestError as error:
+        return simulation, simulation.refusal(headers, error)
+    return simulation, simulation.run(incoming, seed=seed)
+
+
+def _answer(picker: PickerView, simulation: Simulation, found: Simulated, config: Assembly | None) -> web.Response:
+    record = simulated_record(simulation, found, at=picker.clock.utc(), config_generation=picker.config().generation)
+    more: dict[str, object] = {}
+    if isinstance(found.outcome, RequestError):
+        more["error"] = error_of(found.outcome)
+    if found.waits:
+        more["waits"] = found.waits
+    if found.problems:
+        more["problems"] = found.problems
+    if config is not None:
+        more["warnings"] = [*map(str, config.warnings), *_not_in_effect(config, picker.assembly())]
+    return as_json({**msgspec.to_builtins(record), **more})
 
 
 class Configs:
