@@ -197,11 +197,6 @@ class Picker:
         return self._servers.extproc.port
 
     @property
-    def metrics_port(self) -> int:
-        """The port of the metrics port; 0 where there is none."""
-        return self._servers.metrics_port
-
-    @property
     def addresses(self) -> Mapping[str, str]:
         """Where each server that is open listens, by its name."""
         return self._servers.addresses

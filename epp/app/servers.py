@@ -49,11 +49,6 @@ class Servers:
             addresses["admin"] = shown_listening(self._admin.settings.host, self._admin.port)
         return addresses
 
-    @property
-    def metrics_port(self) -> int:
-        """The port of the metrics port; 0 where there is none."""
-        return self._page.port
-
     async def open(self) -> None:
         """Listen, without being ready; raises ConfigurationError."""
         await self.extproc.start()
