@@ -39,8 +39,8 @@ from epp.lab.gateway import (
 )
 from epp.lab.gateway.eds_file import discovery_response
 from epp.pool.discovery import StaticDiscovery
-from epp.telemetry.plugin_metrics import families_of
-from epp.telemetry.process_series import LeaderMetrics, WatchMetrics
+from epp.telemetry.plugin_metrics import family_of
+from epp.telemetry.process_series import show_leader, show_watches
 from epp.telemetry.tracing.exporting import SpanCounts
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -172,16 +172,13 @@ def metrics_markdown() -> str:
     discovery = StaticDiscovery([])
     settings = PickerSettings(server=ServerSettings("unix:unset"), discovery=discovery, stream_metrics=True)
     registry = Picker(settings).metrics.registry
-    families = [
-        *registry._collector_to_names,  # noqa: SLF001  no public way to the families
-        WatchMetrics(tuple),
-        LeaderMetrics("", is_leader=lambda: False),
-        DecisionMetrics(None),
-        SpanCounts(()),
-    ]
+    show_watches(registry, tuple)
+    show_leader(registry, "", is_leader=lambda: False)
+    SpanCounts(()).show(registry)
+    families = [*registry._collector_to_names, DecisionMetrics(None)]  # noqa: SLF001  no public way to the families
     rows = [row for collector in families for row in _metric_rows(collector)]
     own, _ = Registry().load_all()
-    of_plugins = [family for cls in own.values() for metric in cls.metrics for family in families_of(metric)]
+    of_plugins = [row for cls in own.values() for metric in cls.metrics for row in family_of(metric).describe()]
     rows += [row for family in of_plugins for row in _family_rows(family)]
     older = [row for row in set(rows) if row[-1].startswith(_DEPRECATED)]
     return _page(

@@ -3,16 +3,16 @@
 
 from epp.admin.access import ClusterAccess, TokenAccess
 from epp.admin.allocation import allocation_routes
-from epp.admin.answers import LoopCalls
-from epp.admin.configuration import PluginStates, config_routes
+from epp.admin.answers import LoopCalls, PickerView
+from epp.admin.configuration import config_routes, plugin_state_route
 from epp.admin.decisions import decision_routes
-from epp.admin.endpoints import PoolView, endpoint_routes
+from epp.admin.endpoints import endpoint_routes
 from epp.admin.page import page_routes
 from epp.admin.placement import placement_routes
 from epp.admin.port import LIMITS as ADMIN_LIMITS
 from epp.admin.port import AdminPort, AdminSettings
 from epp.admin.quotas import quota_routes
-from epp.admin.simulate import SimulatedPicker, simulation_routes
+from epp.admin.simulate import simulation_routes
 
 __all__ = [
     "ADMIN_LIMITS",
@@ -20,9 +20,7 @@ __all__ = [
     "AdminSettings",
     "ClusterAccess",
     "LoopCalls",
-    "PluginStates",
-    "PoolView",
-    "SimulatedPicker",
+    "PickerView",
     "TokenAccess",
     "allocation_routes",
     "config_routes",
@@ -30,6 +28,7 @@ __all__ = [
     "endpoint_routes",
     "page_routes",
     "placement_routes",
+    "plugin_state_route",
     "quota_routes",
     "simulation_routes",
 ]

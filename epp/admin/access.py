@@ -5,9 +5,10 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 from urllib.parse import urlsplit
 
 import structlog
@@ -17,6 +18,7 @@ from epp.admin.answers import AdminError, BadAdminRequestError
 from epp.framework.errors import ConfigurationError
 from epp.framework.files import read_regular
 from epp.kube.reviews import NoVerdictError, TokenReviews, Verdict
+from epp.runtime.followed_files import FollowedFile
 
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 """Values of Sec-Fetch-Site in requests of programs and of our own page."""
@@ -26,8 +28,6 @@ _LEAST_CHARACTERS: Final = 16
 _MOST_TOKEN_BYTES: Final = 4096
 _LONGEST_CLUSTER_TOKEN: Final = 8192
 _REMEDY: Final = "write one line of 16 letters, digits and signs or more into it, such as `openssl rand -hex 32` prints"
-
-_FileVersion: TypeAlias = tuple[int, int, int]
 
 _log = structlog.get_logger()
 
@@ -43,50 +43,41 @@ def is_loopback(host: str) -> bool:
 
 
 class TokenFile:
-    """Read when it changes, as a request comes; an unusable new version changes nothing. For one thread."""
+    """Read when it changes, as a request comes; an unusable new version changes nothing."""
 
     def __init__(self, path: Path, flag: str = "--admin-token-file") -> None:
         """Read it; raises ConfigurationError. `flag` is the one that names it."""
         self._path = path
         self._flag = flag
-        self._version = self._version_now()
         try:
-            self._digest = self._read()
+            self._file = FollowedFile(partial(_read_token, path), path)
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{flag}: {_reason(path, error)}", remedy=_REMEDY) from error
 
     def matches(self, token: str) -> bool:
         """Return whether it is the token, in a time that tells nothing of it."""
-        version = self._version_now()
-        if version != self._version:
-            self._version = version
-            self._read_again()
-        return hmac.compare_digest(_digest(token), self._digest)
-
-    def _read_again(self) -> None:
-        try:
-            self._digest = self._read()
-        except (OSError, ValueError) as error:
-            _log.warning("token stays as it was", flag=self._flag, reason=_reason(self._path, error), remedy=_REMEDY)
-        else:
+        if self._file.renew(self._reject):
             _log.info("token changed", flag=self._flag, file=str(self._path))
+        return hmac.compare_digest(_digest(token), self._file.value)
 
-    def _version_now(self) -> _FileVersion | None:
-        """Return what changes with the file; None where there is none."""
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
+    @property
+    def refusal(self) -> AdminError:
+        """The answer to a request with another token."""
+        return _unauthorized("the token is missing or wrong", f"the content of {self._flag}")
 
-    def _read(self) -> bytes:
-        content = read_regular(self._path, _MOST_TOKEN_BYTES).data
-        token = content.strip().decode("ascii", "replace")
-        if not len(token) >= _LEAST_CHARACTERS or len(content) > _MOST_TOKEN_BYTES:
-            raise ValueError(f"has a token of {len(token)} characters")
-        if not (token.isascii() and token.isprintable()) or " " in token:
-            raise ValueError("has blanks or characters that no header can have")
-        return _digest(token)
+    def _reject(self, error: Exception) -> None:
+        _log.warning("token stays as it was", flag=self._flag, reason=_reason(self._path, error), remedy=_REMEDY)
+
+
+def _read_token(path: Path) -> bytes:
+    """Return the digest of the token in a file; raises OSError and ValueError."""
+    content = read_regular(path, _MOST_TOKEN_BYTES).data
+    token = content.strip().decode("ascii", "replace")
+    if not len(token) >= _LEAST_CHARACTERS or len(content) > _MOST_TOKEN_BYTES:
+        raise ValueError(f"has a token of {len(token)} characters")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise ValueError("has blanks or characters that no header can have")
+    return _digest(token)
 
 
 class Access:
@@ -107,7 +98,7 @@ class Access:
                 HTTPStatus.FORBIDDEN, "Forbidden", "this request is of a page of another site: ask from a program"
             )
         if needs_token and self._token is not None and not self._token.matches(bearer(request)):
-            raise _unauthorized("--admin-token-file")
+            raise self._token.refusal
 
     def _check_host(self, host: str) -> None:
         """Refuse a name that anyone may point at this machine, where no token tells friends from others."""
@@ -135,7 +126,7 @@ class TokenAccess:
 
     async def __call__(self, request: web.Request) -> web.Response | None:
         """Return the refusal; None for a request that may be answered."""
-        return None if self._token.matches(bearer(request)) else _unauthorized(METRICS_TOKEN_FLAG).response
+        return None if self._token.matches(bearer(request)) else self._token.refusal.response
 
 
 class ClusterAccess:
@@ -184,11 +175,11 @@ class ClusterAccess:
         return await asyncio.wrap_future(future)
 
 
-def _unauthorized(flag: str) -> AdminError:
+def _unauthorized(why: str, wanted: str) -> AdminError:
     return AdminError(
         HTTPStatus.UNAUTHORIZED,
         "Unauthorized",
-        f"the token is missing or wrong: send `Authorization: Bearer` with the content of {flag}",
+        f"{why}: send `Authorization: Bearer` with {wanted}",
         headers={"WWW-Authenticate": "Bearer"},
     )
 
@@ -200,12 +191,7 @@ def bearer(request: web.Request) -> str:
 
 
 def _unknown_account(why: str) -> web.Response:
-    return AdminError(
-        HTTPStatus.UNAUTHORIZED,
-        "Unauthorized",
-        f"{why}: send `Authorization: Bearer` with the token of a service account that may get this path",
-        headers={"WWW-Authenticate": "Bearer"},
-    ).response
+    return _unauthorized(why, "the token of a service account that may get this path").response
 
 
 def _digest(token: str) -> bytes:

@@ -8,8 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
-from epp.admin.answers import LoopCalls, as_json, read_number
-from epp.admin.endpoints import PoolView, accelerator_of, in_turns, number
+from epp.admin.answers import PickerView, as_json, read_number
+from epp.admin.endpoints import accelerator_of, in_turns, number
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.messages import printable
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, Snapshot
@@ -28,14 +28,15 @@ _Held = Mapping[str, Counter[str]]
 """Number of requests by endpoint and tenant."""
 
 
-def allocation_routes(loop: LoopCalls, view: PoolView, director: Director) -> tuple[web.RouteDef, ...]:
-    """Return the route; the director is of the loop."""
+def allocation_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
+    """Return the route."""
+    director = picker.director
 
     async def show(request: web.Request) -> web.Response:
         """Answer with `limit` endpoints, from the one at `offset` on, and the devices that they have."""
         limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
         offset = read_number(request, "offset", 0, least=0, most=10**6 - 1)
-        snapshot, assumed, held = await loop.call(lambda: (view.snapshot(), _assumed(director), _held(director)))
+        snapshot, assumed, held = await picker.call(lambda: (picker.snapshot(), _assumed(director), _held(director)))
         slots = snapshot.slots[offset : offset + limit].tolist()
         devices = _Devices(snapshot, slots)
         rows = await in_turns(slots, lambda slot: _row(snapshot, slot, assumed, held))

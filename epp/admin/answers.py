@@ -2,8 +2,9 @@
 """Requests and responses of the admin port: bodies, JSON, errors, and calls into the event loop that owns the data."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, TypeVar
 
@@ -11,9 +12,15 @@ import msgspec
 import yaml
 from aiohttp import web
 
+from epp.config import Assembly, ConfigState
+from epp.framework.clock import Clock
+from epp.framework.input_errors import ParameterError, read_struct
 from epp.framework.messages import quoted
+from epp.framework.snapshot import Snapshot
+from epp.routing.director import Director
 from epp.runtime.http_server import read_body, response
 from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
+from epp.telemetry.endpoints import EndpointState
 
 _HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _JSON: Final = "application/json"
@@ -27,6 +34,7 @@ MOST_BYTES: Final = 64 * 1024
 _PATIENCE_SECONDS: Final = 5.0
 
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class AdminError(Exception):
@@ -117,6 +125,15 @@ def _object(content: object, wanted: str) -> Mapping[str, object]:
     return content
 
 
+def read_as(kind: type[S], content: Mapping[str, object]) -> S:
+    """Return the body of a request as this type; raises AdminError."""
+    try:
+        return read_struct(kind, content)
+    except ParameterError as error:
+        place = ".".join(map(str, error.path))
+        raise BadAdminRequestError(f"{place}: {error}" if place else str(error)) from error
+
+
 def read_one(request: web.Request, name: str) -> str:
     """Return a parameter of the query, empty where it is left out; raises AdminError where it is there twice."""
     values = request.query.getall(name, ())
@@ -127,13 +144,12 @@ def read_one(request: web.Request, name: str) -> str:
 
 def read_number(request: web.Request, name: str, otherwise: int, *, least: int, most: int) -> int:
     """Return a number of the query; raises AdminError."""
-    values = request.query.getall(name, ())
-    if not values:
+    text = read_one(request, name)
+    if not text:
         return otherwise
-    text = values[0]
-    is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and len(values) == 1
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
     if not is_number or not least <= int(text) <= most:
-        raise BadAdminRequestError(f"{name} is {quoted(', '.join(values))}: write one number from {least} to {most}")
+        raise BadAdminRequestError(f"{name} is {quoted(text)}: write a number from {least} to {most}")
     return int(text)
 
 
@@ -147,9 +163,7 @@ def read_text(request: web.Request, name: str) -> str:
 
 def read_switch(request: web.Request, name: str) -> bool:
     """Return a boolean of the query, false where it is left out; raises AdminError."""
-    values = request.query.getall(name, ())
-    if not values:
-        return False
+    values = request.query.getall(name, ("false",))
     if len(values) > 1 or values[0] not in _SWITCHES:
         raise BadAdminRequestError(f"{name} is {', '.join(values)!r:.60}: write true or false, once")
     return _SWITCHES[values[0]]
@@ -195,3 +209,31 @@ def _unavailable() -> AdminError:
     return AdminError(
         HTTPStatus.SERVICE_UNAVAILABLE, "Unavailable", "the picker is too busy to answer, or ends: nothing was changed"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickerView:
+    """The picker that is shown; all but `call` and `build` is for its event loop."""
+
+    loop: LoopCalls
+    pool: str
+    """Name of the pool."""
+    director: Director
+    snapshot: Callable[[], Snapshot]
+    clock: Clock
+    assembly: Callable[[], Assembly]
+    """The configuration in effect."""
+    config: Callable[[], ConfigState]
+    """Which one that is."""
+    states: Callable[[], Sequence[EndpointState]]
+    """What polling says of each endpoint."""
+    picks: Callable[[], Mapping[str, int]]
+    """How often each endpoint was picked, by `namespace/name`."""
+    tenants: Callable[[], Iterable[str]]
+    """Those whose quotas are under their names in configuration or objects."""
+    build: Callable[[str], Assembly]
+    """Returns what another configuration would be, from its text; called in a thread, raises ConfigurationError."""
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Return the result of `work` on the event loop; raises AdminError where it is too busy."""
+        return await self.loop.call(work)

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from epp.admin.answers import AdminError, LoopCalls, as_json
-from epp.config import Assembly, ConfigState
+from epp.admin.answers import AdminError, LoopCalls, PickerView, as_json
 from epp.config.describe import describe
 from epp.framework.messages import described
 from epp.framework.plugin import Plugin
@@ -19,6 +18,7 @@ from epp.framework.snapshot import Snapshot
 from epp.runtime.http_server import response
 
 PATH = "/api/config"
+_STATE_PATH = "/debug/plugins/state"
 _MOST_STATE_BYTES = 1024 * 1024
 _UNSUPPORTED = "plugin does not support state collection"
 _FOR_LOOPBACK = (
@@ -29,14 +29,12 @@ _TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": 
 _JSON = {"Content-Type": "application/json"}
 
 
-def config_routes(
-    loop: LoopCalls, assembly: Callable[[], Assembly], state: Callable[[], ConfigState]
-) -> tuple[web.RouteDef, ...]:
-    """Return the route; the functions are called on the loop."""
+def config_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
+    """Return the route."""
 
     async def show(_request: web.Request) -> web.Response:
         """Answer with the configuration."""
-        now, stands = await loop.call(lambda: (assembly(), state()))
+        now, stands = await picker.call(lambda: (picker.assembly(), picker.config()))
         return as_json(
             {
                 "generation": stands.generation,
@@ -51,49 +49,47 @@ def config_routes(
     return (web.get(PATH, show),)
 
 
-class PluginStates:
-    """Answers in any thread."""
+def plugin_state_route(
+    loop: LoopCalls,
+    plugins: Callable[[], Mapping[str, Plugin[Any]]],
+    snapshot: Callable[[], Snapshot],
+    *,
+    needs_loopback: bool,
+) -> web.RouteDef:
+    """Return the route of a page of the metrics port; `plugins` and `snapshot` are called on the loop.
 
-    path = "/debug/plugins/state"
+    With `needs_loopback`, only clients on this machine are answered.
+    """
 
-    def __init__(
-        self, loop: LoopCalls, plugins: Callable[[], Mapping[str, Plugin[Any]]], snapshot: Callable[[], Snapshot]
-    ) -> None:
-        """`plugins` and `snapshot` are called on the loop."""
-        self._loop = loop
-        self._plugins = plugins
-        self._snapshot = snapshot
-
-    async def answer(self, request: web.Request, *, authorized: bool) -> web.Response:
-        """Answer an authorized client, or one on this machine."""
-        if not authorized and not _is_local(request):
+    async def answer(request: web.Request) -> web.Response:
+        """Answer with the state of each plugin, or why there is none; one plugin in each turn of the loop."""
+        if needs_loopback and not _is_local(request):
             return response(_FOR_LOOPBACK.encode(), _TEXT, HTTPStatus.FORBIDDEN)
         try:
-            return await self._state()
+            used = await loop.call(lambda: dict(plugins()))
+            states = {name: await _state_of(plugin, loop, snapshot) for name, plugin in used.items()}
         except AdminError as error:
             return error.response
-
-    async def _state(self) -> web.Response:
-        """Answer with the state of each plugin, or why there is none; one plugin in each turn of the loop."""
-        plugins = await self._loop.call(lambda: dict(self._plugins()))
-        states = {name: await self._state_of(plugin) for name, plugin in plugins.items()}
         content = {"timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"), "plugins": states}
         return response(msgspec.json.encode(content) + b"\n", _JSON)
 
-    async def _state_of(self, plugin: Plugin[Any]) -> Mapping[str, object]:
-        told = {"type": plugin.plugin_type}
-        try:
-            state = await self._loop.call(lambda: plugin.dump_state(self._snapshot()))
-            if state is None:
-                return {**told, "message": _UNSUPPORTED}
-            raw = msgspec.json.encode(state)
-        except AdminError:
-            raise
-        except Exception as error:  # noqa: BLE001  a plugin may raise anything
-            return {**told, "message": f"plugin failed to tell its state: {described(error, type(plugin))}"}
-        if len(raw) > _MOST_STATE_BYTES:
-            return {**told, "message": f"state of {len(raw)} bytes is not shown: plugins may tell {_MOST_STATE_BYTES}"}
-        return {**told, "state": msgspec.Raw(raw)}
+    return web.get(_STATE_PATH, answer)
+
+
+async def _state_of(plugin: Plugin[Any], loop: LoopCalls, snapshot: Callable[[], Snapshot]) -> Mapping[str, object]:
+    told = {"type": plugin.plugin_type}
+    try:
+        state = await loop.call(lambda: plugin.dump_state(snapshot()))
+        if state is None:
+            return {**told, "message": _UNSUPPORTED}
+        raw = msgspec.json.encode(state)
+    except AdminError:
+        raise
+    except Exception as error:  # noqa: BLE001  a plugin may raise anything
+        return {**told, "message": f"plugin failed to tell its state: {described(error, type(plugin))}"}
+    if len(raw) > _MOST_STATE_BYTES:
+        return {**told, "message": f"state of {len(raw)} bytes is not shown: plugins may tell {_MOST_STATE_BYTES}"}
+    return {**told, "state": msgspec.Raw(raw)}
 
 
 def _is_local(request: web.Request) -> bool:

@@ -3,12 +3,11 @@
 
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import NamedTuple
 
 from aiohttp import web
 from msgspec import Raw
 
-from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_json, read_one
+from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_json, read_number, read_one
 from epp.explain.recorder import Recorder
 from epp.framework.messages import quoted
 
@@ -17,67 +16,44 @@ _SHOWN = 50
 _MOST_SHOWN = 1000
 _MOST_BYTES = 2 * 1024 * 1024
 """Of records in an answer: to copy more would hold up requests."""
-_MOST_DIGITS = 6
 
 
 def decision_routes(loop: LoopCalls, recorder: Recorder) -> tuple[web.RouteDef, ...]:
     """Return the routes; the recorder is of the loop."""
-    pages = _DecisionPages(loop, recorder)
-    return web.get(PATH, pages.latest), web.get(PATH + "/{name:.+}", pages.one)
 
-
-class _Since(NamedTuple):
-    at: float | None = None
-    id: str = ""
-
-
-class _DecisionPages:
-    def __init__(self, loop: LoopCalls, recorder: Recorder) -> None:
-        self._loop = loop
-        self._recorder = recorder
-
-    async def latest(self, request: web.Request) -> web.Response:
+    async def latest(request: web.Request) -> web.Response:
         """Answer with the latest records, newest first."""
-        limit, since, request_id = _limit(request), _since(request), read_one(request, "request")
-        recorder = self._recorder
+        limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
+        (at, after), request_id = _since(request), read_one(request, "request")
 
         def found() -> tuple[list[bytes], dict[str, object]]:
-            records = recorder.ring.latest(
-                limit, since=since.at, after=since.id, request_id=request_id, most_bytes=_MOST_BYTES
-            )
+            records = recorder.ring.latest(limit, since=at, after=after, request_id=request_id, most_bytes=_MOST_BYTES)
             return records, {"recorded": dict(recorder.recorded), "lost": dict(recorder.lost)}
 
-        records, counts = await self._loop.call(found)
+        records, counts = await loop.call(found)
         return as_json({"decisions": [Raw(record) for record in records], **counts})
 
-    async def one(self, request: web.Request) -> web.Response:
+    async def one(request: web.Request) -> web.Response:
         """Answer with one record."""
         record_id = request.match_info["name"]
-        found = await self._loop.call(lambda: self._recorder.ring.get(record_id))
+        found = await loop.call(lambda: recorder.ring.get(record_id))
         if found is None:
             message = f"no decision {quoted(record_id)} is kept: the latest are at {PATH}"
             raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)
         return as_json(Raw(found))
 
-
-def _limit(request: web.Request) -> int:
-    text = read_one(request, "limit")
-    if not text:
-        return _SHOWN
-    digits = text if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else "0"
-    if not 1 <= int(digits) <= _MOST_SHOWN:
-        raise BadAdminRequestError(f"limit is {quoted(text)}: write a number from 1 to {_MOST_SHOWN}")
-    return int(digits)
+    return web.get(PATH, latest), web.get(PATH + "/{name:.+}", one)
 
 
-def _since(request: web.Request) -> _Since:
+def _since(request: web.Request) -> tuple[float | None, str]:
+    """Return the time of the query, None without one, and the id of a decision, empty without one."""
     text = read_one(request, "since")
     if ":" not in text:
-        return _Since(id=text)
+        return None, text
     try:
         at = datetime.fromisoformat(text.replace(" ", "+"))  # a plus sign of a query is a blank
     except ValueError:
         raise BadAdminRequestError(
             f"since is {quoted(text)}: write a time such as 2026-01-31T12:00:00Z, or the id of a decision"
         ) from None
-    return _Since(at=(at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(), ""

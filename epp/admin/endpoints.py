@@ -2,16 +2,18 @@
 """The endpoints of the pool on the admin port: load, hardware and state of each."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from functools import partial
 from http import HTTPStatus
 from math import isfinite
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from aiohttp import web
 
-from epp.admin.answers import AdminError, LoopCalls, as_json, read_number, read_text
+from epp.admin.answers import AdminError, PickerView, as_json, read_number, read_text
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.endpoint import Endpoint
 from epp.framework.messages import quoted
@@ -35,80 +37,76 @@ _PAUSE_SECONDS = 0.001
 _DIGITS = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolView:
-    """The pool that is shown; its functions are called on its event loop."""
-
-    name: str
-    snapshot: Callable[[], Snapshot]
-    now: Callable[[], float]
-    """Seconds of the clock of snapshots."""
-    states: Callable[[], Sequence[EndpointState]]
-    """What polling says of each endpoint."""
-    picks: Callable[[], Mapping[str, int]]
-    """How often each endpoint was picked, by `namespace/name`."""
-
-
-def endpoint_routes(loop: LoopCalls, view: PoolView) -> tuple[web.RouteDef, ...]:
+def endpoint_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
     """Return the routes."""
-    pages = _EndpointPages(loop, view)
-    return web.get(PATH, pages.all), web.get(PATH + "/{name:.+}", pages.one)
+    return web.get(PATH, partial(_all, picker)), web.get(PATH + "/{name:.+}", partial(_one, picker))
 
 
-class _EndpointPages:
-    def __init__(self, loop: LoopCalls, view: PoolView) -> None:
-        self._loop = loop
-        self._view = view
+async def _all(picker: PickerView, request: web.Request) -> web.Response:
+    """Answer with endpoints, those first that need attention: `limit` of them, from the one at `offset` on.
 
-    async def all(self, request: web.Request) -> web.Response:
-        """Answer with endpoints, those first that need attention: `limit` of them, from the one at `offset` on.
+    With `filter`, those whose name, address or state has this text.
+    """
+    limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
+    offset = read_number(request, "offset", 0, least=0, most=10**6 - 1)
+    wanted = read_text(request, "filter").casefold()
+    pool = await _pool(picker)
+    snapshot = pool.snapshot
+    available = set(snapshot.available.tolist())
+    first: list[int] = []
+    others: list[int] = []
+    for slot in snapshot.slots.tolist():
+        endpoint = snapshot.endpoints.values[slot]
+        state = None if endpoint is None else pool.state_of(endpoint)
+        if endpoint is None or (wanted and wanted not in _searched(endpoint, state)):
+            continue
+        broken = slot not in available or (state is not None and state.needs_attention)
+        (first if broken else others).append(slot)
+    slots = [*first, *others][offset : offset + limit]
+    rows = await in_turns(slots, lambda slot: _row(pool, slot))
+    return as_json(
+        {
+            "pool": picker.pool,
+            "generation": snapshot.generation,
+            "endpoints": rows,
+            "total": len(snapshot.slots),
+            "available": len(snapshot.available),
+            "matching": len(first) + len(others),
+            "needAttention": len(first),
+        }
+    )
 
-        With `filter`, those whose name, address or state has this text.
-        """
-        limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
-        offset = read_number(request, "offset", 0, least=0, most=10**6 - 1)
-        wanted = read_text(request, "filter").casefold()
-        snapshot, now, states, picks = await self._state()
-        available = set(snapshot.available.tolist())
-        first: list[int] = []
-        others: list[int] = []
-        for slot in snapshot.slots.tolist():
-            endpoint = snapshot.endpoints.values[slot]
-            state = None if endpoint is None else states.get(endpoint.id) or states.get(endpoint.name)
-            if endpoint is None or (wanted and wanted not in _searched(endpoint, state)):
-                continue
-            broken = slot not in available or (state is not None and state.needs_attention)
-            (first if broken else others).append(slot)
-        slots = [*first, *others][offset : offset + limit]
-        rows = await in_turns(slots, lambda slot: row_of(snapshot, slot, now, states, picks))
-        return as_json(
-            {
-                "pool": self._view.name,
-                "generation": snapshot.generation,
-                "endpoints": rows,
-                "total": len(snapshot.slots),
-                "available": len(snapshot.available),
-                "matching": len(first) + len(others),
-                "needAttention": len(first),
-            }
-        )
 
-    async def one(self, request: web.Request) -> web.Response:
-        """Answer with one endpoint, by its name, `namespace/name` or address."""
-        name = request.match_info["name"]
-        snapshot, now, states, picks = await self._state()
-        for slot in snapshot.slots.tolist():
-            endpoint = snapshot.endpoints.values[slot]
-            if endpoint is not None and name in {endpoint.name, endpoint.id, endpoint.hostport}:
-                return as_json(row_of(snapshot, slot, now, states, picks))
-        message = f"there is no endpoint {quoted(name)}: those of the pool are at {PATH}"
-        raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)
+async def _one(picker: PickerView, request: web.Request) -> web.Response:
+    """Answer with one endpoint, by its name, `namespace/name` or address."""
+    name = request.match_info["name"]
+    pool = await _pool(picker)
+    for slot in pool.snapshot.slots.tolist():
+        endpoint = pool.snapshot.endpoints.values[slot]
+        if endpoint is not None and name in {endpoint.name, endpoint.id, endpoint.hostport}:
+            return as_json(_row(pool, slot))
+    message = f"there is no endpoint {quoted(name)}: those of the pool are at {PATH}"
+    raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)
 
-    async def _state(self) -> tuple[Snapshot, float, Mapping[str, EndpointState], Mapping[str, int]]:
-        view = self._view
-        found = await self._loop.call(lambda: (view.snapshot(), view.now(), view.states(), view.picks()))
-        snapshot, now, states, picks = found
-        return snapshot, now, {each.name: each for each in states}, picks
+
+class _Pool(NamedTuple):
+    """The pool at one moment."""
+
+    snapshot: Snapshot
+    now: float
+    states: Mapping[str, EndpointState]
+    """By name."""
+    picks: Mapping[str, int]
+
+    def state_of(self, endpoint: Endpoint) -> EndpointState | None:
+        return self.states.get(endpoint.id) or self.states.get(endpoint.name)
+
+
+async def _pool(picker: PickerView) -> _Pool:
+    snapshot, now, states, picks = await picker.call(
+        lambda: (picker.snapshot(), picker.clock.now(), picker.states(), picker.picks())
+    )
+    return _Pool(snapshot, now, {each.name: each for each in states}, picks)
 
 
 async def in_turns(slots: Iterable[int], row: Callable[[int], object]) -> list[msgspec.Raw]:
@@ -121,32 +119,15 @@ async def in_turns(slots: Iterable[int], row: Callable[[int], object]) -> list[m
     return rows
 
 
-def row_of(
-    snapshot: Snapshot, slot: int, now: float, states: Mapping[str, EndpointState], picks: Mapping[str, int]
-) -> Mapping[str, object]:
+def _row(pool: _Pool, slot: int) -> Mapping[str, object]:
     """Return the known facts of the endpoint in a slot."""
+    snapshot = pool.snapshot
     endpoint = snapshot.endpoints.values[slot]
     assert endpoint is not None  # noqa: S101  of a slot in use
     tag = snapshot.records(ACCELERATOR).values[slot]
     topology = snapshot.records(TOPOLOGY).values[slot]
     lora = snapshot.records(LORA).values[slot]
-    state = states.get(endpoint.id) or states.get(endpoint.name)
-    return {
-        **identity_of(endpoint),
-        "available": bool(np.isin(slot, snapshot.available)),
-        **({} if state is None else {"why": state.why, "remedy": state.remedy or None}),
-        "load": _numbers(snapshot, slot),
-        "picks": picks.get(endpoint.id, 0),
-        "reportAgeSeconds": number(now - snapshot.column(METRICS_AT).item(slot)),
-        "accelerator": accelerator_of(tag),
-        "topology": {name: value for name, value in asdict(topology).items() if value},
-        "models": sorted(snapshot.records(MODELS).values[slot]),
-        "lora": {"running": sorted(lora.running), "waiting": sorted(lora.waiting), "max": lora.max_adapters},
-    }
-
-
-def identity_of(endpoint: Endpoint) -> Mapping[str, object]:
-    """Return the identity of an endpoint."""
+    state = pool.state_of(endpoint)
     return {
         "name": endpoint.name,
         "namespace": endpoint.namespace,
@@ -157,6 +138,15 @@ def identity_of(endpoint: Endpoint) -> Mapping[str, object]:
         "node": endpoint.node or None,
         "cluster": endpoint.cluster or None,
         "labels": dict(endpoint.labels),
+        "available": bool(np.isin(slot, snapshot.available)),
+        **({} if state is None else {"why": state.why, "remedy": state.remedy or None}),
+        "load": _numbers(snapshot, slot),
+        "picks": pool.picks.get(endpoint.id, 0),
+        "reportAgeSeconds": number(pool.now - snapshot.column(METRICS_AT).item(slot)),
+        "accelerator": accelerator_of(tag),
+        "topology": {name: value for name, value in asdict(topology).items() if value},
+        "models": sorted(snapshot.records(MODELS).values[slot]),
+        "lora": {"running": sorted(lora.running), "waiting": sorted(lora.waiting), "max": lora.max_adapters},
     }
 
 

@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 from aiohttp import web
 
-from epp.admin.answers import AdminError, LoopCalls, as_json, read_one
-from epp.admin.simulate import SimulatedPicker
+from epp.admin.answers import AdminError, PickerView, as_json, read_one
 from epp.clusters.placement import ClusterTotal
 from epp.explain.building import error_of
 from epp.framework.arrays import Floats, Positions
@@ -53,7 +52,7 @@ class _Total(ClusterTotal, frozen=True, rename="camel"):
     """Totals, best first."""
 
 
-def placement_routes(loop: LoopCalls, picker: SimulatedPicker) -> tuple[web.RouteDef, ...]:
+def placement_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
     """Return the route."""
 
     async def show(request: web.Request) -> web.Response:
@@ -61,10 +60,10 @@ def placement_routes(loop: LoopCalls, picker: SimulatedPicker) -> tuple[web.Rout
         model, objective, profile = (read_one(request, name) for name in ("model", "objective", "profile"))
 
         def work() -> Mapping[str, object]:
-            simulation = picker.director().simulation()
+            simulation = picker.director.simulation()
             return _shown(picker.pool, simulation, _tried(simulation, model, objective), profile)
 
-        return as_json(await loop.call(work))
+        return as_json(await picker.call(work))
 
     return (web.get(PATH, show),)
 

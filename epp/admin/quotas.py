@@ -4,17 +4,15 @@
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from itertools import islice
-from typing import NamedTuple
 
 import structlog
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_json, read_object, read_switch
-from epp.admission.quotas import Adjustment, Quotas, QuotaUsage
+from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_json, read_as, read_object, read_switch
+from epp.admission.quotas import Adjustment, Quotas
 from epp.admission.tenant_quotas.parameters import QuotaParameters, TenantName, written
-from epp.framework.errors import Breach, ConfigurationError
-from epp.framework.input_errors import ParameterError, read_struct
+from epp.framework.errors import ConfigurationError
 from epp.framework.messages import printable, quoted
 from epp.framework.plugin import Parameters
 from epp.framework.quotas import Quota
@@ -41,58 +39,36 @@ class _AdjustBody(Parameters, frozen=True, kw_only=True):
     """Whether limits may be lower than the present usage."""
 
 
-class _Found(NamedTuple):
-    tenant: str
-    quota: Quota
-    lines: tuple[QuotaUsage, ...]
-
-
 def quota_routes(
     loop: LoopCalls, quotas: Callable[[], Quotas], named: Callable[[], Iterable[str]]
 ) -> tuple[web.RouteDef, ...]:
     """Return the routes; the functions are called on the loop. `named` has the tenants of configuration and objects."""
-    pages = _QuotaPages(loop, quotas, named)
-    return (
-        web.get(PATH, pages.all),
-        web.get(PATH + "/{name:.+}", pages.one),
-        web.post(f"{PATH}/adjust", pages.adjust),
-    )
 
-
-class _QuotaPages:
-    def __init__(self, loop: LoopCalls, quotas: Callable[[], Quotas], named: Callable[[], Iterable[str]]) -> None:
-        self._loop = loop
-        self._quotas = quotas
-        self._named = named
-
-    async def all(self, _request: web.Request) -> web.Response:
+    async def show_all(_request: web.Request) -> web.Response:
         """Answer with the quotas of all tenants, of many with some."""
 
-        def found() -> list[_Found]:
-            quotas = self._quotas()
-            with_use = (line.tenant for line in quotas.report(most=_MOST_SHOWN))
-            tenants = dict.fromkeys((*islice(self._named(), _MOST_NAMED), *with_use))
-            each = (_found(quotas, tenant) for tenant in islice(tenants, _MOST_SHOWN))
+        def found() -> list[dict[str, object]]:
+            now = quotas()
+            with_use = (line.tenant for line in now.report(most=_MOST_SHOWN))
+            tenants = dict.fromkeys((*islice(named(), _MOST_NAMED), *with_use))
+            each = (_shown(now, tenant) for tenant in islice(tenants, _MOST_SHOWN))
             return [one for one in each if one is not None]
 
-        return as_json({"quotas": [_shown(*each) for each in await self._loop.call(found)]})
+        return as_json({"quotas": await loop.call(found)})
 
-    async def one(self, request: web.Request) -> web.Response:
+    async def show_one(request: web.Request) -> web.Response:
         """Answer with the quota of one tenant."""
         tenant = request.match_info["name"]
-        found = await self._loop.call(lambda: _found(self._quotas(), tenant))
+        found = await loop.call(lambda: _shown(quotas(), tenant))
         if found is None:
-            raise _no_quota(tenant)
-        return as_json(_shown(*found))
+            message = f"{quoted(tenant)} has no quota, and may take whatever it wants: set one with POST {PATH}/adjust"
+            raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)
+        return as_json(found)
 
-    async def adjust(self, request: web.Request) -> web.Response:
+    async def adjust(request: web.Request) -> web.Response:
         """Set the quota of a tenant, take it back, or say what that would mean."""
         dry_run = read_switch(request, "dryRun")
-        try:
-            wish = read_struct(_AdjustBody, await read_object(request))
-        except ParameterError as error:
-            place = ".".join(map(str, error.path))
-            raise BadAdminRequestError(f"{place}: {error}" if place else str(error)) from error
+        wish = read_as(_AdjustBody, await read_object(request))
         if isinstance(wish.quota, UnsetType):
             raise BadAdminRequestError(
                 'quota is missing: write the limits, such as {"total": {"concurrentRequests": 50}}, or null to '
@@ -100,8 +76,8 @@ class _QuotaPages:
             )
         tenant = wish.tenant
         quota = None if wish.quota is None else wish.quota.quota(SET_HERE)
-        made, is_exceeded = await self._loop.call(
-            lambda: _adjusted(self._quotas(), tenant, quota, dry_run=dry_run, force=wish.force)
+        made, is_exceeded = await loop.call(
+            lambda: _adjusted(quotas(), tenant, quota, dry_run=dry_run, force=wish.force)
         )
         if made.is_applied:
             limits = None if made.after is None else written(made.after)
@@ -114,12 +90,19 @@ class _QuotaPages:
             return refusal.response
         return as_json(outcome)
 
+    return (
+        web.get(PATH, show_all),
+        web.get(PATH + "/{name:.+}", show_one),
+        web.post(f"{PATH}/adjust", adjust),
+    )
+
 
 def _adjusted(
     quotas: Quotas, tenant: str, quota: Quota | None, *, dry_run: bool, force: bool
 ) -> tuple[Adjustment, bool]:
     """Return the change, and whether it is refused or would be, in one call on the event loop."""
-    if quota is None and _origin(quotas, tenant) != SET_HERE:
+    present = quotas.quota_of(tenant)
+    if quota is None and (present is None or present.origin != SET_HERE):
         raise AdminError(
             HTTPStatus.NOT_FOUND,
             "NotFound",
@@ -133,36 +116,28 @@ def _adjusted(
         raise AdminError(HTTPStatus.CONFLICT, "TooManyQuotas", str(error)) from error
 
 
-def _origin(quotas: Quotas, tenant: str) -> str:
-    quota = quotas.quota_of(tenant)
-    return "" if quota is None else quota.origin
-
-
-def _found(quotas: Quotas, tenant: str) -> _Found | None:
+def _shown(quotas: Quotas, tenant: str) -> dict[str, object] | None:
     """Return the quota of a tenant and its use, None for none."""
     quota = quotas.quota_of(tenant)
-    return None if quota is None else _Found(tenant, quota, quotas.report(tenant))
-
-
-def _shown(tenant: str, quota: Quota, lines: Iterable[QuotaUsage]) -> dict[str, object]:
+    if quota is None:
+        return None
     return {
         "tenant": tenant,
         "origin": quota.origin,
         "override": quota.origin == SET_HERE,
         "quota": written(quota),
-        "use": [_use(line) for line in lines],
-    }
-
-
-def _use(line: QuotaUsage) -> dict[str, object]:
-    return {
-        "key": line.key,
-        "limit": line.limit,
-        "used": _rounded(line.used),
-        "remaining": _rounded(line.headroom),
-        "percent": round(100.0 * line.used / line.limit, 2),
-        "alert": line.is_alerting,
-        "uncounted": line.uncounted,
+        "use": [
+            {
+                "key": line.key,
+                "limit": line.limit,
+                "used": _rounded(line.used),
+                "remaining": _rounded(line.headroom),
+                "percent": round(100.0 * line.used / line.limit, 2),
+                "alert": line.is_alerting,
+                "uncounted": line.uncounted,
+            }
+            for line in quotas.report(tenant)
+        ],
     }
 
 
@@ -184,17 +159,8 @@ def _outcome(made: Adjustment, *, dry_run: bool) -> Mapping[str, object]:
 
 
 def _sentence(made: Adjustment) -> str:
-    parts = ", ".join(_of_breach(each) for each in made.breaches)
+    parts = ", ".join(f"{each.key} is {each.limit:g}, and {each.requested:g} is used" for each in made.breaches)
     return (
         f"{quoted(made.tenant)} uses more than these limits: {parts}; write higher ones, wait until less is used, or "
         'send "force": true, and new requests wait or are refused until then'
     )
-
-
-def _of_breach(breach: Breach) -> str:
-    return f"{breach.key} is {breach.limit:g}, and {breach.requested:g} is used"
-
-
-def _no_quota(tenant: str) -> AdminError:
-    message = f"{quoted(tenant)} has no quota, and may take whatever it wants: set one with POST {PATH}/adjust"
-    return AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)

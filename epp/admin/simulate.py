@@ -4,9 +4,7 @@
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from secrets import randbits
 from typing import Any
@@ -15,19 +13,17 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_json, read_object
+from epp.admin.answers import AdminError, BadAdminRequestError, PickerView, as_json, read_as, read_object
 from epp.config import Assembly
 from epp.explain.building import error_of, simulated_record
 from epp.explain.made_up_pool import MOST_CHANGES, EndpointChange, UnknownEndpointError, made_up
 from epp.framework.candidates import Subset
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS
-from epp.framework.input_errors import ParameterError, read_struct
 from epp.framework.messages import quoted
 from epp.framework.plugin import Parameters
 from epp.framework.request import Headers
-from epp.framework.snapshot import Snapshot
-from epp.routing.director import Director, Simulated, Simulation
+from epp.routing.director import Simulated, Simulation
 from epp.routing.director.incoming_request import DEFAULT_PATH
 
 PATH = "/api/simulate-schedule"
@@ -36,24 +32,6 @@ MOST_BYTES = 1024 * 1024
 _MOST_CONFIGS = 4
 _SEED = re.compile(r"[0-9a-fA-F]{1,16}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedPicker:
-    """What requests are tried on; the functions are called on its event loop, except for `build`."""
-
-    pool: str
-    director: Callable[[], Director]
-    assembly: Callable[[], Assembly]
-    generation: Callable[[], int]
-    """Of the configuration in effect."""
-    snapshot: Callable[[], Snapshot]
-    now: Callable[[], float]
-    """Seconds of the clock of snapshots."""
-    utc: Callable[[], float]
-    """Seconds since 1970."""
-    build: Callable[[str], Assembly]
-    """Returns what another configuration would be, from its text; called in a thread, raises ConfigurationError."""
 
 
 class _Ask(Parameters, frozen=True, kw_only=True):
@@ -103,61 +81,55 @@ class _Ask(Parameters, frozen=True, kw_only=True):
         return Headers(found)
 
 
-def simulation_routes(loop: LoopCalls, picker: SimulatedPicker) -> tuple[web.RouteDef, ...]:
+def simulation_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
     """Return the route."""
-    return (web.post(PATH, _SimulationPage(loop, picker).simulate),)
+    configs = Configs(picker)
 
-
-class _SimulationPage:
-    def __init__(self, loop: LoopCalls, picker: SimulatedPicker) -> None:
-        self._loop = loop
-        self._picker = picker
-        self._configs = Configs(loop, picker)
-
-    async def simulate(self, request: web.Request) -> web.Response:
+    async def simulate(request: web.Request) -> web.Response:
         """Answer with the record of a request that is only tried, and with its error where it is not routed."""
-        ask = await read_ask(request, self._picker.pool)
-        config = None if isinstance(ask.config, UnsetType) else await self._configs.of(ask.config)
+        ask = await read_ask(request, picker.pool)
+        config = None if isinstance(ask.config, UnsetType) else await configs.of(ask.config)
         seed = int(ask.seed, 16) if ask.seed else randbits(64)
-        begin = partial(self._simulated, ask, config, seed)
-        simulation, found = await self._loop.call(begin)
-        return await self._loop.call(lambda: self._answer(simulation, found, config))
+        simulation, found = await picker.call(lambda: _simulated(picker, ask, config, seed))
+        return await picker.call(lambda: _answer(picker, simulation, found, config))
 
-    def _simulated(self, ask: _Ask, config: Assembly | None, seed: int) -> tuple[Simulation, Simulated]:
-        director, assembly = self._picker.director(), self._picker.assembly()
-        headers = ask.fields
-        subset = None if ask.candidate_subset is None else Subset.parse(ask.candidate_subset)
-        try:
-            snapshot = made_up(self._picker.snapshot(), ask.endpoints, assembly.taggers, now=self._picker.now())
-        except UnknownEndpointError as error:
-            raise BadAdminRequestError(f"endpoints: {error}") from error
-        simulation = director.simulation(None if config is None else config.pipeline, snapshot)
-        try:
-            incoming = simulation.read(headers, ask.bytes, subset)
-        except RequestError as error:
-            return simulation, simulation.refusal(headers, error)
-        return simulation, simulation.run(incoming, seed=seed)
+    return (web.post(PATH, simulate),)
 
-    def _answer(self, simulation: Simulation, found: Simulated, config: Assembly | None) -> web.Response:
-        picker = self._picker
-        record = simulated_record(simulation, found, at=picker.utc(), config_generation=picker.generation())
-        more: dict[str, object] = {}
-        if isinstance(found.outcome, RequestError):
-            more["error"] = error_of(found.outcome)
-        if found.waits:
-            more["waits"] = found.waits
-        if found.problems:
-            more["problems"] = found.problems
-        if config is not None:
-            more["warnings"] = [*map(str, config.warnings), *_not_in_effect(config, picker.assembly())]
-        return as_json({**msgspec.to_builtins(record), **more})
+
+def _simulated(picker: PickerView, ask: _Ask, config: Assembly | None, seed: int) -> tuple[Simulation, Simulated]:
+    director, assembly = picker.director, picker.assembly()
+    headers = ask.fields
+    subset = None if ask.candidate_subset is None else Subset.parse(ask.candidate_subset)
+    try:
+        snapshot = made_up(picker.snapshot(), ask.endpoints, assembly.taggers, now=picker.clock.now())
+    except UnknownEndpointError as error:
+        raise BadAdminRequestError(f"endpoints: {error}") from error
+    simulation = director.simulation(None if config is None else config.pipeline, snapshot)
+    try:
+        incoming = simulation.read(headers, ask.bytes, subset)
+    except RequestError as error:
+        return simulation, simulation.refusal(headers, error)
+    return simulation, simulation.run(incoming, seed=seed)
+
+
+def _answer(picker: PickerView, simulation: Simulation, found: Simulated, config: Assembly | None) -> web.Response:
+    record = simulated_record(simulation, found, at=picker.clock.utc(), config_generation=picker.config().generation)
+    more: dict[str, object] = {}
+    if isinstance(found.outcome, RequestError):
+        more["error"] = error_of(found.outcome)
+    if found.waits:
+        more["waits"] = found.waits
+    if found.problems:
+        more["problems"] = found.problems
+    if config is not None:
+        more["warnings"] = [*map(str, config.warnings), *_not_in_effect(config, picker.assembly())]
+    return as_json({**msgspec.to_builtins(record), **more})
 
 
 class Configs:
     """Configurations that are tried, the last few of them kept."""
 
-    def __init__(self, loop: LoopCalls, picker: SimulatedPicker) -> None:
-        self._loop = loop
+    def __init__(self, picker: PickerView) -> None:
         self._picker = picker
         self._one_at_a_time = asyncio.Lock()
         self._built: OrderedDict[str, Assembly] = OrderedDict()
@@ -173,7 +145,7 @@ class Configs:
         except (UnicodeEncodeError, TypeError) as error:
             raise BadAdminRequestError(f"config: it is not what JSON can have: {error}") from error
         async with self._one_at_a_time:
-            beside = await self._loop.call(self._picker.assembly)
+            beside = await self._picker.call(self._picker.assembly)
             if beside is not self._beside:
                 self._built.clear()
                 self._beside = beside
@@ -190,12 +162,7 @@ class Configs:
 
 async def read_ask(request: web.Request, pool: str) -> _Ask:
     """Return the request to simulate; raises AdminError."""
-    content = await read_object(request, most_bytes=MOST_BYTES, or_yaml=True)
-    try:
-        ask = read_struct(_Ask, content)
-    except ParameterError as error:
-        place = ".".join(map(str, error.path))
-        raise BadAdminRequestError(f"{place}: {error}" if place else str(error)) from error
+    ask = read_as(_Ask, await read_object(request, most_bytes=MOST_BYTES, or_yaml=True))
     if ask.pool not in ("", pool):
         message = f"there is no pool {quoted(ask.pool)} here: leave it out, or write {quoted(pool)}"
         raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of the admin port, on a running configuration."""
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from aiohttp import web
 
 from epp.admin import (
-    LoopCalls,
-    PoolView,
-    SimulatedPicker,
+    PickerView,
     allocation_routes,
     config_routes,
     decision_routes,
@@ -19,57 +16,24 @@ from epp.admin import (
     quota_routes,
     simulation_routes,
 )
-from epp.app.running import RunningConfig
-from epp.config import Assembly, Builder, ConfigState, assemble, load_text
+from epp.config import Assembly, Builder, assemble, load_text
 from epp.config.lint import texts_in
 from epp.explain.recorder import Recorder
-from epp.framework import Clock
 from epp.framework.cluster import ObjectReader
 from epp.framework.files import only_files
 
 
-def admin_routes(
-    running: RunningConfig,
-    *,
-    pool_name: str,
-    clock: Clock,
-    config: Callable[[], ConfigState],
-    recorder: Recorder | None,
-    picks: Callable[[], Mapping[str, int]],
-    build: Callable[[str], Assembly],
-) -> Sequence[web.RouteDef]:
-    """Return the routes for the event loop that runs now.
-
-    `config` tells which configuration is in effect, `picks` how often each endpoint was picked. `build` makes another
-    configuration of its text, in a thread.
-    """
-    loop = LoopCalls(asyncio.get_running_loop())
-    tried = SimulatedPicker(
-        pool=pool_name,
-        director=lambda: running.director,
-        assembly=lambda: running.assembly,
-        generation=lambda: config().generation,
-        snapshot=running.store.snapshot,
-        now=clock.now,
-        utc=clock.utc,
-        build=build,
-    )
-    pool = PoolView(
-        name=pool_name,
-        snapshot=running.store.snapshot,
-        now=clock.now,
-        states=lambda: running.endpoint_states,
-        picks=picks,
-    )
+def admin_routes(picker: PickerView, recorder: Recorder | None) -> Sequence[web.RouteDef]:
+    """Return all routes; those of decisions only with a recorder."""
     return (
         *page_routes(),
-        *quota_routes(loop, lambda: running.director.quotas, lambda: running.tenants),
-        *(() if recorder is None else decision_routes(loop, recorder)),
-        *simulation_routes(loop, tried),
-        *placement_routes(loop, tried),
-        *endpoint_routes(loop, pool),
-        *allocation_routes(loop, pool, running.director),
-        *config_routes(loop, lambda: running.assembly, config),
+        *quota_routes(picker.loop, lambda: picker.director.quotas, picker.tenants),
+        *(() if recorder is None else decision_routes(picker.loop, recorder)),
+        *simulation_routes(picker),
+        *placement_routes(picker),
+        *endpoint_routes(picker),
+        *allocation_routes(picker),
+        *config_routes(picker),
     )
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pool and objects that a picker would find in a cluster, its missing rights, and the roles that grant them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -63,6 +63,11 @@ async def check_cluster(
     of_objects = await check_objects(api, readers, namespace)
     required = _problems(found, Importance.REQUIRED)
     names = (_ROLE_NAME, source.name) if isinstance(source, PoolName) else (_ROLE_NAME,)
+
+    def roles(title: str, is_granted: Callable[[Need], bool]) -> tuple[Mapping[str, Any], ...]:
+        granted = [each for each in found if is_granted(each.need)]
+        return tuple(_roles(granted, user, namespace, *names, *filter(None, [title])))
+
     ready, summary = _outcome(found, pool, namespace)
     return ClusterReport(
         server=api.server,
@@ -75,19 +80,11 @@ async def check_cluster(
         errors=(*required, *(() if pool is None else pool.errors)),
         warnings=(*_problems(found, Importance.RECOMMENDED), *(() if pool is None else pool.warnings), *of_objects),
         notes=tuple(_notes(found)),
-        roles=tuple(_roles((each for each in found if _is_own(each.need)), user, namespace, *names)),
-        hardware_roles=tuple(
-            _roles((each for each in found if each.need.is_of_hardware), user, namespace, *names, "hardware")
-        ),
-        hub_roles=tuple(_roles((each for each in found if each.need.is_of_hub), user, namespace, *names, "hub")),
-        metrics_roles=tuple(
-            _roles((each for each in found if each.need.is_of_metrics), user, namespace, *names, "metrics")
-        ),
+        roles=roles("", lambda need: not (need.is_of_hardware or need.is_of_hub or need.is_of_metrics)),
+        hardware_roles=roles("hardware", lambda need: need.is_of_hardware),
+        hub_roles=roles("hub", lambda need: need.is_of_hub),
+        metrics_roles=roles("metrics", lambda need: need.is_of_metrics),
     )
-
-
-def _is_own(need: Need) -> bool:
-    return not (need.is_of_hardware or need.is_of_hub or need.is_of_metrics)
 
 
 def _problems(found: Iterable[Access], importance: Importance) -> list[str]:
@@ -161,15 +158,15 @@ def _roles(found: Iterable[Access], user: str, namespace: str, *names: str) -> I
     for space, name in ((namespace, "-".join(names)), ("", "-".join((namespace, *names)))):
         ours = [each for each in access if each.need.namespace == space]
         if any(each.state is AccessState.FORBIDDEN for each in ours):
-            wanted = [each.need for each in ours if each.need.importance is Importance.REQUIRED or _is_there(each)]
+            wanted = [
+                each.need
+                for each in ours
+                if each.need.importance is Importance.REQUIRED or each.state is not AccessState.ABSENT
+            ]
             granting = role(name, wanted, namespace=space)
             yield granting
             if user:
                 yield binding(granting, name, user, namespace=space)
-
-
-def _is_there(access: Access) -> bool:
-    return access.state is not AccessState.ABSENT
 
 
 def _title(need: Need) -> str:

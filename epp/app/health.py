@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of `/healthz`. A part without news is empty."""
+"""Parts of `/healthz`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,37 +22,35 @@ def of_endpoints(states: Sequence[EndpointState]) -> Mapping[str, object]:
     }
 
 
-def of_waiting(line: QueueStatus | None, now: float) -> Mapping[str, object]:
-    """Return the waiting requests of flow control; empty if it is off."""
-    if line is None:
-        return {}
-    longest = 0.0 if line.since is None else max(0.0, now - line.since)
-    return {"queued": {"requests": line.requests, "bytes": line.size_bytes, "longest_seconds": round(longest, 1)}}
+def news(
+    *,
+    line: QueueStatus | None,
+    now: float,
+    budgets: Budgets,
+    alerts: Sequence[Mapping[str, object]],
+    file: DecisionFile | None,
+    shadows: Sequence[Mapping[str, str]],
+) -> Mapping[str, object]:
+    """Return the parts that are there only while they have something to tell.
 
-
-def of_budgets(budgets: Budgets) -> Mapping[str, object]:
-    """Return the budgets that had no room for something."""
-    spent = {
-        each.name: {"used": each.used, "limit": each.limit, "refusals": each.refusals}
-        for each in budgets
-        if each.refusals
-    }
-    return {"budgets_used_up": spent} if spent else {}
-
-
-def of_quotas(alerts: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
-    """Return the limits of quotas that are almost used up."""
-    return {"quota_alerts": alerts[:MAX_ROWS], "quotas_almost_used_up": len(alerts)} if alerts else {}
-
-
-def of_decision_file(file: DecisionFile | None) -> Mapping[str, object]:
-    """Return why records of decisions are not written."""
-    return {"decision_file": {"problem": file.problem, "lost": file.lost}} if file and file.problem else {}
-
-
-def of_shadows(problems: Sequence[Mapping[str, str]]) -> Mapping[str, object]:
-    """Return the shadow profiles that do not run any more."""
-    return {"shadow_profiles_disabled": problems} if problems else {}
+    These are the waiting requests of flow control, budgets that had no room for something, limits of quotas that are
+    almost used up, decision records that are not written, and shadow profiles that do not run any more.
+    """
+    found: dict[str, object] = {}
+    if line is not None:
+        longest = 0.0 if line.since is None else max(0.0, now - line.since)
+        found["queued"] = {"requests": line.requests, "bytes": line.size_bytes, "longest_seconds": round(longest, 1)}
+    if spent := [each for each in budgets if each.refusals]:
+        found["budgets_used_up"] = {
+            each.name: {"used": each.used, "limit": each.limit, "refusals": each.refusals} for each in spent
+        }
+    if alerts:
+        found |= {"quota_alerts": alerts[:MAX_ROWS], "quotas_almost_used_up": len(alerts)}
+    if file is not None and file.problem:
+        found["decision_file"] = {"problem": file.problem, "lost": file.lost}
+    if shadows:
+        found["shadow_profiles_disabled"] = shadows
+    return found
 
 
 def of_inputs(owners: Sequence[HasInputs]) -> Mapping[str, object]:

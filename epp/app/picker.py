@@ -11,13 +11,7 @@ import numpy.ma  # noqa: F401  np.median imports it at its first call, for which
 import structlog
 from aiohttp import web
 
-from epp.admin import (
-    AdminPort,
-    ClusterAccess,
-    LoopCalls,
-    PluginStates,
-    TokenAccess,
-)
+from epp.admin import AdminPort, ClusterAccess, LoopCalls, PickerView, TokenAccess, plugin_state_route
 from epp.app import health
 from epp.app.admin_routes import admin_routes, on_trial
 from epp.app.kubernetes import Kubernetes
@@ -44,20 +38,20 @@ from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver
 from epp.runtime.supervisor import Supervisor
 from epp.telemetry.cluster_scores import cluster_scores
-from epp.telemetry.flow_series import InflightSeries
-from epp.telemetry.hardware_series import UnknownAccelerators
+from epp.telemetry.flow_series import show_inflight
+from epp.telemetry.hardware_series import show_unknown_accelerators
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.page import OperatorPage
 from epp.telemetry.page_tls import PageTls
 from epp.telemetry.plugin_metrics import PluginMetrics
 from epp.telemetry.process_series import (
-    BudgetMetrics,
     ConnectionSeries,
-    InputMetrics,
-    LeaderMetrics,
     StreamSeries,
-    WatchMetrics,
     show_build,
+    show_extproc,
+    show_inputs,
+    show_leader,
+    show_watches,
 )
 
 _NAMES_SHOWN = 10
@@ -83,21 +77,19 @@ class Picker:
         self._clock = SystemClock()
         self._registry = Registry(modules=settings.plugin_modules)
         self.metrics = Metrics(settings.pool_name, self._clock, legacy=settings.legacy_metrics)
-        show_build(self.metrics.families, settings.server.transport.value)
-        self.metrics.count_lost_log_lines(settings.lost_log_lines)
+        show_build(self.metrics.families, settings.server.transport.value, settings.lost_log_lines)
         self._scheduling: SchedulingObserver = self.metrics
         if settings.tracing is not None:
-            self.metrics.registry.register(settings.tracing.counts)
+            settings.tracing.counts.show(self.metrics.registry)
             self._scheduling = settings.tracing.beside(self.metrics)
         loaded = settings.config or default_config()
         self._kubernetes: Kubernetes | None = None
         discovery = settings.discovery
         if settings.kubernetes is not None:
             self._kubernetes = kubernetes = Kubernetes(settings.kubernetes, self._clock, observer=self.metrics)
-            self.metrics.registry.register(WatchMetrics(lambda: kubernetes.watches))
+            show_watches(self.metrics.registry, lambda: kubernetes.watches)
             if (election := kubernetes.election) is not None:
-                lease = election.settings.name
-                self.metrics.registry.register(LeaderMetrics(lease, is_leader=lambda: election.is_leader))
+                show_leader(self.metrics.registry, election.settings.name, is_leader=lambda: election.is_leader)
             discovery = kubernetes.discovery
         self.recorder = self._recorder()
         self._shadows = Shadows(self.metrics.registry, self.recorder)
@@ -105,27 +97,20 @@ class Picker:
             self._build(loaded, {}),
             self._clock,
             self.metrics,
+            settings,
             discovery=discovery,
             readers=None if self._kubernetes is None else self._kubernetes.readers,
-            poll_seconds=settings.refresh_metrics_seconds,
-            gauge_seconds=settings.refresh_prometheus_seconds,
-            reservation_seconds=settings.reservation_seconds,
-            outliers=settings.outliers,
-            use_subset=settings.use_subset,
             observers=tuple(self._request_observers()),
-            trust=settings.endpoint_trust,
-            terminal=settings.terminal,
-            page_limits=settings.page_limits,
         )
         self._use_shadows(self._running.assembly)
         if settings.policies is not None:
             self.director.use_policies(settings.policies.policies)
-        self.metrics.registry.register(InputMetrics(self._input_owners))
+        show_inputs(self.metrics.registry, self._input_owners)
         self.metrics.registry.register(
             PluginMetrics(lambda: self._running.assembly.plugins, legacy=settings.legacy_metrics)
         )
-        self.metrics.registry.register(InflightSeries(self.store, lambda: self._running.assembly.plugins))
-        self.metrics.registry.register(UnknownAccelerators(lambda: self._running.assembly.plugins))
+        show_inflight(self.metrics.registry, self.store, lambda: self._running.assembly.plugins)
+        show_unknown_accelerators(self.metrics.registry, lambda: self._running.assembly.plugins)
         self._follower: ConfigFollower | None = None
         if settings.watch_config is not None:
             self._follower = ConfigFollower(
@@ -138,12 +123,13 @@ class Picker:
             )
         self._supervisor = Supervisor(observer=self.metrics)
         self._is_started = False
+        self._is_ready = False
         self._is_stopping = False
         self._own_api: KubeApi | None = None
         self._cluster_access: ClusterAccess | None = None
         self._servers = self._make_servers()
-        self.metrics.registry.register(BudgetMetrics(lambda: self._servers.extproc.budgets))
-        self.metrics.count_protocol_errors(lambda: self._servers.extproc.protocol_errors)
+        extproc = self._servers.extproc
+        show_extproc(self.metrics.registry, lambda: extproc.budgets, lambda: extproc.protocol_errors)
 
     def _recorder(self) -> Recorder | None:
         """Return the recorder of decisions; None if no command or route could read them."""
@@ -211,11 +197,6 @@ class Picker:
         return self._servers.extproc.port
 
     @property
-    def metrics_port(self) -> int:
-        """The port of the metrics port; 0 where there is none."""
-        return self._servers.metrics_port
-
-    @property
     def addresses(self) -> Mapping[str, str]:
         """Where each server that is open listens, by its name."""
         return self._servers.addresses
@@ -279,7 +260,7 @@ class Picker:
         if self._kubernetes is None or self._kubernetes.election is None:
             self._set_ready(ready=True)
             return
-        self._servers.stand_by()
+        self._servers.extproc.stand_by()
         _log.info("standing by", endpoints=len(self.store.endpoints), **self._servers.addresses)
         self._kubernetes.contend(lambda leads: self._set_ready(ready=leads))
 
@@ -312,12 +293,14 @@ class Picker:
         self._is_stopping = True
         most_seconds = self._settings.drain_seconds if drain_seconds is None else drain_seconds
         releasing = None if self._kubernetes is None else self._kubernetes.resign()
-        self._servers.set_ready(ready=False)
+        self._is_ready = False
+        extproc = self._servers.extproc
+        extproc.set_ready(ready=False)
         if most_seconds > 0:
             _log.info("draining", most_seconds=most_seconds)
-            await self._servers.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
+            await extproc.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
         await self.refuse_waiting()
-        await self._servers.close_streams()
+        await extproc.stop()
         if releasing is not None:
             await releasing
         await self._supervisor.stop()
@@ -339,7 +322,8 @@ class Picker:
     def _set_ready(self, *, ready: bool) -> None:
         if ready:
             self._running.take_over(self._settings.inherited_seconds)
-        self._servers.set_ready(ready=ready)
+        self._is_ready = ready
+        self._servers.extproc.set_ready(ready=ready)
         if ready:
             inherited = self._running.inherited
             more = {"inherited_requests": inherited} if inherited else {}
@@ -379,7 +363,7 @@ class Picker:
     def _health(self) -> dict[str, object]:
         config = self.config
         states = self._running.endpoint_states
-        ready = self._servers.ready and (not states or any(state.used for state in states))
+        ready = self._is_ready and (not states or any(state.used for state in states))
         return {
             "ready": ready,
             **({} if ready else {"reason": self._unready_reason()}),
@@ -387,11 +371,14 @@ class Picker:
             **health.of_endpoints(states),
             "config": {"generation": config.generation, "refused": config.refused or None},
             "inherited_requests": self._running.inherited,
-            **health.of_waiting(self.director.line, self._clock.now()),
-            **health.of_budgets(self._servers.extproc.budgets),
-            **health.of_quotas(self.metrics.quota_alerts),
-            **health.of_decision_file(None if self.recorder is None else self.recorder.file),
-            **health.of_shadows(self._shadows.problems),
+            **health.news(
+                line=self.director.line,
+                now=self._clock.now(),
+                budgets=self._servers.extproc.budgets,
+                alerts=self.metrics.quota_alerts,
+                file=None if self.recorder is None else self.recorder.file,
+                shadows=self._shadows.problems,
+            ),
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             **({} if self._kubernetes is None else self._kubernetes.health),
             "lost_log_lines": self._settings.lost_log_lines(),
@@ -423,15 +410,21 @@ class Picker:
 
     def _admin_routes(self) -> Sequence[web.RouteDef]:
         """Return the routes of the admin port, for the event loop that runs now."""
-        return admin_routes(
-            self._running,
-            pool_name=self._settings.pool_name,
+        running = self._running
+        view = PickerView(
+            loop=LoopCalls(asyncio.get_running_loop()),
+            pool=self._settings.pool_name,
+            director=running.director,
+            snapshot=running.store.snapshot,
             clock=self._clock,
+            assembly=lambda: running.assembly,
             config=lambda: self.config,
-            recorder=self.recorder,
+            states=lambda: running.endpoint_states,
             picks=lambda: self.metrics.picks,
+            tenants=lambda: running.tenants,
             build=self._on_trial,
         )
+        return admin_routes(view, self.recorder)
 
     def _on_trial(self, text: str) -> Assembly:
         """Return what another configuration would be; called in a thread."""
@@ -439,9 +432,11 @@ class Picker:
         builder = Builder(self._registry, self._clock, experimental=settings.experimental, previous=self.plugins)
         return on_trial(text, builder, self._running.assembly, settings.object_paths)
 
-    def _plugin_states(self) -> PluginStates:
+    def _plugin_states(self) -> web.RouteDef:
         """Return the page with the state of plugins, for the event loop that runs now."""
-        return PluginStates(LoopCalls(asyncio.get_running_loop()), lambda: self.plugins, lambda: self.store.latest)
+        is_open = self._cluster_access is None and self._settings.metrics_token_file is None
+        loop = LoopCalls(asyncio.get_running_loop())
+        return plugin_state_route(loop, lambda: self.plugins, lambda: self.store.latest, needs_loopback=is_open)
 
     def _input_owners(self) -> Sequence[HasInputs]:
         """Return the plugins, and what else reads files or objects."""
@@ -450,7 +445,7 @@ class Picker:
 
     def _unready_reason(self) -> str:
         """Return why `/healthz` is not ready, in one sentence."""
-        if self._servers.ready:
+        if self._is_ready:
             return "no endpoint can be reached"
         if self._is_started:
             return "draining" if self._is_stopping else "standing by: another replica leads"

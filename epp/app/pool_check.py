@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pool in a cluster as a picker would see it, read once."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,7 +30,7 @@ from epp.kube.resources import (
 from epp.pool.discovery import PodTarget, PoolName
 from epp.pool.discovery.pods import endpoints_of
 from epp.routing.policies import PoolIdentity
-from epp.routing.policies.build import build_policies
+from epp.routing.policies.build import BuiltPolicies, build_policies
 from epp.runtime.addresses import is_ip
 
 T = TypeVar("T")
@@ -113,29 +114,35 @@ class _FoundPool(NamedTuple):
 
 async def check_pool(api: KubeApi, source: PoolName | PodTarget, namespace: str) -> PoolReport:
     """Return the report; kinds that cannot be listed are left out. Raises ApiUnreachableError."""
-    if isinstance(source, PodTarget):
-        report = PoolReport(labels=source.labels, ports=source.ports)
-        return await _with_policies(
-            api, await _with_pods(api, report, source, namespace), PoolIdentity(namespace=namespace), namespace
-        )
-    try:
-        there = await list_objects(api, pools(source.group), _read_pool, namespace=namespace)
-    except ApiError as error:
-        return PoolReport(name=source.name, found=False, errors=tuple(_unlisted("InferencePools", error)))
-    item = next((each for each in there if each.id == f"{namespace}/{source.name}"), None)
-    if item is None or item.object is None:
-        return PoolReport(name=source.name, found=False, errors=(_missing(source, item, there),))
-    pool, picker = item.object
-    target = PodTarget(pool.match_labels, pool.ports)
-    report = PoolReport(
-        name=source.name,
+    report, target, identity = PoolReport(), source, PoolIdentity(namespace=namespace)
+    warnings: list[str] = []
+    if isinstance(source, PoolName):
+        try:
+            there = await list_objects(api, pools(source.group), _read_pool, namespace=namespace)
+        except ApiError as error:
+            return PoolReport(name=source.name, found=False, errors=tuple(_unlisted("InferencePools", error)))
+        item = next((each for each in there if each.id == f"{namespace}/{source.name}"), None)
+        if item is None or item.object is None:
+            return PoolReport(name=source.name, found=False, errors=(_missing(source, item, there),))
+        pool, picker = item.object
+        report = PoolReport(name=source.name, protocol=pool.app_protocol)
+        target = PodTarget(pool.match_labels, pool.ports)
+        identity = PoolIdentity(source.name, source.group, namespace)
+        warnings += await _service_problems(api, picker, namespace)
+    assert isinstance(target, PodTarget)  # noqa: S101  of the pool, or as given
+    pods, endpoints = await _count_pods(api, target, namespace, warnings)
+    built = await _build_policies(api, identity, namespace, warnings)
+    return msgspec.structs.replace(
+        report,
         labels=target.labels,
         ports=target.ports,
-        protocol=pool.app_protocol,
-        warnings=tuple(await _service_problems(api, picker, namespace)),
+        pods=pods,
+        endpoints=endpoints,
+        objectives=built.objectives,
+        rewrites=built.rewrites,
+        other_pools=built.other_pools,
+        warnings=(*warnings, *built.warnings),
     )
-    report = await _with_pods(api, report, target, namespace)
-    return await _with_policies(api, report, PoolIdentity(source.name, source.group, namespace), namespace)
 
 
 def _missing(source: PoolName, item: Item[_FoundPool] | None, there: Iterable[Item[_FoundPool]]) -> str:
@@ -150,27 +157,25 @@ def _missing(source: PoolName, item: Item[_FoundPool] | None, there: Iterable[It
     )
 
 
-async def _with_pods(api: KubeApi, report: PoolReport, target: PodTarget, namespace: str) -> PoolReport:
+async def _count_pods(
+    api: KubeApi, target: PodTarget, namespace: str, warnings: list[str]
+) -> tuple[PodCounts | None, int]:
+    """Return the pods, None where they cannot be listed, and the number of their endpoints; add to the warnings."""
     try:
         items = await list_objects(api, PODS, _kind(Pod), namespace=namespace, selector=target.selector)
     except ApiError as error:
-        return msgspec.structs.replace(report, warnings=(*report.warnings, *_unlisted("pods", error)))
+        warnings += _unlisted("pods", error)
+        return None, 0
     pods = [item.object for item in items if item.object is not None]
-    found: dict[str, int] = {}
-    endpoints = 0
-    for pod in pods:
-        served = len(endpoints_of(pod, target.ports))
-        state = _state(pod, served)
-        found[state] = found.get(state, 0) + 1
-        endpoints += served
-    counts = PodCounts(matching=len(pods), **found)
-    warnings = [*report.warnings, *_problems("Pod", items)]
+    served = [len(endpoints_of(pod, target.ports)) for pod in pods]
+    counts = PodCounts(matching=len(pods), **Counter(map(_state, pods, served)))
+    warnings += _problems("Pod", items)
     labels = ", ".join(f"{name}={value}" for name, value in sorted(target.labels.items()))
     if not items:
         warnings.append(f"no pod of namespace {namespace} has the labels {labels}: requests get 503 until one does")
-    elif not endpoints:
+    elif not any(served):
         warnings.append(f"of {len(items)} pods with the labels {labels} none is ready: requests get 503 until one is")
-    return msgspec.structs.replace(report, pods=counts, endpoints=endpoints, warnings=tuple(warnings))
+    return counts, sum(served)
 
 
 def _state(pod: Pod, served: int) -> str:
@@ -186,21 +191,13 @@ def _state(pod: Pod, served: int) -> str:
     return "without_port" if pod.ready else "not_ready"
 
 
-async def _with_policies(api: KubeApi, report: PoolReport, pool: PoolIdentity, namespace: str) -> PoolReport:
+async def _build_policies(api: KubeApi, pool: PoolIdentity, namespace: str, warnings: list[str]) -> BuiltPolicies:
     objects: list[Object] = []
-    warnings = list(report.warnings)
     for current, former in ((OBJECTIVES, LEGACY_OBJECTIVES), (REWRITES, LEGACY_REWRITES)):
         items = await _policies(api, current, former, namespace)
         objects += [item.object for item in items if item.object is not None]
         warnings += _problems(current.kind, items)
-    built = build_policies(objects, pool)
-    return msgspec.structs.replace(
-        report,
-        objectives=built.objectives,
-        rewrites=built.rewrites,
-        other_pools=built.other_pools,
-        warnings=(*warnings, *built.warnings),
-    )
+    return build_policies(objects, pool)
 
 
 async def _policies(api: KubeApi, current: Resource, former: Resource, namespace: str) -> tuple[Item[Object], ...]:

@@ -2,37 +2,39 @@
 """One pool under one configuration, which can be started, switched to the next one, and stopped."""
 
 import asyncio
-import io
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import structlog
 
+from epp.app.settings import PoolSettings
 from epp.app.source_pool import SourcePool
 from epp.app.sweeping import sweep_outliers, sweep_quotas, sweep_reservations
 from epp.config import Assembly
 from epp.framework.clock import Clock
 from epp.framework.cluster import ObjectNotifications, ObjectReader
 from epp.framework.datalayer import AffectedEndpoints, Discovery, Feed, Follower, FollowingTagger, Tagger, TrustsMetrics
-from epp.framework.endpoint import EndpointTrust
 from epp.framework.errors import ConfigurationError
+from epp.framework.plugin import Plugin
 from epp.framework.quotas import QuotaSource
 from epp.framework.snapshot import INHERITED
 from epp.kube.readers import ClusterReaders
-from epp.pool.collectors import Collector, PageLimits, Tagging
+from epp.pool.collectors import Collector, Tagging
 from epp.pool.collectors.tagging import run_in_steps
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver, Observers, Runtime
-from epp.routing.director.open_requests import RESERVATION_SECONDS
-from epp.routing.outliers import OutlierSettings
 from epp.runtime.supervisor import Supervisor
 from epp.telemetry.endpoints import EndpointReport, EndpointState, PriceWatch
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.pool_series import GAUGE_DERIVATIONS
 
 _FAILING_SHOWN = 20
+_LOOKS = 150
+"""Looks for the first reports, 3 s together: a silent endpoint has failed after a second, and in a pool of thousands
+the polls take their turns."""
+_LOOK_SECONDS = 0.02
 _TAGGING_SECONDS = 1.0
 """Time in which endpoints are tagged after the start, as a rule."""
 
@@ -47,18 +49,11 @@ class RunningConfig:
         assembly: Assembly,
         clock: Clock,
         metrics: Metrics,
+        settings: PoolSettings = PoolSettings(),  # noqa: B008  frozen
         *,
         discovery: Discovery[Any] | None = None,
         readers: ClusterReaders | None = None,
-        poll_seconds: float = 0.05,
-        gauge_seconds: float = 5.0,
-        reservation_seconds: float = RESERVATION_SECONDS,
-        outliers: OutlierSettings | None = None,
-        use_subset: bool = True,
         observers: tuple[DirectorObserver, ...] = (),
-        trust: EndpointTrust | None = None,
-        terminal: io.TextIOBase | None = None,
-        page_limits: PageLimits | None = None,
     ) -> None:
         """Prepare; `discovery` takes precedence over that of the assembly. Raises ConfigurationError for none.
 
@@ -66,7 +61,7 @@ class RunningConfig:
         """
         self._clock = clock
         self._metrics = metrics
-        self._gauge_seconds = gauge_seconds
+        self._gauge_seconds = settings.refresh_prometheus_seconds
         self._given_discovery = discovery
         self._readers = readers
         self._discovery = self.discovery_of(assembly)
@@ -77,9 +72,9 @@ class RunningConfig:
         self.director = Director(
             Runtime(self.store, clock, observer),
             assembly.pipeline,
-            use_subset=use_subset,
-            reservation_seconds=reservation_seconds,
-            outliers=outliers,
+            use_subset=settings.use_subset,
+            reservation_seconds=settings.reservation_seconds,
+            outliers=settings.outliers,
         )
         self.director.close()
         self._supervisor = Supervisor(observer=metrics)
@@ -88,22 +83,25 @@ class RunningConfig:
             self.store,
             assembly.feeds,
             clock=clock,
-            interval_seconds=poll_seconds,
+            interval_seconds=settings.refresh_metrics_seconds,
             observer=metrics,
             supervisor=self._supervisor,
-            trust=trust,
-            limits=page_limits,
+            trust=settings.endpoint_trust,
+            limits=settings.page_limits,
         )
         self._collector.trust_for(_trusted_seconds(assembly))
         self.director.outliers.ask_with(self._collector.ask)
         self._collector.call_on_connection_end(self.director.outliers.suspect)
-        self._first_reports = FirstReports(self._collector)
+        self.awaited = ""
+        """The step that the start waits for, as text; any thread may read it."""
         self._report = EndpointReport(
-            self._collector.conditions, lambda: self._discovery.unresolved, terminal, outliers=self.director.outliers
+            self._collector.conditions,
+            lambda: self._discovery.unresolved,
+            settings.terminal,
+            outliers=self.director.outliers,
         )
         self._following: tuple[asyncio.Task[None], ...] = ()
-        self._tagger_tasks: dict[FollowingTagger[Any], asyncio.Task[None]] = {}
-        self._follower_tasks: dict[Follower[Any], asyncio.Task[None]] = {}
+        self._plugin_tasks: dict[tuple[str, Plugin[Any]], asyncio.Task[None]] = {}
 
     @property
     def failing_tasks(self) -> Mapping[str, str]:
@@ -114,11 +112,6 @@ class RunningConfig:
     def endpoint_states(self) -> Sequence[EndpointState]:
         """The states of all endpoints; may be read in any thread."""
         return self._report.states
-
-    @property
-    def awaited(self) -> str:
-        """The step that the start waits for, as text; any thread may read it."""
-        return self._first_reports.awaited
 
     @property
     def inherited(self) -> int:
@@ -158,15 +151,14 @@ class RunningConfig:
         await self._source_pool.open()
         self._supervisor.start("tagging", self._tagging.follow)
         self._follow_discovery()
-        self._sync_tagger_tasks()
-        self._sync_follower_tasks()
+        self._sync_tasks()
         self._supervisor.start("pool gauges", self._refresh_gauges)
         self._supervisor.start("endpoint report", self._report.follow)
         self._supervisor.start("prices", self._watch_prices)
         self._supervisor.start("reservations", partial(sweep_reservations, self.director.reservations, self.store))
         self._supervisor.start("quotas", partial(sweep_quotas, self.director.quotas))
         self._supervisor.start("outliers", partial(sweep_outliers, self.director.outliers))
-        await self._first_reports.wait()
+        await self._await_first_reports()
         self.director.open()
 
     def take_over(self, seconds: float) -> None:
@@ -198,8 +190,7 @@ class RunningConfig:
             before, self.assembly = self.assembly, assembly
         finally:
             self._disconnect_readers()
-        self._sync_tagger_tasks()
-        self._sync_follower_tasks()
+        self._sync_tasks()
         await asyncio.sleep(0)  # requests between two long steps
         self._collector.trust_for(_trusted_seconds(assembly))
         await self._collector.replace(assembly.feeds)
@@ -210,6 +201,21 @@ class RunningConfig:
         await self._collector.stop()
         await self._supervisor.stop()
         await _close(self.assembly.feeds)
+
+    async def _await_first_reports(self) -> None:
+        """Wait until each endpoint has been asked for its load once, whatever came of it, but not long."""
+        untried = self._collector.untried
+        for _ in range(_LOOKS):  # not for a time, in which this program may have been busy with its own start
+            if not untried:
+                break
+            self.awaited = f"first reports of endpoints: {untried} to come"
+            await asyncio.sleep(_LOOK_SECONDS)
+            untried = self._collector.untried
+        self.awaited = ""
+        if untried:
+            _log.warning(
+                "start without the first reports of all endpoints: the load of some is unknown", endpoints=untried
+            )
 
     async def _refresh_gauges(self) -> None:
         while True:
@@ -259,23 +265,20 @@ class RunningConfig:
             self._supervisor.start("discovery", self._source_pool.follow, name="endpoints that join"),
         )
 
-    def _sync_follower_tasks(self) -> None:
-        """Run one task for each plugin in use that follows files of its own, and no others."""
-        wanted = set(self.assembly.instances.of(Follower))
-        for follower in self._follower_tasks.keys() - wanted:
-            self._follower_tasks.pop(follower).cancel()
-        for follower in wanted - self._follower_tasks.keys():
-            task = self._supervisor.start("follower", follower.follow_files, name=f"files of {follower.name}")
-            self._follower_tasks[follower] = task
-
-    def _sync_tagger_tasks(self) -> None:
-        """Run one task for each tagger in use that follows a source, and no others."""
-        wanted = {tagger for tagger in self.assembly.taggers if isinstance(tagger, FollowingTagger)}
-        for tagger in self._tagger_tasks.keys() - wanted:
-            self._tagger_tasks.pop(tagger).cancel()
-        for tagger in wanted - self._tagger_tasks.keys():
-            follow = partial(tagger.follow, partial(self._tagging.retag, tagger))
-            self._tagger_tasks[tagger] = self._supervisor.start("tagger", follow, name=f"tagger {tagger.name}")
+    def _sync_tasks(self) -> None:
+        """Run one task for each plugin in use that follows files or another source of its own, and no others."""
+        wanted: dict[tuple[str, Plugin[Any]], tuple[Callable[[], Awaitable[None]], str]] = {}
+        for follower in self.assembly.instances.of(Follower):
+            wanted["follower", follower] = follower.follow_files, f"files of {follower.name}"
+        for tagger in self.assembly.taggers:
+            if isinstance(tagger, FollowingTagger):
+                follow = partial(tagger.follow, partial(self._tagging.retag, tagger))
+                wanted["tagger", tagger] = follow, f"tagger {tagger.name}"
+        for key in self._plugin_tasks.keys() - wanted:
+            self._plugin_tasks.pop(key).cancel()
+        for key in wanted.keys() - self._plugin_tasks.keys():
+            work, name = wanted[key]
+            self._plugin_tasks[key] = self._supervisor.start(key[0], work, name=name)
 
 
 def _trusted_seconds(assembly: Assembly) -> float:
@@ -288,33 +291,3 @@ def _trusted_seconds(assembly: Assembly) -> float:
 async def _close(feeds: Iterable[Feed]) -> None:
     for feed in feeds:
         await feed.source.close()
-
-
-_LOOKS = 150
-"""Looks for the first reports, 3 s together: a silent endpoint has failed after a second, and in a pool of thousands
-the polls take their turns."""
-_LOOK_SECONDS = 0.02
-
-
-class FirstReports:
-    """Await `wait` once the polls have begun."""
-
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
-        self.awaited = ""
-        """A description of what it waits for; any thread may read it."""
-
-    async def wait(self) -> None:
-        """Wait until each endpoint has been asked for its load once, whatever came of it, but not long."""
-        untried = self._collector.untried
-        for _ in range(_LOOKS):  # not for a time, in which this program may have been busy with its own start
-            if not untried:
-                break
-            self.awaited = f"first reports of endpoints: {untried} to come"
-            await asyncio.sleep(_LOOK_SECONDS)
-            untried = self._collector.untried
-        self.awaited = ""
-        if untried:
-            _log.warning(
-                "start without the first reports of all endpoints: the load of some is unknown", endpoints=untried
-            )

@@ -19,7 +19,7 @@ _LOOK_SECONDS = 0.01
 
 
 class Servers:
-    """Opened, made ready, drained and closed as one."""
+    """Opened as one; `extproc` closes first, so that operators can see how it drains."""
 
     def __init__(
         self,
@@ -38,12 +38,6 @@ class Servers:
         self._metrics_address = metrics_address
         self._admin = admin
         self._admin_routes = admin_routes
-        self._ready = False
-
-    @property
-    def ready(self) -> bool:
-        """Whether new requests are served."""
-        return self._ready
 
     @property
     def addresses(self) -> Mapping[str, str]:
@@ -54,11 +48,6 @@ class Servers:
         if self._admin is not None and self._admin.port:
             addresses["admin"] = shown_listening(self._admin.settings.host, self._admin.port)
         return addresses
-
-    @property
-    def metrics_port(self) -> int:
-        """The port of the metrics port; 0 where there is none."""
-        return self._page.port
 
     async def open(self) -> None:
         """Listen, without being ready; raises ConfigurationError."""
@@ -76,21 +65,6 @@ class Servers:
             except OSError as error:
                 raise ConfigurationError(f"the admin port {refusal(address, error)}") from error
 
-    def set_ready(self, *, ready: bool) -> None:
-        """Report to gateways whether new requests are served. Open streams are served in both cases."""
-        self._ready = ready
-        self.extproc.set_ready(ready=ready)
-
-    def stand_by(self) -> None:
-        """Report that another replica serves, and that this one could."""
-        self._ready = False
-        self.extproc.stand_by()
-
-    async def drain(self, most_seconds: float, quiet_seconds: float, enough: asyncio.Event) -> None:
-        """Report not ready, and serve until streams have ceased, the time is up, or `enough` is set."""
-        self._ready = False
-        await self.extproc.drain(most_seconds, quiet_seconds, enough)
-
     async def answered(self, streams: int) -> None:
         """Wait until so many of the open streams have ended, but not long: they are refused, and the gateway reads."""
         if not streams:
@@ -100,11 +74,6 @@ class Servers:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 while self.extproc.open_streams > left:  # noqa: ASYNC110  once, as the process ends
                     await asyncio.sleep(_LOOK_SECONDS)
-
-    async def close_streams(self) -> None:
-        """Stop serving requests; open streams are cut."""
-        self._ready = False
-        await self.extproc.stop()
 
     async def close_pages(self) -> None:
         """Stop answering operators."""

@@ -30,16 +30,33 @@ if TYPE_CHECKING:  # the SDK is imported where requests are traced
 DEFAULT_POOL_NAME = "default"
 
 
-def _none() -> int:
-    return 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """How the endpoints of a pool are polled, and when they count."""
 
+    endpoint_trust: EndpointTrust | None = None
+    """How the gateway beside this picker verifies the certificates of HTTPS endpoints, and so how they are polled.
 
-def _nothing() -> None:
-    pass
+    None for a gateway that runs elsewhere: the parameters of each data source apply.
+    """
+    terminal: io.TextIOBase | None = None
+    """Where a table shows the state of the endpoints; None for log lines."""
+    refresh_metrics_seconds: float = 0.05
+    """Time between two polls of an endpoint."""
+    page_limits: PageLimits = field(default_factory=PageLimits)
+    """How much is read of a page of an endpoint."""
+    refresh_prometheus_seconds: float = 5.0
+    """Time between two updates of the pool's gauges."""
+    reservation_seconds: float = RESERVATION_SECONDS
+    """Time for an answer, after which a request counts for its endpoint no more; infinite for no limit."""
+    outliers: OutlierSettings = field(default_factory=OutlierSettings)
+    """When endpoints at which requests fail are ejected."""
+    use_subset: bool = True
+    """Whether a gateway may name the endpoints among which to pick."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PickerSettings:
+class PickerSettings(PoolSettings):
     """One picker process."""
 
     server: ServerSettings
@@ -61,15 +78,8 @@ class PickerSettings:
     """Those for plugins whose objects bear on no endpoint, where the pool is not in files."""
     kubernetes: KubernetesSettings | None = None
     """The pool in a Kubernetes cluster; None where the endpoints come from elsewhere."""
-    endpoint_trust: EndpointTrust | None = None
-    """How the gateway beside this picker verifies the certificates of HTTPS endpoints, and so how they are polled.
-
-    None for a gateway that runs elsewhere: the parameters of each data source apply.
-    """
     policies: PolicyFiles | None = None
     """Source of objectives and model rewrites; None for none."""
-    terminal: io.TextIOBase | None = None
-    """Where a table shows the state of the endpoints; None for log lines."""
     pool_name: str = DEFAULT_POOL_NAME
     """Label of the pool's metrics."""
     legacy_metrics: bool = True
@@ -84,7 +94,6 @@ class PickerSettings:
     """Certificates of the metrics page; None for plaintext."""
     metrics_endpoint_auth: bool = False
     """Whether the cluster is asked who may read the metrics page."""
-    """Whether profiles may be taken at the metrics page, by clients on this machine or with the token."""
     metrics_token_file: Path | None = None
     """File with the token that clients of the metrics page have to send; None for none."""
     admin: AdminSettings | None = None
@@ -93,20 +102,9 @@ class PickerSettings:
     """The same for the admin port."""
     decisions: DecisionSettings | None = None
     """Which decisions are recorded; None for none."""
-    refresh_metrics_seconds: float = 0.05
-    """Time between two polls of an endpoint."""
-    page_limits: PageLimits = field(default_factory=PageLimits)
-    """How much is read of a page of an endpoint."""
-    refresh_prometheus_seconds: float = 5.0
-    """Time between two updates of the pool's gauges."""
-    reservation_seconds: float = RESERVATION_SECONDS
-    """Time for an answer, after which a request counts for its endpoint no more; infinite for no limit."""
-    outliers: OutlierSettings = field(default_factory=OutlierSettings)
-    """When endpoints at which requests fail are ejected."""
     inherited_seconds: float = 600.0
     """Time in which requests that endpoints have under way at the start count as in flight; 0 for none."""
     emit_endpoint_scores: bool = False
-    use_subset: bool = True
     plain_errors: bool = False
     """Whether refusals are bare sentences, instead of the JSON of the API that was called."""
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
@@ -127,7 +125,7 @@ class PickerSettings:
     """Whether tokens are counted in responses, for metrics and log lines."""
     ignored_headers: IgnoredHeaders | None = None
     """Headers of clients that do not count; None where all do."""
-    lost_log_lines: Callable[[], int] = _none
+    lost_log_lines: Callable[[], int] = lambda: 0
     """Number of log lines that could not be written."""
-    before_ready: Callable[[], None] = _nothing
+    before_ready: Callable[[], None] = lambda: None
     """Called once, when the pool is filled and before the picker is ready: what would hold requests up later."""

@@ -20,7 +20,7 @@ from epp.hardware.tagger import AcceleratorTagger
 from epp.pool.collectors import Tagging
 from epp.pool.discovery import FileDiscovery, PodFileDiscovery
 from epp.routing.datastore import Datastore
-from epp.telemetry.endpoints import REMEDY, Known, prices_of
+from epp.telemetry.endpoints import REMEDY, prices_of
 
 STDIN = "-"
 _MOST_SENTENCES = 100
@@ -213,9 +213,9 @@ def _certain(assembly: Assembly, endpoints: Sequence[Endpoint]) -> Iterator[Prob
     store.replace(endpoints)
     Tagging(store, assembly.taggers)
     prices = prices_of(store.snapshot())
-    if prices.known is Known.NONE:
+    if not prices.any_known:
         yield from _of_plugins(assembly, "no endpoint has one")
-    elif prices.known is Known.SOME:
+    elif prices.missing:
         message = f"{len(prices.missing)} of {len(endpoints)} endpoints have no price: {prices.names}"
         yield assembly.loaded.problem(message, "dataLayer", "discovery", remedy=REMEDY)
 

@@ -10,21 +10,20 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from threading import Lock
 
 import structlog
 
 from epp.framework import ConfigurationError
 from epp.framework.files import read_regular
-from epp.runtime.followed_files import RELOADS
+from epp.runtime.followed_files import RELOADS, FollowedFile
 
 _log = structlog.get_logger()
 
 _MOST_SECONDS = 60
 _MOST_BYTES = 1024 * 1024
 _FILES = ("tls.key", "tls.crt")
-_Marks = tuple[tuple[int, int, int, int], ...]
 ALPN = "h2"
 _TLS_1_2_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Forward secrecy and authenticated encryption, as RFC 9113 requires; all suites of TLS 1.3 have both."""
@@ -57,11 +56,8 @@ class CertificateFiles:
     def __init__(self, directory: Path, flag: str = "--cert-path") -> None:
         """Read the files; raises ConfigurationError. `flag` is the command line flag for the directory."""
         self._directory = directory
-        self._lock = Lock()
         try:
-            self._marks = self._fingerprint()
-            self.pair = self._read()
-            """Key and certificate chain, PEM; the last valid pair."""
+            self._files = FollowedFile(partial(_read_pair, directory), *(directory / name for name in _FILES))
         except OSError as error:
             raise ConfigurationError(
                 f"{flag} {directory}: {error.strerror}: {error.filename}; it must hold tls.crt and tls.key"
@@ -69,48 +65,37 @@ class CertificateFiles:
         except ValueError as error:
             raise ConfigurationError(f"{flag} {directory}: {error}") from error
 
+    @property
+    def pair(self) -> tuple[bytes, bytes]:
+        """Key and certificate chain, PEM; the last valid pair."""
+        return self._files.value
+
     def renew(self) -> bool:
         """Read the files again if they changed; return whether there is a new pair. May be called from any thread.
 
         Missing, unreadable or mismatched files leave the old pair in use, with one warning.
         """
-        with self._lock:
-            marks: _Marks | None = None
-            try:
-                marks = self._fingerprint()
-                if marks == self._marks:
-                    return False
-                pair = self._read()
-            except (OSError, ValueError) as error:
-                if marks is None and self._marks == ():
-                    return False
-                self._marks = marks or ()
-                _log.warning(
-                    "new certificate rejected, the one before it stays in effect",
-                    cert_path=str(self._directory),
-                    problem=str(error),
-                )
-                return False
-            self._marks = marks
-            renewed = pair != self.pair
-            self.pair = pair
-        if renewed:
-            from epp.extproc.certificates import expiry  # noqa: PLC0415  loads cryptography
+        if not self._files.renew(self._reject):
+            return False
+        from epp.extproc.certificates import expiry  # noqa: PLC0415  loads cryptography
 
-            _log.info("certificate renewed", cert_path=str(self._directory), expires=expiry(pair[1]))
-        return renewed
+        _log.info("certificate renewed", cert_path=str(self._directory), expires=expiry(self.pair[1]))
+        return True
 
-    def _fingerprint(self) -> _Marks:
-        """Return a fingerprint of the files from their metadata."""
-        stats = [(self._directory / name).stat() for name in _FILES]
-        return tuple((stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats)
+    def _reject(self, error: Exception) -> None:
+        _log.warning(
+            "new certificate rejected, the one before it stays in effect",
+            cert_path=str(self._directory),
+            problem=str(error),
+        )
 
-    def _read(self) -> tuple[bytes, bytes]:
-        key, certificate = (_content(self._directory / name) for name in _FILES)
-        from epp.extproc.certificates import check_pair  # noqa: PLC0415  loads cryptography
 
-        check_pair(key, certificate)
-        return key, certificate
+def _read_pair(directory: Path) -> tuple[bytes, bytes]:
+    key, certificate = (_content(directory / name) for name in _FILES)
+    from epp.extproc.certificates import check_pair  # noqa: PLC0415  loads cryptography
+
+    check_pair(key, certificate)
+    return key, certificate
 
 
 def _content(path: Path) -> bytes:

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
+from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -87,6 +88,48 @@ async def changes(*paths: Path) -> AsyncIterator[None]:
             _log.warning("file watch failed, retrying", directories=list(map(str, directories)), reason=str(error))
         await asyncio.sleep(_RETRY_SECONDS)
         yield
+
+
+class FollowedFile(Generic[T]):
+    """The content of files, read again at `renew` if one of them changed. For any thread.
+
+    `read` raises OSError or ValueError for content that cannot be used: at the start, so does this class.
+    """
+
+    def __init__(self, read: Callable[[], T], *paths: Path) -> None:
+        self._read = read
+        self._paths = paths
+        self._lock = Lock()
+        self._version = self._version_now()
+        self.value = read()
+        """The content of the last good version."""
+
+    def renew(self, reject: Callable[[Exception], None]) -> bool:
+        """Return whether there is another value; `reject` is told once of a version that cannot be used."""
+        with self._lock:
+            version = self._version_now()
+            if version == self._version:
+                return False
+            self._version = version
+            try:
+                value = self._read()
+            except (OSError, ValueError) as error:
+                reject(error)
+                return False
+            is_new, self.value = value != self.value, value
+            return is_new
+
+    def _version_now(self) -> list[tuple[int, ...] | None]:
+        """Return what changes with each file; None for one that cannot be found."""
+        found: list[tuple[int, ...] | None] = []
+        for path in self._paths:
+            try:
+                status = path.stat()
+            except OSError:
+                found.append(None)
+            else:
+                found.append((status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size))
+        return found
 
 
 class ParsedFile(NamedTuple, Generic[T]):

@@ -3,9 +3,8 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,17 +24,6 @@ _FULL_QUEUE = 5.0
 _VALID_SECONDS = 120.0
 _MOST_NAME = 253
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
-
-
-class _Room(NamedTuple):
-    """Room at each slot, 0..1; NaN for unknown."""
-
-    queue: Floats
-    kv_cache: Floats
-    routing: Floats
-    """The lesser of both; 0 where nothing answers."""
-    available: Floats
-    """1 where the endpoint answers, 0 elsewhere."""
 
 
 def cluster_scores(snapshot: Snapshot, pool: str, now: float, *, local: str = LOCAL_CLUSTER) -> Mapping[str, object]:
@@ -60,8 +48,8 @@ def cluster_scores(snapshot: Snapshot, pool: str, now: float, *, local: str = LO
     for cluster in sorted(members):
         classes = sorted((each, slots) for (of, each), slots in hardware.items() if of == cluster)
         scores = [
-            *_items(members[cluster], room),
-            *(_item(f"routingHeadroom.{each}", room.routing[slots]) for each, slots in classes),
+            *(_item(name, values[members[cluster]]) for name, values in room.items()),
+            *(_item(f"routingHeadroom.{each}", room["routingHeadroom"][slots]) for each, slots in classes),
         ]
         status = {"scores": [score for score in scores if score is not None], "validUntil": until}
         metadata = {"name": name, "namespace": cluster}
@@ -69,18 +57,17 @@ def cluster_scores(snapshot: Snapshot, pool: str, now: float, *, local: str = LO
     return {"apiVersion": _API, "kind": f"{_KIND}List", "metadata": {}, "items": items}
 
 
-def _room(snapshot: Snapshot) -> _Room:
+def _room(snapshot: Snapshot) -> Mapping[str, Floats]:
+    """Return the room at each slot by the name of a score, 0..1; NaN for unknown."""
     answers = snapshot.column(REACHABLE) == ANSWERS
     queue = 1 - np.clip(snapshot.column(WAITING) / _FULL_QUEUE, 0, 1)
     kv_cache = 1 - np.clip(snapshot.column(KV_USAGE), 0, 1)
-    return _Room(queue, kv_cache, np.where(answers, np.fmin(queue, kv_cache), 0.0), answers.astype(np.float64))
-
-
-def _items(slots: Sequence[int], room: _Room) -> Iterable[Mapping[str, object] | None]:
-    yield _item("routingHeadroom", room.routing[slots])
-    yield _item("queueHeadroom", room.queue[slots])
-    yield _item("kvCacheHeadroom", room.kv_cache[slots])
-    yield _item("endpointsAvailable", room.available[slots])
+    return {
+        "routingHeadroom": np.where(answers, np.fmin(queue, kv_cache), 0.0),
+        "queueHeadroom": queue,
+        "kvCacheHeadroom": kv_cache,
+        "endpointsAvailable": answers.astype(np.float64),
+    }
 
 
 def _item(name: str, values: Floats) -> Mapping[str, object] | None:

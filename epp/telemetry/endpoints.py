@@ -7,7 +7,6 @@ import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -122,7 +121,6 @@ class EndpointReport:
         self._terminal = terminal
         self._changed = asyncio.Event()
         self._told: dict[str, Contact] = {}
-        self._told_unresolved: set[str] = set()
         conditions.subscribe(self._changed.set)
         self._outliers = outliers
         if outliers is not None:
@@ -165,10 +163,7 @@ class EndpointReport:
         if contacts == self._told:
             return False
         self._told = contacts
-        self._told_unresolved = {name for name, contact in contacts.items() if contact is Contact.UNRESOLVED}
         if self._terminal is not None:
-            from epp.telemetry.endpoints import as_text  # noqa: PLC0415  loads rich
-
             self._terminal.write(as_text(states, _terminal_width()))
             return True
         attention = [state for state in states if state.needs_attention]
@@ -188,8 +183,8 @@ class EndpointReport:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_UNRESOLVED_CHECK_SECONDS):
                     await self._changed.wait()
-            unresolved = {_name(one.id) for one in self._unresolved()}
-            if unresolved != self._told_unresolved:
+            told = {name for name, contact in self._told.items() if contact is Contact.UNRESOLVED}
+            if told != {_name(one.id) for one in self._unresolved()}:
                 return
 
     async def _wait_for_first_answers(self) -> None:
@@ -254,20 +249,13 @@ REMEDY = (
 _NAMES_SHOWN = 10
 
 
-class Known(Enum):
-    """Of which endpoints a price is known."""
-
-    ALL = auto()
-    SOME = auto()
-    NONE = auto()
-
-
 class Prices(NamedTuple):
     """The endpoints without any price; those on CPUs need none."""
 
-    known: Known
     missing: tuple[str, ...] = ()
     """Their ids."""
+    any_known: bool = True
+    """Whether any endpoint has a price."""
 
     @property
     def names(self) -> str:
@@ -279,13 +267,9 @@ class Prices(NamedTuple):
 def prices_of(snapshot: Snapshot) -> Prices:
     """Return which endpoints have no price."""
     tags = snapshot.records(ACCELERATOR)
-    lacking = tags.derive_mask(_lacks_price)
-    slots = snapshot.slots[lacking[snapshot.slots]].tolist()
+    slots = snapshot.slots[tags.derive_mask(_lacks_price)[snapshot.slots]].tolist()
     missing = tuple(endpoint.id for slot in slots if (endpoint := snapshot.endpoints.values[slot]) is not None)
-    if not missing:
-        return Prices(Known.ALL)
-    has_any = tags.derive_mask(_has_price)[snapshot.slots].any()
-    return Prices(Known.SOME if has_any else Known.NONE, missing)
+    return Prices(missing, not missing or bool(tags.derive_mask(_has_price)[snapshot.slots].any()))
 
 
 def count_unpriced(snapshot: Snapshot) -> int:
@@ -298,33 +282,32 @@ class PriceWatch:
 
     def __init__(self) -> None:
         self._users: tuple[str, ...] = ()
-        self._state = Known.ALL
-        self._told: frozenset[str] = frozenset()
-        """Endpoints without a price that were named."""
+        self._before = Prices()
 
     def look(self, snapshot: Snapshot, plugins: Iterable[Plugin[Any]]) -> None:
         """Log the changes for these plugins."""
         effects = {plugin.name: plugin.without_prices for plugin in plugins if plugin.without_prices}
         if tuple(effects) != self._users:
-            self._users, self._state, self._told = tuple(effects), Known.ALL, frozenset()
+            self._users, self._before = tuple(effects), Prices()
         if not effects or not len(snapshot.slots):
             return
-        before = self._state
-        self._state, missing = prices_of(snapshot)
-        named, self._told = self._told, frozenset(missing)
-        if self._state is Known.NONE and before is not Known.NONE:
-            for name, effect in effects.items():
-                _log.warning("no endpoint has a price", plugin=name, effect=effect, remedy=REMEDY)
-        elif self._state is Known.SOME and (before is not Known.SOME or not named.issuperset(missing)):
+        before, now = self._before, prices_of(snapshot)
+        self._before = now
+        if not now.missing:
+            if before.missing:
+                _log.info("all endpoints have a price")
+        elif not now.any_known:
+            if before.any_known:
+                for name, effect in effects.items():
+                    _log.warning("no endpoint has a price", plugin=name, effect=effect, remedy=REMEDY)
+        elif not before.any_known or not set(before.missing).issuperset(now.missing):
             _log.warning(
                 "endpoints without a price",
-                total=len(missing),
-                endpoints=list(missing[:_NAMES_SHOWN]),
+                total=len(now.missing),
+                endpoints=list(now.missing[:_NAMES_SHOWN]),
                 plugins=list(effects),
                 remedy=REMEDY,
             )
-        elif self._state is Known.ALL and before is not Known.ALL:
-            _log.info("all endpoints have a price")
 
 
 def _has_price(tag: AcceleratorTag) -> bool:

@@ -2,43 +2,39 @@
 """Metrics of flow control: time in queues, how requests left them, what waits, and how full pool and queues are."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
+from prometheus_client.registry import CollectorRegistry
 
 from epp.admission.flow_control import AT_ONCE, QUEUEING_OUTCOME, FlowControl, Limits, Outcome
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.flow_control import SaturationDetector, saturation_of
 from epp.framework.plugin import Plugin
-from epp.framework.plugin_status import Legacy
 from epp.framework.request import IN_FLIGHT_COST, DataKey, Request
 from epp.framework.snapshot import METRICS_AT, Snapshot
 from epp.routing.datastore import Datastore
 from epp.telemetry.families import (
-    CONFIRMATION_SECONDS,
-    PREFIX,
-    QUEUE_SECONDS,
+    EXTENSION,
     SCHEDULING_SECONDS,
+    Computed,
     Families,
     Gauges,
-    Samples,
+    Row,
 )
-from epp.telemetry.request_series import OTHER, RequestSeries, Series, shortened
+from epp.telemetry.request_series import OTHER, Bounded, RequestSeries, Series, shortened
 
 _PREFIX = "flow_control_"
-_OLDER = "inference_extension_flow_control_"
 _REQUEST = ("model_name", "target_model_name", "fairness_id", "priority")
 _MAX_PRIORITIES = 64
 """Priorities that have series of their own: objects name them."""
 _MOST_FLOWS = 1024
 """Fairness ids, each at its priority, that have series of their own where there is no model among the labels."""
+QUEUE_SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+CONFIRMATION_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _QUEUED: DataKey[Series] = DataKey("queue-series")
 """The series of a request that waits."""
 
@@ -50,12 +46,11 @@ class FlowSeries:
         self._pool = pool_name
         self._clock = clock
         self._requests = requests
-        self._priorities: dict[int, str] = {}
-        self._entered: set[tuple[str, ...]] = set()
+        self._priorities = Bounded[str](_MAX_PRIORITIES)
+        self._entered = Bounded[tuple[str, ...]](_MOST_FLOWS)
 
         def gauges(name: str, text: str, *labels: str, legacy: bool = False) -> Gauges:
-            older = Legacy(f"{_OLDER}{name}", labels) if legacy else None
-            return families.gauges(f"{_PREFIX}{name}", text, labels, older)
+            return families.gauges(f"{_PREFIX}{name}", text, labels, EXTENSION if legacy else "")
 
         in_queue = (*_REQUEST, "outcome", "inference_pool")
         self._seconds = families.histograms(
@@ -63,7 +58,7 @@ class FlowSeries:
             "Time in a queue, by how it ended; 0 for a request that went at once or was turned away.",
             QUEUE_SECONDS,
             in_queue,
-            Legacy(f"{_OLDER}request_queue_duration_seconds", in_queue),
+            EXTENSION,
         )
         entering = ("fairness_id", "priority", "outcome")
         self._enqueue_seconds = families.histograms(
@@ -71,15 +66,19 @@ class FlowSeries:
             "Time to put a request into its queue, or to find that it may not wait.",
             SCHEDULING_SECONDS,
             entering,
-            Legacy(f"{_OLDER}request_enqueue_duration_seconds", entering),
+            EXTENSION,
         )
-        self._cycle_seconds = families.histograms(
-            f"{_PREFIX}dispatch_cycle_duration_seconds",
-            "Time of one dispatch cycle, including the routing of released requests.",
-            SCHEDULING_SECONDS,
-            (),
-            Legacy(f"{_OLDER}dispatch_cycle_duration_seconds"),
-        ).labels()
+        self.cycled = (
+            families.histograms(
+                f"{_PREFIX}dispatch_cycle_duration_seconds",
+                "Time of one dispatch cycle, including the routing of released requests.",
+                SCHEDULING_SECONDS,
+                (),
+                EXTENSION,
+            )
+            .labels()
+            .observe
+        )
         self._ended = families.counters(
             f"{_PREFIX}requests_total",
             "Requests by how flow control ended for them.",
@@ -101,23 +100,15 @@ class FlowSeries:
             "Endpoints whose metrics are missing, or too old for the detector to trust them.",
             "detector",
         )
-        self._of_band = tuple(
-            gauges(
-                f"capacity_utilization_{name}",
-                f"{what} that wait at a priority, as a share of its limit.",
-                "priority",
-                "inference_pool",
-            )
-            for name, what in (("requests", "Requests"), ("bytes", "Bytes of bodies"))
-        )
-        self._of_all = tuple(
-            gauges(
-                f"global_capacity_utilization_{name}",
-                f"{what} that wait, as a share of the limit for all priorities; absent without one.",
-                "inference_pool",
-            )
-            for name, what in (("requests", "Requests"), ("bytes", "Bytes of bodies"))
-        )
+        name, text = "llm_d_epp_flow_control_capacity_utilization_", "that wait at a priority, as a share of its limit."
+        texts = {f"{name}requests": f"Requests {text}", f"{name}bytes": f"Bytes of bodies {text}"}
+        self._bands: Sequence[Row] = ()
+        Computed(families.registry, ("priority", "inference_pool"), texts, lambda: self._bands)
+        name = "llm_d_epp_flow_control_global_capacity_utilization_"
+        text = "that wait, as a share of the limit for all priorities; absent without one."
+        texts = {f"{name}requests": f"Requests {text}", f"{name}bytes": f"Bytes of bodies {text}"}
+        self._all_bands: Sequence[Row] = ()
+        Computed(families.registry, ("inference_pool",), texts, lambda: self._all_bands)
 
     def queued(self, request: Request) -> None:
         """Count a request that begins to wait."""
@@ -143,16 +134,9 @@ class FlowSeries:
         stay = request.get(QUEUEING_OUTCOME)
         outcome = Outcome.NOT_YET_FINALIZED if waits or stay is None else stay.outcome
         series = self._series(request)
-        flow = series.labels[2:]
-        if flow not in self._entered:
-            flow = flow if len(self._entered) < _MOST_FLOWS else (OTHER, self._priority(request.priority))
-            self._entered.add(flow)
+        flow = self._entered.shown(series.labels[2:], (OTHER, self._priority(request.priority)))
         self._enqueue_seconds.labels(*flow, outcome.value).observe(seconds)
         self._requests.release(series, self._clock.now())
-
-    def cycled(self, seconds: float) -> None:
-        """Record how long a look at the queues took."""
-        self._cycle_seconds.observe(seconds)
 
     def routed(self, request: Request, series: Series) -> None:
         """Count a request that went at once, by the series that it has."""
@@ -166,24 +150,20 @@ class FlowSeries:
 
     def show(self, snapshot: Snapshot, flow: FlowControl | None, now: float) -> None:
         """Set the gauges to the waiting requests; None if flow control is off."""
-        for gauge in (self._saturation, self._stale, *self._of_band, *self._of_all):
-            gauge.clear()
+        self._saturation.clear()
+        self._stale.clear()
+        self._bands = self._all_bands = ()
         if flow is None:
             return
         settings, queues = flow.settings, flow.queues
         self._show_detector(settings.detector, Candidates(snapshot, snapshot.available, now=now))
-        for gauge, share in zip(
-            self._of_all, _shares(queues.requests, queues.size_bytes, settings.limits), strict=True
-        ):
-            if share is not None:
-                gauge.labels(self._pool).set(share)
+        self._all_bands = [((self._pool,), _shares(queues.requests, queues.size_bytes, settings.limits))]
+        bands: list[Row] = []
         for priority in {*settings.priorities_with(0), *queues.priorities[:_MAX_PRIORITIES]}:
             band = queues.bands.get(priority)
             requests, size_bytes = (0, 0) if band is None else (len(band), band.size_bytes)
-            limits = settings.of(priority).limits
-            for gauge, share in zip(self._of_band, _shares(requests, size_bytes, limits), strict=True):
-                if share is not None:
-                    gauge.labels(str(priority), self._pool).set(share)
+            bands.append(((str(priority), self._pool), _shares(requests, size_bytes, settings.of(priority).limits)))
+        self._bands = bands
 
     def _show_detector(self, detector: SaturationDetector[Any], pool: Candidates) -> None:
         for stage, share in saturation_of(detector, pool)._asdict().items():
@@ -206,12 +186,7 @@ class FlowSeries:
         return self._requests.hold(request.body.model, request.model, request.fairness_id, str(request.priority))
 
     def _priority(self, priority: int) -> str:
-        label = self._priorities.get(priority)
-        if label is None:
-            if len(self._priorities) >= _MAX_PRIORITIES:
-                return OTHER
-            label = self._priorities[priority] = str(priority)
-        return label
+        return self._priorities.shown(str(priority), OTHER)
 
 
 def _shares(requests: int, size_bytes: int, limits: Limits) -> tuple[float | None, float | None]:
@@ -223,8 +198,6 @@ def _shares(requests: int, size_bytes: int, limits: Limits) -> tuple[float | Non
 
 
 _POOL = ("inference_pool",)
-_MOST_PRIORITIES = 64
-"""Priorities that have series of their own: objects name them."""
 
 
 class RevocationSeries:
@@ -258,10 +231,10 @@ class RevocationSeries:
             CONFIRMATION_SECONDS,
             _POOL,
         ).labels(pool_name)
-        self._priorities: set[int] = set()
+        self._priorities = Bounded[str](_MAX_PRIORITIES)
         self._credit = 0.0
 
-    def decided(
+    def revoked(
         self,
         target: int,  # noqa: ARG002  requests; the metric shows their sums
         issued: int,
@@ -272,85 +245,60 @@ class RevocationSeries:
         credit: float,
     ) -> None:
         """Count a decision."""
-        if len(self._priorities) < _MOST_PRIORITIES:
-            self._priorities.add(priority)
-        label = str(priority) if priority in self._priorities else OTHER
-        self._issued.labels(label, self._pool).inc(issued)
+        self._issued.labels(self._priorities.shown(str(priority), OTHER), self._pool).inc(issued)
         self._credit = credit
         self._target.set(deficit)
         self._pending.set(pending * credit)
 
-    def confirmed(self, seconds: float, pending: int) -> None:
+    def revocation_confirmed(self, seconds: float, pending: int) -> None:
         """Count the end of a request that was told to."""
         self._ended.labels("confirmed", self._pool).inc()
         self._seconds.observe(seconds)
         self._pending.set(pending * self._credit)
 
-    def expired(self, count: int) -> None:
+    def revocations_given_up(self, count: int) -> None:
         """Count requests that did not end in time."""
         self._ended.labels("timed_out", self._pool).inc(count)
         self._pending.set(0)
 
 
-_LABELS = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
 _MOST_INFLIGHT_FLOWS = 256
 """Fairness ids with series of their own, those with the most requests: clients can name any number."""
 
-_Counts: TypeAlias = dict[tuple[str, str, str, str], tuple[int, int]]
-"""Requests and tokens by endpoint, namespace, fairness id and priority."""
+
+def show_inflight(registry: CollectorRegistry, store: Datastore, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
+    """Add the load in flight, for each configured producer of it; all of them have one ledger."""
+
+    def rows() -> Iterator[Row]:
+        producers = [plugin.name for plugin in plugins() if IN_FLIGHT_COST in plugin.writes]
+        counts = _inflight(store) if producers else {}
+        for producer in producers:
+            for (endpoint, namespace, fairness_id, priority), values in counts.items():
+                yield (endpoint, namespace, producer, fairness_id, priority), values
+
+    texts = {
+        "llm_d_epp_inflight_requests": "Requests in flight at an endpoint.",
+        "llm_d_epp_inflight_tokens": "Uncached prompt tokens in flight at an endpoint, and the output expected if that "
+        "is to count.",
+    }
+    Computed(registry, ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority"), texts, rows)
 
 
-class InflightSeries(Collector):
-    """Shown for each configured producer of the load in flight; all of them have one ledger."""
-
-    def __init__(self, store: Datastore, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
-        self._store = store
-        self._plugins = plugins
-
-    def describe(self) -> Iterable[Metric]:
-        """Return the metrics without samples."""
-        return _families()
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield requests and tokens by endpoint, fairness id and priority."""
-        producers = [plugin.name for plugin in self._plugins() if IN_FLIGHT_COST in plugin.writes]
-        counts = self._counts() if producers else {}
-        for position, family in enumerate(_families()):
-            family.samples = Samples(partial(_samples, family.name, producers, counts, position))
-            yield family
-
-    def _counts(self) -> _Counts:
-        by_flow = self._store.ledger.by_flow
-        endpoints = self._store.latest.endpoints.values
-        sizes: Counter[str] = Counter()
-        for place, work in by_flow.items():
-            sizes[place.flow.fairness_id] += work.requests
-        shown = {fairness_id for fairness_id, _ in sizes.most_common(_MOST_INFLIGHT_FLOWS)}
-        counts: _Counts = {}
-        for place, work in by_flow.items():
-            endpoint = endpoints[place.slot] if place.slot < len(endpoints) else None
-            if endpoint is None:
-                continue
-            fairness_id = shortened(place.flow.fairness_id) if place.flow.fairness_id in shown else OTHER
-            labels = endpoint.name, endpoint.namespace, fairness_id, str(place.flow.priority)
-            requests, tokens = counts.get(labels, (0, 0))
-            counts[labels] = requests + work.requests, tokens + work.tokens
-        return counts
-
-
-def _samples(name: str, producers: Sequence[str], counts: _Counts, position: int) -> Iterator[Sample]:
-    for producer in producers:
-        for (endpoint, namespace, fairness_id, priority), values in counts.items():
-            labels = endpoint, namespace, producer, fairness_id, priority
-            yield Sample(name, dict(zip(_LABELS, labels, strict=True)), values[position])
-
-
-def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
-    return (
-        GaugeMetricFamily(f"{PREFIX}inflight_requests", "Requests in flight at an endpoint.", labels=_LABELS),
-        GaugeMetricFamily(
-            f"{PREFIX}inflight_tokens",
-            "Uncached prompt tokens in flight at an endpoint, and the output expected if that is to count.",
-            labels=_LABELS,
-        ),
-    )
+def _inflight(store: Datastore) -> Mapping[tuple[str, str, str, str], tuple[int, int]]:
+    """Return requests and tokens by endpoint, namespace, fairness id and priority."""
+    by_flow = store.ledger.by_flow
+    endpoints = store.latest.endpoints.values
+    sizes: Counter[str] = Counter()
+    for place, work in by_flow.items():
+        sizes[place.flow.fairness_id] += work.requests
+    shown = {fairness_id for fairness_id, _ in sizes.most_common(_MOST_INFLIGHT_FLOWS)}
+    counts: dict[tuple[str, str, str, str], tuple[int, int]] = {}
+    for place, work in by_flow.items():
+        endpoint = endpoints[place.slot] if place.slot < len(endpoints) else None
+        if endpoint is None:
+            continue
+        fairness_id = shortened(place.flow.fairness_id) if place.flow.fairness_id in shown else OTHER
+        labels = endpoint.name, endpoint.namespace, fairness_id, str(place.flow.priority)
+        requests, tokens = counts.get(labels, (0, 0))
+        counts[labels] = requests + work.requests, tokens + work.tokens
+    return counts

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client.registry import CollectorRegistry
 
 from epp.framework import ACCELERATOR_SELECTION, Request
 from epp.framework.accelerators.tag import AcceleratorTag
@@ -18,39 +16,15 @@ from epp.framework.records import Derivation
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, Snapshot
 from epp.telemetry.endpoints import PRICE_DERIVATIONS, count_unpriced
-from epp.telemetry.families import Counters, Families
-from epp.telemetry.request_series import MAX_COMBINATIONS, OTHER
-
-_LABELS = ("name", "accelerator")
+from epp.telemetry.families import Computed, Counters, Families, Row
+from epp.telemetry.request_series import MAX_COMBINATIONS, OTHER, Bounded
 
 
-class HardwareSeries:
-    """Gauges by accelerator, as of the snapshot shown last."""
+def show_hardware(families: Families, pool_name: str, shown: Callable[[], Snapshot]) -> None:
+    """Add the metrics of the hardware of the snapshot that is shown, by accelerator."""
 
-    def __init__(self, pool_name: str, families: Families) -> None:
-        self._name = pool_name
-        self._ready = families.gauges("accelerator_ready_endpoints", "Reachable endpoints by accelerator.", _LABELS)
-        self._cost = families.gauges(
-            "accelerator_cost_per_hour",
-            "US dollars an hour for the reachable endpoints with a known price, by accelerator.",
-            _LABELS,
-        )
-        self._busy_cost = families.gauges(
-            "accelerator_busy_cost_per_hour",
-            "Of these dollars, those for endpoints that have requests of this picker in flight.",
-            _LABELS,
-        )
-        self._unpriced = families.gauges(
-            "endpoints_without_price",
-            "Endpoints with accelerators, or of unknown hardware, whose price is unknown.",
-            ("name",),
-        ).labels(pool_name)
-
-    def show(self, snapshot: Snapshot) -> None:
-        """Set all gauges from the snapshot."""
-        self._unpriced.set(count_unpriced(snapshot))
-        for gauge in (self._ready, self._cost, self._busy_cost):
-            gauge.clear()
+    def rows() -> Iterator[Row]:
+        snapshot = shown()
         tags = snapshot.records(ACCELERATOR)
         slots_by_name = defaultdict(list)
         names = tags.derive_objects(hardware_name)
@@ -61,10 +35,21 @@ class HardwareSeries:
         for name, found in slots_by_name.items():
             slots = np.array(found, dtype=np.intp)
             priced = slots[~np.isnan(costs[slots])]
-            self._ready.labels(self._name, name).set(len(slots))
-            if len(priced):
-                self._cost.labels(self._name, name).set(float(costs[priced].sum()))
-                self._busy_cost.labels(self._name, name).set(float(costs[priced[busy[priced]]].sum()))
+            cost = float(costs[priced].sum()) if len(priced) else None
+            busy_cost = float(costs[priced[busy[priced]]].sum()) if len(priced) else None
+            yield (pool_name, name), (len(slots), cost, busy_cost)
+
+    texts = {
+        "llm_d_epp_accelerator_ready_endpoints": "Reachable endpoints by accelerator.",
+        "llm_d_epp_accelerator_cost_per_hour": "US dollars an hour for the reachable endpoints with a known price, by "
+        "accelerator.",
+        "llm_d_epp_accelerator_busy_cost_per_hour": "Of these dollars, those for endpoints that have requests of this "
+        "picker in flight.",
+    }
+    Computed(families.registry, ("name", "accelerator"), texts, rows)
+    text = "Endpoints with accelerators, or of unknown hardware, whose price is unknown."
+    unpriced = {"llm_d_epp_endpoints_without_price": text}
+    Computed(families.registry, ("name",), unpriced, lambda: [((pool_name,), (count_unpriced(shown()),))])
 
 
 def hardware_name(tag: AcceleratorTag) -> str:
@@ -85,7 +70,7 @@ class SelectionSeries:
 
     def __init__(self, counter: Counters) -> None:
         self._counter = counter
-        self._known: set[tuple[str, str, str]] = set()
+        self._known = Bounded[tuple[str, ...]](MAX_COMBINATIONS)
 
     def count(self, request: Request, result: SchedulingResult) -> None:
         """Count the picks for a request."""
@@ -95,37 +80,18 @@ class SelectionSeries:
                 continue
             tag = leg.candidates.snapshot.records(ACCELERATOR).values[leg.slot]
             labels = hardware_name(tag), profile, "" if asked is None else asked.of(profile).policy
-            if labels not in self._known:
-                if len(self._known) >= MAX_COMBINATIONS:
-                    labels = OTHER, *labels[1:]
-                self._known.add(labels)
-            self._counter.labels(*labels).inc()
+            self._counter.count(*self._known.shown(labels, (OTHER, *labels[1:])))
 
 
-class UnknownAccelerators(Collector):
-    """Shows the number of unknown names of each plugin that names any accelerators."""
+def show_unknown_accelerators(registry: CollectorRegistry, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
+    """Add the number of unknown names of each plugin that names any accelerators."""
 
-    def __init__(self, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
-        self._plugins = plugins
-
-    def describe(self) -> Iterable[Metric]:
-        """Return the metric without samples."""
-        return (_family(),)
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metric with a sample for each plugin."""
-        plugins = tuple(self._plugins())
-        sources = [plugin for plugin in plugins if isinstance(plugin, KnowsAccelerators)]
-        family = _family()
-        for plugin in plugins:
+    def rows() -> Iterator[Row]:
+        used = tuple(plugins())
+        sources = [plugin for plugin in used if isinstance(plugin, KnowsAccelerators)]
+        for plugin in used:
             if sources and plugin.accelerator_names:
-                family.add_metric((plugin.plugin_type, plugin.name), len(unknown_accelerators(plugin, sources)))
-        yield family
+                yield (plugin.plugin_type, plugin.name), (len(unknown_accelerators(plugin, sources)),)
 
-
-def _family() -> GaugeMetricFamily:
-    return GaugeMetricFamily(
-        "llm_d_epp_accelerator_unknown_names",
-        "AcceleratorClasses, or models, that a plugin names in its parameters and that do not exist.",
-        labels=("plugin_type", "plugin_name"),
-    )
+    text = "AcceleratorClasses, or models, that a plugin names in its parameters and that do not exist."
+    Computed(registry, ("plugin_type", "plugin_name"), {"llm_d_epp_accelerator_unknown_names": text}, rows)

@@ -8,11 +8,11 @@ import logging
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from threading import Condition, Event, Thread
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
 from types import CodeType, FrameType, MappingProxyType
 from typing import Literal, TextIO, TypeAlias, cast
 
@@ -39,40 +39,23 @@ _KEYS: Mapping[str, str] = MappingProxyType(
 _SKIPPED_FRAMES = 2
 
 
-class Rfc3339:
-    """The time in UTC with microseconds; the text of the second is kept for the next line."""
-
-    def __init__(self) -> None:
-        self._last = 0, ""
-
-    def __call__(self) -> str:
-        """Return the time of now; called in any thread."""
-        second, micros = divmod(time.time_ns() // 1000, 1_000_000)
-        known, text = self._last
-        if second != known:
-            text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-            self._last = second, text
-        return f"{text}.{micros:06}Z"
+def _rfc3339() -> str:
+    now = datetime.fromtimestamp(time.time_ns() // 1000 / 1e6, UTC)
+    return f"{now.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
-def _iso8601() -> str:
-    return datetime.now(UTC).astimezone().strftime("%Y-%m-%dT%H:%M:%S.%f%z")
-
-
-def _rfc3339_seconds() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+_STAMPS: Mapping[str, TimeStamp] = {
+    "epoch": time.time,
+    "millis": lambda: time.time() * 1e3,
+    "nano": time.time_ns,
+    "iso8601": lambda: datetime.now(UTC).astimezone().strftime("%Y-%m-%dT%H:%M:%S.%f%z"),
+    "rfc3339": lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+}
 
 
 def time_stamp(encoding: str | None) -> TimeStamp:
     """Return the time stamps of an encoding of zap; None for the default, RFC 3339 with microseconds."""
-    stamps: Mapping[str, TimeStamp] = {
-        "epoch": time.time,
-        "millis": lambda: time.time() * 1e3,
-        "nano": time.time_ns,
-        "iso8601": _iso8601,
-        "rfc3339": _rfc3339_seconds,
-    }
-    return stamps.get(encoding or "", Rfc3339())
+    return _STAMPS.get(encoding or "", _rfc3339)
 
 
 class JsonLines:
@@ -133,13 +116,11 @@ class LogWriter(io.TextIOBase):
     def __init__(self, stream: TextIO, *, max_queued: int = _MAX_QUEUED) -> None:
         self._stream = stream
         self._max_queued = max_queued
-        self._queue: deque[str] = deque()
-        self._changed = Condition()
+        self._queue: SimpleQueue[str | Event] = SimpleQueue()
+        """Lines, and events to set once the lines before them are written."""
         self._hurry = Event()
+        self._lock = Lock()
         self._thread: Thread | None = None
-        self._idle = True
-        """Whether the thread waits for a line, or has not started."""
-        self._writing = False
         self._lost = 0
         self._divert: Callable[[str], object] | None = None
 
@@ -149,14 +130,13 @@ class LogWriter(io.TextIOBase):
         return self._lost
 
     def write(self, text: str) -> int:
-        """Queue a text; drop it if the queue is full. Takes no lock, unless the thread has to be woken."""
-        if len(self._queue) >= self._max_queued:
-            with self._changed:
-                self._lost += 1
+        """Queue a text; drop it if the queue is full."""
+        if self._queue.qsize() >= self._max_queued:
+            self._lose(1)
             return len(text)
-        self._queue.append(text)
-        if self._idle:
-            self._wake()
+        self._queue.put(text)
+        if self._thread is None:
+            self._start()
         return len(text)
 
     def divert(self, to: Callable[[str], object] | None) -> None:
@@ -168,40 +148,40 @@ class LogWriter(io.TextIOBase):
 
     def settle(self, seconds: float = _FLUSH_SECONDS) -> bool:
         """Wait until all lines are written or lost, at most this long; return whether they are."""
+        if self._thread is None:
+            return True
+        done = Event()
+        self._queue.put(done)
         self._hurry.set()
         try:
-            with self._changed:
-                return self._changed.wait_for(lambda: not self._queue and not self._writing, seconds)
+            return done.wait(seconds)
         finally:
             self._hurry.clear()
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._idle = False
+    def _start(self) -> None:
+        with self._lock:
             if self._thread is None:
                 self._thread = Thread(target=self._drain, name="log", daemon=True)
                 self._thread.start()
                 atexit.register(self.settle)
-            self._changed.notify_all()
 
     def _drain(self) -> None:
         while True:
-            with self._changed:
-                self._writing = False
-                self._changed.notify_all()
-                self._idle = True  # before the queue is looked at: a line that comes after that wakes this thread
-                self._changed.wait_for(lambda: self._queue)
-                self._idle = False
+            first = self._queue.get()
             self._hurry.wait(_GATHER_SECONDS)
-            with self._changed:
-                self._writing = True
-                count = len(self._queue)
-                lines = "".join([self._queue.popleft() for _ in range(count)])
+            queued = [first, *(self._queue.get() for _ in range(self._queue.qsize()))]
+            lines = [each for each in queued if isinstance(each, str)]
             try:
-                self._write(lines)
+                self._write("".join(lines))
             except (OSError, ValueError):  # no reader, no space, closed
-                with self._changed:
-                    self._lost += count
+                self._lose(len(lines))
+            for each in queued:
+                if isinstance(each, Event):
+                    each.set()
+
+    def _lose(self, count: int) -> None:
+        with self._lock:
+            self._lost += count
 
     def _write(self, lines: str) -> None:
         """Bypass the stream's buffer, which would keep lines that cannot be written, and fail again with them."""
@@ -270,8 +250,12 @@ def configure(verbosity: int = 2, style: LogStyle = LogStyle()) -> LogWriter:
     stamp = time_stamp(style.time_encoding)
     processors: list[structlog.typing.Processor] = [JsonLines(stamp)]
     if style.is_text:
+
+        def stamped(_logger: object, _method: str, event: EventDict) -> EventDict:
+            return {**event, "timestamp": stamp()}
+
         console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-        processors = [structlog.processors.add_log_level, _Stamped(stamp), request_as_text, console]
+        processors = [structlog.processors.add_log_level, stamped, request_as_text, console]
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -284,15 +268,3 @@ def configure(verbosity: int = 2, style: LogStyle = LogStyle()) -> LogWriter:
 def terminal(writer: LogWriter, style: LogStyle = LogStyle()) -> LogWriter | None:
     """Return the writer if it writes text to a terminal, else None."""
     return writer if sys.stderr.isatty() and style.is_text else None
-
-
-class _Stamped:
-    """Adds the time of an event."""
-
-    def __init__(self, stamp: TimeStamp) -> None:
-        self._stamp = stamp
-
-    def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
-        """Add it; structlog calls this for every event, in any thread."""
-        event["timestamp"] = self._stamp()
-        return event

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus metrics under the names of llm-d-router, updated by director, scheduler, collector and configuration."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import CollectorRegistry
 
 from epp.admission.flow_control import FlowControl
 from epp.admission.quotas import Quotas
@@ -15,21 +14,23 @@ from epp.framework.guard import SchedulingObserver
 from epp.framework.snapshot import Snapshot
 from epp.pool.collectors import CollectorObserver
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
-from epp.routing.outliers import Failure, Verdict
-from epp.telemetry.endpoint_series import OutlierSeries, PollSeries
-from epp.telemetry.families import PREFIX, Families
+from epp.telemetry.endpoint_series import ids_of, slots_by_name
+from epp.telemetry.families import Families
 from epp.telemetry.flow_series import FlowSeries, RevocationSeries
 from epp.telemetry.pool_series import PoolSeries, QuotaSeries, served_models
-from epp.telemetry.process_series import ConfigSeries
 from epp.telemetry.request_metrics import RequestMetrics
 from epp.telemetry.request_series import MAX_COMBINATIONS
 from epp.telemetry.scheduling_metrics import LoopLag, SchedulingMetrics
+
+_POLLS, _OLDER_POLLS = "datalayer_", "llm_d_inference_scheduler_"
+_OUTLIERS = "outlier_detection_"
 
 
 class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObserver):
     """The metrics of one picker, in `registry`.
 
-    Events that one group of them records reach it without a call in between: there are many for each request.
+    An event that one metric or one group of metrics records is its method itself, without a call in between: there are
+    many events for each request.
     """
 
     def __init__(
@@ -40,16 +41,24 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         families = self.families = Families(self.registry, legacy=legacy)
         """Makes further metrics."""
         self._clock = clock
-        self._requests = requests = RequestMetrics(families, clock, max_combinations=max_combinations)
-        self.model_rewritten = requests.model_rewritten  # type: ignore[method-assign]  # without a call in between
-        self.first_piece = requests.first_piece  # type: ignore[method-assign]
-        self.request_processed = requests.processed  # type: ignore[method-assign]
-        self._scheduling = scheduling = SchedulingMetrics(families)
-        self.scheduled = scheduling.scheduled  # type: ignore[method-assign]
-        self.plugin_called = scheduling.plugin_called  # type: ignore[method-assign]
-        self.plugin_failed = scheduling.plugin_failed  # type: ignore[method-assign]
-        self.scores_rejected = scheduling.scores_rejected  # type: ignore[method-assign]
-        self.scores_clamped = scheduling.scores_clamped  # type: ignore[method-assign]
+        self._requests = RequestMetrics(families, clock, max_combinations=max_combinations)
+        self._scheduling = SchedulingMetrics(families)
+        self.loop_lag = LoopLag(families, self._scheduling.slowest_call)
+        self._pool = PoolSeries(pool_name, families)
+        self._flow = FlowSeries(pool_name, clock, self._requests.series, families)
+        self._quotas = QuotaSeries(clock, families)
+        revocations = RevocationSeries(pool_name, families)
+        for group, *events in (
+            (self._requests, "model_rewritten", "first_piece", "request_processed"),
+            (self._scheduling, "scheduled", "plugin_called", "plugin_failed", "scores_rejected", "scores_clamped"),
+            (self._flow, "queued", "left", "enqueued", "cycled"),
+            (revocations, "revoked", "revocation_confirmed", "revocations_given_up"),
+            (self._quotas, "alert"),
+        ):
+            for event in events:
+                setattr(self, event, getattr(group, event))
+        for event, record in _recorders(families).items():
+            setattr(self, event, record)
         self._endpoint_responses = families.counters(
             "endpoint_responses_total",
             "Ended requests by endpoint and outcome: a class of status codes, or the reason of an abort.",
@@ -58,44 +67,21 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._expired = families.counters(
             "reservations_expired_total",
             "Requests that count as load of their endpoint no more, as no response has begun for --reservation-ttl.",
+        )
+        self._task_failures = families.counters(
+            "background_task_failures_total", "Restarts of background tasks after an error.", ("task",)
+        )
+        self._generation = families.gauges(
+            "config_generation", "Generation of the configuration in effect, from 1."
         ).labels()
-        self._polls = polls = PollSeries(families)
-        self.poll_error = polls.failed  # type: ignore[method-assign]
-        self.extract_error = polls.unreadable  # type: ignore[method-assign]
-        self.page_limited = polls.limited  # type: ignore[method-assign]
-        self.poll_interval = polls.interval  # type: ignore[method-assign]
-        self._config = ConfigSeries(families)
-        self.config_taken = self._config.taken  # type: ignore[method-assign]
-        self.loop_lag = LoopLag(families, scheduling.slowest_call)
-        self._outliers = OutlierSeries(self.registry)
-        revocations = RevocationSeries(pool_name, families)
-        self.revoked = revocations.decided  # type: ignore[method-assign]
-        self.revocation_confirmed = revocations.confirmed  # type: ignore[method-assign]
-        self.revocations_given_up = revocations.expired  # type: ignore[method-assign]
-        self._pool = PoolSeries(pool_name, families)
-        self._flow = FlowSeries(pool_name, clock, requests.series, families)
-        self.queued = self._flow.queued  # type: ignore[method-assign]
-        self.left = self._flow.left  # type: ignore[method-assign]
-        self.enqueued = self._flow.enqueued  # type: ignore[method-assign]
-        self.cycled = self._flow.cycled  # type: ignore[method-assign]
-        self._quotas = QuotaSeries(clock, self.registry)
-        self.alert = self._quotas.alert  # type: ignore[method-assign]
-
-    def endpoint_suspected(self, verdict: Verdict) -> None:
-        """Count the state of an endpoint's port after a failed connection."""
-        self._outliers.suspected(verdict)
-
-    def endpoint_ejected(self, cause: Failure) -> None:
-        """Count an ejection."""
-        self._outliers.ejected(cause)
-
-    def ejection_spared(self, cause: Failure) -> None:
-        """Count an endpoint that would have been ejected."""
-        self._outliers.spared(cause)
-
-    def endpoints_ejected(self, count: int) -> None:
-        """Set how many are ejected."""
-        self._outliers.now(count)
+        self._generation.set(1)
+        self._config_is_good = families.gauges(
+            "config_last_reload_successful", "1 if the current configuration file is in effect, 0 if it was rejected."
+        ).labels()
+        self._config_is_good.set(1)
+        self._reloads = families.counters(
+            "config_reloads_total", "New versions of the configuration file, by result.", ("result",)
+        )
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:  # noqa: ARG002  see `scheduled`
         """Count a routed request."""
@@ -111,40 +97,40 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
 
     def expired(self, routing: Routing) -> None:  # noqa: ARG002  their number says enough
         """Count a routed request that no endpoint has answered for too long."""
-        self._expired.inc()
+        self._expired.count()
 
     def completed(self, routing: Routing, cause: Cause) -> None:
         """Count the end of a routed request."""
         outcome = self._requests.completed(routing, cause)
         if outcome:
-            self._endpoint_responses.labels(routing.served.name, outcome).inc()
+            self._endpoint_responses.count(routing.served.name, outcome)
+
+    def config_taken(self, generation: int) -> None:
+        """Record that the configuration file is in effect."""
+        self._config_is_good.set(1)
+        if generation != self._generation.value:
+            self._reloads.count("taken")
+            self._generation.set(generation)
 
     def config_refused(self, reason: str) -> None:  # noqa: ARG002  it is logged
         """Record that the configuration file was rejected."""
-        self._config.refused()
+        self._config_is_good.set(0)
+        self._reloads.count("refused")
 
     def task_failed(self, kind: str, error: Exception) -> None:  # noqa: ARG002  the supervisor logs it
         """Count an error of a background task."""
-        self._config.task_failed(kind)
-
-    def count_lost_log_lines(self, lost: Callable[[], int]) -> None:
-        """Add the number of lost log lines to the metrics."""
-        self.registry.register(_LostLogLines(lost))
-
-    def count_protocol_errors(self, counts: Callable[[], Mapping[str, int]]) -> None:
-        """Add the errors of gateways, by kind, to the metrics."""
-        self.registry.register(_ProtocolErrors(counts))
+        self._task_failures.count(kind)
 
     def refresh_pool(self, snapshot: Snapshot, flow: FlowControl | None = None) -> None:
         """Update the gauges of the pool and of its queues, and the models that it serves."""
         self._requests.series.reported(served_models(snapshot))
         self._pool.show(snapshot, self._clock.now())
         self._flow.show(snapshot, flow, self._clock.now())
-        names = self._pool.names
+        names = snapshot.endpoints.derive(slots_by_name)
         for name, outcome in self._endpoint_responses.values():
             if name not in names:
                 self._endpoint_responses.remove(name, outcome)
-        self._scheduling.keep(self._pool.ids)
+        self._scheduling.keep(snapshot.endpoints.derive(ids_of))
 
     def refresh_quotas(self, quotas: Quotas, named: Iterable[str] = ()) -> None:
         """Update the gauges of quotas, those of the tenants of the configuration before others."""
@@ -161,24 +147,49 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         return self._quotas.alerts
 
 
-class _LostLogLines(Collector):
-    def __init__(self, lost: Callable[[], int]) -> None:
-        self._lost = lost
-
-    def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(f"{PREFIX}log_lines_lost", "Log lines that could not be written.", self._lost())
-
-
-class _ProtocolErrors(Collector):
-    def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
-        self._counts = counts
-
-    def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(
-            f"{PREFIX}extproc_protocol_errors",
-            "Streams that ended as the gateway broke the protocol, by kind.",
-            labels=("kind",),
+def _recorders(families: Families) -> Mapping[str, Callable[..., None]]:
+    """Return the methods that record events by the event: its arguments are the labels of a counter, or a value."""
+    return {
+        "poll_error": families.counters(
+            f"{_POLLS}poll_errors_total",
+            "Failed polls of endpoints.",
+            ("source_type",),
+            _OLDER_POLLS,
+        ).count,
+        "extract_error": families.counters(
+            f"{_POLLS}extract_errors_total",
+            "Polled pages that could not be read.",
+            ("source_type", "extractor_type"),
+            _OLDER_POLLS,
+        ).count,
+        "page_limited": families.counters(
+            f"{_POLLS}page_limits_total",
+            "Polled pages beyond a limit: refused, or read in part (family_series, series_bytes).",
+            ("source_type", "limit"),
+        ).count,
+        "endpoint_suspected": families.counters(
+            f"{_OUTLIERS}suspicions_total",
+            "Times that an endpoint was avoided and asked as a connection to it failed or ended, by what its port "
+            "said: answers, refuses, silent.",
+            ("verdict",),
+        ).count,
+        "endpoint_ejected": families.counters(
+            f"{_OUTLIERS}ejections_total",
+            "Ejections of endpoints by the failures that led to them: connection, gateway (502, 503, 504), server "
+            "(other errors).",
+            ("cause",),
+        ).count,
+        "ejection_spared": families.counters(
+            f"{_OUTLIERS}ejections_overflow_total",
+            "Endpoints that were not ejected, as --outlier-max-ejection-percent of the pool are.",
+            ("cause",),
+        ).count,
+        "poll_interval": families.gauges(
+            f"{_POLLS}poll_interval_seconds", "Time between two polls of an endpoint, which grows with the pool."
         )
-        for kind, count in self._counts().items():
-            family.add_metric((kind,), count)
-        yield family
+        .labels()
+        .set,
+        "endpoints_ejected": families.gauges(f"{_OUTLIERS}ejections_active", "Endpoints that are ejected now.")
+        .labels()
+        .set,
+    }

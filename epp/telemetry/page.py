@@ -12,7 +12,8 @@ from copy import copy
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+from types import SimpleNamespace
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 import structlog
@@ -45,17 +46,6 @@ _log = structlog.get_logger()
 T = TypeVar("T")
 
 
-class DebugPage(Protocol):
-    """A page for operators on the same machine."""
-
-    @property
-    def path(self) -> str:
-        """Path of the page."""
-
-    async def answer(self, request: web.Request, *, authorized: bool) -> web.Response:
-        """Answer a request; `authorized` is whether the client has shown that it may ask."""
-
-
 class _BusyError(Exception):
     """Too many selections of metrics wait to be rendered."""
 
@@ -74,13 +64,14 @@ class OperatorPage:
         access: Access | None = None,
         counts: ConnectionCounts | None = None,
         tls: Contexts | None = None,
-        debug: Callable[[], DebugPage] | None = None,
+        debug: Callable[[], web.RouteDef] | None = None,
     ) -> None:
         """Prepare. The callables are called in any thread.
 
         `scores` returns the scores of all clusters, given the name of the local one; `explanations`, those of
         placements by `namespace/name`. `access` returns the refusal of a request; without it, any client may ask for
-        any page but that of `debug`, which is called as the port is opened, on the event loop that owns the plugins.
+        any page. `debug` is called as the port is opened, on the event loop that owns the plugins, and returns the
+        route of a page of its own.
         """
         self._access = access
         self._make_debug = debug
@@ -120,25 +111,13 @@ class OperatorPage:
             return response(state, _JSON, HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
 
         routes = [web.get("/metrics", rendering.page), web.get(_HEALTH_PATH, healthz)]
-        if (scores := self._scores) is not None:
-
-            async def cluster_scores(request: web.Request) -> web.Response:
-                return await _cluster_scores(request, rendering, scores)
-
-            routes.append(web.get(SCORES_PATH, cluster_scores))
-        if (explanations := self._explanations) is not None:
-
-            async def placements(request: web.Request) -> web.Response:
-                return await _placements(request, rendering, explanations)
-
+        if self._scores is not None:
+            routes.append(web.get(SCORES_PATH, partial(_cluster_scores, rendering, self._scores)))
+        if self._explanations is not None:
+            placements = partial(_placements, rendering, self._explanations)
             routes += [web.get(PLACEMENTS_PATH, placements), web.get(PLACEMENTS_PATH + "/{name:.*}", placements)]
         if self._make_debug is not None:
-            debug = self._make_debug()
-
-            async def debugged(request: web.Request) -> web.Response:
-                return await debug.answer(request, authorized=self._access is not None)
-
-            routes.append(web.get(debug.path, debugged))
+            routes.append(self._make_debug())
         return routes
 
     @web.middleware
@@ -232,7 +211,7 @@ class _Rendering:
 
 
 async def _cluster_scores(
-    request: web.Request, rendering: _Rendering, scores: Callable[[str], Mapping[str, object]]
+    rendering: _Rendering, scores: Callable[[str], Mapping[str, object]], request: web.Request
 ) -> web.Response:
     """Return the scores of all clusters; `?cluster=NAME` names the local one."""
     local = request.query.get("cluster", LOCAL_CLUSTER)
@@ -257,7 +236,7 @@ def _no_collection() -> Iterator[None]:
 
 
 async def _placements(
-    request: web.Request, rendering: _Rendering, explanations: Callable[[], Mapping[str, object]]
+    rendering: _Rendering, explanations: Callable[[], Mapping[str, object]], request: web.Request
 ) -> web.Response:
     """Return the explanation of one placement, or of all by name."""
     name = request.match_info.get("name", "").strip("/")
@@ -281,43 +260,33 @@ _SAMPLES = 16
 """Samples between two looks at the clock."""
 
 
-class Paced(Collector):
-    """The metrics of a registry; what renders them runs in a thread, and takes a third of the time at most."""
+def paced(
+    registry: Collector,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Metric]:
+    """Yield the metrics of a registry; what renders them runs in a thread, and takes a third of the time at most."""
+    began = clock()
 
-    def __init__(
-        self,
-        registry: Collector,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._registry = registry
-        self._clock = clock
-        self._sleep = sleep
-        self._began = clock()
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield each metric, with samples that are handed out slowly."""
-        for metric in self._registry.collect():
-            self._rest()
-            paced = copy(metric)  # a collector may keep its own
-            paced.samples = Samples(partial(_rested, metric.samples, self._rest))
-            yield paced
-
-    def _rest(self) -> None:
-        """Pause, if it is time for that."""
-        worked = self._clock() - self._began
+    def rest() -> None:
+        nonlocal began
+        worked = clock() - began
         if worked >= _WORK_SECONDS:
-            self._sleep(_PAUSE * worked)
-            self._began = self._clock()
+            sleep(_PAUSE * worked)
+            began = clock()
 
+    def rested(samples: Iterable[Sample]) -> Iterator[Sample]:
+        remaining = iter(samples)
+        while some := tuple(islice(remaining, _SAMPLES)):
+            yield from some
+            rest()
 
-def _rested(samples: Iterable[Sample], rest: Callable[[], None]) -> Iterator[Sample]:
-    """Yield samples with a rest now and then."""
-    remaining = iter(samples)
-    while some := tuple(islice(remaining, _SAMPLES)):
-        yield from some
+    for metric in registry.collect():
         rest()
+        slow = copy(metric)  # a collector may keep its own
+        slow.samples = Samples(partial(rested, metric.samples))
+        yield slow
 
 
 Encoder: TypeAlias = Callable[[Any], bytes]
@@ -339,17 +308,9 @@ def rendered(encoder: Encoder, metrics: Collector, *, compress: bool) -> bytes:
 
 def _pieces(encoder: Encoder, metrics: Collector) -> Iterator[bytes]:
     end = b""
-    for metric in Paced(metrics).collect():
-        piece = encoder(_One(metric))
+    for metric in paced(metrics):
+        piece = encoder(SimpleNamespace(collect=partial(iter, (metric,))))
         if piece.endswith(_END):  # of every page in the format of OpenMetrics
             piece, end = piece[: -len(_END)], _END
         yield piece
     yield end
-
-
-class _One(Collector):
-    def __init__(self, metric: Metric) -> None:
-        self._metric = metric
-
-    def collect(self) -> Iterator[Metric]:
-        yield self._metric

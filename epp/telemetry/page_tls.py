@@ -4,6 +4,7 @@
 import asyncio
 import ssl
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -11,6 +12,7 @@ import structlog
 from epp.extproc.tls import CertificateFiles, server_context
 from epp.framework.errors import ConfigurationError
 from epp.framework.files import read_regular
+from epp.runtime.followed_files import FollowedFile
 
 _DIRECTORY_FLAG, _AUTHORITY_FLAG = "--metrics-cert-dir", "--metrics-client-ca-file"
 _MOST_BYTES = 1024 * 1024
@@ -34,15 +36,16 @@ class PageTls:
     def __init__(self, settings: PageTlsSettings) -> None:
         """Read the files; raises ConfigurationError."""
         self._files = CertificateFiles(settings.directory, _DIRECTORY_FLAG)
-        self._path = settings.client_authorities
-        self._version = self._version_now()
-        try:
-            self._authorities = self._read()
-            self._context = self._new()
-        except (OSError, ValueError, ssl.SSLError) as error:
-            raise ConfigurationError(
-                f"{_AUTHORITY_FLAG}: {_reason(self._path, error)}: write certificates of authorities in PEM"
-            ) from error
+        self._authorities: FollowedFile[str] | None = None
+        if (path := settings.client_authorities) is not None:
+            try:
+                self._authorities = FollowedFile(partial(_read_authorities, path), path)
+            except (OSError, ValueError) as error:
+                raise ConfigurationError(
+                    f"{_AUTHORITY_FLAG}: {_reason(error, path)}: write certificates of authorities in PEM"
+                ) from error
+        self._path = path
+        self._context = self._new()
 
     async def __call__(self) -> ssl.SSLContext:
         """Return the context for a connection that is accepted now."""
@@ -51,54 +54,39 @@ class PageTls:
 
     def _renew(self) -> None:
         is_new = self._files.renew()
-        version = self._version_now()
-        if version != self._version:
-            self._version = version
-            before = self._authorities
-            try:
-                self._authorities = self._read()
-                self._context = self._new()
-            except (OSError, ValueError, ssl.SSLError) as error:
-                self._authorities = before
-                _log.warning(
-                    "new client authorities rejected, those before stay in effect",
-                    flag=_AUTHORITY_FLAG,
-                    reason=_reason(self._path, error),
-                )
-            else:
-                _log.info("client authorities changed", file=str(self._path))
+        if self._authorities is not None and self._authorities.renew(self._reject):
+            is_new = True
+            _log.info("client authorities changed", file=str(self._path))
         if is_new:
             self._context = self._new()
 
+    def _reject(self, error: Exception) -> None:
+        _log.warning(
+            "new client authorities rejected, those before stay in effect",
+            flag=_AUTHORITY_FLAG,
+            reason=_reason(error, self._path),
+        )
+
     def _new(self) -> ssl.SSLContext:
         context = server_context(*self._files.pair, ssl.TLSVersion.TLSv1_2, alpn="http/1.1")
-        if self._authorities:
-            context.load_verify_locations(cadata=self._authorities)
+        if self._authorities is not None:
+            context.load_verify_locations(cadata=self._authorities.value)
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
-    def _read(self) -> str:
-        """Return the authorities; empty without a file."""
-        if self._path is None:
-            return ""
-        content = read_regular(self._path, _MOST_BYTES).data
-        if len(content) > _MOST_BYTES:
-            raise ValueError(f"has more than {_MOST_BYTES} bytes")
-        text = content.decode("ascii", "replace")
-        if "-----BEGIN CERTIFICATE-----" not in text:
-            raise ValueError("has no certificate")
-        return text
 
-    def _version_now(self) -> tuple[int, int, int] | None:
-        """Return what changes with the file; None where there is none."""
-        try:
-            status = None if self._path is None else self._path.stat()
-        except OSError:
-            return None
-        return None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)
+def _read_authorities(path: Path) -> str:
+    content = read_regular(path, _MOST_BYTES).data
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"has more than {_MOST_BYTES} bytes")
+    text = content.decode("ascii", "replace")
+    if "-----BEGIN CERTIFICATE-----" not in text:
+        raise ValueError("has no certificate")
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=text)  # raises SSLError, an OSError
+    return text
 
 
-def _reason(path: Path | None, error: Exception) -> str:
+def _reason(error: Exception, path: Path | None) -> str:
     if isinstance(error, ssl.SSLError):
         return f"{path} has a certificate that cannot be read"
     return f"{path} cannot be read: {error.strerror}" if isinstance(error, OSError) else f"{path} {error}"

@@ -2,13 +2,12 @@
 """Metrics of the pool and its tenants: reachable endpoints, means over all, quotas and their alerts."""
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
 import numpy as np
 import structlog
-from prometheus_client.registry import CollectorRegistry
 
 from epp.admission.quotas import Quotas
 from epp.framework import LoraState
@@ -30,9 +29,9 @@ from epp.framework.snapshot import (
     Column,
     Snapshot,
 )
-from epp.telemetry.endpoint_series import ENDPOINT_DERIVATIONS, EndpointSeries
-from epp.telemetry.families import Counters, Families, Gauges
-from epp.telemetry.hardware_series import HARDWARE_DERIVATIONS, HardwareSeries
+from epp.telemetry.endpoint_series import ENDPOINT_DERIVATIONS, show_endpoints
+from epp.telemetry.families import Computed, Families, Gauges, Row
+from epp.telemetry.hardware_series import HARDWARE_DERIVATIONS, show_hardware
 from epp.telemetry.request_series import OTHER, shortened
 
 _T = TypeVar("_T")
@@ -43,10 +42,9 @@ class PoolSeries:
 
     def __init__(self, pool_name: str, families: Families) -> None:
         self._name = pool_name
-        self._hardware = HardwareSeries(pool_name, families)
 
         def of_pool(name: str, text: str, legacy: str = "") -> Gauges:
-            older = Legacy(f"inference_pool_{legacy}", ("name",)) if legacy else None
+            older = Legacy(f"inference_pool_{legacy}", ("name",)) if legacy else ""
             return families.gauges(name, text, ("name",), older)
 
         self._ready = of_pool("ready_endpoints", "Endpoints that can be reached.", "ready_pods")
@@ -67,24 +65,14 @@ class PoolSeries:
                 of_pool(f"average_{name}", f"Mean {what}.", f"average_{name}"),
                 of_pool(f"std_dev_{name}", f"Standard deviation of the {what}; 0 for a single endpoint."),
             )
-        self._endpoints = EndpointSeries(pool_name, legacy=families.legacy)
-        families.registry.register(self._endpoints)
-
-    @property
-    def names(self) -> Collection[str]:
-        """The names of the endpoints shown."""
-        return self._endpoints.names
-
-    @property
-    def ids(self) -> Collection[str]:
-        """The same as `namespace/name`."""
-        return self._endpoints.ids
+        self._shown = Snapshot()
+        show_endpoints(families, pool_name, lambda: self._shown)
+        show_hardware(families, pool_name, lambda: self._shown)
 
     def show(self, snapshot: Snapshot, now: float) -> None:
         """Set all gauges from the snapshot."""
         up = snapshot.column(REACHABLE) == ANSWERS
         self._ready.labels(self._name).set(int(up[snapshot.slots].sum()))
-        self._hardware.show(snapshot)
         ages = snapshot.age_seconds(now)[snapshot.available]
         self._age.labels(self._name).set(float(np.nanmax(ages, initial=0.0)))
         self._inherited.labels(self._name).set(snapshot.column(INHERITED).sum())
@@ -93,7 +81,7 @@ class PoolSeries:
             known = values[~np.isnan(values)]
             average.labels(self._name).set(float(known.mean()) if len(known) else 0.0)
             deviation.labels(self._name).set(float(known.std(ddof=1)) if len(known) > 1 else 0.0)
-        self._endpoints.show(snapshot)
+        self._shown = snapshot
 
 
 def served_models(snapshot: Snapshot) -> frozenset[str]:
@@ -134,18 +122,18 @@ _log = structlog.get_logger()
 class QuotaSeries:
     """Written by the event loop; any thread may read it."""
 
-    def __init__(self, clock: Clock, registry: CollectorRegistry) -> None:
+    def __init__(self, clock: Clock, families: Families) -> None:
         self._clock = clock
         labels = ("tenant", "resource")
-
-        def gauges(name: str, text: str) -> Gauges:
-            return Gauges(f"llm_d_epp_quota_{name}", text, labels, registry)
-
-        self._limit = gauges("limit", "Limit of a quota on all requests of a tenant; memory in bytes.")
-        self._used = gauges("used", "Use of a quota by all requests of a tenant; memory in bytes.")
-        self._alert = gauges("alert", "1 if a quota is almost used up, by its alert threshold, else 0.")
-        self._refused = Counters(
-            "llm_d_epp_quota_refused_total", "Requests refused for a limit of a quota, by that limit.", labels, registry
+        texts = {
+            "llm_d_epp_quota_limit": "Limit of a quota on all requests of a tenant; memory in bytes.",
+            "llm_d_epp_quota_used": "Use of a quota by all requests of a tenant; memory in bytes.",
+            "llm_d_epp_quota_alert": "1 if a quota is almost used up, by its alert threshold, else 0.",
+        }
+        self._rows: Sequence[Row] = ()
+        Computed(families.registry, labels, texts, lambda: self._rows)
+        self._refused = families.counters(
+            "quota_refused_total", "Requests refused for a limit of a quota, by that limit.", labels
         )
         self._counted: OrderedDict[str, set[str]] = OrderedDict()
         """Tenants with refused requests, the last one refused at the end, and the limits that these were for."""
@@ -188,10 +176,9 @@ class QuotaSeries:
         ]
 
     def show(self, quotas: Quotas, named: Iterable[str]) -> None:
-        """Set the gauges to limits and use now: of the named tenants first, so that clients cannot displace them."""
-        for gauge in (self._limit, self._used, self._alert):
-            gauge.clear()
+        """Show limits and use as of now: of the named tenants first, so that clients cannot displace them."""
         if not quotas.is_active:
+            self._rows = ()
             return
         first = dict.fromkeys(islice(named, _MOST_TENANTS))
         lines = [line for tenant in first for line in quotas.report(tenant)]
@@ -203,11 +190,9 @@ class QuotaSeries:
                 break
             others.add(line.tenant)
             lines.append(line)
-        for line in lines:
-            labels = shortened(line.tenant), line.key
-            self._limit.labels(*labels).set(line.limit)
-            self._used.labels(*labels).set(line.used)
-            self._alert.labels(*labels).set(float(line.is_alerting))
+        self._rows = [
+            ((shortened(line.tenant), line.key), (line.limit, line.used, float(line.is_alerting))) for line in lines
+        ]
 
     def _fold(self) -> None:
         """Count the tenant that was not refused for longest among all others."""

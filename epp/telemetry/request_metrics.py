@@ -5,22 +5,8 @@ from epp.framework import Request
 from epp.framework.clock import Clock
 from epp.framework.plugin_status import Legacy
 from epp.framework.request import DEFAULT_FLOW, DataKey, Usage
-from epp.routing.director import Cause, Refusal, Rewrite, Routing
-from epp.telemetry.families import (
-    DURATION_SECONDS,
-    ITL_SECONDS,
-    NTPOT_SECONDS,
-    OUTPUT_TOKENS,
-    REQUEST_BYTES,
-    REQUEST_PROCESSING_SECONDS,
-    RESPONSE_BYTES,
-    RESPONSE_PROCESSING_SECONDS,
-    TOKENS,
-    TPOT_SECONDS,
-    TTFT_SECONDS,
-    Families,
-    Histograms,
-)
+from epp.routing.director import Cause, Refusal, Routing
+from epp.telemetry.families import EXTENSION, Families, Histograms
 from epp.telemetry.request_series import MAX_COMBINATIONS, RequestSeries, RewriteSeries, Series
 
 _LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
@@ -32,6 +18,26 @@ _SUCCEEDED, _FAILED = 200, 400
 _ANSWERED = (Cause.NATURAL, Cause.UNSEEN)
 """Ends that count by their status."""
 
+TTFT_SECONDS = (
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120,
+)  # fmt: skip
+DURATION_SECONDS = (*TTFT_SECONDS, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)
+NTPOT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+TPOT_SECONDS = (
+    0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 2,
+)  # fmt: skip
+ITL_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2)
+REQUEST_PROCESSING_SECONDS = (
+    0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
+)  # fmt: skip
+RESPONSE_PROCESSING_SECONDS = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
+)  # fmt: skip
+REQUEST_BYTES = tuple(64.0 * 2**power for power in range(25))  # 64 B to 1 GiB
+OUTPUT_TOKENS = (1, *(8.0 * 2**power for power in range(11)))  # 1, 8 to 8192
+RESPONSE_BYTES = (*OUTPUT_TOKENS, 16384, 32778, 65536)  # 32778, not 32768, there too
+TOKENS = (*RESPONSE_BYTES, *(131072.0 * 2**power for power in range(4)))
+
 
 class RequestMetrics:
     """Counts requests from their arrival to their end; those of a combination of labels share their series."""
@@ -40,7 +46,7 @@ class RequestMetrics:
         self._clock = clock
 
         def histogram(name: str, text: str, bounds: tuple[float, ...], legacy: str = "") -> Histograms:
-            older = Legacy(f"inference_objective_{legacy}", _MODELS) if legacy else None
+            older = Legacy(f"inference_objective_{legacy}", _MODELS) if legacy else ""
             return families.histograms(name, text, bounds, _LABELS, older)
 
         self._requests = families.counters(
@@ -68,17 +74,14 @@ class RequestMetrics:
         )
         self.series = RequestSeries(clock, running, folded, max_combinations=max_combinations)
         """The series of all requests."""
-        self._rewrites = RewriteSeries(
+        self.model_rewritten = RewriteSeries(
             families.counters(
                 "model_rewrite_decisions_total",
                 "Requests by the InferenceModelRewrite that chose their model, the model asked for and the one chosen.",
                 ("model_rewrite_name", "model_name", "target_model"),
-                Legacy(
-                    "inference_extension_model_rewrite_decisions_total",
-                    ("model_rewrite_name", "model_name", "target_model"),
-                ),
+                EXTENSION,
             )
-        )
+        ).count
         self._duration = histogram(
             "request_duration_seconds",
             "Time from the headers of a request to the end of the response.",
@@ -117,25 +120,21 @@ class RequestMetrics:
             NTPOT_SECONDS,
             "normalized_time_per_output_token_seconds",
         )
-        self._processing = families.histograms(
-            "request_processing_duration_seconds",
-            "Time from the first message of a request to the answer that routes or refuses it, waiting included.",
-            REQUEST_PROCESSING_SECONDS,
-        ).labels()
+        self.request_processed = (
+            families.histograms(
+                "request_processing_duration_seconds",
+                "Time from the first message of a request to the answer that routes or refuses it, waiting included.",
+                REQUEST_PROCESSING_SECONDS,
+            )
+            .labels()
+            .observe
+        )
         self._response_processing = families.histograms(
             "response_processing_duration_seconds",
             "Time that the picker spent on the pieces of a streamed response; of others, the time from its headers to "
             "its end.",
             RESPONSE_PROCESSING_SECONDS,
         ).labels()
-
-    def processed(self, seconds: float) -> None:
-        """Record how long a request was in the picker, until it was routed or refused."""
-        self._processing.observe(seconds)
-
-    def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
-        """Count a choice of a model."""
-        self._rewrites.count(request, rewrite)
 
     def routed(self, request: Request) -> Series:
         """Count a routed request; return its series."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metric series by labels that clients choose: bounded in number and length, with priority for served models."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from enum import IntEnum
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import xxhash
 
@@ -24,9 +24,27 @@ MAX_CHARACTERS = 128
 MAX_PRIORITIES = 16
 """Priorities that have series of their own once the places for combinations are used up."""
 OTHER = "other"
+V = TypeVar("V", bound=Hashable)
 _STALE_SECONDS = 3600.0
 _MAX_PROVEN = 1024
 _FIXED_FLOWS = frozenset({DEFAULT_FLOW, OTHER, ""})
+
+
+class Bounded(Generic[V]):
+    """Values of labels that clients or objects choose: so many are shown, and others in their place beyond that."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[V] = set()
+
+    def shown(self, value: V, otherwise: V) -> V:
+        """Return the value if it is known or there is room for one more."""
+        if value in self._known:
+            return value
+        if len(self._known) >= self._most:
+            return otherwise
+        self._known.add(value)
+        return value
 
 
 class _Rank(IntEnum):
@@ -103,47 +121,44 @@ class RequestSeries:
         self._max_combinations = max_combinations
         self._combinations: dict[Labels, Series] = {}
         self._others: dict[Labels, Series] = {}
-        self._idle: tuple[dict[Series, None], ...] = tuple({} for _ in _Rank)
-        """Combinations without requests in flight, by rank, the least recently used first."""
         self._reported: set[str] = {""}  # requests without a model count as known
         self._proven: dict[tuple[str, str], None] = {}
         self._last_proven: tuple[str, str] | None = None
 
     def begin(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
         """Return the series of a new request; pass it to `end` once."""
-        # Most requests are of a combination that is known, by labels that need not be shortened.
-        series = self._combinations.get((model, target, fairness_id, priority))
-        if series is None:
-            series = self._find(model, target, fairness_id, priority)
+        series = self.hold(model, target, fairness_id, priority)
         if series.running is None:
             series.running = series.of(self._running)
         series.running.value += 1
-        self._mark_used(series)
         return series
 
     def end(self, series: Series, now: float) -> None:
         """Count the end of a request."""
         if series.running is not None:
             series.running.value -= 1
-        self._mark_ended(series, now)
+        self.release(series, now)
 
     def hold(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
         """Return the series of a request that is not in flight; pass it to `release` once."""
+        # Most requests are of a combination that is known, by labels that need not be shortened.
         series = self._combinations.get((model, target, fairness_id, priority))
         if series is None:
             series = self._find(model, target, fairness_id, priority)
-        self._mark_used(series)
+        series.open += 1
         return series
 
     def release(self, series: Series, now: float) -> None:
         """Let go of a series that was held."""
-        self._mark_ended(series, now)
+        series.open -= 1
+        series.last_used = now
+        if not series.open and series.labels in self._combinations:
+            series.rank = self._rank_of(series.labels)
 
     def immediate(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
         """Return the series of a request that ends at once."""
-        series = self._find(model, target, fairness_id, priority)
-        self._mark_used(series)
-        self._mark_ended(series, self._clock.now())
+        series = self.hold(model, target, fairness_id, priority)
+        self.release(series, self._clock.now())
         return series
 
     def succeeded(self, model: str, target: str) -> None:
@@ -161,12 +176,9 @@ class RequestSeries:
         """Record all models that endpoints now report, and rank idle combinations again."""
         self._reported = {"", *map(shortened, models)}
         stale = self._clock.now() - _STALE_SECONDS
-        for idle in self._idle:
-            idle.clear()
-        for series in sorted(self._combinations.values(), key=lambda series: series.last_used):
+        for series in self._combinations.values():
             if not series.open:
                 series.rank = _Rank.UNKNOWN if series.last_used < stale else self._rank_of(series.labels)
-                self._idle[series.rank][series] = None
 
     def _find(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
         pair = shortened(model), shortened(target)
@@ -199,12 +211,14 @@ class RequestSeries:
         return len(self._combinations) < self._max_combinations
 
     def _make_room(self, rank: _Rank) -> bool:
-        for idle in self._idle[:rank]:
-            for series in idle:
-                del idle[series], self._combinations[series.labels]
-                series.remove()
-                return True
-        return False
+        """Remove the idle series of the lowest rank, least recently used first; return whether there is one."""
+        idle = [series for series in self._combinations.values() if not series.open and series.rank < rank]
+        if not idle:
+            return False
+        series = min(idle, key=lambda each: (each.rank, each.last_used))
+        del self._combinations[series.labels]
+        series.remove()
+        return True
 
     def _rank_of(self, labels: Labels) -> _Rank:
         model, target, fairness_id, _ = labels
@@ -215,18 +229,6 @@ class RequestSeries:
         else:
             return _Rank.UNKNOWN
         return rank if fairness_id in _FIXED_FLOWS else _Rank.FLOW
-
-    def _mark_used(self, series: Series) -> None:
-        if not series.open:
-            self._idle[series.rank].pop(series, None)
-        series.open += 1
-
-    def _mark_ended(self, series: Series, now: float) -> None:
-        series.open -= 1
-        series.last_used = now
-        if not series.open and series.labels in self._combinations:
-            series.rank = self._rank_of(series.labels)
-            self._idle[series.rank][series] = None
 
 
 def shortened(value: str) -> str:
@@ -245,19 +247,13 @@ class RewriteSeries:
 
     def __init__(self, counter: Counters) -> None:
         self._counter = counter
-        self._known: set[tuple[str, str, str]] = set()
-        self._by_clients: set[str] = set()
+        self._known = Bounded[tuple[str, ...]](MAX_COMBINATIONS)
+        self._by_clients = Bounded[str](MAX_UNKNOWN)
 
     def count(self, request: Request, rewrite: Rewrite) -> None:
         """Count a request whose model a rule has chosen."""
         model = shortened(request.body.model)
-        if rewrite.generic and model not in self._by_clients:
-            if len(self._by_clients) < MAX_UNKNOWN:
-                self._by_clients.add(model)
-            else:
-                model = OTHER
+        if rewrite.generic:
+            model = self._by_clients.shown(model, OTHER)
         labels = shortened(rewrite.name), model, shortened(request.model)
-        if labels not in self._known and len(self._known) >= MAX_COMBINATIONS:
-            labels = OTHER, OTHER, OTHER
-        self._known.add(labels)
-        self._counter.labels(*labels).inc()
+        self._counter.count(*self._known.shown(labels, (OTHER, OTHER, OTHER)))

@@ -10,11 +10,11 @@ import structlog
 from epp.framework import Endpoint, Request
 from epp.framework.plugin_status import Legacy
 from epp.framework.result import SchedulingResult
-from epp.telemetry.families import SCHEDULING_SECONDS, Count, Families
+from epp.telemetry.families import EXTENSION, SCHEDULING_SECONDS, Count, Families
 from epp.telemetry.hardware_series import SelectionSeries
 from epp.telemetry.logs import FailureLog
 from epp.telemetry.plugin_metrics import PluginTimes
-from epp.telemetry.request_series import OTHER, Series, shortened
+from epp.telemetry.request_series import OTHER, Bounded, Series, shortened
 
 _SUCCESS, _FAILURE = "success", "failure"
 _MOST_PICKED, _MOST_UNKNOWN = 4096, 256
@@ -34,7 +34,7 @@ class SchedulingMetrics:
             "Time for one run of the scheduler: all profiles, with their filters, scorers and pickers.",
             SCHEDULING_SECONDS,
             (),
-            Legacy("inference_extension_scheduler_e2e_duration_seconds"),
+            EXTENSION,
         ).labels()
         self._attempts = families.counters(
             "scheduler_attempts_total",
@@ -47,16 +47,14 @@ class SchedulingMetrics:
         )
         self._picked: dict[tuple[str, str, str], Count] = {}
         """Series by model and endpoint (`namespace/name`, `ip:port`)."""
-        self._failed: dict[str, Count] = {}
-        """Series by model."""
+        self._failed = Bounded[str](_MOST_FAILED)
         self._rejected_scores = families.counters(
             "scheduler_scores_rejected_total", "Scores that were NaN or infinite, and replaced by 0.", ("plugin_name",)
         )
         self._clamped_scores = families.counters(
             "scheduler_scores_clamped_total", "Scores below 0 or above 1, and limited to these.", ("plugin_name",)
         )
-        plugin_times = PluginTimes(SCHEDULING_SECONDS, legacy=families.legacy)
-        families.registry.register(plugin_times)
+        plugin_times = PluginTimes(families)
         self.plugin_called = plugin_times.add
         """Record a call; there are many for each request."""
         self.slowest_call = plugin_times.take_slowest
@@ -75,11 +73,7 @@ class SchedulingMetrics:
         """Record a run of the scheduler; where it has a result, `routed` counts the endpoint."""
         self._times.observe(seconds)
         if result is None:
-            model = shortened(request.model)
-            if model not in self._failed:
-                model = model if len(self._failed) < _MOST_FAILED else OTHER
-                self._failed[model] = self._attempts.labels(_FAILURE, model, "", "", "")
-            self._failed[model].inc()
+            self._attempts.count(_FAILURE, self._failed.shown(shortened(request.model), OTHER), "", "", "")
 
     def routed(self, request: Request, result: SchedulingResult, series: Series) -> None:
         """Count the picks of a run of the scheduler."""

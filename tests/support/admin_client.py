@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client of the admin port, and a port with a few routes."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from threading import Thread
 from typing import NamedTuple
 
 from aiohttp import web
 
-from epp.admin import AdminPort, AdminSettings
+from epp.admin import AdminPort, AdminSettings, LoopCalls
 from epp.admin.answers import as_json, read_object
 from epp.admin.port import LIMITS
 
@@ -62,6 +64,20 @@ ROUTES = (
     web.get("/api/echo/{rest:.+}", echo),
     web.get("/api/broken", broken),
 )
+
+
+@contextmanager
+def loop_calls() -> Iterator[LoopCalls]:
+    """Calls into an event loop that runs in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield LoopCalls(loop, patience_seconds=60)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 @contextmanager

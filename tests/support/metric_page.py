@@ -20,6 +20,7 @@ from epp.routing.director import Cause, ParserTable, Pipeline, Routing
 from epp.routing.outliers import OutlierDetector
 from epp.routing.scheduling import Scheduler
 from epp.telemetry.metrics import Metrics
+from epp.telemetry.request_series import MAX_COMBINATIONS
 
 POOL = candidates(waiting=[0])
 PICKED = ProfileResult("default", POOL, POOL.values(WAITING), POOL.slots)
@@ -33,17 +34,20 @@ SILENT = Endpoint("silent", "10.0.0.3", 8000)
 class Page:
     """Metrics that start at 0 s on a clock that stands still, and their page."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_COMBINATIONS) -> None:
         self.clock = ManualClock()
-        self.metrics = Metrics("pool", self.clock)
+        self.metrics = Metrics("pool", self.clock, max_combinations=most)
         self.store = Datastore(self.clock)
         self.store.replace([ONE, TWO, SILENT])
 
-    def route(self, model: str = "m", *, flow: str = "f", streaming: bool = False, size_bytes: int = 0) -> Routing:
+    def route(
+        self, model: str = "m", *, flow: str = "f", target: str = "", streaming: bool = False, size_bytes: int = 0
+    ) -> Routing:
         request = Request(
             "r",
             RequestBody(model=model, streaming=streaming),
             fairness_id=flow,
+            target_model=target,
             size_bytes=size_bytes,
             received_at=self.clock.now(),
             began_at=self.clock.now(),

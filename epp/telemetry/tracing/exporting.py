@@ -3,15 +3,15 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from threading import Event, Thread
 
 import structlog
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.registry import CollectorRegistry
 
+from epp.telemetry.families import Computed, Row
 from epp.telemetry.tracing.environment import TracingSettings
 from epp.telemetry.tracing.spans import SpanMaker
 from epp.telemetry.tracing.trace import Trace
@@ -28,7 +28,7 @@ _log = structlog.get_logger()
 _REMEDY = "see that the address in OTEL_EXPORTER_OTLP_ENDPOINT is that of a collector for OTLP, and that it is up"
 
 
-class SpanCounts(Collector):
+class SpanCounts:
     """Written by the event loop and by the thread that sends spans; read by any thread."""
 
     def __init__(self, exporters: tuple[str, ...]) -> None:
@@ -63,56 +63,40 @@ class SpanCounts(Collector):
             "failing": self._problem or None,
         }
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the counter."""
-        family = CounterMetricFamily(
-            "llm_d_epp_trace_spans", "Spans of traces, by what became of them.", labels=("outcome",)
-        )
-        family.add_metric(("exported",), self.exported)
-        family.add_metric(("failed",), self.failed)
-        family.add_metric(("dropped",), self.dropped)
-        yield family
+    def show(self, registry: CollectorRegistry) -> None:
+        """Add the counter to the metrics."""
+
+        def rows() -> Iterable[Row]:
+            return [(("exported",), (self.exported,)), (("failed",), (self.failed,)), (("dropped",), (self.dropped,))]
+
+        text = "Spans of traces, by what became of them."
+        Computed(registry, ("outcome",), {"llm_d_epp_trace_spans_total": text}, rows)
 
 
-class Collected(SpanProcessor):
-    """Keeps spans that have ended; for one thread."""
+class ExportThread(SpanProcessor):
+    """Makes spans of the traces that it is given, and sends them in batches."""
 
-    def __init__(self, most: int, counts: SpanCounts) -> None:
-        self._most = most
+    def __init__(self, exporters: Sequence[SpanExporter], settings: TracingSettings, counts: SpanCounts) -> None:
+        self._exporters = exporters
+        self._settings = settings
         self._counts = counts
+        self._traces: deque[Trace] = deque()
         self.spans: deque[ReadableSpan] = deque()
+        """Spans that have ended and wait to be sent."""
+        self._wake = Event()
+        self._stopping = False
+        self._thread: Thread | None = None
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Keep a span, unless there are too many."""
-        if len(self.spans) < self._most:
+        """Keep a span, unless too many wait; called in the thread."""
+        if len(self.spans) < self._settings.most_queued:
             self.spans.append(span)
         else:
             self._counts.dropped += 1
 
-
-class ExportThread:
-    """Makes spans of the traces that it is given, and sends them in batches."""
-
-    def __init__(
-        self,
-        exporters: Sequence[SpanExporter],
-        maker: SpanMaker,
-        collected: Collected,
-        settings: TracingSettings,
-        counts: SpanCounts,
-    ) -> None:
-        self._exporters = exporters
-        self._maker = maker
-        self._collected = collected
-        self._settings = settings
-        self._counts = counts
-        self._traces: deque[Trace] = deque()
-        self._wake = Event()
-        self._stopping = False
-        self._thread = Thread(target=self._run, name="traces", daemon=True)
-
-    def start(self) -> None:
+    def start(self, maker: SpanMaker) -> None:
         """Start the thread."""
+        self._thread = Thread(target=self._run, args=(maker,), name="traces", daemon=True)
         self._thread.start()
 
     def add(self, trace: Trace) -> None:
@@ -128,30 +112,31 @@ class ExportThread:
         """Send the waiting spans; stop after this time."""
         self._stopping = True
         self._wake.set()
-        self._thread.join(seconds)
+        if self._thread is not None:
+            self._thread.join(seconds)
 
-    def _run(self) -> None:
+    def _run(self, maker: SpanMaker) -> None:
         due = time.monotonic() + self._settings.delay_seconds
         is_last = False
         while not is_last:
             self._wake.wait(max(0.0, due - time.monotonic()))
             self._wake.clear()
             is_last = self._stopping
-            self._make_spans()
+            self._make_spans(maker)
             is_due = time.monotonic() >= due or is_last
-            while len(self._collected.spans) >= (1 if is_due else self._settings.batch):
+            while len(self.spans) >= (1 if is_due else self._settings.batch):
                 self._send()
             if is_due:
                 due = time.monotonic() + self._settings.delay_seconds
         for exporter in self._exporters:
             exporter.shutdown()
 
-    def _make_spans(self) -> None:
+    def _make_spans(self, maker: SpanMaker) -> None:
         while self._traces:
             trace = self._traces.popleft()
             began = time.perf_counter()
             try:
-                self._maker.make(trace)
+                maker.make(trace)
             except Exception:  # noqa: BLE001  one trace is lost, the others are not
                 self._counts.dropped += 1
                 _log.exception("a trace cannot be exported")
@@ -159,7 +144,7 @@ class ExportThread:
                 time.sleep(_PAUSE * (time.perf_counter() - began))
 
     def _send(self) -> None:
-        spans = [self._collected.spans.popleft() for _ in range(min(self._settings.batch, len(self._collected.spans)))]
+        spans = [self.spans.popleft() for _ in range(min(self._settings.batch, len(self.spans)))]
         for exporter in self._exporters:
             problem = ""
             try:

@@ -2,12 +2,10 @@
 """Spans of a recorded trace, with the names and attributes of llm-d-router; made in a thread of their own."""
 
 from collections.abc import Iterator, Sequence
-from itertools import islice, takewhile
-from typing import NamedTuple
+from itertools import takewhile
 
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
-from opentelemetry.util.types import AttributeValue
 
 from epp.framework.errors import InternalError, RequestError
 from epp.framework.headers import PREFILLER
@@ -15,7 +13,7 @@ from epp.framework.messages import printable
 from epp.framework.result import ProfileResult, SchedulingResult
 from epp.framework.roles import Aggregator, Filter, Picker, Producer, ProfilePicker, Scorer
 from epp.routing.director import Cause, top_values
-from epp.telemetry.tracing.trace import PluginCall, Trace
+from epp.telemetry.tracing.trace import Attributes, PluginCall, Trace
 
 ORCHESTRATION_SPAN = "gateway.request_orchestration"
 PROFILE_SPAN = "run_scheduler_profile"
@@ -31,19 +29,6 @@ _MOST_TEXT = 300
 _SERVER_ERROR = 500
 _NO_ERROR = (Cause.NATURAL, Cause.UNSEEN, Cause.CLIENT_DISCONNECT)
 
-Attributes = dict[str, AttributeValue]
-
-
-class _Run(NamedTuple):
-    """The calls of one run of a profile, which failed if it has no picker."""
-
-    profile: str
-    calls: Sequence[PluginCall]
-    filters: Sequence[PluginCall]
-    scorers: Sequence[PluginCall]
-    picker: PluginCall | None
-    result: ProfileResult | None
-
 
 class SpanMaker:
     """Ends the span of a request, and makes those below it."""
@@ -53,12 +38,12 @@ class SpanMaker:
 
     def make(self, trace: Trace) -> None:
         """End the span of the request; nothing is raised for a trace that lacks parts."""
-        request = _request_attributes(trace)
+        request = _printable(trace.request)
         self._orchestration(trace, request)
         root = trace.root
-        root.set_attributes({**request, **_response_attributes(trace)})
-        if trace.answered is not None and trace.answered.first_byte is not None:
-            root.add_event("first_token", timestamp=trace.answered.first_byte)
+        root.set_attributes({**request, **_exchange(trace)})
+        if trace.first_byte_at is not None:
+            root.add_event("first_token", timestamp=trace.first_byte_at)
         failure = _failure(trace)
         if failure is not None:
             root.set_status(Status(StatusCode.ERROR, failure))
@@ -68,8 +53,9 @@ class SpanMaker:
         if trace.completed_at is None:
             return
         attributes = dict(request)
-        if trace.asked is not None:
-            attributes |= {"target_model": printable(trace.asked.target_model), "request_prio": trace.asked.priority}
+        if trace.asked:
+            attributes["target_model"] = request.get("gen_ai.request.model", "")
+            attributes["request_prio"] = trace.asked["llm_d.epp.request.priority"]
         if trace.found is not None:
             eligible, left = trace.found
             attributes |= {
@@ -87,8 +73,9 @@ class SpanMaker:
         span.end(trace.ended_at if trace.routed_at is None else trace.routed_at)
 
     def _calls(self, trace: Trace, parent: Span, request: Attributes) -> None:
-        for run in _runs(trace):
-            self._run(run, parent, request)
+        legs = {} if trace.result is None else trace.result.profiles
+        for profile, calls in _runs(trace):
+            self._run(profile, calls, legs.get(profile), parent, request)
         for call in trace.calls:
             kind = call.plugin.plugin_type
             if call.role.name == Producer.role.name:
@@ -100,15 +87,18 @@ class SpanMaker:
                 used = _disaggregation(trace.result)
                 self._make("prepare_disaggregation", parent, call.began, call.ended, {**request, **used})
 
-    def _run(self, run: _Run, parent: Span, request: Attributes) -> None:
-        calls, result = run.calls, run.result
-        named: Attributes = {**request, "llm_d.epp.scheduling.profile.name": run.profile}
+    def _run(
+        self, profile: str, calls: Sequence[PluginCall], result: ProfileResult | None, parent: Span, request: Attributes
+    ) -> None:
+        """Make the spans of one run of a profile, which failed if it has no picker."""
+        named: Attributes = {**request, "llm_d.epp.scheduling.profile.name": profile}
         span = self._begin(PROFILE_SPAN, parent, calls[0].began, named)
-        if run.filters:
-            self._filters(run, span, request)
-        if run.scorers:
-            self._scorers(run, span, request)
-        if run.picker is not None:
+        if filters := [call for call in calls if call.role.name == _FILTER]:
+            self._filters(filters, result, span, request)
+        if scorers := [call for call in calls if call.role.name == _SCORER]:
+            self._scorers(scorers, result, span, request)
+        picker = next((call for call in calls if call.role.name == _PICKER), None)
+        if picker is not None:
             attributes = dict(request)
             if result is not None:
                 top = top_values(result.candidates, result.totals, _TOP_ENDPOINTS)
@@ -117,33 +107,36 @@ class SpanMaker:
                     "llm_d.epp.picker.top_endpoints": list(top),
                     "llm_d.epp.picker.top_scores": list(top.values()),
                 }
-            self._make(PICK_SPAN, span, run.picker.began, run.picker.ended, attributes)
+            self._make(PICK_SPAN, span, picker.began, picker.ended, attributes)
         else:
             span.set_status(Status(StatusCode.ERROR, "no endpoint is left, or a plugin failed"))
         span.end(calls[-1].ended)
 
-    def _filters(self, run: _Run, parent: Span, request: Attributes) -> None:
+    def _filters(
+        self, calls: Sequence[PluginCall], result: ProfileResult | None, parent: Span, request: Attributes
+    ) -> None:
         attributes = dict(request)
-        traces = () if run.result is None else run.result.filters
+        traces = () if result is None else result.filters
         if traces:
             attributes["llm_d.epp.filter.candidate_endpoints"] = traces[0].before
             attributes["llm_d.epp.filter.filtered_endpoints"] = traces[-1].after
-        span = self._begin(FILTER_SPAN, parent, run.filters[0].began, attributes)
+        span = self._begin(FILTER_SPAN, parent, calls[0].began, attributes)
         left = {trace.plugin: trace for trace in traces}
-        for call in run.filters:
+        for call in calls:
             trace = left.get(call.plugin.name)
             counts: Attributes = {} if trace is None else {"before": trace.before, "after": trace.after}
             span.add_event("filter", {"plugin": call.plugin.name, **counts}, call.ended)
-        span.end(run.filters[-1].ended)
+        span.end(calls[-1].ended)
 
-    def _scorers(self, run: _Run, parent: Span, request: Attributes) -> None:
-        result = run.result
-        count: Attributes = {"llm_d.epp.scorer.count": len(run.scorers)}
+    def _scorers(
+        self, calls: Sequence[PluginCall], result: ProfileResult | None, parent: Span, request: Attributes
+    ) -> None:
+        count: Attributes = {"llm_d.epp.scorer.count": len(calls)}
         if result is not None:
             count["llm_d.epp.scoring.candidate_endpoints"] = len(result.candidates)
-        span = self._begin(SCORING_SPAN, parent, run.scorers[0].began, {**count, **request})
+        span = self._begin(SCORING_SPAN, parent, calls[0].began, {**count, **request})
         scores = {} if result is None else {trace.plugin: trace for trace in result.scores}
-        for call in run.scorers:
+        for call in calls:
             kind, trace = call.plugin.plugin_type, scores.get(call.plugin.name)
             attributes: Attributes = {"llm_d.epp.scorer.type": kind, "llm_d.epp.scorer.name": call.plugin.name}
             if trace is not None:
@@ -155,7 +148,7 @@ class SpanMaker:
                     "llm_d.epp.scorer.endpoints_scored": len(trace.scores),
                 }
             self._make(f"llm_d.epp.scorer.{kind}", span, call.began, call.ended, attributes)
-        span.end(run.scorers[-1].ended)
+        span.end(calls[-1].ended)
 
     def _make(self, name: str, parent: Span, began: int, ended: int, attributes: Attributes) -> None:
         self._begin(name, parent, began, attributes).end(ended)
@@ -166,39 +159,20 @@ class SpanMaker:
         return self._tracer.start_span(name, set_span_in_context(parent, Context()), kind, attributes, start_time=began)
 
 
-def _request_attributes(trace: Trace) -> Attributes:
-    asked = trace.asked
-    if asked is None:
-        return {}
-    model = {"gen_ai.request.model": printable(asked.target_model)} if asked.target_model else {}
-    return {**model, "gen_ai.request.id": printable(asked.id)}
+def _printable(attributes: Attributes) -> Attributes:
+    """Return the attributes with text as it may be shown: some of it is of clients."""
+    return {name: printable(value) if isinstance(value, str) else value for name, value in attributes.items()}
 
 
-def _response_attributes(trace: Trace) -> Attributes:
-    attributes: Attributes = {"llm_d.epp.request.outcome": trace.cause.value}
-    asked, answered, error = trace.asked, trace.answered, trace.error
-    if asked is not None:
-        attributes |= {
-            "llm_d.epp.request.model": printable(asked.model),
-            "llm_d.epp.request.priority": asked.priority,
-            "llm_d.epp.request.fairness_id": printable(asked.fairness_id),
-            "llm_d.epp.request.prompt_tokens": asked.prompt_tokens,
-            "llm_d.epp.request.streaming": asked.streaming,
-        }
+def _exchange(trace: Trace) -> Attributes:
+    """Return the attributes of request and response."""
+    attributes: Attributes = {"llm_d.epp.request.outcome": trace.cause.value, **_printable(trace.asked)}
     if trace.result is not None:
         attributes["llm_d.epp.request.profile"] = trace.result.primary.profile
-    if answered is not None:
-        attributes |= {
-            "llm_d.epp.request.endpoint": answered.endpoint,
-            "server.address": answered.address,
-            "server.port": answered.port,
-        }
-        if answered.status:
-            attributes["http.response.status_code"] = answered.status
-        if answered.usage is not None:
-            attributes["gen_ai.usage.input_tokens"] = answered.usage.prompt_tokens
-            attributes["gen_ai.usage.output_tokens"] = answered.usage.completion_tokens
-    if error is not None:
+    attributes |= trace.answered
+    if trace.status:
+        attributes["http.response.status_code"] = trace.status
+    if (error := trace.error) is not None:
         attributes |= {
             "llm_d.epp.request.outcome": "refused",
             "error.type": error.reason or error.code,
@@ -213,8 +187,7 @@ def _failure(trace: Trace) -> str | None:
         return _words(trace.error)
     if trace.cause not in _NO_ERROR:
         return trace.cause.value
-    answered = trace.answered
-    return str(answered.status) if answered is not None and answered.status >= _SERVER_ERROR else None
+    return str(trace.status) if trace.status >= _SERVER_ERROR else None
 
 
 def _words(error: RequestError) -> str:
@@ -223,17 +196,12 @@ def _words(error: RequestError) -> str:
     return printable(text, _MOST_TEXT)
 
 
-def _runs(trace: Trace) -> Iterator[_Run]:
-    """Yield the runs of profiles that called any plugin."""
-    legs = {} if trace.result is None else trace.result.profiles
-    for profile, first in trace.profiles:
-        own = takewhile(lambda call: call.role.name in _IN_PROFILES, trace.calls[first:])
-        later = next((number for _, number in trace.profiles if number > first), len(trace.calls))
-        calls = list(islice(own, later - first))
-        by_role = {name: [call for call in calls if call.role.name == name] for name in _IN_PROFILES}
-        if calls:
-            picker = next(iter(by_role[_PICKER]), None)
-            yield _Run(profile, calls, by_role[_FILTER], by_role[_SCORER], picker, legs.get(profile))
+def _runs(trace: Trace) -> Iterator[tuple[str, Sequence[PluginCall]]]:
+    """Yield the runs of profiles that called any plugin, with their calls."""
+    ends = [first for _, first in trace.profiles[1:]] + [len(trace.calls)]
+    for (profile, first), end in zip(trace.profiles, ends, strict=False):
+        if calls := list(takewhile(lambda call: call.role.name in _IN_PROFILES, trace.calls[first:end])):
+            yield profile, calls
 
 
 def _disaggregation(result: SchedulingResult | None) -> Attributes:

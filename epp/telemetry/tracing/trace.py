@@ -2,21 +2,20 @@
 """The record of a request while it is served: times and references. Spans are made from it later."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from opentelemetry.trace import Span, format_span_id, format_trace_id
+from opentelemetry.util.types import AttributeValue
 
 from epp.framework.errors import RequestError
 from epp.framework.plugin import Plugin, Role
-from epp.framework.request import Request, Usage
+from epp.framework.request import Request
 from epp.framework.result import SchedulingResult
 from epp.routing.director import Cause, Routing
 from epp.routing.director.observers import RequestTrace
 
-_MOST_CALLS = 500
-"""Plugin calls of one request that are recorded."""
+Attributes = dict[str, AttributeValue]
 
 
 class PluginCall(NamedTuple):
@@ -29,41 +28,14 @@ class PluginCall(NamedTuple):
     ended: int
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The request, without its prompt."""
-
-    id: str
-    model: str
-    """As the client wrote it."""
-    target_model: str
-    """The one that the endpoint is asked for."""
-    priority: int
-    fairness_id: str
-    prompt_tokens: int
-    streaming: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The response, without its body."""
-
-    endpoint: str
-    address: str
-    port: int
-    status: int
-    usage: Usage | None
-    first_byte: int | None
-    """Nanoseconds since the epoch."""
-
-
 class Unsampled(RequestTrace):
     """A trace that is not recorded here; the endpoint gets its id and a flag that says so."""
 
-    __slots__ = ("_headers", "_span")
+    __slots__ = ("_headers", "root")
 
-    def __init__(self, span: Span, headers: Mapping[str, str]) -> None:
-        self._span = span
+    def __init__(self, root: Span, headers: Mapping[str, str]) -> None:
+        """`root` is the span of the whole exchange; `headers` tell the endpoint of the trace."""
+        self.root = root
         self._headers = headers
 
     @property
@@ -74,50 +46,41 @@ class Unsampled(RequestTrace):
     @property
     def ids(self) -> Mapping[str, str]:
         """The ids of trace and span in hexadecimal."""
-        return _ids(self._span)
+        context = self.root.get_span_context()
+        return {"trace_id": format_trace_id(context.trace_id), "span_id": format_span_id(context.span_id)}
 
     def complete(self) -> None:
         """Do nothing."""
 
-    def refused(self, error: RequestError) -> None:
+    def refused(self, error: RequestError, request: Request | None = None) -> None:
         """Do nothing."""
 
     def ended(self, routing: Routing | None, cause: Cause) -> None:
         """Do nothing."""
 
 
-class Trace(RequestTrace):
+class Trace(Unsampled):
     """A trace that is recorded. Times are nanoseconds since the epoch, by a clock that does not jump meanwhile."""
 
     __slots__ = (
-        "_base",
-        "_end",
-        "_headers",
-        "answered",
-        "asked",
-        "attempts",
-        "calls",
-        "cause",
-        "completed_at",
-        "ended_at",
-        "error",
-        "found",
-        "profiles",
-        "queued_at",
-        "result",
-        "root",
-        "routed_at",
-        "waited",
-    )
+        "_base", "_end", "answered", "asked", "attempts", "calls", "cause", "completed_at", "ended_at", "error",
+        "first_byte_at", "found", "profiles", "queued_at", "request", "result", "routed_at", "status", "waited",
+    )  # fmt: skip
 
-    def __init__(self, root: Span, headers: Mapping[str, str], began: int, end: "Callable[[Trace], None]") -> None:
-        """`root` began at that time; `end` is called once, as the exchange ends."""
-        self.root = root
-        self._headers = headers
+    def __init__(self, root: Span, headers: Mapping[str, str], began: int, end: Callable[["Trace"], None]) -> None:
+        """`end` takes the trace once the exchange has ended."""
+        super().__init__(root, headers)
         self._base = began - perf_counter_ns()
         self._end = end
-        self.asked: Asked | None = None
-        self.answered: Answered | None = None
+        self.request: Attributes = {}
+        """Model and id, which most spans have."""
+        self.asked: Attributes = {}
+        """The request, without its prompt; text is as the client wrote it."""
+        self.answered: Attributes = {}
+        """The response, without its body."""
+        self.status = 0
+        """Of the response; 0 for none."""
+        self.first_byte_at: int | None = None
         self.completed_at: int | None = None
         """When the request was complete."""
         self.routed_at: int | None = None
@@ -138,16 +101,6 @@ class Trace(RequestTrace):
         self.waited: tuple[int, int, str] | None = None
         """When it began to wait for room, when it ended, and how."""
 
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Request headers that tell the endpoint of the trace."""
-        return self._headers
-
-    @property
-    def ids(self) -> Mapping[str, str]:
-        """The ids of trace and span in hexadecimal."""
-        return _ids(self.root)
-
     def now(self) -> int:
         """Return the time."""
         return self._base + perf_counter_ns()
@@ -156,46 +109,13 @@ class Trace(RequestTrace):
         """Record that the request is complete, and is routed from now on."""
         self.completed_at = self.now()
 
-    def attempt(self, eligible: int, left: int) -> None:
-        """Record that the request is scheduled among so many endpoints. The results of a former attempt are dropped."""
-        self.attempts += 1
-        self.calls.clear()
-        self.profiles.clear()
-        self.found = eligible, left
-
-    def profile_started(self, profile: str) -> None:
-        """Record that the calls that follow are of this profile."""
-        if len(self.calls) < _MOST_CALLS:
-            self.profiles.append((profile, len(self.calls)))
-
-    def called(self, role: Role, plugin: Plugin[Any], seconds: float) -> None:
-        """Record a call of a plugin that ended just now."""
-        if len(self.calls) < _MOST_CALLS:
-            now = self.now()
-            self.calls.append(PluginCall(role, plugin, now - int(seconds * 1e9), now))
-
-    def routed(self, request: Request, result: SchedulingResult) -> None:
-        """Record where it goes."""
-        self._ask(request)
-        self.result = result
-        self.routed_at = self.now()
-
-    def queued(self) -> None:
-        """Record that it waits for room."""
-        self.queued_at = self.now()
-
-    def left_queue(self, outcome: str) -> None:
-        """Record that it waits no more, and why."""
-        if self.queued_at is not None:
-            self.waited = self.queued_at, self.now(), outcome
-
     def refused(self, error: RequestError, request: Request | None = None) -> None:
         """Record how it is refused; only the first call counts."""
         if self.error is not None or self.ended_at is not None:
             return
         self.error = error
         if request is not None:
-            self._ask(request)
+            self.ask(request)
         if self.routed_at is None:
             self.routed_at = self.now()
 
@@ -206,29 +126,31 @@ class Trace(RequestTrace):
         self.ended_at = self.now()
         self.cause = cause
         if routing is not None:
-            served, first = routing.served, routing.first_byte_at
-            byte_at = None if first is None or self.completed_at is None else self._at(first, routing.request)
-            self.answered = Answered(served.name, served.address, served.port, routing.status, routing.usage, byte_at)
+            served, usage, first = routing.served, routing.usage, routing.first_byte_at
+            self.answered = {
+                "llm_d.epp.request.endpoint": served.name,
+                "server.address": served.address,
+                "server.port": served.port,
+            }
+            self.status = routing.status
+            if usage is not None:
+                self.answered["gen_ai.usage.input_tokens"] = usage.prompt_tokens
+                self.answered["gen_ai.usage.output_tokens"] = usage.completion_tokens
+            if first is not None and self.completed_at is not None:
+                # The clock of the director knows when the request was complete.
+                self.first_byte_at = self.completed_at + int((first - routing.request.received_at) * 1e9)
         self._end(self)
 
-    def _at(self, seconds: float, request: Request) -> int:
-        """Return a time on the clock of the director, which knows when the request was complete."""
-        assert self.completed_at is not None  # noqa: S101  looked at before
-        return self.completed_at + int((seconds - request.received_at) * 1e9)
-
-    def _ask(self, request: Request) -> None:
+    def ask(self, request: Request) -> None:
+        """Keep the attributes of the request."""
         body = request.body
-        self.asked = Asked(
-            request.id,
-            body.model,
-            request.model,
-            request.priority,
-            request.fairness_id,
-            request.prompt_tokens,
-            body.streaming,
-        )
-
-
-def _ids(span: Span) -> Mapping[str, str]:
-    context = span.get_span_context()
-    return {"trace_id": format_trace_id(context.trace_id), "span_id": format_span_id(context.span_id)}
+        self.request = {"gen_ai.request.id": request.id}
+        if request.model:
+            self.request["gen_ai.request.model"] = request.model
+        self.asked = {
+            "llm_d.epp.request.model": body.model,
+            "llm_d.epp.request.priority": request.priority,
+            "llm_d.epp.request.fairness_id": request.fairness_id,
+            "llm_d.epp.request.prompt_tokens": request.prompt_tokens,
+            "llm_d.epp.request.streaming": body.streaming,
+        }

@@ -18,9 +18,11 @@ from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import DirectorObserver, Refusal
 from epp.routing.director.observers import TRACE, RequestTrace, RequestTracer
-from epp.telemetry.tracing.trace import Trace, Unsampled
+from epp.telemetry.tracing.trace import PluginCall, Trace, Unsampled
 
 REQUEST_SPAN = "gateway.request"
+_MOST_CALLS = 500
+"""Plugin calls of one request that are recorded."""
 _NOTHING = Context()
 
 
@@ -59,20 +61,26 @@ class GatewayTracer(RequestTracer, DirectorObserver):
 
     @override
     def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:
-        """Note the calls that follow as those of this request."""
+        """Note the calls that follow as those of this request, in place of those of a former attempt."""
         trace = self._current = _recorded(request)
         if trace is not None:
-            trace.attempt(eligible, left)
+            trace.attempts += 1
+            trace.calls.clear()
+            trace.profiles.clear()
+            trace.found = eligible, left
 
     def plugin_called(self, role: Role, plugin: Plugin[Any], seconds: float) -> None:
-        """Note a call."""
-        if self._current is not None:
-            self._current.called(role, plugin, seconds)
+        """Note a call that ended just now."""
+        trace = self._current
+        if trace is not None and len(trace.calls) < _MOST_CALLS:
+            now = trace.now()
+            trace.calls.append(PluginCall(role, plugin, now - int(seconds * 1e9), now))
 
     def profile_started(self, profile: str) -> None:
         """Note that the calls that follow are of this profile."""
-        if self._current is not None:
-            self._current.profile_started(profile)
+        trace = self._current
+        if trace is not None and len(trace.calls) < _MOST_CALLS:
+            trace.profiles.append((profile, len(trace.calls)))
 
     @override
     def held(self, request: Request, plugin: str) -> None:
@@ -82,30 +90,28 @@ class GatewayTracer(RequestTracer, DirectorObserver):
     def queued(self, request: Request) -> None:
         """Note that it waits for room."""
         self._current = None
-        trace = _recorded(request)
-        if trace is not None:
-            trace.queued()
+        if (trace := _recorded(request)) is not None:
+            trace.queued_at = trace.now()
 
     @override
     def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
         """Note that it waits no more."""
-        trace = _recorded(request)
-        if trace is not None:
-            trace.left_queue(outcome.value)
+        if (trace := _recorded(request)) is not None and trace.queued_at is not None:
+            trace.waited = trace.queued_at, trace.now(), outcome.value
 
     @override
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
         """Note where it goes."""
         self._current = None
-        trace = _recorded(request)
-        if trace is not None:
-            trace.routed(request, result)
+        if (trace := _recorded(request)) is not None:
+            trace.ask(request)
+            trace.result = result
+            trace.routed_at = trace.now()
 
     def refused(self, refusal: Refusal) -> None:
         """Note why it is refused."""
         self._current = None
-        trace = None if refusal.request is None else _recorded(refusal.request)
-        if trace is not None:
+        if refusal.request is not None and (trace := _recorded(refusal.request)) is not None:
             trace.refused(refusal.error, refusal.request)
 
 

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
 from epp.framework.guard import SchedulingObserver
 from epp.telemetry.tracing.environment import TracingError, TracingSettings
-from epp.telemetry.tracing.exporting import Collected, ExportThread, SpanCounts
+from epp.telemetry.tracing.exporting import ExportThread, SpanCounts
 from epp.telemetry.tracing.spans import SpanMaker
 from epp.telemetry.tracing.tracer import GatewayTracer, TracedScheduling
 
@@ -50,12 +50,11 @@ class Tracing:
             raise
         except Exception as error:  # whatever packages raise over values in the environment
             raise TracingError(f"{type(error).__name__}: {error}; see the variables OTEL_*") from error
-        collected = Collected(settings.most_queued, self.counts)
-        provider.add_span_processor(collected)
+        self._thread = ExportThread(exporters, settings, self.counts)
+        provider.add_span_processor(self._thread)
         tracer = provider.get_tracer(_SCOPE, version("inference-epp"))
-        self._thread = ExportThread(exporters, SpanMaker(tracer), collected, settings, self.counts)
         self.tracer = GatewayTracer(tracer, propagator, self._thread.add)
-        self._thread.start()
+        self._thread.start(SpanMaker(tracer))
 
     def beside(self, observer: SchedulingObserver) -> SchedulingObserver:
         """Return an observer of the scheduler that calls this observer and the tracer."""

@@ -11,6 +11,7 @@ import uvloop
 from timing import microseconds, no_log_lines, quick, tell, turns
 
 from epp.app.running import RunningConfig
+from epp.app.settings import PoolSettings
 from epp.config import Assembly, Builder, assemble, load_file
 from epp.framework import Endpoint, Headers, SystemClock
 from epp.framework.datalayer import Discovery, Pool, Report
@@ -55,7 +56,8 @@ def build(sample: str) -> Assembly:
 
 async def running(sample: str) -> tuple[RunningConfig, Given]:
     clock, discovery = SystemClock(), Given()
-    found = RunningConfig(build(sample), clock, Metrics("bench", clock), discovery=discovery, poll_seconds=3600.0)
+    settings = PoolSettings(refresh_metrics_seconds=3600.0)
+    found = RunningConfig(build(sample), clock, Metrics("bench", clock), settings, discovery=discovery)
     await found.start()
     return found, discovery
 

@@ -20,6 +20,7 @@ from pool import HARDWARE, HEADERS, PLAIN, SAMPLES, endpoint, reported, route, r
 from timing import no_log_lines, quick, tell, turns
 
 from epp.app.running import RunningConfig
+from epp.app.settings import PoolSettings
 from epp.config import Assembly, Builder, assemble, load_text
 from epp.extproc.http2.fair_scheduler import Pace
 from epp.framework import Endpoint, Headers, RequestError, SystemClock
@@ -248,7 +249,7 @@ async def switched(count: int, sample: str, other: str) -> float:
     with tempfile.TemporaryDirectory() as directory:
         clock, members = SystemClock(), [endpoint(number) for number in range(2 * count)]
         before = in_a_file(Path(directory) / "before", members[:count], sample)
-        config = RunningConfig(before, clock, Metrics("bench", clock), poll_seconds=3600.0)
+        config = RunningConfig(before, clock, Metrics("bench", clock), PoolSettings(refresh_metrics_seconds=3600.0))
         await config.start()
         reported(config)
         ask(config)

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decisions on the admin port: the latest, and one by its id."""
 
-import asyncio
-import threading
 from collections.abc import Iterator
 
 import pytest
 
-from epp.admin import AdminPort, LoopCalls, decision_routes
+from epp.admin import AdminPort, decision_routes
 from epp.explain.recorder import Recorder, Setup, recorder_of
 from epp.explain.storage import DecisionSettings, Kept
 from epp.framework import ManualClock, Snapshot
-from tests.support.admin_client import asked, opened
+from tests.support.admin_client import asked, loop_calls, opened
 
 
 @pytest.fixture
@@ -25,14 +23,8 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 def port(recorder: Recorder) -> Iterator[AdminPort]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    with opened(decision_routes(LoopCalls(loop, patience_seconds=60), recorder)) as port:
+    with loop_calls() as loop, opened(decision_routes(loop, recorder)) as port:
         yield port
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,13 @@
 """The pool on the admin port: requests that are tried, endpoints, hardware, ranking and configuration."""
 
 import asyncio
-import threading
-from concurrent.futures import Future
+from contextlib import ExitStack
 
 import msgspec
 import pytest
 
-from epp.admin import (
-    LoopCalls,
-    PoolView,
-    SimulatedPicker,
-    allocation_routes,
-    config_routes,
-    endpoint_routes,
-    placement_routes,
-    simulation_routes,
-)
-from epp.app.admin_routes import on_trial
+from epp.admin import PickerView
+from epp.app.admin_routes import admin_routes, on_trial
 from epp.config import Builder, ConfigState, assemble, load_text
 from epp.explain.made_up_pool import EndpointChange, made_up
 from epp.explain.record import DecisionRecord
@@ -29,7 +19,7 @@ from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, KV_USAGE, RUNNING, TOPOLOGY, WAITING
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, Director, PoolPolicies, Runtime, Seeds
-from tests.support.admin_client import asked, opened
+from tests.support.admin_client import asked, loop_calls, opened
 
 CONFIG = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -49,7 +39,7 @@ BODY = {"model": "m", "prompt": "hello"}
 class House:
     """A director over three endpoints on an event loop of its own, and an admin port with all that shows the pool."""
 
-    def __init__(self) -> None:
+    def __init__(self, stack: ExitStack) -> None:
         self.clock = ManualClock()
         self.registry = Registry()
         self.assembly = assemble(load_text(CONFIG, "c.yaml"), Builder(self.registry, self.clock))
@@ -74,32 +64,22 @@ class House:
             self.store.tag(endpoint, Report({}, {ACCELERATOR: tag.located()}))
         self.director = Director(Runtime(self.store, self.clock), self.assembly.pipeline, seeds=Seeds(b"test"))
         self.director.use_policies(PoolPolicies({"batch": -1}))
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever)
-        self._thread.start()
-        loop = LoopCalls(self.loop, patience_seconds=60)
-        picker = SimulatedPicker(
+        self.loop = stack.enter_context(loop_calls())
+        picker = PickerView(
+            loop=self.loop,
             pool="mine",
-            director=lambda: self.director,
-            assembly=lambda: self.assembly,
-            generation=lambda: 7,
+            director=self.director,
             snapshot=self.store.snapshot,
-            now=self.clock.now,
-            utc=lambda: 1_800_000_000.0,
+            clock=self.clock,
+            assembly=lambda: self.assembly,
+            config=lambda: ConfigState(generation=7),
+            states=tuple,
+            picks=dict,
+            tenants=tuple,
             build=self.build,
         )
-        view = PoolView(name="mine", snapshot=self.store.snapshot, now=self.clock.now, states=lambda: (), picks=dict)
         self.built = 0
-        self._opened = opened(
-            (
-                *simulation_routes(loop, picker),
-                *placement_routes(loop, picker),
-                *endpoint_routes(loop, view),
-                *allocation_routes(loop, view, self.director),
-                *config_routes(loop, lambda: self.assembly, lambda: ConfigState(generation=7)),
-            )
-        )
-        self.port = self._opened.__enter__()
+        self.port = stack.enter_context(opened(admin_routes(picker, None)))
 
     def build(self, text: str):
         self.built += 1
@@ -107,9 +87,7 @@ class House:
         return on_trial(text, builder, self.assembly, ())
 
     def on_loop(self, work):
-        done: Future = Future()
-        self.loop.call_soon_threadsafe(lambda: done.set_result(work()))
-        return done.result(60)
+        return asyncio.run(self.loop.call(work))
 
     def route(self, *headers: tuple[str, str]):
         fields = Headers([(":path", "/v1/completions"), *headers])
@@ -125,18 +103,11 @@ class House:
         assert answer.status == expected, answer.body
         return answer.body
 
-    def close(self) -> None:
-        self._opened.__exit__(None, None, None)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
-
 
 @pytest.fixture(scope="module")
 def house():
-    house = House()
-    yield house
-    house.close()
+    with ExitStack() as stack:
+        yield House(stack)
 
 
 def test_tf_6_simulation_answers_with_the_whole_record(house):

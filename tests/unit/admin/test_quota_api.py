@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quotas on the admin port: shown, changed with and without a dry run, and taken back."""
 
-import asyncio
-import threading
+from contextlib import ExitStack
 
 import pytest
 from structlog.testing import capture_logs
 
-from epp.admin import LoopCalls, quota_routes
+from epp.admin import quota_routes
 from epp.admission.quotas import Quotas, Reservation
 from epp.admission.quotas import allowances as engine_limits
 from epp.framework import ManualClock, Request, RequestBody
@@ -15,7 +14,7 @@ from epp.framework.guard import Guard, PluginObserver
 from epp.framework.quotas import Blocked
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
-from tests.support.admin_client import asked, opened
+from tests.support.admin_client import asked, loop_calls, opened
 
 WORKERS, TOKENS = "total.max.workers.limit", "total.max.tokens"
 CONFIG = {
@@ -29,24 +28,14 @@ CONFIG = {
 class Office:
     """Quotas of a configuration on an event loop of their own, and an admin port."""
 
-    def __init__(self, parameters: dict) -> None:
+    def __init__(self, parameters: dict, stack: ExitStack) -> None:
         clock = ManualClock()
         plugin = Registry().build("tenant-quotas", parameters, name="tenant-quotas", clock=clock)
         self.quotas = Quotas(clock, guard=Guard(PluginObserver()))
         self.quotas.use([plugin])
         self.pool = candidates(labels=[{}])
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever)
-        self._thread.start()
-        routes = quota_routes(LoopCalls(self.loop, patience_seconds=60), lambda: self.quotas, plugin.named_quotas.keys)
-        self._opened = opened(routes)
-        self.port = self._opened.__enter__()
-
-    def close(self) -> None:
-        self._opened.__exit__(None, None, None)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+        loop = stack.enter_context(loop_calls())
+        self.port = stack.enter_context(opened(quota_routes(loop, lambda: self.quotas, plugin.named_quotas.keys)))
 
     def take(self, tenant: str, count: int = 1) -> list[Reservation | Blocked]:
         return [
@@ -70,15 +59,8 @@ class Office:
 @pytest.fixture
 def office():
     """Open an office with these parameters of tenant-quotas."""
-    offices: list[Office] = []
-
-    def open_office(**parameters) -> Office:
-        offices.append(Office(parameters or CONFIG))
-        return offices[-1]
-
-    yield open_office
-    for each in offices:
-        each.close()
+    with ExitStack() as stack:
+        yield lambda **parameters: Office(parameters or CONFIG, stack)
 
 
 def test_tf_16_quota_of_a_tenant_is_shown_with_its_use(office):

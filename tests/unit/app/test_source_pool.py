@@ -4,7 +4,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from hypothesis import given
@@ -58,6 +58,13 @@ async def following(pool: SourcePool) -> AsyncIterator[None]:
             yield
     finally:
         task.cancel()
+
+
+async def reached(condition: Callable[[], bool]) -> None:
+    """Let other work run until the condition holds, for a minute at most."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110  there is no event
+            await asyncio.sleep(0)
 
 
 async def test_nothing_is_in_the_pool_before_it_is_opened(store):
@@ -122,11 +129,8 @@ async def test_those_that_leave_or_are_replaced_do_so_at_once_while_others_wait_
     assert names(store) & {"e0", "e1", "e2"} == {"e0", "e2"}
     pool.update((), ["default/e0", "default/e1009"])
     assert "e0" not in names(store)
-    task = asyncio.create_task(pool.follow())
-    async with asyncio.timeout(60):
-        while len(store.endpoints) < 1001:  # noqa: ASYNC110  there is no event
-            await asyncio.sleep(0)
-    task.cancel()
+    async with following(pool):
+        await reached(lambda: len(store.endpoints) == 1001)
     assert store.endpoint("default/e1") == endpoint(1, uid="new")
     assert store.endpoint("default/e1009") is None
 
@@ -149,8 +153,7 @@ async def test_many_that_become_others_start_from_nothing(store):
     async with following(pool):
         pool.replace([endpoint(number, uid="other") for number in range(200)])
         pool.update((), [f"default/e{number}" for number in range(100)])
-        while {one.uid for one in store.endpoints} != {"other"} or len(store.endpoints) != 100:  # noqa: ASYNC110  as above
-            await asyncio.sleep(0)
+        await reached(lambda: [one.uid for one in store.endpoints] == ["other"] * 100)
     assert names(store) == {f"e{number}" for number in range(100, 200)}
 
 
@@ -160,8 +163,7 @@ async def test_those_that_are_wanted_again_before_they_have_left_stay_as_they_ar
     pool.replace(endpoints(1))
     pool.replace(endpoints(200))
     async with following(pool):
-        while len(store.endpoints) < 200:  # noqa: ASYNC110  as above
-            await asyncio.sleep(0)
+        await reached(lambda: len(store.endpoints) == 200)
     kept = [one for one in store.endpoints if slots[one.name] == store.find(one.hostport)[0]]
     assert len(kept) >= 200 - 20
 
@@ -186,9 +188,7 @@ async def test_pool_is_the_one_wanted_last_whatever_came_before(store, seed, ver
                 pool.update(some, gone)
             for _ in range(draw.randrange(4)):
                 await asyncio.sleep(0)
-        async with asyncio.timeout(60):
-            while {one.id: one for one in store.endpoints} != wanted:  # noqa: ASYNC110  there is no event
-                await asyncio.sleep(0)
+        await reached(lambda: {one.id: one for one in store.endpoints} == wanted)
 
 
 async def test_very_many_that_have_not_changed_stay_without_a_change(store):
@@ -197,8 +197,7 @@ async def test_very_many_that_have_not_changed_stay_without_a_change(store):
     store.subscribe(changes.append)
     async with following(pool):
         pool.replace([*endpoints(999), endpoint(2000)])  # other objects
-        while store.endpoint("default/e2000") is None:  # noqa: ASYNC110  as above
-            await asyncio.sleep(0)
+        await reached(lambda: store.endpoint("default/e2000") is not None)
     assert [len(change.updated) for change in changes] == [0] * len(changes)
     assert sum(len(change.removed) for change in changes) == 1
 
@@ -263,9 +262,7 @@ def test_any_calls_lead_to_the_pool_that_the_source_meant(made):
             ]
             many_leave = many_leave or len([name for name in before if name in left or name not in members]) > 64
             assert many_leave or not left  # whatever left or was replaced is out
-        async with asyncio.timeout(60):
-            while {one.id: one for one in store.endpoints} != meant:  # noqa: ASYNC110  there is no event
-                await asyncio.sleep(0)
+        await reached(lambda: {one.id: one for one in store.endpoints} == meant)
         task.cancel()
 
     asyncio.run(run())
@@ -275,6 +272,5 @@ async def test_garbage_is_looked_for_while_very_many_join(store):
     pool, before = await opened(store), SWEEPS.count
     async with following(pool):
         pool.update(endpoints(500))
-        while len(store.endpoints) < 500:  # noqa: ASYNC110  no event to have
-            await asyncio.sleep(0)
+        await reached(lambda: len(store.endpoints) == 500)
     assert SWEEPS.count > before + 5

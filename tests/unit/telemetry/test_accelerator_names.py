@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from epp.framework import ManualClock
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
-from epp.telemetry.hardware_series import UnknownAccelerators
+from epp.telemetry.hardware_series import show_unknown_accelerators
 
 
 def test_ome_11_unknown_names_of_each_plugin_are_counted():
@@ -21,7 +21,7 @@ def test_ome_11_unknown_names_of_each_plugin_are_counted():
     source = build("accelerator-data-source", {})
     in_use = [spill, known, unnamed, source]
     page = CollectorRegistry()
-    page.register(UnknownAccelerators(lambda: in_use))
+    show_unknown_accelerators(page, lambda: in_use)
 
     def unknown(plugin: str) -> float | None:
         labels = {"plugin_type": plugin, "plugin_name": plugin}

@@ -4,6 +4,8 @@
 import asyncio
 import io
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from structlog.testing import capture_logs
@@ -140,40 +142,41 @@ def quick(monkeypatch):
         monkeypatch.setattr(f"epp.telemetry.endpoints.{name}", 0.01)
 
 
-async def test_changes_are_collected_into_one_report(conditions, quick):
-    report = EndpointReport(conditions, tuple, None)
+@asynccontextmanager
+async def followed(report: EndpointReport) -> AsyncIterator[list[dict]]:
+    """Let the report tell of changes within the block, and yield its lines."""
     with capture_logs() as logs:
         following = asyncio.create_task(report.follow())
+        yield logs
+        following.cancel()
+        await asyncio.wait({following})
+
+
+async def test_changes_are_collected_into_one_report(conditions, quick):
+    report = EndpointReport(conditions, tuple, None)
+    async with followed(report) as logs:
         await until(lambda: logs, "the start is told")
         for number in range(100):
             conditions.put(DEAD, REFUSED if number % 2 else ANSWERING)
             conditions.put(Endpoint(f"e{number}", "10.0.0.9", number + 1), ANSWERING)
         await until(lambda: len(logs) > 1, "the changes are told")
-        following.cancel()
-        await asyncio.wait({following})
     assert [(line["used"], line["total"]) for line in logs] == [(2, 3), (102, 103)]
 
 
 async def test_endpoint_that_only_discovery_knows_of_is_told_too(conditions, quick):
     unresolved = []
     report = EndpointReport(conditions, lambda: unresolved, None)
-    with capture_logs() as logs:
-        following = asyncio.create_task(report.follow())
+    async with followed(report) as logs:
         await until(lambda: logs, "the start is told")
         unresolved.append(LOST)
         await until(lambda: len(logs) > 1, "the change is told")
-        following.cancel()
-        await asyncio.wait({following})
     assert [entry["endpoint"] for entry in logs[1]["attention"]] == ["dead", "b", "lost"]
 
 
 async def test_start_is_told_once_every_endpoint_has_been_asked(conditions, quick):
     conditions.put(GOOD, NOT_ASKED)
     report = EndpointReport(conditions, tuple, None)
-    with capture_logs() as logs:
-        following = asyncio.create_task(report.follow())
+    async with followed(report) as logs:
         asyncio.get_running_loop().call_soon(conditions.put, GOOD, REFUSED)
         await until(lambda: logs, "the start is told")
-        following.cancel()
-        await asyncio.wait({following})
     assert [entry["endpoint"] for entry in logs[0]["attention"]] == ["good", "dead", "b"]

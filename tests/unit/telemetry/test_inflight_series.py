@@ -8,7 +8,7 @@ from epp.framework import Endpoint, ManualClock
 from epp.plugins.pickers import RandomPicker
 from epp.plugins.token_producer import InflightLoadProducer
 from epp.routing.datastore import Datastore, Flow
-from epp.telemetry.flow_series import InflightSeries
+from epp.telemetry.flow_series import show_inflight
 
 PRODUCER = InflightLoadProducer(name="load")
 
@@ -23,7 +23,7 @@ def store() -> Datastore:
 
 def shown(store: Datastore, plugins) -> dict[str, dict[tuple[str, ...], float]]:
     registry = CollectorRegistry()
-    registry.register(InflightSeries(store, lambda: plugins))
+    show_inflight(registry, store, lambda: plugins)
     return {
         family.name: {tuple(sample.labels.values()): sample.value for sample in family.samples}
         for family in registry.collect()

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from epp.framework import WAITING, Parameters, Request, Scorer
 from epp.framework.plugin_status import IgnoredValue, InputProblem, InputState
-from epp.telemetry.process_series import InputMetrics
+from epp.telemetry.process_series import show_inputs
 
 
 class Follower(Scorer[Parameters]):
@@ -27,7 +27,7 @@ class Shown:
     def __init__(self) -> None:
         self.plugins: list[Follower] = []
         self.registry = CollectorRegistry()
-        self.registry.register(InputMetrics(lambda: self.plugins))
+        show_inputs(self.registry, lambda: self.plugins)
 
     def __call__(self, plugin: str, file: str) -> tuple[float | None, float | None, float | None]:
         """Problems, objects kept, versions rejected."""

@@ -8,60 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from epp.framework import (
-    WAITING,
-    Destination,
-    Endpoint,
-    Headers,
-    ManualClock,
-    ProfileResult,
-    Request,
-    RequestBody,
-    SchedulingResult,
-)
+from epp.framework import Headers, Request, RequestBody
 from epp.framework.datalayer import Report
 from epp.framework.errors import NoEndpointsError
-from epp.framework.guard import Guard
 from epp.framework.snapshot import LORA, MODELS, LoraState
-from epp.framework.testing import candidates
-from epp.plugins.profile_handlers import SingleProfileHandler
-from epp.routing.datastore import Credit, Datastore
-from epp.routing.director import Cause, ParserTable, Pipeline, Refusal, Routing
-from epp.routing.outliers import OutlierDetector
-from epp.routing.scheduling import Scheduler
-from epp.telemetry.metrics import Metrics
-from epp.telemetry.request_series import MAX_COMBINATIONS
+from epp.routing.director import Cause, Refusal, Routing
+from tests.support.metric_page import ONE, Page
 
-POOL = candidates(waiting=[0])
-PICKED = ProfileResult("default", POOL, POOL.values(WAITING), POOL.slots)
-UNUSED = Scheduler({}, SingleProfileHandler(), SingleProfileHandler())
-RESULT = SchedulingResult(Destination(PICKED), {"default": PICKED}, {})
-ONE = Endpoint("one", "10.0.0.1", 8000)
 HOUR = 3600.0
 
 
-class Traffic:
+class Traffic(Page):
     """Requests that begin and end when a test says so, and where they were counted."""
 
-    def __init__(self, most: int = MAX_COMBINATIONS) -> None:
-        self.clock = ManualClock()
-        self.metrics = Metrics("pool", self.clock, max_combinations=most)
-        self.store = Datastore(self.clock)
-        self.store.replace([ONE])
-
     def begin(self, model: str = "m", flow: str = "default-flow", target: str = "") -> Routing:
-        request = Request("r", RequestBody(model=model), fairness_id=flow, target_model=target)
-        self.metrics.routed(request, RESULT, scheduling_seconds=0.0)
-        return Routing(
-            request,
-            RESULT,
-            Credit(self.store.ledger.open(0)),
-            Pipeline(ParserTable(()), UNUSED),
-            guard=Guard(self.metrics),
-            observer=self.metrics,
-            find=self.store.find,
-            outliers=OutlierDetector(self.store, self.clock),
-        )
+        return self.route(model, flow=flow, target=target)
 
     def end(self, routing: Routing, status: int = 200, cause: Cause = Cause.NATURAL) -> None:
         routing.response_started(status, Headers, event_stream=False)

@@ -9,7 +9,7 @@ from epp.kube.cluster import Cluster
 from epp.kube.objects.decode import decode_object
 from epp.kube.resources import PODS
 from epp.runtime.supervisor import Supervisor
-from epp.telemetry.process_series import WatchMetrics
+from epp.telemetry.process_series import show_watches
 from tests.support.kube.fake_api import FakeApi
 from tests.support.waiting import until
 
@@ -41,7 +41,7 @@ async def cluster(api, clock):
 @pytest.fixture
 def registry(cluster) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(WatchMetrics(lambda: cluster.watches))
+    show_watches(registry, lambda: cluster.watches)
     return registry
 
 
@@ -92,5 +92,5 @@ async def test_two_watches_of_one_resource_are_one_series(api, cluster, registry
 
 def test_metrics_are_described_without_a_watch():
     registry = CollectorRegistry()
-    registry.register(WatchMetrics(lambda: ()))
+    show_watches(registry, tuple)
     assert [metric for metric in registry.collect() if metric.samples] == []

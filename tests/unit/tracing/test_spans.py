@@ -3,7 +3,7 @@
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from opentelemetry.propagate import get_global_textmap
@@ -12,14 +12,16 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from opentelemetry.trace import StatusCode
 
+from epp.admission.flow_control import Outcome
 from epp.config import Builder, assemble, load_text
-from epp.framework import Endpoint, Headers, RequestError, SystemClock
+from epp.framework import Endpoint, Headers, Request, RequestBody, RequestError, SystemClock
 from epp.framework.guard import SchedulingObserver
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, Director, Routing, Runtime
+from epp.routing.director.observers import TRACE
 from epp.telemetry.tracing.environment import TracingSettings
-from epp.telemetry.tracing.exporting import Collected, ExportThread, SpanCounts
+from epp.telemetry.tracing.exporting import ExportThread, SpanCounts
 from epp.telemetry.tracing.spans import SpanMaker
 from epp.telemetry.tracing.trace import Trace, Unsampled
 from epp.telemetry.tracing.tracer import GatewayTracer, TracedScheduling
@@ -30,6 +32,7 @@ POOL = [
     Endpoint("p", "10.0.0.1", 8000, labels={"llm-d.ai/role": "prefill"}),
     Endpoint("d", "10.0.0.2", 8000, labels={"llm-d.ai/role": "decode"}),
 ]
+SETTINGS = TracingSettings(exporters=(), service_name=None, share=None, delay_seconds=0.01)
 DISAGGREGATED = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -64,14 +67,14 @@ class Traced:
     tracer: GatewayTracer
     director: Director
     maker: SpanMaker
-    collected: Collected
+    thread: ExportThread
     traces: list[Trace]
 
     @classmethod
-    def by(cls, config: str, *, sampler: Sampler = ALWAYS_ON) -> "Traced":
+    def by(cls, config: str, *exporters: SpanExporter, sampler: Sampler = ALWAYS_ON) -> "Traced":
         provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
-        collected = Collected(100, SpanCounts(()))
-        provider.add_span_processor(collected)
+        thread = ExportThread(exporters, SETTINGS, SpanCounts(()))
+        provider.add_span_processor(thread)
         spans, traces = provider.get_tracer("test"), list[Trace]()
         tracer = GatewayTracer(spans, get_global_textmap(), traces.append)
         clock = SystemClock()
@@ -81,7 +84,7 @@ class Traced:
         pipeline = assemble(
             load_text(config), builder, observer=TracedScheduling(SchedulingObserver(), tracer)
         ).pipeline
-        return cls(tracer, Director(Runtime(store, clock, tracer), pipeline), SpanMaker(spans), collected, traces)
+        return cls(tracer, Director(Runtime(store, clock, tracer), pipeline), SpanMaker(spans), thread, traces)
 
     def request(self, body: bytes = BODY) -> list[ReadableSpan]:
         """Route a request to the end of its response, or until it is refused; return its spans."""
@@ -100,7 +103,7 @@ class Traced:
             trace.ended(routing, Cause.CLIENT_DISCONNECT)  # as a stream that closes after its end
         for each in self.traces:
             self.maker.make(each)
-        return list(self.collected.spans)
+        return list(self.thread.spans)
 
 
 def named(spans: list[ReadableSpan], name: str) -> list[ReadableSpan]:
@@ -160,11 +163,13 @@ def test_time_in_a_queue_is_a_part_of_the_orchestration_and_ends_with_it_where_t
     trace = traced.tracer.begin(HEADERS, {})
     assert isinstance(trace, Trace)
     trace.complete()
-    trace.queued()
-    trace.left_queue("EvictedContextCancelled")
+    request = Request("r1", RequestBody(model="m"))
+    request.put(TRACE, trace)
+    traced.tracer.queued(request)
+    traced.tracer.left(request, Outcome.EVICTED_CONTEXT_CANCELLED, 0.0)
     trace.ended(None, Cause.CLIENT_DISCONNECT)
     traced.maker.make(trace)
-    waited, orchestration, request = traced.collected.spans
+    waited, orchestration, request = traced.thread.spans
     assert (waited.name, waited.parent) == ("llm_d.epp.flow_control", orchestration.context)
     assert waited.attributes == {"llm_d.epp.flow_control.outcome": "EvictedContextCancelled"}
     assert waited.end_time <= orchestration.end_time == request.end_time
@@ -205,10 +210,10 @@ def test_trace_of_the_gateways_call_goes_before_that_of_the_clients_headers(meta
 
 
 def test_traces_that_end_while_others_are_sent_are_sent_at_the_stop():
-    traced, slow = Traced.by(DISAGGREGATED), Slow()
-    settings = TracingSettings(exporters=(), service_name=None, share=None, delay_seconds=0.01)
-    thread = ExportThread((slow,), traced.maker, traced.collected, settings, SpanCounts(()))
-    thread.start()
+    slow = Slow()
+    traced = Traced.by(DISAGGREGATED, slow)
+    thread = traced.thread
+    thread.start(traced.maker)
     for _ in range(2):
         trace = traced.tracer.begin(HEADERS, {})
         assert isinstance(trace, Trace)
@@ -220,17 +225,9 @@ def test_traces_that_end_while_others_are_sent_are_sent_at_the_stop():
     assert len(slow.sent) == 2
 
 
-@pytest.fixture
-def refusing() -> tuple[ExportThread, SpanCounts]:
-    """An export thread that has not started, so that nothing is taken from it."""
+def test_traces_beyond_the_limit_are_dropped_and_counted():
     counts = SpanCounts(())
-    settings = TracingSettings(exporters=(), service_name=None, share=None)
-    traced = Traced.by(DISAGGREGATED)
-    return ExportThread((), traced.maker, traced.collected, settings, counts), counts
-
-
-def test_traces_beyond_the_limit_are_dropped_and_counted(refusing):
-    thread, counts = refusing
+    thread = ExportThread((), SETTINGS, counts)  # which has not started, so that nothing is taken from it
     trace = Traced.by(DISAGGREGATED).tracer.begin(HEADERS, {})
     assert isinstance(trace, Trace)
     for _ in range(600):
@@ -240,9 +237,9 @@ def test_traces_beyond_the_limit_are_dropped_and_counted(refusing):
 
 def test_spans_beyond_the_limit_are_dropped_and_counted():
     counts = SpanCounts(())
-    collected = Collected(3, counts)
+    thread = ExportThread((), replace(SETTINGS, most_queued=3), counts)
     provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(collected)
+    provider.add_span_processor(thread)
     for _ in range(5):
         provider.get_tracer("test").start_span("one").end()
-    assert (len(collected.spans), counts.dropped) == (3, 2)
+    assert (len(thread.spans), counts.dropped) == (3, 2)
