@@ -12,11 +12,10 @@ from epp.plugins.prefix_cache.runs import NONE, IntTable, Runs
 BYTES_PER_ENTRY = 64
 """Most memory of one block recorded for one slot.
 
-Measured with tracemalloc on CPython 3.11 (64 bit) with 300,000 blocks of 8 and of 1,000 slots: 8 to 18 bytes for
-separate chains of 8 to 860 blocks, 31 for conversations that add 5 blocks each time, 46 for chains of one or two
-blocks, 50 for conversations that add two; 9 to 22 for each slot if two slots hold a chain. Only one case took more, 70
-bytes: every two of 1,000 slots shared a separate chain of two blocks, because a set of slots takes one bit for each
-slot of the pool.
+Measured with tracemalloc on CPython 3.11 (64 bit) with 30,000 blocks of 8 and of 1,000 slots: 31 bytes for
+conversations that add 5 blocks each time, 49 to 62 for chains of one block and for conversations that add two, less for
+longer chains. Only one case took more, 65 bytes: every two of 1,000 slots shared a separate chain of two blocks, as a
+set of slots takes one bit for each slot of the pool.
 """
 
 _MOST_EVICTED = 512
