@@ -143,7 +143,7 @@ class PromptWriter:
 
     def body(self, common: Common, limit: Limit = None) -> RequestBody:
         """Return the parsed body with this prompt; raises MalformedBodyError for a limit beyond 64 bits."""
-        starts = list(accumulate(map(len, self._pieces), initial=0))
+        starts = list(accumulate(map(len, self._pieces), initial=0)) if self._media or self._ends else []
         media = tuple([msgspec.structs.replace(media, offset=starts[piece]) for piece, media in self._media])
         ends = self._ends if self._rest else self._ends[:-1]
         if ends:
