@@ -34,8 +34,7 @@ from epp.framework.accelerators.sites import NO_SURROUNDINGS, Surroundings
 from epp.framework.accelerators.tag import names_of
 from epp.framework.candidates import LEVELS
 from epp.framework.headers import ENCODERS, PREFILLER
-from epp.plugins.disaggregation.legs import leg_headers
-from epp.plugins.disaggregation.profile_handlers import StageProfiles
+from epp.plugins.disaggregation.profile_handlers import StageProfiles, leg_headers
 
 
 class StageWeights(Parameters, frozen=True):

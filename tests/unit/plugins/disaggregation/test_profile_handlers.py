@@ -22,8 +22,7 @@ from epp.framework.errors import InternalError, UnmetConstraintError
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
-from epp.plugins.disaggregation.legs import leg_headers
-from epp.plugins.disaggregation.profile_handlers import DisaggProfileHandler, PDProfileHandler
+from epp.plugins.disaggregation.profile_handlers import DisaggProfileHandler, PDProfileHandler, leg_headers
 from epp.plugins.disaggregation.roles import (
     AlwaysDisaggMultimodalDecider,
     AlwaysDisaggPDDecider,
