@@ -71,7 +71,6 @@ class AcceleratorAvailabilityParameters(FilterParameters, frozen=True):
     """Keep only accelerators on which each of these attributes, `domain/name`, has one of the values listed."""
 
     def __post_init__(self) -> None:
-        """Check the amount of memory; raises ValueError."""
         read_memory("minFreeVram", self.min_free_vram)
 
 

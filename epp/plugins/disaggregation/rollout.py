@@ -71,7 +71,6 @@ class RequiredRoles(Parameters, frozen=True):
     """Values of the role's label."""
 
     def __post_init__(self) -> None:
-        """Refuse a repeated role."""
         _refuse_repeated("values", self.values)
 
 

@@ -29,7 +29,6 @@ class IntTable:
         return self._count
 
     def get(self, key: int, default: int = -1) -> int:
-        """Return the value of a key."""
         number = key & self._mask
         if number >= len(self._keys):
             number &= self._mask >> 1
@@ -37,7 +36,6 @@ class IntTable:
         return default if at < 0 else self._values[number][at]
 
     def put(self, key: int, value: int) -> None:
-        """Set the value of a key."""
         number = self._number(key)
         needle = key.to_bytes(8, byteorder)
         at = _find(self._keys[number], needle)
@@ -51,7 +49,6 @@ class IntTable:
             self._split()
 
     def pop(self, key: int, default: int = -1) -> int:
-        """Remove a key and return its value."""
         number = self._number(key)
         keys, values = self._keys[number], self._values[number]
         at = _find(keys, key.to_bytes(8, byteorder))
@@ -128,7 +125,6 @@ class Runs:
         return self._parents[run]
 
     def size(self, run: int) -> int:
-        """Return the number of blocks."""
         return 1 + len(self._rest[run]) // 8
 
     def common(self, run: int, chain: bytes, depth: int) -> int:
