@@ -36,7 +36,7 @@ _MOST_SETS = 64
 class _Lane:
     """The blocks of one slot, until they are dropped; its number is a bit in masks."""
 
-    __slots__ = ("blocks", "front", "head", "is_forgotten", "number", "records", "scan_at", "scanned", "seen")
+    __slots__ = ("blocks", "front", "head", "is_forgotten", "number", "records", "scan_at", "scanned")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -50,8 +50,6 @@ class _Lane:
         """Number of records at which duplicates are dropped."""
         self.scanned = 0
         """Index after the last record to check for duplicates; these are dropped newest first."""
-        self.seen: set[int] = set()
-        """Runs of the records checked."""
         self.is_forgotten = False
 
 
@@ -65,17 +63,8 @@ class PrefixIndex:
     """
 
     __slots__ = (
-        "_extra",
-        "_forgotten",
-        "_free",
-        "_lanes",
-        "_live",
-        "_members",
-        "_runs",
-        "_scan",
-        "_slots",
-        "_to_scan",
-    )
+        "_extra", "_forgotten", "_free", "_lanes", "_live", "_members", "_runs", "_scan", "_seen", "_slots", "_to_scan",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._runs = Runs()
@@ -91,7 +80,8 @@ class PrefixIndex:
         self._to_scan: dict[_Lane, None] = {}
         """Lanes with many records, in the order of scan."""
         self._scan: _Lane | None = None
-        """The lane whose records are checked."""
+        self._seen: set[int] = set()
+        """The lane whose records are checked, and the runs of those checked."""
         self._extra = IntTable()
         """By lane and run: number of references beyond the first, if any."""
 
@@ -160,7 +150,8 @@ class PrefixIndex:
         for at in range(len(lane.records) - 1, oldest - 1, -1):
             if lane.records[at] == last:
                 lane.records[at] = NONE
-                lane.seen.discard(last)
+                if self._scan is lane:
+                    self._seen.discard(last)
                 self._evict_tail(lane, last, sys.maxsize)
                 return
 
@@ -258,15 +249,15 @@ class PrefixIndex:
             run = lane.records[at]
             if run < 0:
                 continue
-            if run in lane.seen:
+            if run in self._seen:
                 self._drop_reference(lane, run)
                 lane.records[at] = NONE
             else:
-                lane.seen.add(run)
+                self._seen.add(run)
         lane.scanned = least
 
     def _end_scan(self, lane: _Lane) -> None:
-        self._scan, lane.seen = None, set()
+        self._scan, self._seen = None, set()
         del self._to_scan[lane]
         if not lane.is_forgotten:
             records = np.frombuffer(lane.records, dtype=np.intc)[lane.head :]
