@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import ConfigurationError, ManualClock, Request
-from epp.framework.registry import Registry
+from epp.framework import ConfigurationError, Request
 from epp.framework.testing import candidates, run_scheduling
 from epp.plugins.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker, WeightedRandomPickerParameters
+from tests.support.plugins import built
 
 REQUEST = Request("r")
 
@@ -33,9 +33,7 @@ def up_to(count):
 
 
 def drawing(picker, **parameters):
-    registry = Registry({})
-    registry.register(picker)
-    return registry.build(picker.plugin_type, parameters, name="p", clock=ManualClock())
+    return built(picker, parameters)
 
 
 def test_highest_total_is_picked():

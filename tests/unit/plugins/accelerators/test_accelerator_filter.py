@@ -15,12 +15,11 @@ from epp.framework.accelerators.tag import (
     Partition,
     Sharing,
 )
-from epp.framework.clock import ManualClock
 from epp.framework.errors import ConfigurationError
-from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp.plugins.accelerators.selection_filters import AcceleratorFilter
+from tests.support.plugins import built
 
 GIB = 2**30
 H100 = AcceleratorTag(
@@ -71,9 +70,7 @@ FLEET = {"h100": H100, "a100": A100, "t4": T4, "mi300x": MI300X, "tpu": TPU, "cp
 
 
 def build(**parameters):
-    registry = Registry({})
-    registry.register(AcceleratorFilter)
-    return registry.build("accelerator-filter", parameters, name="fit", clock=ManualClock())
+    return built(AcceleratorFilter, parameters)
 
 
 def kept(request=None, /, profile="", **parameters):

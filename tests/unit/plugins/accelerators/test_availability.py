@@ -7,22 +7,19 @@ import pytest
 
 from epp.framework import PREFIX_MATCH, Headers, PrefixMatch, Request, Scorer
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Device, Routability
-from epp.framework.clock import ManualClock
 from epp.framework.errors import ConfigurationError
-from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, run_profile
 from epp.plugins.accelerators.availability import AcceleratorAvailabilityFilter
 from epp.plugins.pickers import MaxScorePicker
 from epp.plugins.sessions import SessionAffinityFilter
+from tests.support.plugins import built
 
 GPU = AcceleratorTag(kind=AcceleratorKind.GPU, state=Routability.ROUTABLE)
 
 
 def build(**parameters):
-    registry = Registry({})
-    registry.register(AcceleratorAvailabilityFilter)
-    return registry.build("accelerator-availability-filter", parameters, name="usable", clock=ManualClock())
+    return built(AcceleratorAvailabilityFilter, parameters)
 
 
 def kept(*tags, **parameters):

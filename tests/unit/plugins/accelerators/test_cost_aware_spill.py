@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from epp.framework import Request
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
-from epp.framework.clock import ManualClock
 from epp.framework.errors import ConfigurationError
-from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp.plugins.accelerators.cost_aware_spill import CostAwareSpill
+from tests.support.plugins import built
 
 
 def gpu(model, price=None, count=1, **cost):
@@ -25,9 +24,7 @@ L4, A100, H100 = gpu("l4", 0.8), gpu("a100", 2.0), gpu("h100", 4.0)
 
 
 def build(**parameters):
-    registry = Registry({})
-    registry.register(CostAwareSpill)
-    return registry.build("cost-aware-spill", parameters, name="spill", clock=ManualClock())
+    return built(CostAwareSpill, parameters)
 
 
 def opened(plugin, tags, **columns):

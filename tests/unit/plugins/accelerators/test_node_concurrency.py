@@ -8,19 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import ConfigurationError, ManualClock, Request
+from epp.framework import ConfigurationError, Request
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device
 from epp.framework.errors import SaturatedError
-from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, run_profile
 from epp.plugins.accelerators.placement import NodeConcurrencyFilter
+from tests.support.plugins import built
 
 
 def build(**parameters):
-    registry = Registry({})
-    registry.register(NodeConcurrencyFilter)
-    return registry.build("node-concurrency-filter", parameters, name="cap", clock=ManualClock())
+    return built(NodeConcurrencyFilter, parameters)
 
 
 def kept(tags, parameters, **columns):

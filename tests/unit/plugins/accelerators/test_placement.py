@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Endpoints that the GPU filters of a placement template keep."""
 
-from epp.framework import ManualClock, Request
+from epp.framework import Request
 from epp.framework.accelerators.arrays import PLACEMENT, EndpointPlacement, PlacementTemplate
 from epp.framework.accelerators.tag import AcceleratorTag, Device
-from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.framework.testing import candidates
 from epp.plugins.accelerators.placement import PlacementTemplateFilter
+from tests.support.plugins import built
 
 TEMPLATES = {
     each.name: each
@@ -21,9 +21,7 @@ TEMPLATES = {
 
 
 def build(**parameters):
-    registry = Registry({})
-    registry.register(PlacementTemplateFilter)
-    return registry.build("placement-template-filter", parameters, name="p", clock=ManualClock())
+    return built(PlacementTemplateFilter, parameters)
 
 
 def kept(own, *, peer=None, local=(), nodes=None, devices=None, parameters=None, **columns):

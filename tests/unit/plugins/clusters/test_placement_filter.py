@@ -3,20 +3,18 @@
 
 import pytest
 
-from epp.framework import ConfigurationError, ManualClock, Request
+from epp.framework import ConfigurationError, Request
 from epp.framework.clusters import CLUSTER, NO_STATUS, ClusterStatus, PlacementStatus
 from epp.framework.errors import NoClustersError
-from epp.framework.registry import Registry
 from epp.framework.testing import candidates, run_profile
 from epp.plugins.clusters import PlacementFilter
+from tests.support.plugins import built
 
 LLM = "kueue-system/llm-gpu"
 
 
 def build(**parameters):
-    registry = Registry({})
-    registry.register(PlacementFilter)
-    return registry.build("placement-filter", {"placement": LLM, **parameters}, name="placed", clock=ManualClock())
+    return built(PlacementFilter, {"placement": LLM, **parameters})
 
 
 def cluster_status(cluster, *, chosen, any_chosen=True):

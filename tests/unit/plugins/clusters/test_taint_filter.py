@@ -7,17 +7,15 @@ import pytest
 from epp.framework import Destination, Headers, ManualClock, ProfileResult, Request, SchedulingResult
 from epp.framework.clusters import CLUSTER, NO_STATUS, ClusterStatus, ClusterTaint, TaintEffect
 from epp.framework.errors import NoClustersError
-from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.plugins.clusters import TaintFilter
+from tests.support.plugins import built
 
 UNREACHABLE = "cluster.open-cluster-management.io/unreachable"
 
 
 def build(clock=None, **parameters):
-    registry = Registry({})
-    registry.register(TaintFilter)
-    return registry.build("taint-filter", parameters, name="taints", clock=clock or ManualClock(1000.0))
+    return built(TaintFilter, parameters, clock=clock or ManualClock(1000.0))
 
 
 def tainted(effect, since=None):

@@ -4,8 +4,7 @@
 import numpy as np
 import pytest
 
-from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request, RequestBody
-from epp.framework.registry import Registry
+from epp.framework import ConfigurationError, PrefixMatch, Request, RequestBody
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS, PromptTokens
 from epp.framework.testing import candidates
 from epp.plugins.disaggregation.roles import (
@@ -13,12 +12,11 @@ from epp.plugins.disaggregation.roles import (
     AlwaysDisaggPDDecider,
     PrefixBasedPDDecider,
 )
+from tests.support.plugins import built
 
 
 def prefix_based(**parameters):
-    registry = Registry({})
-    registry.register(PrefixBasedPDDecider)
-    return registry.build("prefix-based-pd-decider", parameters, name="d", clock=ManualClock())
+    return built(PrefixBasedPDDecider, parameters)
 
 
 def prompt_of(tokens, *, held_blocks=None, key=PREFIX_MATCH):

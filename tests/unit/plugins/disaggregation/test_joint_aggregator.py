@@ -13,7 +13,6 @@ from epp.framework import (
     ConfigurationError,
     Endpoint,
     Floats,
-    ManualClock,
     ProfileResult,
     Records,
     Request,
@@ -23,7 +22,6 @@ from epp.framework import (
 )
 from epp.framework.accelerators.tag import AcceleratorTag, Device
 from epp.framework.errors import UnmetConstraintError
-from epp.framework.registry import Registry
 from epp.framework.result import ScoreTrace
 from epp.framework.snapshot import ACCELERATOR, TOPOLOGY
 from epp.framework.testing import candidates
@@ -33,6 +31,7 @@ from epp.plugins.disaggregation.roles import AlwaysDisaggPDDecider
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, RandomPicker
 from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
+from tests.support.plugins import built
 
 
 class BySlot(Scorer):
@@ -49,9 +48,7 @@ class BySlot(Scorer):
 
 
 def joint(**parameters):
-    registry = Registry({})
-    registry.register(JointAggregator)
-    return registry.build("joint-aggregator", parameters, name="j", clock=ManualClock())
+    return built(JointAggregator, parameters)
 
 
 # slot: prefill P1, P2, decode D1, D2; P1 and D2 stand in one zone, P2 and D1 in another

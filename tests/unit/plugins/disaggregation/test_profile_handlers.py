@@ -10,7 +10,6 @@ from epp.framework import (
     Decider,
     Endpoint,
     Floats,
-    ManualClock,
     PrefixMatch,
     Records,
     Request,
@@ -19,7 +18,6 @@ from epp.framework import (
     Snapshot,
 )
 from epp.framework.errors import InternalError, UnmetConstraintError
-from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
 from epp.plugins.disaggregation.profile_handlers import DisaggProfileHandler, PDProfileHandler, leg_headers
@@ -32,6 +30,7 @@ from epp.plugins.disaggregation.roles import (
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, PickerParameters
 from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
+from tests.support.plugins import built
 
 ROLES = ("decode", "prefill", "encode")
 DECODE, PREFILL = "e0", "e1"
@@ -76,17 +75,15 @@ class Later(Scorer):
         return candidates.slots / candidates.snapshot.capacity
 
 
-def built(cls, parameters, **deciders):
+def connected(cls, parameters, **deciders):
     """A handler as a file makes it, its deciders connected by the parameters that name them."""
-    registry = Registry({})
-    registry.register(cls)
-    handler = registry.build(cls.plugin_type, parameters, name="h", clock=ManualClock())
+    handler = built(cls, parameters)
     handler.connect({parameter: deciders[name] for parameter, name in handler.references.items()})
     return handler
 
 
 def disagg(parameters=None, **deciders):
-    return built(DisaggProfileHandler, parameters or {}, **deciders)
+    return connected(DisaggProfileHandler, parameters or {}, **deciders)
 
 
 def both(**deciders):
@@ -322,10 +319,8 @@ def test_genuine_deciders_decide_by_prompt_and_cache():
 
 
 def test_deciders_are_referred_to_by_the_parameters_that_name_them():
-    registry = Registry({})
-    registry.register(DisaggProfileHandler)
     parameters = {"deciders": {"prefill": "p", "encode": "e"}}
-    handler = registry.build("disagg-profile-handler", parameters, name="h", clock=ManualClock())
+    handler = built(DisaggProfileHandler, parameters)
     assert handler.references == {"deciders.prefill": "p", "deciders.encode": "e"}
     assert disagg().references == {}
 
@@ -373,15 +368,13 @@ def test_former_flat_names_still_work_and_are_warned_of():
     ],
 )
 def test_what_cannot_be_meant_is_refused(parameters, sentence):
-    registry = Registry({})
-    registry.register(DisaggProfileHandler)
     with pytest.raises(ConfigurationError, match=sentence):
-        registry.build("disagg-profile-handler", parameters, name="h", clock=ManualClock())
+        built(DisaggProfileHandler, parameters)
 
 
 def pd(parameters=None, **deciders):
     deciders = {name.replace("_", "-"): decider for name, decider in deciders.items()}
-    return built(PDProfileHandler, parameters or {}, **deciders)
+    return connected(PDProfileHandler, parameters or {}, **deciders)
 
 
 def test_pd_handler_runs_decode_then_prefill_if_its_decider_says_so():
@@ -414,7 +407,5 @@ def test_pd_handler_says_what_it_does_not_use():
     ],
 )
 def test_pd_handler_refuses_what_cannot_be_meant(parameters, sentence):
-    registry = Registry({})
-    registry.register(PDProfileHandler)
     with pytest.raises(ConfigurationError, match=sentence):
-        registry.build("pd-profile-handler", parameters, name="h", clock=ManualClock())
+        built(PDProfileHandler, parameters)

@@ -3,14 +3,14 @@
 
 import pytest
 
-from epp.framework import ConfigurationError, ManualClock, Request, RequestBody
+from epp.framework import ConfigurationError, Request, RequestBody
 from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp.plugins.endpoint_rates.detector import WorkSecondsDetector
 from epp.plugins.endpoint_rates.producer import EndpointRatesProducer
 from epp.plugins.filters.saturation import ConcurrencyDetector
+from tests.support.plugins import built
 
 H100, T4 = AcceleratorTag(model="h100", count=1), AcceleratorTag(model="t4", count=1)
 PROFILES = [
@@ -20,19 +20,13 @@ PROFILES = [
 
 
 def producer(**parameters):
-    registry = Registry({})
-    registry.register(EndpointRatesProducer)
-    return registry.build(
-        "endpoint-rates-producer", {"profiles": PROFILES} | parameters, name="rates", clock=ManualClock()
-    )
+    return built(EndpointRatesProducer, {"profiles": PROFILES} | parameters)
 
 
 def detector(rates, **parameters):
-    registry = Registry({})
-    registry.register(WorkSecondsDetector)
-    built = registry.build("work-seconds-detector", parameters, name="mine", clock=ManualClock())
-    built.connect({"endpointRatesProducerName": rates})
-    return built
+    made = built(WorkSecondsDetector, parameters)
+    made.connect({"endpointRatesProducerName": rates})
+    return made
 
 
 def fleet(**columns):
@@ -64,7 +58,7 @@ def test_without_a_base_model_the_rates_are_those_of_the_model_asked_for_last():
     assert detector(rates).fullness(pool).tolist() == pytest.approx([0.5, 8.0])
 
 
-def test_plugin_that_knows_no_rates_is_refused():
+def test_madethat_knows_no_rates_is_refused():
     with pytest.raises(ValueError, match=r"endpointRatesProducerName: plugin 'concurrency-detector' .* knows no rates"):
         detector(ConcurrencyDetector())
 

@@ -3,13 +3,13 @@
 
 import pytest
 
-from epp.framework import Candidates, Headers, ManualClock, Request, RequestBody
+from epp.framework import Candidates, Headers, Request, RequestBody
 from epp.framework.accelerators.tag import AcceleratorTag, Cost
 from epp.framework.rates import ENDPOINT_RATES
-from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, endpoint_rates
 from epp.plugins.endpoint_rates.slo_fit import SloFitFilter
+from tests.support.plugins import built
 
 ALL = [True, True, True]
 # 1000 tokens take 0.1, 0.5 and 2 s
@@ -17,10 +17,8 @@ RATES = endpoint_rates([10_000, 2000, 500], itl_base=[0.005, 0.020, 0.060], itl_
 
 
 def kept(headers, *, rates=RATES, prices=(), tokens=1000, preferCheapest=False, given=None, **columns):  # noqa: N803
-    registry = Registry({})
-    registry.register(SloFitFilter)
     parameters = {"preferCheapest": preferCheapest, **(given or {})}
-    plugin = registry.build("slo-fit-filter", parameters, name="mine", clock=ManualClock())
+    plugin = built(SloFitFilter, parameters)
     request = Request("r", RequestBody(prompt_tokens=tokens), Headers(headers.items()))
     if rates is not None:
         request.put(ENDPOINT_RATES, rates)
@@ -40,9 +38,7 @@ def test_het_3_what_waits_there_counts():
 
 def kept_after_waiting(seconds, milliseconds):
     """Which are kept for a request that came at 50 s, and has waited since."""
-    registry = Registry({})
-    registry.register(SloFitFilter)
-    plugin = registry.build("slo-fit-filter", {"preferCheapest": False}, name="mine", clock=ManualClock())
+    plugin = built(SloFitFilter, {"preferCheapest": False})
     headers = Headers([("x-llm-d-slo-ttft-ms", str(milliseconds))])
     request = Request("r", RequestBody(prompt_tokens=1000), headers, received_at=50.0)
     request.put(ENDPOINT_RATES, RATES)

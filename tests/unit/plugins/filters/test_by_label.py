@@ -3,18 +3,16 @@
 
 import pytest
 
-from epp.framework import ConfigurationError, ManualClock, Request, Stability
-from epp.framework.registry import Registry
+from epp.framework import ConfigurationError, Request, Stability
 from epp.framework.testing import candidates
 from epp.plugins.filters.labels import ByLabelFilter, ByLabelSelectorFilter
+from tests.support.plugins import built
 
 POOL = candidates(labels=[{"gpu": "h100"}, {"gpu": "l4"}, {"gpu": ""}, {}])
 
 
 def kept(cls, parameters):
-    registry = Registry({})
-    registry.register(cls)
-    plugin = registry.build(cls.plugin_type, parameters, name="mine", clock=ManualClock())
+    plugin = built(cls, parameters)
     return plugin.filter(Request("r"), POOL).tolist()
 
 

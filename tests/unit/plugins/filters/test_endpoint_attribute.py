@@ -5,21 +5,19 @@ from math import nan
 
 import pytest
 
-from epp.framework import Column, ConfigurationError, ManualClock, Request
-from epp.framework.registry import Registry
+from epp.framework import Column, ConfigurationError, Request
 from epp.framework.snapshot import GPU_UTILIZATION, WAITING
 from epp.framework.testing import candidates
 from epp.plugins.filters.labels import EndpointAttributeFilter
+from tests.support.plugins import built
 
 POOL = candidates(reported={"depth": [1.0, 2.0, 3.0, nan]})
 
 
 def build(operator="LessThan", value=2, **parameters):
-    registry = Registry({})
-    registry.register(EndpointAttributeFilter)
     algorithm = {"type": "threshold", "threshold": {"operator": operator, "value": value}}
     given = {"attribute": "depth", "algorithm": algorithm} | parameters
-    return registry.build("endpoint-attribute-filter", given, name="mine", clock=ManualClock())
+    return built(EndpointAttributeFilter, given)
 
 
 def kept(pool=POOL, **parameters):

@@ -3,19 +3,17 @@
 
 import pytest
 
-from epp.framework import ConfigurationError, ManualClock, Request
+from epp.framework import ConfigurationError, Request
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, DeviceLink
-from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, run_scheduling
 from epp.plugins.filters.topology import GpuTopologyFilter, SameNodeFilter
+from tests.support.plugins import built
 
 
 def kept(plugin, tags, *, peer=0, **parameters):
-    registry = Registry({})
-    registry.register(plugin)
-    built = registry.build(plugin.plugin_type, parameters, name="f", clock=ManualClock())
-    return built.filter(Request("r"), candidates(records={ACCELERATOR: tags}).within("decode", peer)).tolist()
+    made = built(plugin, parameters)
+    return made.filter(Request("r"), candidates(records={ACCELERATOR: tags}).within("decode", peer)).tolist()
 
 
 def gpu(name, node, numa=None, *links):

@@ -3,11 +3,11 @@
 
 import pytest
 
-from epp.framework import ConfigurationError, ManualClock, Request
-from epp.framework.registry import Registry
+from epp.framework import ConfigurationError, Request
 from epp.framework.snapshot import NODE_LABELS
 from epp.framework.testing import candidates
 from epp.plugins.filters.topology import NodeAffinityFilter
+from tests.support.plugins import built
 
 NODES = [
     {"metadata.name": "a", "zone": "z1", "gpus": "8"},
@@ -17,9 +17,7 @@ NODES = [
 
 
 def build(**parameters):
-    registry = Registry({})
-    registry.register(NodeAffinityFilter)
-    return registry.build("node-affinity-filter", parameters, name="nodes", clock=ManualClock())
+    return built(NodeAffinityFilter, parameters)
 
 
 def kept(nodes=NODES, **parameters):

@@ -5,19 +5,17 @@ from math import nan
 
 import pytest
 
-from epp.framework import ConfigurationError, ManualClock, Request
-from epp.framework.registry import Registry
+from epp.framework import ConfigurationError, Request
 from epp.framework.snapshot import KV_USAGE, WAITING
 from epp.framework.testing import candidates
 from epp.plugins.filters.saturation import UtilizationFilter
+from tests.support.plugins import built
 
 
 def build(*caps, **parameters):
-    registry = Registry({})
-    registry.register(UtilizationFilter)
     conditions = [{"metric": metric, "maxValue": value} for metric, value in caps]
     given = {"conditions": conditions} | parameters
-    return registry.build("utilization-filter", given, name="mine", clock=ManualClock())
+    return built(UtilizationFilter, given)
 
 
 def kept(pool, *caps):

@@ -8,21 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request, RequestBody
+from epp.framework import ConfigurationError, PrefixMatch, Request, RequestBody
 from epp.framework.rates import ENDPOINT_RATES
-from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.framework.testing import candidates, endpoint_rates
 from epp.plugins.prefix_cache.affinity import PrefixCacheAffinityFilter
+from tests.support.plugins import built
 
 ALL = [True, True, True]
 
 
 def build(name="mine", **parameters):
-    registry = Registry({})
-    registry.register(PrefixCacheAffinityFilter)
-    return registry.build("prefix-cache-affinity-filter", parameters, name=name, clock=ManualClock())
+    return built(PrefixCacheAffinityFilter, parameters, name=name)
 
 
 def kept(matched, tokens=(0, 0, 0), *, total=10, plugin=None, seed=0, key=PREFIX_MATCH, **parameters):

@@ -4,19 +4,17 @@
 import numpy as np
 import pytest
 
-from epp.framework import Candidates, ConfigurationError, Endpoint, ManualClock, Records, Request, Snapshot
+from epp.framework import Candidates, ConfigurationError, Endpoint, Records, Request, Snapshot
 from epp.framework.errors import UnmetConstraintError
-from epp.framework.registry import Registry
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, PickerParameters
 from epp.plugins.profile_handlers import DataParallelProfileHandler
 from epp.routing.scheduling import Profile, ProfileFilter, Scheduler
+from tests.support.plugins import built
 
 
 def handler(**parameters):
-    registry = Registry({})
-    registry.register(DataParallelProfileHandler)
-    return registry.build("data-parallel-profile-handler", parameters, name="h", clock=ManualClock())
+    return built(DataParallelProfileHandler, parameters)
 
 
 def ranks(*addresses):

@@ -3,21 +3,19 @@
 
 import pytest
 
-from epp.framework import ConfigurationError, Headers, ManualClock, Request
+from epp.framework import ConfigurationError, Headers, Request
 from epp.framework.errors import BadRequestError, InternalError
-from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.plugins.pickers import MaxScorePicker
 from epp.plugins.profile_handlers import HeaderProfileHandler
 from epp.routing.scheduling import Profile, Scheduler
+from tests.support.plugins import built
 
 PROFILES = ("decode", "prefill")
 
 
 def handler(**parameters):
-    registry = Registry({})
-    registry.register(HeaderProfileHandler)
-    return registry.build("header-profile-handler", parameters, name="h", clock=ManualClock())
+    return built(HeaderProfileHandler, parameters)
 
 
 def routed(plugin, *headers, profiles=PROFILES):

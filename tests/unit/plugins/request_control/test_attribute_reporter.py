@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import ManualClock, Request, Response, Usage
+from epp.framework import Request, Response, Usage
 from epp.framework.errors import ConfigurationError
-from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.plugins.request_control import AttributeReporter
+from tests.support.plugins import built
 
 pytest.importorskip("cel_expr_python")
 
@@ -25,9 +25,7 @@ def build(expression, condition="", **key):
 
 
 def build_with(**parameters):
-    registry = Registry({})
-    registry.register(AttributeReporter)
-    return registry.build("request-attribute-reporter", parameters, name="cost", clock=ManualClock())
+    return built(AttributeReporter, parameters)
 
 
 def reported(plugin, usage=USAGE):

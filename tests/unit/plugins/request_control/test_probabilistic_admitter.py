@@ -7,20 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import ManualClock, Request
+from epp.framework import Request
 from epp.framework.errors import ConfigurationError, SheddableDroppedError
-from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.plugins.request_control import (
     ProbabilisticAdmitter,
     ProbabilisticAdmitterParameters,
 )
+from tests.support.plugins import built
 
 
 def build(**parameters):
-    registry = Registry({})
-    registry.register(ProbabilisticAdmitter)
-    return registry.build("probabilistic-admitter", parameters, name="admitter", clock=ManualClock())
+    return built(ProbabilisticAdmitter, parameters)
 
 
 def probability(pool, **parameters):

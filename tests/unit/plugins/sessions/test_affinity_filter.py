@@ -8,19 +8,17 @@ import pytest
 
 from epp.framework import Destination, ManualClock, ProfileResult, Request, Response, SchedulingResult
 from epp.framework.errors import ConfigurationError
-from epp.framework.registry import Registry
 from epp.framework.request import AGENT_IDENTITY, SESSION_ID, Headers
 from epp.framework.testing import candidates
 from epp.plugins.sessions import SessionAffinityFilter
+from tests.support.plugins import built
 
 POOL = candidates(waiting=[0, 0, 0])
 TOKEN_OF_E1 = base64.b64encode(b"default/e1").decode()
 
 
 def build(clock=None, name="sticky", **parameters):
-    registry = Registry({})
-    registry.register(SessionAffinityFilter)
-    return registry.build("session-affinity-filter", parameters, name=name, clock=clock or ManualClock())
+    return built(SessionAffinityFilter, parameters, name=name, clock=clock or ManualClock())
 
 
 def request(**headers):

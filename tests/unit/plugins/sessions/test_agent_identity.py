@@ -3,18 +3,16 @@
 
 import pytest
 
-from epp.framework import ManualClock, Request
+from epp.framework import Request
 from epp.framework.errors import ConfigurationError
-from epp.framework.registry import Registry
 from epp.framework.request import AGENT_IDENTITY, Headers
 from epp.plugins.sessions import AgentIdentity
+from tests.support.plugins import built
 
 
 def identity(fields, **parameters):
-    registry = Registry({})
-    registry.register(AgentIdentity)
     request = Request("r", headers=Headers(fields))
-    registry.build("agent-identity", parameters, name="agents", clock=ManualClock()).request_headers(request)
+    built(AgentIdentity, parameters).request_headers(request)
     return request.get(AGENT_IDENTITY)
 
 

@@ -5,20 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import ManualClock, Request
+from epp.framework import Request
 from epp.framework.errors import ConfigurationError
-from epp.framework.registry import Registry
 from epp.framework.request import SESSION_ID, Headers
 from epp.framework.testing import candidates
 from epp.plugins.sessions import SessionIdProducer, cookie
+from tests.support.plugins import built
 
 POOL = candidates(waiting=[0])
 
 
 def produced(fields, name="session-id-producer", key=SESSION_ID, **parameters):
-    registry = Registry({})
-    registry.register(SessionIdProducer)
-    producer = registry.build("session-id-producer", parameters, name=name, clock=ManualClock())
+    producer = built(SessionIdProducer, parameters, name=name)
     assert producer.writes == (key,)
     request = Request("r", headers=Headers(fields))
     producer.produce(request, POOL)
