@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import ConfigurationError, Request
+from epp.framework import Request
 from epp.framework.testing import candidates, run_scheduling
 from epp.plugins.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker, WeightedRandomPickerParameters
 from tests.support.plugins import built
@@ -179,16 +179,3 @@ schedulingProfiles:
 
     assert [picked(seed) for seed in range(20)] == [picked(seed) for seed in range(20)]
     assert {picked(seed)[0] for seed in range(60)} == {"e0", "e1", "e2"}
-
-
-@pytest.mark.parametrize(
-    ("parameters", "words"),
-    [
-        ({"topN": -1}, "topN is -1; it must be 0 or more"),
-        ({"topN": 2, "maxNumOfEndpoints": 3}, "topN is 2 and maxNumOfEndpoints 3"),
-        ({"temperature": 0}, "temperature is 0; it must be between 0.01 and 100"),
-    ],
-)
-def test_gie_17_bounds_that_mean_nothing_are_refused(parameters, words):
-    with pytest.raises(ConfigurationError, match=words):
-        drawing(WeightedRandomPicker, **parameters)

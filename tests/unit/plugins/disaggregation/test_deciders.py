@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from epp.framework import ConfigurationError, PrefixMatch, Request, RequestBody
+from epp.framework import PrefixMatch, Request, RequestBody
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS, PromptTokens
 from epp.framework.testing import candidates
 from epp.plugins.disaggregation.roles import (
@@ -85,9 +85,3 @@ def test_matches_of_a_named_producer_are_read(decode_on):
     assert decider.reads == (key,)
     assert not decider.decide(prompt_of(100, held_blocks=[6, 0, 0], key=key), decode_on(0))  # 100 - 96 = 4
     assert prefix_based().reads == (PREFIX_MATCH,)
-
-
-@pytest.mark.parametrize("parameter", ["nonCachedTokens", "promptTokens"])
-def test_negative_counts_are_refused(parameter):
-    with pytest.raises(ConfigurationError, match=f"{parameter} is -1; it must be 0 or more"):
-        prefix_based(**{parameter: -1})

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from epp.framework import (
     Candidates,
-    ConfigurationError,
     Endpoint,
     Floats,
     ProfileResult,
@@ -381,26 +380,6 @@ def test_narrowest_place_shared_counts(one, other, value):
 def test_topology_is_read_where_it_counts():
     assert joint().reads == (TOPOLOGY,)
     assert joint(localityWeight=0).reads == ()
-
-
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"topK": 0}, "topK is 0; it must be between 1 and 8"),
-        ({"topK": 9}, "topK is 9; it must be between 1 and 8"),
-        ({"localityWeight": -1}, "localityWeight is -1; it must be 0 or more"),
-        ({"pairingWeight": float("nan")}, "pairingWeight is nan; it must be 0 or more"),
-        ({"weights": {"decode": -0.5}}, "decode is -0.5; it must be 0 or more"),
-        ({"locality": {"zone": 2}}, "zone is 2; it must be between 0 and 1"),
-        ({"pairing": {"same": -1}}, "same is -1; it must be between 0 and 1"),
-        ({"pairing": {"labelKey": ""}}, "labelKey is empty"),
-        ({"pairing": {"rules": [{"from": "a", "to": "b", "value": 7}]}}, "value is 7; it must be between 0 and 1"),
-        ({"profiles": {"decode": "prefill"}}, "the decode and the prefill stage both run profile 'prefill'"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(parameters, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
-        joint(**parameters)
 
 
 @st.composite

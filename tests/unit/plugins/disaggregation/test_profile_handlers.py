@@ -6,7 +6,6 @@ import pytest
 
 from epp.framework import (
     Candidates,
-    ConfigurationError,
     Decider,
     Endpoint,
     Floats,
@@ -353,25 +352,6 @@ def test_former_flat_names_still_work_and_are_warned_of():
     assert not both(p=yes(), e=yes()).warnings
 
 
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"stageOrder": "encode-first"}, "'encode-first' is not known; use 'decode-first', 'prefill-first'"),
-        ({"profiles": {"decode": ""}}, "decode is empty; give a name, or leave it out"),
-        ({"profiles": {"decode": "x", "prefill": "x"}}, "the decode and the prefill stage both run profile 'x'"),
-        ({"decodeProfile": "encode"}, "the decode and the encode stage both run profile 'encode'"),
-        ({"profiles": {"decode": "x"}, "prefillProfile": "y"}, "together with prefillProfile, their former spelling"),
-        (
-            {"stageOrder": "prefill-first", "deciders": {"prefill": "p"}},
-            "deciders.prefill is 'p', but with stageOrder prefill-first the prefill leg runs first",
-        ),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(parameters, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
-        built(DisaggProfileHandler, parameters)
-
-
 def pd(parameters=None, **deciders):
     deciders = {name.replace("_", "-"): decider for name, decider in deciders.items()}
     return connected(PDProfileHandler, parameters or {}, **deciders)
@@ -396,16 +376,3 @@ def test_pd_handler_can_hide_ranks_behind_a_primary_port():
 def test_pd_handler_says_what_it_does_not_use():
     handler = pd({"prefixPluginName": "prefix-cache-scorer"}, prefix_based_pd_decider=yes())
     assert list(handler.warnings) == ["prefixPluginName is not used: remove it"]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"primaryPort": 70000}, "primaryPort is 70000; it must be between 0 and 65535"),
-        ({"deciderPluginName": ""}, "deciderPluginName is empty"),
-        ({"prefillProfile": "decode"}, "the decode and the prefill stage both run profile 'decode'"),
-    ],
-)
-def test_pd_handler_refuses_what_cannot_be_meant(parameters, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
-        built(PDProfileHandler, parameters)

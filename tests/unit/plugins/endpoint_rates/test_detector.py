@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.framework import ConfigurationError, Request, RequestBody
+from epp.framework import Request, RequestBody
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
@@ -58,11 +58,6 @@ def test_without_a_base_model_the_rates_are_those_of_the_model_asked_for_last():
     assert detector(rates).fullness(pool).tolist() == pytest.approx([0.5, 8.0])
 
 
-def test_madethat_knows_no_rates_is_refused():
+def test_plugin_that_knows_no_rates_is_refused():
     with pytest.raises(ValueError, match=r"endpointRatesProducerName: plugin 'concurrency-detector' .* knows no rates"):
         detector(ConcurrencyDetector())
-
-
-def test_limit_of_no_seconds_is_refused():
-    with pytest.raises(ConfigurationError, match="maxSeconds"):
-        detector(producer(), maxSeconds=0)

@@ -373,18 +373,3 @@ def test_bad_file_is_refused_by_name(tmp_path, content, sentence):
     file.write_text(content)
     with pytest.raises(ConfigurationError, match=f"(?s)profilePath '{file}'.*{sentence}"):
         World(H100, profilePath=str(file))
-
-
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"profilePath": "/no/such/file"}, "profilePath '/no/such/file' cannot be read: No such file"),
-        ({"minTokens": 0}, "minTokens is 0; it must be at least 1"),
-        ({"minOutputTokens": 1}, "minOutputTokens is 1; it must be at least 2"),
-        ({"halfLife": "soon"}, "halfLife: 'soon' is not a duration"),
-        ({"halfLife": "0"}, "halfLife is '0'; it must be above 0"),
-    ],
-)
-def test_parameters_that_mean_nothing_are_refused(parameters, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
-        World(H100, **parameters)

@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.framework import ConfigurationError, Request, Stability
+from epp.framework import Request, Stability
 from epp.framework.testing import candidates
 from epp.plugins.filters.labels import ByLabelFilter, ByLabelSelectorFilter
 from tests.support.plugins import built
@@ -32,19 +32,6 @@ def test_no_values_and_no_label_keeps_only_the_unlabelled():
 
 def test_empty_value_is_a_value():
     assert kept(ByLabelFilter, {"label": "gpu", "validValues": [""]}) == [False, False, True, False]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"validValues": ["a"]}, "label is missing"),
-        ({"label": "", "validValues": ["a"]}, "label is empty; give a name"),
-        ({"label": "gpu"}, "no value of label 'gpu' would be kept; list validValues"),
-    ],
-)
-def test_parameters_that_mean_nothing_are_refused(parameters, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
-        kept(ByLabelFilter, parameters)
 
 
 def test_former_name_of_the_label_selector_takes_the_same_parameters():

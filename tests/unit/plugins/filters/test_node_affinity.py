@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.framework import ConfigurationError, Request
+from epp.framework import Request
 from epp.framework.snapshot import NODE_LABELS
 from epp.framework.testing import candidates
 from epp.plugins.filters.topology import NodeAffinityFilter
@@ -69,21 +69,3 @@ def test_without_a_selector_it_says_that_it_selects_every_node():
     assert kept() == "abc"
     assert build().warnings == ("it selects every node: set nodeSelector or nodeSelectorTerms, or remove it",)
     assert build(nodeSelector={"a": "b"}).warnings == ()
-
-
-@pytest.mark.parametrize(
-    ("test", "words"),
-    [
-        ({}, "a term without tests selects no node"),
-        (term("a", "Exists", "b"), "a: Exists takes no values"),
-        (term("a", "In"), "a: In needs values"),
-        (term("a", "Gt", "4", "5"), "a: Gt takes one whole number"),
-        (term("a", "Lt", "4Gi"), "a: Lt takes one whole number"),
-        (term("a", "Gte", "4"), "'Gte' is not known"),
-        (term("", "Exists"), "key is empty"),
-        ({"matchFields": [{"key": "spec.name", "operator": "Exists"}]}, "matchFields has 'spec.name'"),
-    ],
-)
-def test_tests_that_cannot_hold_are_refused(test, words):
-    with pytest.raises(ConfigurationError, match=words):
-        build(nodeSelectorTerms=[test])

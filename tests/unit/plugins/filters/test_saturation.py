@@ -78,27 +78,6 @@ def test_concurrency_leaves_nothing_of_a_full_pool_unless_it_is_told_to():
     assert not detector("utilization-detector").may_empty
 
 
-@pytest.mark.parametrize(
-    ("kind", "parameters", "sentence"),
-    [
-        ("utilization-detector", {"queueDepthThreshold": 0}, "queueDepthThreshold is 0; it must be at least 1"),
-        ("utilization-detector", {"kvCacheUtilThreshold": 1.1}, "it must be above 0 and at most 1"),
-        ("utilization-detector", {"metricsStalenessThreshold": "0s"}, "write a duration above 0"),
-        (
-            "utilization-detector",
-            {"metricsStalenessThreshold": "5"},
-            "metricsStalenessThreshold: '5' is not a duration",
-        ),
-        ("concurrency-detector", {"maxConcurrency": 0}, "maxConcurrency is 0; it must be at least 1"),
-        ("concurrency-detector", {"concurrencyMode": "both"}, "use 'requests', 'tokens', 'hybrid'"),
-        ("concurrency-detector", {"headroom": -1}, "headroom is -1; it must be 0 or more"),
-    ],
-)
-def test_thresholds_that_mean_nothing_are_refused(kind, parameters, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
-        detector(kind, **parameters)
-
-
 @pytest.mark.parametrize("kind", ["utilization-detector", "concurrency-detector"])
 def test_headroom_that_looks_like_a_percentage_is_warned_of(kind):
     assert detector(kind, headroom=20).warnings == ("headroom is 20: endpoints are kept up to 21 times a threshold",)

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from epp.framework import Candidates, ConfigurationError, Endpoint, Records, Request, Snapshot
+from epp.framework import Candidates, Endpoint, Records, Request, Snapshot
 from epp.framework.errors import UnmetConstraintError
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, PickerParameters
@@ -58,9 +58,3 @@ def test_several_profiles_are_too_many():
     with pytest.raises(ValueError, match="takes one profile, not 2: a, b"):
         handler().check_profiles(("a", "b"))
     assert handler().check_profiles(("a",)) == ()
-
-
-@pytest.mark.parametrize("port", [-1, 65536])
-def test_what_is_no_port_is_refused(port):
-    with pytest.raises(ConfigurationError, match=f"primaryPort is {port}; it must be between 1 and 65535"):
-        handler(primaryPort=port)

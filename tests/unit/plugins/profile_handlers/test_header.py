@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.framework import ConfigurationError, Headers, Request
+from epp.framework import Headers, Request
 from epp.framework.errors import BadRequestError, InternalError
 from epp.framework.testing import candidates
 from epp.plugins.pickers import MaxScorePicker
@@ -83,9 +83,3 @@ def test_its_result_is_the_result(sent_to):
     result = sent_to(candidates(waiting=[0]), 0).primary
     assert handler().aggregate(Request("r"), {"decode": result}).primary is result
     assert handler().aggregate(Request("r"), {"decode": None}) is None
-
-
-@pytest.mark.parametrize("parameter", ["headerName", "defaultProfile"])
-def test_empty_names_are_refused(parameter):
-    with pytest.raises(ConfigurationError, match=f"{parameter} is empty"):
-        handler(**{parameter: " "})

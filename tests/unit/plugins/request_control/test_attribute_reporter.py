@@ -121,24 +121,6 @@ def test_condition_that_gives_no_bool_is_refused(condition):
         build("1", condition)
 
 
-@pytest.mark.parametrize(
-    ("attributes", "sentence"),
-    [
-        ([], "attributes has 0 entries; it must have exactly one"),
-        ([{"key": {"name": "a"}, "expression": "1"}] * 2, "attributes has 2 entries; it must have exactly one"),
-        ([{"key": {"name": ""}, "expression": "1"}], "name is empty; give a name"),
-        (
-            [{"key": {"name": "a", "namespace": ""}, "expression": "1"}],
-            "namespace is empty; give a name, or leave it out",
-        ),
-        ([{"key": {"name": "a"}}], "expression"),
-    ],
-)
-def test_attributes_that_cannot_be_reported_are_refused(attributes, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
-        build_with(attributes=attributes)
-
-
 def test_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "cel_expr_python.cel", None)
     with pytest.raises(ConfigurationError, match=r"needs the package cel-expr-python: pip install .*cel"):

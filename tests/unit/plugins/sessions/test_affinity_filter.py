@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from epp.framework import Destination, ManualClock, ProfileResult, Request, Response, SchedulingResult
-from epp.framework.errors import ConfigurationError
 from epp.framework.request import AGENT_IDENTITY, SESSION_ID, Headers
 from epp.framework.testing import candidates
 from epp.plugins.sessions import SessionAffinityFilter
@@ -173,8 +172,3 @@ def test_nothing_is_read_where_tokens_tell():
 
 def test_at_least_one_endpoint_is_kept():
     assert not SessionAffinityFilter.may_empty
-
-
-def test_strategy_that_is_not_known_is_refused():
-    with pytest.raises(ConfigurationError, match="'sticky' is not known; use 'encoded_endpoint_header', 'session_id'"):
-        build(strategy="sticky")

@@ -137,21 +137,6 @@ def test_old_name_is_deprecated_and_stands_for_the_default_producer():
     assert producer.writes == (PROMPT_TOKENS,)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"vllm": {"url": "http://a", "timeout": "5s"}}, "vllm is known, not supported yet; use estimate or tokenizer"),
-        ({"udsTokenizerConfig": {}}, "udsTokenizerConfig is known, not supported yet; use estimate or tokenizer"),
-        ({"estimate": {}, "tokenizer": {"path": "a"}}, "both estimate and tokenizer are set"),
-        ({"tokenizer": {"path": ""}}, "path is empty"),
-        ({"tokenizer": {"path": "a", "maxBytes": 0}}, "maxBytes is 0; it must be at least 1"),
-    ],
-)
-def test_parameters_that_cannot_be_used_are_refused(parameters, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
-        build(parameters)
-
-
 def test_file_that_is_not_there_is_named(tmp_path):
     path = str(tmp_path / "none.json")
     with pytest.raises(ConfigurationError, match=r"tokenizer file '.*none\.json' cannot be read: .*No such file"):
