@@ -236,7 +236,7 @@ class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], Respo
         self._stamped = [(each.header_name.lower(), each.label_key) for each in selectors]
         self._no_match = {name: 0 for name, _, _ in self._strict}
         self._shares: tuple[RolloutLayout, Positions, Floats] | None = None
-        """Shares by number of the revision, with a last entry of 0 for no revision; and what they depend on."""
+        """The layout, the available slots, and the shares by revision, with a last entry of 0 for no revision."""
 
     def screen(self, request: Request, candidates: Candidates) -> Mask:
         if not self._roles:

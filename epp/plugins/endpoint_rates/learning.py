@@ -103,7 +103,7 @@ def _middle(ordered: Sequence[float]) -> float:
 def like_the_others(logs: Floats, kinds: NDArray[np.intp]) -> Floats:
     """Return the logarithms with NaN replaced by the median of their kind, else of all; 0 if all are NaN.
 
-    So a wrong profile neither starves nor overloads a new endpoint. Free slots get 0.
+    A wrong profile thus neither starves nor overloads a new endpoint. Free slots get 0.
     """
     unlearned = np.isnan(logs)
     learned = ~unlearned

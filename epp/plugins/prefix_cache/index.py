@@ -19,8 +19,8 @@ set of slots takes one bit for each slot of the pool.
 """
 
 _MOST_EVICTED = 512
-"""Most blocks evicted by one record, beyond those that it adds, after the limit was lowered. One takes two
-microseconds."""
+"""Most blocks evicted by one record, beyond those that it adds, after the limit was lowered: a block takes
+two microseconds."""
 _RUNS_CLEANED = 16
 """Runs of forgotten slots dropped by each record: more than it adds."""
 _SLACK = 64
