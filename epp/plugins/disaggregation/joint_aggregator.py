@@ -214,11 +214,7 @@ class JointAggregator(Aggregator[JointParameters]):
         decode = results[profiles.decode]
         if decode is None:
             return None
-        stages = {
-            profiles.decode: weights.decode,
-            profiles.prefill: weights.prefill,
-            profiles.encode: weights.encode,
-        }
+        stages = {profiles.decode: weights.decode, profiles.prefill: weights.prefill, profiles.encode: weights.encode}
         legs = {name: result for name in stages if (result := results.get(name)) is not None}
         if len(legs) == 1:
             return Destination(decode)

@@ -3,15 +3,7 @@
 
 from collections.abc import Sequence
 
-from epp.framework import (
-    PREFIX_MATCH,
-    PROMPT_TOKENS,
-    Decider,
-    Natural,
-    Parameters,
-    ProfileResult,
-    Request,
-)
+from epp.framework import PREFIX_MATCH, PROMPT_TOKENS, Decider, Natural, Parameters, ProfileResult, Request
 from epp.framework.flow_control import DECODE_ROLES, ENCODE_ROLES, PREFILL_ROLES, ROLE_LABEL
 from epp.plugins.filters.labels import LabelValueFilter
 

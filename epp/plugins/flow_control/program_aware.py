@@ -264,9 +264,7 @@ def _shares(values: Floats, weight: float) -> Floats:
 
 
 class ProgramAwareFairness(
-    FairnessPolicy[ProgramAwareParameters],
-    PreRequest[ProgramAwareParameters],
-    ResponseReporter[ProgramAwareParameters],
+    FairnessPolicy[ProgramAwareParameters], PreRequest[ProgramAwareParameters], ResponseReporter[ProgramAwareParameters]
 ):
     """The flow with the least service: prompt tokens plus twice the generated tokens, decaying over time.
 

@@ -76,8 +76,7 @@ def test_request_id_that_is_not_utf8_can_be_picked_for():
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 3)), min_size=1, max_size=12),
-    st.integers(1, 5),
+    st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 3)), min_size=1, max_size=12), st.integers(1, 5)
 )
 def test_max_score_agrees_with_a_full_sort(rows, count):
     pool = candidates(last_picked=[last for _, last in rows])

@@ -176,7 +176,7 @@ REFUSED = {
         ({"attributes": [{"key": {"name": "a"}}]}, "expression"),
     ],
     "session-affinity-filter": [
-        ({"strategy": "sticky"}, "'sticky' is not known; use 'encoded_endpoint_header', 'session_id'"),
+        ({"strategy": "sticky"}, "'sticky' is not known; use 'encoded_endpoint_header', 'session_id'")
     ],
     "token-producer": [
         ({"vllm": {"url": "http://a", "timeout": "5s"}}, "vllm is known, not supported yet; use estimate or tokenizer"),
@@ -196,9 +196,7 @@ REFUSED = {
         ({"topN": 2, "maxNumOfEndpoints": 3}, "topN is 2 and maxNumOfEndpoints 3"),
         ({"temperature": 0}, "temperature is 0; it must be between 0.01 and 100"),
     ],
-    "work-seconds-detector": [
-        ({"maxSeconds": 0}, "maxSeconds is 0; it must be above 0"),
-    ],
+    "work-seconds-detector": [({"maxSeconds": 0}, "maxSeconds is 0; it must be above 0")],
 }
 
 

@@ -8,13 +8,7 @@ from epp.framework import Request
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.accelerators.fit import NO_ACCELERATOR, rejection
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
-from epp.framework.accelerators.tag import (
-    AcceleratorKind,
-    AcceleratorTag,
-    Cost,
-    Partition,
-    Sharing,
-)
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost, Partition, Sharing
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp.plugins.accelerators.selection_filters import AcceleratorFilter
@@ -235,8 +229,7 @@ def test_gie_13_kinds_and_vendors_select():
 def test_ome_5_the_selection_of_the_request_holds_too_for_the_running_profile():
     request = Request("r")
     request.put(
-        ACCELERATOR_SELECTION,
-        Selections(Selection(models=("t4",)), {"prefill": Selection(models=("h100", "mi300x"))}),
+        ACCELERATOR_SELECTION, Selections(Selection(models=("t4",)), {"prefill": Selection(models=("h100", "mi300x"))})
     )
     assert kept(request, profile="prefill") == ["h100", "mi300x"]
     assert kept(request, profile="prefill", vendors=["amd"]) == ["mi300x"]

@@ -114,10 +114,7 @@ def test_tf_17_engine_knows_of_the_requests_of_others():
     # 2 of ours, 4 waiting and 3 running in all; the second one does not report
     assert kept_below(
         [on("a"), on("b")], {"maxRequestsPerNode": 7}, in_flight=[2, 2], waiting=[4, nan], running=[3, nan]
-    ) == [
-        False,
-        True,
-    ]
+    ) == [False, True]
 
 
 def test_tf_17_unknown_places_count_by_themselves_and_clusters_apart():

@@ -8,17 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import (
-    Candidates,
-    Endpoint,
-    Floats,
-    ProfileResult,
-    Records,
-    Request,
-    Scorer,
-    Snapshot,
-    Topology,
-)
+from epp.framework import Candidates, Endpoint, Floats, ProfileResult, Records, Request, Scorer, Snapshot, Topology
 from epp.framework.accelerators.tag import AcceleratorTag, Device
 from epp.framework.errors import UnmetConstraintError
 from epp.framework.result import ScoreTrace

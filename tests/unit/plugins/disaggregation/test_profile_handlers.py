@@ -158,10 +158,7 @@ def test_decision_is_counted_by_model_once_the_request_leaves(encode, prefill, d
     assert list(handler.samples) == []  # a run of the scheduler is no decision yet
     handler.pre_request(request, result)
     handler.pre_request(Request("r"), result)
-    assert [(each.labels, each.value) for each in handler.samples] == [
-        (("m", decision), 1),
-        (("unknown", decision), 1),
-    ]
+    assert [(each.labels, each.value) for each in handler.samples] == [(("m", decision), 1), (("unknown", decision), 1)]
 
 
 def test_invented_models_share_a_count():

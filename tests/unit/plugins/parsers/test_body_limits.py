@@ -37,34 +37,18 @@ def chat(messages: bytes) -> bytes:
     ("suffix", "body", "limit"),
     [
         ("chat/completions", chat(array(MESSAGE, 50_001)), VALUES),  # two commas a message
-        (
-            "chat/completions",
-            chat(b"[" + MESSAGE[:-4] + array(b'{"x":1}', 100_002) + b"}]"),
-            VALUES,
-        ),
+        ("chat/completions", chat(b"[" + MESSAGE[:-4] + array(b'{"x":1}', 100_002) + b"}]"), VALUES),
         ("chat/completions", b'{"model":"m","tools":' + array(b"{}", 100_002) + b"}", VALUES),
         ("messages", chat(array(MESSAGE, 50_001)), VALUES),
         ("responses", b'{"model":"m","input":' + array(b"{}", 100_002) + b"}", VALUES),
-        (
-            "completions",
-            b'{"model":"m","prompt":' + array(b"1", MOST_TOKEN_IDS + 2) + b"}",
-            IDS,
-        ),
+        ("completions", b'{"model":"m","prompt":' + array(b"1", MOST_TOKEN_IDS + 2) + b"}", IDS),
         ("completions", b'{"model":"m","prompt":' + array(b"[1]", 100_002) + b"}", VALUES),
         ("completions", b'{"model":"m","prompt":[1],"x":' + array(b"1", 100_002) + b"}", VALUES),
         ("embeddings", b'{"model":"m","input":' + array(b'""', 100_002) + b"}", VALUES),
-        (
-            "embeddings",
-            b'{"model":"m","input":"a","messages":' + array(b"{}", 100_002) + b"}",
-            VALUES,
-        ),
+        ("embeddings", b'{"model":"m","input":"a","messages":' + array(b"{}", 100_002) + b"}", VALUES),
         ("/generate", b'{"input_ids":' + array(b"1", MOST_TOKEN_IDS + 2) + b"}", IDS),
         ("inference/v1/generate", b'{"token_ids":' + array(b"1", 1_200_000) + b"}", "JSON values and token ids"),
-        (
-            "completions",
-            b'{"model":"m","prompt":"' + b"x" * (MOST_TEXT + 1) + b'"}',
-            TEXT,
-        ),
+        ("completions", b'{"model":"m","prompt":"' + b"x" * (MOST_TEXT + 1) + b'"}', TEXT),
         ("images/generations", b'{"prompt":"' + b"x" * (MOST_TEXT + 1) + b'"}', TEXT),
         ("completions", b'{"prompt":"' + b"\\n" * (MOST_ESCAPES + 1) + b'"}', "more than 2097152 escapes in strings"),
         (

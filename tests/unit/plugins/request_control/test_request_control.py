@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 from epp.framework import Request, Response, Usage
 from epp.framework.errors import ConfigurationError, SheddableDroppedError
 from epp.framework.testing import candidates
-from epp.plugins.request_control import (
-    AttributeReporter,
-    ProbabilisticAdmitter,
-    ProbabilisticAdmitterParameters,
-)
+from epp.plugins.request_control import AttributeReporter, ProbabilisticAdmitter, ProbabilisticAdmitterParameters
 from tests.support.plugins import built
 
 pytest.importorskip("cel_expr_python")
