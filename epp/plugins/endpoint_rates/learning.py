@@ -33,7 +33,7 @@ class RateLearner:
     sample. Slots with fewer than `min_samples`, or a trust below 1/4, count as not learned.
     """
 
-    __slots__ = ("_by_slot", "_half_life", "_min_samples", "_new", "_recent", "_window", "has_learned")
+    __slots__ = ("_counts", "_half_life", "_last", "_logs", "_min_samples", "_new", "_recent", "_window", "has_learned")
 
     def __init__(self, *, half_life_seconds: float, min_samples: int, window: int) -> None:
         self._half_life = half_life_seconds
@@ -42,8 +42,8 @@ class RateLearner:
         self._recent: dict[int, deque[float]] = {}
         self._new: set[int] = set()
         """Slots with new samples since their median was computed; many responses arrive between two updates."""
-        self._by_slot: Floats = np.zeros((3, 0))
-        """Logarithm of the median, time of the last sample, number of samples."""
+        self._logs = self._last = self._counts = np.zeros(0)
+        """By slot: logarithm of the median, time of the last sample, number of samples."""
         self.has_learned = False
         """Whether there ever was a sample."""
 
@@ -55,13 +55,12 @@ class RateLearner:
         if recent is None:
             self._reach(slot + 1)
             recent = self._recent[slot] = deque(maxlen=self._window)
-        _, last, counts = self._by_slot
-        if recent and now - last.item(slot) > _LONGEST_PAUSE * self._half_life:
+        if recent and now - self._last.item(slot) > _LONGEST_PAUSE * self._half_life:
             recent.clear()
-            counts[slot] = 0
+            self._counts[slot] = 0
         recent.append(min(max(log(ratio), -_LARGEST_LOG_RATIO), _LARGEST_LOG_RATIO))
-        last[slot] = now
-        counts[slot] += 1
+        self._last[slot] = now
+        self._counts[slot] += 1
         self._new.add(slot)
         self.has_learned = True
 
@@ -69,24 +68,26 @@ class RateLearner:
         """Drop the samples of slots whose endpoint or hardware changed."""
         for slot in self._recent.keys() & slots:
             del self._recent[slot]
-            self._by_slot[:, slot] = 0
+            self._logs[slot] = self._last[slot] = self._counts[slot] = 0.0
         self._new.difference_update(slots)
 
     def learned(self, capacity: int, now: float) -> Learned:
         """Return logarithms of ratios and sample counts of the first `capacity` slots; NaN and 0 if not learned."""
         self._reach(capacity)
         for slot in self._new:
-            self._by_slot[0, slot] = _middle(sorted(self._recent[slot]))
+            self._logs[slot] = _middle(sorted(self._recent[slot]))
         self._new.clear()
-        logs, last, counts = self._by_slot[:, :capacity]
-        trust = np.exp2((last - now) / self._half_life)
+        counts = self._counts[:capacity]
+        trust = np.exp2((self._last[:capacity] - now) / self._half_life)
         usable = (counts >= self._min_samples) & (trust >= _LEAST_TRUST)
-        return np.where(usable, logs * trust, np.nan), np.where(usable, counts, 0).astype(np.intp)
+        return np.where(usable, self._logs[:capacity] * trust, np.nan), np.where(usable, counts, 0).astype(np.intp)
 
     def _reach(self, length: int) -> None:
-        missing = length - self._by_slot.shape[1]
+        missing = length - len(self._counts)
         if missing > 0:
-            self._by_slot = np.pad(self._by_slot, ((0, 0), (0, missing)))
+            self._logs, self._last, self._counts = (
+                np.pad(column, (0, missing)) for column in (self._logs, self._last, self._counts)
+            )
 
 
 def median(values: Floats) -> float:
