@@ -64,7 +64,6 @@ class TopologyExtractor(Tagger[TopologyParameters], ObjectReader[TopologyParamet
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        """The nodes of the cluster."""
         return (_NODE,)
 
     def can_read(self, kind: ObjectKind) -> bool:

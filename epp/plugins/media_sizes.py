@@ -60,12 +60,8 @@ class ImageEstimate(Parameters, frozen=True):
         """Return the tokens of an image; at least 1."""
         if self.mode == "static":
             return self.static.static_token
-        width, height = (media.width, media.height) if media.width and media.height else self._default_pixels
-        return min(max(1, width * height // self.dynamic.factor), _MOST_TOKENS)
-
-    @property
-    def _default_pixels(self) -> tuple[int, int]:
-        return self.default_resolution.width, self.default_resolution.height
+        pixels = media.width * media.height or self.default_resolution.width * self.default_resolution.height
+        return min(max(1, pixels // self.dynamic.factor), _MOST_TOKENS)
 
 
 class StaticFrame(Parameters, frozen=True):

@@ -34,11 +34,7 @@ class FirstResultAggregator(_FirstResult):
     plugin_type = "first-result-aggregator"
 
 
-class _OneProfile(ProfilePicker[P], _FirstResult[P]):
-    """Base: one profile runs for each request."""
-
-
-class _OnlyProfile(_OneProfile[P]):
+class _OnlyProfile(ProfilePicker[P], _FirstResult[P]):
     """Base: the configuration has exactly one profile."""
 
     def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:
@@ -104,7 +100,7 @@ class HeaderProfileParameters(Parameters, frozen=True):
                 raise ValueError(f"{name} is empty; give it a name or leave it out")
 
 
-class HeaderProfileHandler(_OneProfile[HeaderProfileParameters]):
+class HeaderProfileHandler(ProfilePicker[HeaderProfileParameters], _FirstResult[HeaderProfileParameters]):
     """Runs one profile for each request: the one that the header names, else `defaultProfile`.
 
     A header that names an unknown profile is answered with status 400 and the names of the profiles. If there is only

@@ -36,6 +36,7 @@ from epp.framework.accelerators.tag import (
 
 _RUNNING, _PENDING = "Running", "Pending"
 _NO_OTHER_USER = (None, "tensor-fusion")
+_CAUSES = (DropCause.AVAILABILITY, DropCause.CONSTRAINT)
 
 
 class AcceleratorAvailabilityParameters(FilterParameters, frozen=True):
@@ -71,7 +72,6 @@ class AcceleratorAvailabilityParameters(FilterParameters, frozen=True):
     """Keep only accelerators on which each of these attributes, `domain/name`, has one of the values listed."""
 
     def __post_init__(self) -> None:
-        """Check the amount of memory; raises ValueError."""
         read_memory("minFreeVram", self.min_free_vram)
 
 
@@ -103,25 +103,17 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
         }
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        return tag_mask(candidates, self._keeps)
+        return tag_mask(candidates, self._keeps, *_CAUSES)
 
     def kept_by_cause(self, request: Request, candidates: Candidates) -> Mapping[DropCause, Mask]:
-        return {
-            DropCause.AVAILABILITY: tag_mask(candidates, self._is_usable),
-            DropCause.CONSTRAINT: tag_mask(candidates, self._is_allowed),
-        }
+        return {cause: tag_mask(candidates, self._keeps, cause) for cause in _CAUSES}
 
     def drop_reasons(self, request: Request, candidates: Candidates) -> Iterable[str]:
         return [reason for tag in candidates.records(ACCELERATOR) if (reason := self.rejection(tag))]
 
-    def _is_usable(self, tag: AcceleratorTag) -> bool:
-        return self._unusable(tag) is None
-
-    def _is_allowed(self, tag: AcceleratorTag) -> bool:
-        return self._not_allowed(tag) is None
-
-    def _keeps(self, tag: AcceleratorTag) -> bool:
-        return self.rejection(tag) is None
+    def _keeps(self, tag: AcceleratorTag, *causes: DropCause) -> bool:
+        usable = DropCause.AVAILABILITY not in causes or self._unusable(tag) is None
+        return usable and (DropCause.CONSTRAINT not in causes or self._not_allowed(tag) is None)
 
     def rejection(self, tag: AcceleratorTag) -> str | None:
         """Return why an endpoint with that accelerator is dropped; None if it is kept."""

@@ -52,7 +52,6 @@ class PlacementTemplateFilter(Filter[PlacementTemplateFilterParameters]):
 
     @property
     def placement_template(self) -> str:
-        """Name of the template."""
         return self.parameters.template
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:

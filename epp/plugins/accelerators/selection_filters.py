@@ -123,7 +123,6 @@ class AcceleratorFilterParameters(SelectionParameters, frozen=True):
     `.compareTo(quantity("40Gi"))`. If an endpoint lacks one of them, `onUnknown` applies (`{cel: Pass}`)."""
 
     def __post_init__(self) -> None:
-        """Refuse malformed bounds and expressions."""
         super().__post_init__()
         _rule(self.on_unknown)
         if self.cel:

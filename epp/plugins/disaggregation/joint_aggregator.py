@@ -2,9 +2,8 @@
 """Pick a prefill and a decode endpoint together, by the time and cost of the pair."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Annotated, Literal
 
 import numpy as np
@@ -27,15 +26,15 @@ from epp.framework import (
     ProfileResult,
     Request,
     Share,
+    Snapshot,
     Stability,
     Topology,
 )
-from epp.framework.accelerators.sites import NO_SURROUNDINGS, Surroundings
+from epp.framework.accelerators.sites import Surroundings
 from epp.framework.accelerators.tag import names_of
 from epp.framework.candidates import LEVELS
 from epp.framework.headers import ENCODERS, PREFILLER
-from epp.plugins.disaggregation.legs import leg_headers
-from epp.plugins.disaggregation.profile_handlers import StageProfiles
+from epp.plugins.disaggregation.profile_handlers import StageProfiles, leg_headers
 
 
 class StageWeights(Parameters, frozen=True):
@@ -120,7 +119,7 @@ class Pairing(Parameters, frozen=True):
     rules: tuple[PairingRule, ...] = ()
     """Exceptions, in order of precedence: pairs that transfer a KV cache well, or not at all."""
 
-    def kind_of(self, endpoint: Endpoint, tag: AcceleratorTag) -> str:
+    def kind_of(self, endpoint: Endpoint | None, tag: AcceleratorTag) -> str:
         """Return the kind of an endpoint's accelerator; empty if unknown."""
         match self.by:
             case "family":
@@ -128,7 +127,8 @@ class Pairing(Parameters, frozen=True):
             case "vendor":
                 return tag.vendor
             case _:
-                return endpoint.labels.get(self.label_key, "") or next(iter(names_of(tag)), "")
+                labels = {} if endpoint is None else endpoint.labels
+                return labels.get(self.label_key, "") or next(iter(names_of(tag)), "")
 
     def between(self, first: str, then: str) -> float:
         """Return the value of two kinds, in the order in which they run; an empty one is unknown."""
@@ -159,53 +159,20 @@ class JointParameters(Parameters, frozen=True):
     """Endpoints to consider for each profile, 1 to 8; 1 keeps the pick of every profile."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One endpoint considered for a leg."""
-
-    position: int
-    """Index in the profile's candidates."""
-    slot: int
-    score: float
-    """The profile's total over the sum of its positive weights: in [0, 1] without negative weights."""
-    topology: Topology
-    kind: str
-    """Kind of its accelerator; empty if unknown."""
-    devices: Surroundings = NO_SURROUNDINGS
-    """Places of its devices."""
-
-
-def options(request: Request, result: ProfileResult, count: int, pairing: Pairing) -> list[Option]:
-    """Return the profile's own first pick, then the highest other totals, at most `count` in all.
+def considered(request: Request, result: ProfileResult, count: int) -> Positions:
+    """Return the positions of the profile's own first pick, then of the highest other totals, at most `count` in all.
 
     Equal totals are ordered by least recently picked, then in rotation by the request's seed.
     """
-    candidates, totals = result.candidates, result.totals
-    own = int(result.picked[0])
+    candidates, totals, own = result.candidates, result.totals, result.picked[:1]
     count = min(count, len(totals))
-    floor = np.partition(totals, -count)[-count]
-    contenders = np.flatnonzero(totals >= floor)
+    contenders = np.flatnonzero(totals >= np.partition(totals, -count)[-count])
     contenders = contenders[contenders != own]
     slots = candidates.slots[contenders]
     capacity = candidates.snapshot.capacity
-    offset = request.seed % capacity
     last_picked = candidates.snapshot.column(LAST_PICKED)[slots]
-    order = np.lexsort(((slots + offset) % capacity, last_picked, -totals[contenders]))
-    ranked = [own, *contenders[order[: count - 1]].tolist()]
-    full = sum(trace.weight for trace in result.scores if trace.weight > 0) or 1.0
-    tags = candidates.snapshot.records(ACCELERATOR).values
-    topologies = candidates.snapshot.records(TOPOLOGY).values
-    return [
-        Option(
-            position=position,
-            slot=(slot := int(candidates.slots[position])),
-            score=float(totals[position]) / full,
-            topology=topologies[slot],
-            kind=pairing.kind_of(candidates[position], tags[slot]),
-            devices=tags[slot].surroundings,
-        )
-        for position in ranked
-    ]
+    order = np.lexsort(((slots + request.seed % capacity) % capacity, last_picked, -totals[contenders]))
+    return np.concatenate((own, contenders[order[: count - 1]]))
 
 
 class JointAggregator(Aggregator[JointParameters]):
@@ -247,52 +214,53 @@ class JointAggregator(Aggregator[JointParameters]):
         decode = results[profiles.decode]
         if decode is None:
             return None
-        stages = {
-            profiles.decode: weights.decode,
-            profiles.prefill: weights.prefill,
-            profiles.encode: weights.encode,
-        }
+        stages = {profiles.decode: weights.decode, profiles.prefill: weights.prefill, profiles.encode: weights.encode}
         legs = {name: result for name in stages if (result := results.get(name)) is not None}
         if len(legs) == 1:
             return Destination(decode)
-        offers = [options(request, leg, self.parameters.top_k, self.parameters.pairing) for leg in legs.values()]
-        chosen = self._best(offers, [stages[name] for name in legs])
+        offers = [considered(request, leg, self.parameters.top_k) for leg in legs.values()]
+        chosen = self._best(list(legs.values()), offers, [stages[name] for name in legs])
         final = {
-            name: replace(leg, picked=_picks(leg.picked, option.position))
-            for (name, leg), option in zip(legs.items(), chosen, strict=True)
+            name: replace(leg, picked=_picks(leg.picked, position))
+            for (name, leg), position in zip(legs.items(), chosen, strict=True)
         }
         headers = leg_headers(final[profiles.decode], final.get(profiles.prefill), final.get(profiles.encode))
         return Destination(final[profiles.decode], headers, repicked=final)
 
-    def _best(self, offers: Sequence[Sequence[Option]], weights: Sequence[float]) -> list[Option]:
-        """Return the best option for each leg; the first leg is decode."""
-        legs = len(offers)
-        alone = [
-            weight * np.array([option.score for option in offer]) for weight, offer in zip(weights, offers, strict=True)
-        ]
-        pairs = {
-            (i, j): np.array(
-                [[self._together(then, first, decoding=i == 0) for first in offers[j]] for then in offers[i]]
-            )
-            for i, j in combinations(range(legs), 2)
-        }
-        worth: Floats = sum((_spread(scores, (leg,), legs) for leg, scores in enumerate(alone)), np.zeros(()))
-        worth = worth + sum(_spread(table, pair, legs) for pair, table in pairs.items())
+    def _best(self, legs: Sequence[ProfileResult], offers: Sequence[Positions], weights: Sequence[float]) -> list[int]:
+        """Return the best of the positions offered for each leg; the first leg is decode."""
+        worth: Floats = np.zeros(())
+        for number, (leg, offer, weight) in enumerate(zip(legs, offers, weights, strict=True)):
+            full = sum(trace.weight for trace in leg.scores if trace.weight > 0) or 1.0
+            worth = worth + _spread(weight * (leg.totals[offer] / full), (number,), len(legs))
+        slots = [leg.candidates.slots[offer].tolist() for leg, offer in zip(legs, offers, strict=True)]
+        snapshot = legs[0].candidates.snapshot
+        endpoints, tags = snapshot.endpoints.values, snapshot.records(ACCELERATOR).values
+        kinds = {slot: self.parameters.pairing.kind_of(endpoints[slot], tags[slot]) for slot in chain(*slots)}
+        for i, j in combinations(range(len(legs)), 2):
+            pairs = [
+                [self._together(snapshot, kinds, then, first, decoding=i == 0) for first in slots[j]]
+                for then in slots[i]
+            ]
+            worth = worth + _spread(np.array(pairs), (i, j), len(legs))
         best = np.argwhere(worth == worth.max())
         ranks = best[best.sum(axis=1).argmin()]  # the first of equals, lexicographically
-        return [offer[rank] for offer, rank in zip(offers, ranks, strict=True)]
+        return [int(offer[rank]) for offer, rank in zip(offers, ranks, strict=True)]
 
-    def _together(self, then: Option, first: Option, *, decoding: bool) -> float:
-        """Return the value of a pair of legs; `first` runs before `then`, which may be the decode leg."""
-        parameters = self.parameters
-        near, match = parameters.locality.host, parameters.pairing.same
-        if then.slot != first.slot:
-            of_devices = parameters.locality.of_devices(then.devices, first.devices)
-            near = max(parameters.locality.between(then.topology, first.topology), of_devices)
-            match = parameters.pairing.between(first.kind, then.kind)
+    def _together(
+        self, snapshot: Snapshot, kinds: Mapping[int, str], then: int, first: int, *, decoding: bool
+    ) -> float:
+        """Return the value of a pair of slots; `first` runs before `then`, which may be the decode leg."""
+        locality, pairing = self.parameters.locality, self.parameters.pairing
+        near, match = locality.host, pairing.same
+        if then != first:
+            places, tags = snapshot.records(TOPOLOGY).values, snapshot.records(ACCELERATOR).values
+            of_devices = locality.of_devices(tags[then].surroundings, tags[first].surroundings)
+            near = max(locality.between(places[then], places[first]), of_devices)
+            match = pairing.between(kinds[first], kinds[then])
         elif decoding:
             return 0.0
-        return parameters.locality_weight * near + parameters.pairing_weight * match
+        return self.parameters.locality_weight * near + self.parameters.pairing_weight * match
 
 
 def _spread(values: Floats, legs: tuple[int, ...], count: int) -> Floats:

@@ -1,18 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profile handlers that run encode, prefill and decode profiles."""
+"""Profile handlers that run encode, prefill and decode profiles in sequence, and the headers of these legs."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from epp.framework import Destination, Name, Parameters, ProfileResult, Request, Stability
+from epp.framework import (
+    Aggregator,
+    Decider,
+    Destination,
+    Name,
+    Parameters,
+    Plugin,
+    PreRequest,
+    ProfilePicker,
+    ProfileResult,
+    Request,
+    SchedulingResult,
+    Stability,
+)
 from epp.framework.headers import DATA_PARALLEL, ENCODERS, PREFILLER
-from epp.plugins.disaggregation.legs import LegHandler, decisions
-from epp.plugins.profile_handlers import primary_addresses, rank_header
+from epp.framework.plugin import P
+from epp.framework.plugin_status import Legacy, PluginMetric, Sample
+from epp.plugins.profile_handlers import missing, primary_addresses, rank_header
+
+_MOST_MODELS = 100
+"""Models with their own metric label; clients can send any number of names."""
+_MOST_CHARACTERS = 128
+_DECISIONS = {
+    (False, False): "decode-only",
+    (True, False): "prefill-decode",
+    (False, True): "encode-decode",
+    (True, True): "encode-prefill-decode",
+}
+"""By the presence of a prefill leg and of an encode leg."""
+
+
+def decisions(name: str, text: str) -> PluginMetric:
+    """Return the metric of a handler's decisions."""
+    labels = ("model_name", "decision_type")
+    return PluginMetric(
+        name, text, labels, is_counter=True, legacy=Legacy(f"llm_d_inference_scheduler_{name}_total", labels)
+    )
 
 
 class StageProfiles(Parameters, frozen=True):
@@ -26,15 +60,117 @@ class StageProfiles(Parameters, frozen=True):
     """Profile that picks the endpoint for images, audio clips and videos."""
 
     def __post_init__(self) -> None:
-        """Refuse a profile for two stages."""
-        check_distinct(decode=self.decode, prefill=self.prefill, encode=self.encode)
+        for one, other in combinations(("decode", "prefill", "encode"), 2):
+            profile = getattr(self, one)
+            if profile == getattr(self, other):
+                raise ValueError(f"the {one} and the {other} stage both run profile {profile!r}; give each its own")
 
 
-def check_distinct(**profiles: str) -> None:
-    """Raise ValueError if two stages have the same profile."""
-    for one, other in combinations(profiles, 2):
-        if profiles[one] == profiles[other]:
-            raise ValueError(f"the {one} and the {other} stage both run profile {profiles[one]!r}; give each its own")
+class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
+    """Base of the handlers: a leg runs always, or if its decider approves; a metric counts the combinations."""
+
+    decided: ClassVar[PluginMetric]
+    """The metric of the decisions, which must be among `metrics`."""
+
+    def set_legs(
+        self, profiles: StageProfiles, deciders: Mapping[str, tuple[str, str]], *, prefill_first: bool = False
+    ) -> None:
+        """Set the profiles of the legs; `deciders` has the parameter and the name of the decider, by stage."""
+        self._profiles = profiles
+        order = ("prefill", "encode", "decode") if prefill_first else ("decode", "encode", "prefill")
+        self._order = [profile for stage in order if (profile := getattr(profiles, stage))]
+        self._always = {profiles.decode, profiles.prefill} if prefill_first else {profiles.decode}
+        self._named = {getattr(profiles, stage): named for stage, named in deciders.items()}
+        self._deciders: dict[str, Decider[Any]] = {}
+        self._decided: Counter[tuple[str, str]] = Counter()
+        self._models: set[str] = set()
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        return [Sample(self.decided, count, labels) for labels, count in list(self._decided.items())]
+
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:
+        legs = result.profiles
+        prefill, encode = legs.get(self._profiles.prefill), legs.get(self._profiles.encode)
+        decision = _DECISIONS[prefill is not None, encode is not None]
+        model = request.model[:_MOST_CHARACTERS] or "unknown"
+        if model not in self._models and len(self._models) >= _MOST_MODELS:
+            model = "other"
+        self._models.add(model)
+        self._decided[model, decision] += 1
+
+    @property
+    def references(self) -> Mapping[str, str]:
+        return dict(self._named.values())
+
+    def connect(self, plugins: Mapping[str, Plugin[Any]]) -> None:
+        for profile, (parameter, _) in self._named.items():
+            plugin = plugins[parameter]
+            if not isinstance(plugin, Decider):
+                raise ValueError(  # noqa: TRY004  what `connect` raises
+                    f"{parameter}: plugin {plugin.name!r} (type {plugin.plugin_type}) is no Decider; name one that is"
+                )
+            self._deciders[profile] = plugin
+
+    def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:
+        if self._profiles.decode not in profiles:
+            raise ValueError(f"the decode stage: {missing(self._profiles.decode, profiles)}")
+        wanted = [profile for profile in self._order if profile in self._always or profile in self._deciders]
+        return [
+            *(f"profile {one!r} does not exist: its stage is left out" for one in wanted if one not in profiles),
+            *(f"profile {one!r} is never run: no stage uses it" for one in profiles if one not in wanted),
+        ]
+
+    def pick_profiles(
+        self, request: Request, profiles: Sequence[str], results: Mapping[str, ProfileResult | None]
+    ) -> Sequence[str]:
+        """Return the next leg; empty at the end, or after a failed decode leg.
+
+        Legs without a profile are skipped, except decode. A decider is asked at most once for each request.
+        """
+        decode = results.get(self._profiles.decode)
+        if decode is None and self._profiles.decode in results:
+            return ()
+        begun = max((self._order.index(profile) + 1 for profile in results), default=0)
+        for profile in self._order[begun:]:
+            exists = profile in profiles or profile == self._profiles.decode
+            if exists and self._wanted(profile, request, decode):
+                return (profile,)
+        return ()
+
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:
+        """Return the decode leg with the headers of the others; None without a decode leg."""
+        decode = results.get(self._profiles.decode)
+        if decode is None:
+            return None
+        prefill, encode = results.get(self._profiles.prefill), results.get(self._profiles.encode)
+        return Destination(decode, leg_headers(decode, prefill, encode))
+
+    def _wanted(self, profile: str, request: Request, decode: ProfileResult | None) -> bool:
+        if profile in self._always:
+            return True
+        decider = self._deciders.get(profile)
+        return decider is not None and decider.decide(request, decode)
+
+
+def leg_headers(
+    decode: ProfileResult, prefill: ProfileResult | None = None, encode: ProfileResult | None = None
+) -> dict[str, str]:
+    """Return the headers with the addresses of the prefill and encode targets, for the legs that ran.
+
+    The prefill header has only the first target, because the protocol has no fallbacks there. The encode header is a
+    list, because encoders share the media items. Neither contains the decode target, which would call itself: without
+    other addresses there is no header.
+    """
+    own = decode.targets[0].hostport
+    headers: dict[str, str] = {}
+    if prefill is not None and (prefiller := prefill.targets[0].hostport) != own:
+        headers[PREFILLER] = prefiller
+    if encode is not None:
+        encoders = [target.hostport for target in encode.targets if target.hostport != own]
+        if encoders:
+            headers[ENCODERS] = ",".join(encoders)
+    return headers
 
 
 class StageDeciders(Parameters, frozen=True):
@@ -75,7 +211,7 @@ class DisaggParameters(Parameters, frozen=True):
 
     def __post_init__(self) -> None:
         nested = self.profiles != StageProfiles() or self.deciders != StageDeciders()
-        if nested and (former := self._former()):
+        if nested and (former := [name for _, name, _ in self.spelled_as_before()]):
             raise ValueError(
                 f"profiles or deciders are given together with {', '.join(former)}, their former spelling: keep one"
             )
@@ -89,42 +225,33 @@ class DisaggParameters(Parameters, frozen=True):
 
     def profiles_by_stage(self) -> StageProfiles:
         """Return the names of the profiles in either spelling."""
-        profiles = self.profiles
+        former = {now: value for now, _, value in self.spelled_as_before()}
         return StageProfiles(
-            decode=self.decode_profile or profiles.decode,
-            prefill=self.prefill_profile or profiles.prefill,
-            encode=self.encode_profile or profiles.encode,
+            decode=former.get("profiles.decode", self.profiles.decode),
+            prefill=former.get("profiles.prefill", self.profiles.prefill),
+            encode=former.get("profiles.encode", self.profiles.encode),
         )
 
     def deciders_by_stage(self) -> Mapping[str, tuple[str, str]]:
         """Return, for each stage with a decider, the parameter that names it and the name."""
-        spelled = (
-            ("prefill", "deciders.prefill", self.deciders.prefill),
-            ("prefill", "deciderPluginName", self.decider_plugin_name),
-            ("prefill", "prefillDeciderPluginName", self.prefill_decider_plugin_name),
-            ("encode", "deciders.encode", self.deciders.encode),
-            ("encode", "encodeDeciderPluginName", self.encode_decider_plugin_name),
-        )
-        return {stage: (parameter, decider) for stage, parameter, decider in spelled if decider}
+        spelled = [
+            ("deciders.prefill", "deciders.prefill", self.deciders.prefill),
+            ("deciders.encode", "deciders.encode", self.deciders.encode),
+            *(each for each in self.spelled_as_before() if each[0].startswith("deciders.")),
+        ]
+        return {now.removeprefix("deciders."): (parameter, decider) for now, parameter, decider in spelled if decider}
 
-    def deprecations(self) -> list[str]:
-        """Return a warning for each deprecated spelling in use."""
-        found = [f"{former} is deprecated: use {now}" for former, now in self._former().items()]
-        if self.primary_port:
-            found.append("primaryPort is deprecated and not used: remove it")
-        return found
-
-    def _former(self) -> dict[str, str]:
-        """Return the deprecated spellings in use, with the current ones."""
-        spelled = (
-            ("decodeProfile", "profiles.decode", self.decode_profile),
-            ("prefillProfile", "profiles.prefill", self.prefill_profile),
-            ("encodeProfile", "profiles.encode", self.encode_profile),
-            ("deciderPluginName", "deciders.prefill", self.decider_plugin_name),
-            ("prefillDeciderPluginName", "deciders.prefill", self.prefill_decider_plugin_name),
-            ("encodeDeciderPluginName", "deciders.encode", self.encode_decider_plugin_name),
-        )
-        return {former: now for former, now, value in spelled if value}
+    def spelled_as_before(self) -> list[tuple[str, str, str]]:
+        """Return the current and the deprecated spelling of each parameter in the latter, and its value."""
+        spelled = [
+            ("profiles.decode", "decodeProfile", self.decode_profile),
+            ("profiles.prefill", "prefillProfile", self.prefill_profile),
+            ("profiles.encode", "encodeProfile", self.encode_profile),
+            ("deciders.prefill", "deciderPluginName", self.decider_plugin_name),
+            ("deciders.prefill", "prefillDeciderPluginName", self.prefill_decider_plugin_name),
+            ("deciders.encode", "encodeDeciderPluginName", self.encode_decider_plugin_name),
+        ]
+        return [each for each in spelled if each[2]]
 
 
 class DisaggProfileHandler(LegHandler[DisaggParameters]):
@@ -147,19 +274,14 @@ class DisaggProfileHandler(LegHandler[DisaggParameters]):
     sets_headers = (PREFILLER, ENCODERS)
 
     def setup(self) -> None:
-        profiles = self.parameters.profiles_by_stage()
-        by_stage = {"prefill": profiles.prefill, "encode": profiles.encode}
-        self.set_legs(
-            decode=profiles.decode,
-            prefill=profiles.prefill,
-            encode=profiles.encode,
-            prefill_first=self.parameters.stage_order == "prefill-first",
-            deciders={by_stage[stage]: named for stage, named in self.parameters.deciders_by_stage().items()},
-        )
+        given = self.parameters
+        prefill_first = given.stage_order == "prefill-first"
+        self.set_legs(given.profiles_by_stage(), given.deciders_by_stage(), prefill_first=prefill_first)
 
     @property
     def warnings(self) -> Sequence[str]:
-        return self.parameters.deprecations()
+        found = [f"{former} is deprecated: use {now}" for now, former, _ in self.parameters.spelled_as_before()]
+        return [*found, "primaryPort is deprecated and not used: remove it"] if self.parameters.primary_port else found
 
 
 class PDParameters(Parameters, frozen=True):
@@ -181,8 +303,10 @@ class PDParameters(Parameters, frozen=True):
     """Accepted and not used: the decider has a parameter of this name."""
 
     def __post_init__(self) -> None:
-        """Refuse one profile for both stages."""
-        check_distinct(decode=self.decode_profile, prefill=self.prefill_profile)
+        self.profiles_by_stage()
+
+    def profiles_by_stage(self) -> StageProfiles:
+        return StageProfiles(decode=self.decode_profile, prefill=self.prefill_profile, encode="")
 
 
 class PDProfileHandler(LegHandler[PDParameters]):
@@ -199,14 +323,8 @@ class PDProfileHandler(LegHandler[PDParameters]):
     sets_headers = (PREFILLER, DATA_PARALLEL)
 
     def setup(self) -> None:
-        given = self.parameters
-        self.set_legs(
-            decode=given.decode_profile,
-            prefill=given.prefill_profile,
-            encode=None,
-            prefill_first=False,
-            deciders={given.prefill_profile: ("deciderPluginName", given.decider_plugin_name)},
-        )
+        decider = ("deciderPluginName", self.parameters.decider_plugin_name)
+        self.set_legs(self.parameters.profiles_by_stage(), {"prefill": decider})
 
     @property
     def warnings(self) -> Sequence[str]:

@@ -2,62 +2,40 @@
 """Filters by the role of an endpoint, and deciders whether to disaggregate a request."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from epp.framework import (
-    PREFIX_MATCH,
-    PROMPT_TOKENS,
-    Candidates,
-    Decider,
-    Filter,
-    Mask,
-    Natural,
-    Parameters,
-    ProfileResult,
-    Request,
-)
+from epp.framework import PREFIX_MATCH, PROMPT_TOKENS, Decider, Natural, Parameters, ProfileResult, Request
 from epp.framework.flow_control import DECODE_ROLES, ENCODE_ROLES, PREFILL_ROLES, ROLE_LABEL
-from epp.plugins.filters.labels import has_value, labelled
+from epp.plugins.filters.labels import LabelValueFilter
 
 
-class _RoleFilter(Filter):
-    roles: ClassVar[tuple[str, ...]]
-    """Label values of endpoints for the stage."""
-    takes_unlabelled: ClassVar[bool] = False
-    """Whether endpoints without the label are kept."""
-
-    def filter(self, request: Request, candidates: Candidates) -> Mask:
-        return has_value(candidates, ROLE_LABEL, self.roles, or_no_label=self.takes_unlabelled)
-
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
-        return [labelled(endpoint, ROLE_LABEL) for endpoint in dropped.endpoints]
-
-
-class EncodeFilter(_RoleFilter):
+class EncodeFilter(LabelValueFilter):
     """Keeps an endpoint if its label `llm-d.ai/role` is encode, encode-prefill or encode-prefill-decode."""
 
     plugin_type = "encode-filter"
-    roles = ENCODE_ROLES
+    label = ROLE_LABEL
+    values = ENCODE_ROLES
 
 
-class PrefillFilter(_RoleFilter):
+class PrefillFilter(LabelValueFilter):
     """Keeps an endpoint if its label `llm-d.ai/role` includes prefill.
 
     The values are prefill, encode-prefill, prefill-decode, encode-prefill-decode and both.
     """
 
     plugin_type = "prefill-filter"
-    roles = PREFILL_ROLES
+    label = ROLE_LABEL
+    values = PREFILL_ROLES
 
 
-class DecodeFilter(_RoleFilter):
+class DecodeFilter(LabelValueFilter):
     """Keeps an endpoint if its label `llm-d.ai/role` includes decode, or if it has no such label.
 
     The values are decode, prefill-decode, encode-prefill-decode and both.
     """
 
     plugin_type = "decode-filter"
-    roles = DECODE_ROLES
+    label = ROLE_LABEL
+    values = DECODE_ROLES
     takes_unlabelled = True
 
 

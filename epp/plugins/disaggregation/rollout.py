@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -71,7 +71,6 @@ class RequiredRoles(Parameters, frozen=True):
     """Values of the role's label."""
 
     def __post_init__(self) -> None:
-        """Refuse a repeated role."""
         _refuse_repeated("values", self.values)
 
 
@@ -127,19 +126,6 @@ NONE = -1
 """Number for no revision, and for a role that is not required."""
 
 
-class RolloutLabels(NamedTuple):
-    """Labels of endpoints that define the rollout."""
-
-    scope: LabelSelector
-    """Endpoints that count."""
-    revision: str
-    """Label with the revision."""
-    role: str
-    """Label with the role."""
-    roles: tuple[str, ...]
-    """Required roles."""
-
-
 @dataclass(frozen=True, slots=True)
 class RolloutLayout:
     """Revisions, roles and pods of all slots, as numbers."""
@@ -156,17 +142,23 @@ class RolloutLayout:
     """Number of roles."""
 
 
-def lay_out(endpoints: tuple[Endpoint | None, ...], labels: RolloutLabels) -> RolloutLayout:
+def lay_out(
+    endpoints: tuple[Endpoint | None, ...],
+    scope: LabelSelector,
+    revision_label: str,
+    role_label: str,
+    roles: tuple[str, ...],
+) -> RolloutLayout:
     """Return the layout of all slots. Endpoints with the same UID are ranks of one pod; one without is a pod."""
-    number_of_role = {role: number for number, role in enumerate(labels.roles)}
+    number_of_role = {role: number for number, role in enumerate(roles)}
     pods: dict[str, int] = {}
     revision_of, role_of, pod_of = [""] * len(endpoints), [NONE] * len(endpoints), [0] * len(endpoints)
     for slot, endpoint in enumerate(endpoints):
         if endpoint is None:
             continue
-        revision_of[slot] = endpoint.labels.get(labels.revision, "")
-        role = number_of_role.get(endpoint.labels.get(labels.role, ""), NONE)
-        if role != NONE and labels.scope.matches(endpoint.labels):
+        revision_of[slot] = endpoint.labels.get(revision_label, "")
+        role = number_of_role.get(endpoint.labels.get(role_label, ""), NONE)
+        if role != NONE and scope.matches(endpoint.labels):
             role_of[slot] = role
             pod_of[slot] = pods.setdefault(endpoint.uid or f"name:{endpoint.id}", len(pods))
     revisions = tuple(sorted({*revision_of} - {""}))
@@ -176,7 +168,7 @@ def lay_out(endpoints: tuple[Endpoint | None, ...], labels: RolloutLabels) -> Ro
         np.array([numbers[revision] for revision in revision_of], dtype=np.intp),
         np.array(role_of, dtype=np.intp),
         np.array(pod_of, dtype=np.intp),
-        len(labels.roles),
+        len(roles),
     )
 
 
@@ -218,15 +210,6 @@ _SHARE = PluginMetric(
 _MOST_REVISIONS_SHOWN = 100
 
 
-class _Shares(NamedTuple):
-    """Shares of revisions, and their inputs."""
-
-    layout: RolloutLayout
-    available: Positions
-    by_revision: Floats
-    """By number of the revision; the last entry, for no revision, is 0."""
-
-
 class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], ResponseHeaders[RolloutScreenerParameters]):
     """Keeps the endpoints of one revision, the same for all profiles of a request.
 
@@ -244,24 +227,26 @@ class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], Respo
     def setup(self) -> None:
         gating = self.parameters.revision_gating
         scope = LabelSelector.parse(self.parameters.scope.label_selector)
-        self._labels = RolloutLabels(scope, gating.revision_label_key, gating.role_label_key, gating.roles)
+        self._roles = gating.roles
+        self._labels = (scope, gating.revision_label_key, gating.role_label_key, gating.roles)
         selectors = self.parameters.header_selectors
         self._strict = [
             (each.name, each.header_name.lower(), each.label_key) for each in selectors if each.mode == "strict"
         ]
         self._stamped = [(each.header_name.lower(), each.label_key) for each in selectors]
         self._no_match = {name: 0 for name, _, _ in self._strict}
-        self._shares: _Shares | None = None
+        self._shares: tuple[RolloutLayout, Positions, Floats] | None = None
+        """The layout, the available slots, and the shares by revision, with a last entry of 0 for no revision."""
 
     def screen(self, request: Request, candidates: Candidates) -> Mask:
-        if not self._labels.roles:
+        if not self._roles:
             return self._with_strict_headers(request, candidates, np.ones(len(candidates), dtype=np.bool_))
-        found = self._shares_of(candidates.snapshot)
-        revisions = found.layout.revision[candidates.slots]
-        kept = self._with_strict_headers(request, candidates, found.by_revision[revisions] > 0)
+        layout, by_revision = self._shares_of(candidates.snapshot)
+        revisions = layout.revision[candidates.slots]
+        kept = self._with_strict_headers(request, candidates, by_revision[revisions] > 0)
         if kept.any():
             left = np.unique(revisions[kept])
-            up_to = found.by_revision[left].cumsum()
+            up_to = by_revision[left].cumsum()
             drawn = request.uniform(f"{self.plugin_type}/{self.name}") * up_to[-1]
             kept &= revisions == left[min(int(up_to.searchsorted(drawn, side="right")), len(left) - 1)]
         return kept
@@ -273,13 +258,11 @@ class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], Respo
     @property
     def samples(self) -> Sequence[Sample]:
         counts = [Sample(_NO_MATCH, count, (name,)) for name, count in self._no_match.items()]
-        found = self._shares
-        if found is None:
+        if self._shares is None:
             return counts
+        layout, _, by_revision = self._shares
         mode = self.parameters.revision_gating.mode
-        largest = sorted(
-            zip(found.layout.revisions, found.by_revision.tolist(), strict=False), key=lambda each: -each[1]
-        )
+        largest = sorted(zip(layout.revisions, by_revision.tolist(), strict=False), key=lambda each: -each[1])
         return counts + [Sample(_SHARE, share, (mode, name)) for name, share in largest[:_MOST_REVISIONS_SHOWN]]
 
     def _with_strict_headers(self, request: Request, candidates: Candidates, kept: Mask) -> Mask:
@@ -291,15 +274,13 @@ class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], Respo
                 self._no_match[name] += not kept.any() and not request.dry_run
         return kept
 
-    def _shares_of(self, snapshot: Snapshot) -> _Shares:
-        """Return the shares of revisions, computed once for each set of endpoints."""
-        layout = snapshot.endpoints.derive(lay_out, self._labels)
-        before = self._shares
-        if before is not None and before.layout is layout and before.available is snapshot.available:
-            return before
+    def _shares_of(self, snapshot: Snapshot) -> tuple[RolloutLayout, Floats]:
+        """Return the revisions and their shares, computed once for each set of endpoints."""
+        layout = snapshot.endpoints.derive(lay_out, *self._labels)
+        if self._shares is not None and self._shares[0] is layout and self._shares[1] is snapshot.available:
+            return layout, self._shares[2]
         by_largest_role = self.parameters.revision_gating.mode == "max-role"
-        by_revision = shares(pod_counts(layout, snapshot.available), by_largest_role=by_largest_role)
-        found = _Shares(layout, snapshot.available, np.append(by_revision, 0.0))
+        found = np.append(shares(pod_counts(layout, snapshot.available), by_largest_role=by_largest_role), 0.0)
         if not snapshot.dry_run:
-            self._shares = found
-        return found
+            self._shares = layout, snapshot.available, found
+        return layout, found

@@ -22,6 +22,8 @@ from epp.framework import (
     Request,
     Stability,
 )
+from epp.framework.endpoint import Requirement
+from epp.framework.roles import FP
 from epp.framework.snapshot import (
     GPU_UTILIZATION,
     IN_FLIGHT,
@@ -31,6 +33,9 @@ from epp.framework.snapshot import (
     WAITING,
     column_named,
 )
+
+OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "", "DoesNotExist": "!", "Gt": ">", "Lt": "<"}
+"""Operators of Kubernetes, and those of label selectors."""
 
 
 class LabelSelectorRequirement(Parameters, frozen=True):
@@ -51,16 +56,7 @@ class LabelSelectorRequirement(Parameters, frozen=True):
             raise ValueError(f"operator {self.operator} for label {self.key!r} takes no values; remove them")
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether an endpoint with these labels meets the requirement."""
-        match self.operator:
-            case "In":
-                return labels.get(self.key) in self.values
-            case "NotIn":
-                return labels.get(self.key) not in self.values
-            case "Exists":
-                return self.key in labels
-            case _:
-                return self.key not in labels
+        return Requirement(self.key, OPERATORS[self.operator], self.values).matches(labels)
 
 
 class LabelSelectorParameters(FilterParameters, frozen=True):
@@ -82,22 +78,16 @@ class LabelSelectorFilter(Filter[LabelSelectorParameters]):
         return candidates.snapshot.endpoints.derive_mask(self._selects)[candidates.slots]
 
     def _selects(self, endpoint: Endpoint | None) -> bool:
-        return endpoint is not None and self._matches(endpoint.labels)
-
-    def _matches(self, labels: Mapping[str, str]) -> bool:
-        wanted = self.parameters.match_labels
-        return all(labels.get(key) == value for key, value in wanted.items()) and all(
-            requirement.matches(labels) for requirement in self.parameters.match_expressions
-        )
+        return endpoint is not None and self._unmet(endpoint.labels) is None
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
-        return [labelled(endpoint, self._unmet(endpoint.labels)) for endpoint in dropped.endpoints]
+        return [_labelled(endpoint, self._unmet(endpoint.labels) or "") for endpoint in dropped.endpoints]
 
-    def _unmet(self, labels: Mapping[str, str]) -> str:
-        """Return the first label that does not match."""
+    def _unmet(self, labels: Mapping[str, str]) -> str | None:
+        """Return the first label that does not match; None if all do."""
         exact = (key for key, value in self.parameters.match_labels.items() if labels.get(key) != value)
         others = (each.key for each in self.parameters.match_expressions if not each.matches(labels))
-        return next(chain(exact, others), "")
+        return next(chain(exact, others), None)
 
 
 class ByLabelSelectorFilter(LabelSelectorFilter):
@@ -108,6 +98,24 @@ class ByLabelSelectorFilter(LabelSelectorFilter):
 
     plugin_type = "by-label-selector"
     stability = Stability.DEPRECATED
+
+
+class LabelValueFilter(Filter[FP]):
+    """Base: keeps an endpoint if its label has one of the values."""
+
+    label: str
+    values: tuple[str, ...]
+    takes_unlabelled: bool = False
+    """Whether endpoints without the label are kept."""
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        mask = candidates.where_label(self.label, self.values)
+        if not self.takes_unlabelled:
+            return mask
+        return mask | candidates.snapshot.endpoints.derive_mask(_lacks_label, self.label)[candidates.slots]
+
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
+        return [_labelled(endpoint, self.label) for endpoint in dropped.endpoints]
 
 
 class ByLabelParameters(FilterParameters, frozen=True, kw_only=True):
@@ -127,7 +135,7 @@ class ByLabelParameters(FilterParameters, frozen=True, kw_only=True):
             )
 
 
-class ByLabelFilter(Filter[ByLabelParameters]):
+class ByLabelFilter(LabelValueFilter[ByLabelParameters]):
     """Keeps an endpoint if its label has one of the values, or, with `allowsNoLabel`, if it lacks the label.
 
     Deprecated: use `label-selector-filter`, which takes a Kubernetes LabelSelector.
@@ -137,26 +145,15 @@ class ByLabelFilter(Filter[ByLabelParameters]):
     stability = Stability.DEPRECATED
     drops = DropCause.CONSTRAINT
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:
-        wanted = self.parameters
-        return has_value(candidates, wanted.label, wanted.valid_values, or_no_label=wanted.allows_no_label)
-
-    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
-        return [labelled(endpoint, self.parameters.label) for endpoint in dropped.endpoints]
+    def setup(self) -> None:
+        given = self.parameters
+        self.label, self.values, self.takes_unlabelled = given.label, given.valid_values, given.allows_no_label
 
 
-def labelled(endpoint: Endpoint, key: str) -> str:
+def _labelled(endpoint: Endpoint, key: str) -> str:
     """Describe the label of an endpoint, as the reason why it is dropped."""
     value = endpoint.labels.get(key)
     return f"has no label {key}" if value is None else f"its label {key} is {value!r}"
-
-
-def has_value(candidates: Candidates, label: str, values: tuple[str, ...], *, or_no_label: bool) -> Mask:
-    """Mark the candidates whose label has one of the values and, with `or_no_label`, those without the label."""
-    mask = candidates.where_label(label, values)
-    if not or_no_label:
-        return mask
-    return mask | candidates.snapshot.endpoints.derive_mask(_lacks_label, label)[candidates.slots]
 
 
 def _lacks_label(endpoint: Endpoint | None, label: str) -> bool:

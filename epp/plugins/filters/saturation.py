@@ -52,37 +52,30 @@ class DetectorParameters(FilterParameters, frozen=True):
 DP = TypeVar("DP", bound=DetectorParameters, default=DetectorParameters)
 
 
-class LimitsByClass:
-    """Limits of endpoints, by the class of their accelerator; general limits for other endpoints."""
-
-    __slots__ = ("_by_class", "_general", "names")
-
-    def __init__(self, general: Parameters, by_class: Mapping[str, Parameters]) -> None:
-        self._general = general
-        self._by_class = {name.lower(): limits for name, limits in by_class.items()}
-        self.names = tuple(by_class)
-        """Names of the classes with their own limits, as configured."""
-
-    def of(self, candidates: Candidates, name: str) -> Floats | float:
-        """Return the limit of that name for each candidate; a single number if no class has its own limits."""
-        if self._by_class:
-            return tag_numbers(candidates, self._of_tag, name)
-        general: float = getattr(self._general, name)
-        return general
-
-    def _of_tag(self, tag: AcceleratorTag, name: str) -> float | None:
-        return limit_for(tag, name, self._by_class, self._general)
-
-
 class _Detector(Filter[DP], SaturationDetector[DP]):
     """Base: thresholds by the class of the accelerator, and headroom above them."""
 
     drops = DropCause.SATURATION
-    _limits: LimitsByClass
+
+    def set_limits(self, by_class: Mapping[str, Parameters]) -> None:
+        """Set the limits of classes of accelerators; the parameters have those of other endpoints."""
+        self._room = 1.0 + self.parameters.headroom
+        self._by_class = {name.lower(): limits for name, limits in by_class.items()}
+        self._names = tuple(by_class)
+
+    def limit(self, candidates: Candidates, name: str) -> Floats | float:
+        """Return the limit of that name for each candidate; a single number if no class has its own limits."""
+        if self._by_class:
+            return tag_numbers(candidates, self._limit_of, name)
+        general: float = getattr(self.parameters, name)
+        return general
+
+    def _limit_of(self, tag: AcceleratorTag, name: str) -> float | None:
+        return limit_for(tag, name, self._by_class, self.parameters)
 
     @property
     def accelerator_names(self) -> Sequence[str]:
-        return self._limits.names
+        return self._names
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -138,8 +131,7 @@ class UtilizationDetector(_Detector[UtilizationDetectorParameters]):
 
     def setup(self) -> None:
         given = self.parameters
-        self._room = 1.0 + given.headroom
-        self._limits = LimitsByClass(given, given.classes)
+        self.set_limits(given.classes)
         self._oldest_seconds = parse_duration(given.metrics_staleness_threshold)
         if given.classes:
             self.reads = (*UtilizationDetector.reads, ACCELERATOR)
@@ -179,8 +171,7 @@ class UtilizationDetector(_Detector[UtilizationDetectorParameters]):
         return reasons
 
     def _thresholds(self, candidates: Candidates) -> tuple[Floats | float, Floats | float]:
-        limits = self._limits
-        return limits.of(candidates, "queue_depth_threshold"), limits.of(candidates, "kv_cache_util_threshold")
+        return self.limit(candidates, "queue_depth_threshold"), self.limit(candidates, "kv_cache_util_threshold")
 
     def _fresh(self, candidates: Candidates) -> Mask:
         fresh: Mask = self.clock.now() - candidates.values(METRICS_AT) <= self._oldest_seconds
@@ -223,8 +214,7 @@ class ConcurrencyDetector(_Detector[ConcurrencyDetectorParameters]):
 
     def setup(self) -> None:
         given = self.parameters
-        self._room = 1.0 + given.headroom
-        self._limits = LimitsByClass(given, given.classes)
+        self.set_limits(given.classes)
         counted = {
             "max_concurrency": (IN_FLIGHT, {"requests", "hybrid"}),
             "max_token_concurrency": (IN_FLIGHT_TOKENS, {"tokens", "hybrid"}),
@@ -236,19 +226,19 @@ class ConcurrencyDetector(_Detector[ConcurrencyDetectorParameters]):
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         kept = np.ones(len(candidates), dtype=np.bool_)
         for name, column in self._counted:
-            kept &= candidates.values(column) < np.floor(self._limits.of(candidates, name) * self._room)
+            kept &= candidates.values(column) < np.floor(self.limit(candidates, name) * self._room)
         return kept
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         reasons = [""] * len(dropped)
         for name, column in self._counted:
             values = dropped.values(column)
-            for position in np.flatnonzero(values >= np.floor(self._limits.of(dropped, name) * self._room)).tolist():
+            for position in np.flatnonzero(values >= np.floor(self.limit(dropped, name) * self._room)).tolist():
                 reasons[position] = f"{values[position]:g} {column.unit} are in flight there"
         return reasons
 
     def fullness(self, candidates: Candidates) -> Floats:
-        shares = [candidates.values(column) / self._limits.of(candidates, name) for name, column in self._counted]
+        shares = [candidates.values(column) / self.limit(candidates, name) for name, column in self._counted]
         fullest: Floats = np.maximum.reduce(shares)
         return fullest
 

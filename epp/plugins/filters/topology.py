@@ -24,8 +24,8 @@ from epp.framework.endpoint import LabelSelector, Requirement
 from epp.framework.limits import Name
 from epp.framework.result import DropCause
 from epp.framework.snapshot import NODE_NAME
+from epp.plugins.filters.labels import OPERATORS
 
-_OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "", "DoesNotExist": "!", "Gt": ">", "Lt": "<"}
 _WITHOUT_VALUES = frozenset({"Exists", "DoesNotExist"})
 _OF_NUMBERS = frozenset({"Gt", "Lt"})
 _DIGITS = 18
@@ -49,10 +49,6 @@ class NodeExpression(Parameters, frozen=True, kw_only=True):
         if self.operator in _OF_NUMBERS and not (len(self.values) == 1 and _is_whole_number(self.values[0])):
             raise ValueError(f"{self.key}: {self.operator} takes one whole number, such as ['4']")
 
-    def requirement(self) -> Requirement:
-        """Return the test as a requirement of a label selector."""
-        return Requirement(self.key, _OPERATORS[self.operator], self.values)
-
 
 class NodeTerm(Parameters, frozen=True, kw_only=True):
     """Tests that must all hold."""
@@ -71,7 +67,8 @@ class NodeTerm(Parameters, frozen=True, kw_only=True):
 
     def selector(self) -> LabelSelector:
         """Return the term as a label selector."""
-        return LabelSelector(tuple(test.requirement() for test in (*self.match_expressions, *self.match_fields)))
+        tests = (*self.match_expressions, *self.match_fields)
+        return LabelSelector(tuple(Requirement(test.key, OPERATORS[test.operator], test.values) for test in tests))
 
 
 class NodeAffinityParameters(FilterParameters, frozen=True):

@@ -2,15 +2,13 @@
 """Parser of the Anthropic Messages API."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import ClassVar
 
 import msgspec
 
-from epp.framework import RequestBody
 from epp.plugins.parsers.json_errors import empty
-from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, not_run
-from epp.plugins.parsers.prompt import Content, PromptWriter
+from epp.plugins.parsers.json_parser import ABSENT, ApiBody, JsonParser, Limit
+from epp.plugins.parsers.prompt import Content, PromptWriter, Written, decode_object
 
 _BILLING = "x-anthropic-billing-header"
 
@@ -33,64 +31,44 @@ class _Message(msgspec.Struct, gc=False):
     content: Content = None
 
 
-class _Messages(Common, gc=False):
+_decode_block = msgspec.json.Decoder(_Block).decode
+_UNKNOWN = _Block()
+
+
+class _Messages(Written, gc=False):
     tools: msgspec.Raw = ABSENT
     max_tokens: Limit = None
     messages: list[_Message] | None = None
     system: Content = None
 
+    @property
+    def output_limit(self) -> Limit:
+        return self.max_tokens
 
-_decode_block = msgspec.json.Decoder(_Block).decode
-_decode_messages = msgspec.json.Decoder(_Messages).decode
-_UNKNOWN = _Block()
-
-
-def read_messages(body: bytes) -> RequestBody:
-    """Read a conversation."""
-    request = _decode_messages(body)
-    if not request.messages:
-        raise empty("messages", "send at least one message")
-    prompt = PromptWriter()
-    prompt.tools(request.tools)
-    _write_system(prompt, request.system)
-    _write_messages(prompt, request.messages)
-    return prompt.body(request, request.max_tokens)
+    def write(self, prompt: PromptWriter) -> None:
+        if not self.messages:
+            raise empty("messages", "send at least one message")
+        prompt.tools(self.tools)
+        if self.system:
+            _write_message(prompt, "system", self.system, without_billing=True)
+        for message in self.messages:
+            _write_message(prompt, message.role, message.content)
 
 
-def _write_messages(prompt: PromptWriter, messages: list[_Message]) -> None:
-    for message in messages:
-        prompt.text(message.role + "\n")
-        if isinstance(message.content, str):
-            prompt.text(message.content)
-        else:
-            for raw in message.content or ():
-                _write_block(prompt, raw, _block_of(raw))
-        prompt.text("\n")
-
-
-def _write_system(prompt: PromptWriter, system: Content) -> None:
-    """Write the system prompt without the billing block of coding agents.
+def _write_message(prompt: PromptWriter, role: str, content: Content, *, without_billing: bool = False) -> None:
+    """Write a message, or the system prompt without the billing block of coding agents.
 
     Engines drop this block, which changes with every request and would make every prefix unique.
     """
-    if not system:
+    if isinstance(content, str):
+        prompt.message(role, content)
         return
-    prompt.text("system\n")
-    if isinstance(system, str):
-        prompt.text(system)
-    else:
-        for raw in system:
-            block = _block_of(raw)
-            if not (block.text or "").startswith(_BILLING):
-                _write_block(prompt, raw, block)
+    prompt.text(role + "\n")
+    for raw in content or ():
+        block = decode_object(_decode_block, raw) or _UNKNOWN
+        if not (without_billing and (block.text or "").startswith(_BILLING)):
+            _write_block(prompt, raw, block)
     prompt.text("\n")
-
-
-def _block_of(raw: msgspec.Raw) -> _Block:
-    try:
-        return _decode_block(raw) if bytes(memoryview(raw)[:1]) == b"{" else _UNKNOWN
-    except msgspec.ValidationError:  # the engine judges unknown blocks
-        return _UNKNOWN
 
 
 def _write_block(prompt: PromptWriter, raw: msgspec.Raw, block: _Block) -> None:
@@ -117,6 +95,5 @@ class AnthropicParser(JsonParser):
     """
 
     plugin_type = "anthropic-parser"
-    readers: ClassVar[Mapping[str, Reader]] = MappingProxyType(
-        {"messages": read_messages, "messages/count_tokens": not_run(read_messages)}
-    )
+    bodies: ClassVar[Mapping[str, type[ApiBody]]] = {"messages": _Messages, "messages/count_tokens": _Messages}
+    not_run = frozenset({"messages/count_tokens"})

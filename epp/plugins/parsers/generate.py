@@ -2,7 +2,6 @@
 """Parsers of the generate APIs of vLLM and SGLang, whose prompts are token ids."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import ClassVar
 
 import msgspec
@@ -11,7 +10,7 @@ from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
 from epp.framework.messages import printable
 from epp.framework.request import BYTES_PER_TOKEN
-from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, TokenId, request_body
+from epp.plugins.parsers.json_parser import ABSENT, ApiBody, Common, JsonParser, Limit, TokenId, request_body
 from epp.plugins.parsers.prompt import placeholder, read_ids
 
 
@@ -34,25 +33,18 @@ class _VLLMGenerate(Common, gc=False):
     features: _Features | None = None
     sampling_params: _VLLMSampling | None = None
 
+    def read(self) -> RequestBody:
+        prompt = read_ids(self.token_ids, "token_ids")
+        media_items = 0
+        if self.features is not None:
+            prompt = _with_media(prompt, self.features)
+            media_items = sum(map(len, (self.features.mm_placeholders or {}).values()))
+        limit = None if self.sampling_params is None else self.sampling_params.max_tokens
+        return request_body(self, prompt, limit, media_items)
 
-_decode_vllm = msgspec.json.Decoder(_VLLMGenerate).decode
+
 MOST_FEATURES = 2048
 """Most images and other media in a request."""
-
-
-def _read_vllm(body: bytes) -> RequestBody:
-    generate = _decode_vllm(body)
-    prompt = read_ids(generate.token_ids, "token_ids")
-    media_items = 0
-    if generate.features is not None:
-        prompt = _with_media(prompt, generate.features)
-        media_items = sum(map(len, (generate.features.mm_placeholders or {}).values()))
-    limit = None if generate.sampling_params is None else generate.sampling_params.max_tokens
-    return request_body(generate, prompt, limit, media_items)
-
-
-def _vllm_ids(body: bytes) -> msgspec.Raw:
-    return _decode_vllm(body).token_ids
 
 
 def _with_media(prompt: bytes, features: _Features) -> bytes:
@@ -60,17 +52,12 @@ def _with_media(prompt: bytes, features: _Features) -> bytes:
     hashes = features.mm_hashes or {}
     ranges = features.mm_placeholders or {}
     if {kind: len(found) for kind, found in hashes.items()} != {kind: len(found) for kind, found in ranges.items()}:
-        raise MalformedBodyError(
+        raise _invalid(
+            "features",
             '"features.mm_hashes" and "features.mm_placeholders" differ in length: name the same items in both',
-            param="features",
-            kind="invalid_value",
         )
     if sum(map(len, ranges.values())) > MOST_FEATURES:
-        raise MalformedBodyError(
-            f'"features" has more than {MOST_FEATURES} media: send fewer images in one request',
-            param="features",
-            kind="invalid_value",
-        )
+        raise _invalid("features", f'"features" has more than {MOST_FEATURES} media: send fewer images in one request')
     written = bytearray(prompt)
     tokens_left = len(prompt) // BYTES_PER_TOKEN
     for kind, found in hashes.items():
@@ -78,30 +65,33 @@ def _with_media(prompt: bytes, features: _Features) -> bytes:
             start, end = span.offset * BYTES_PER_TOKEN, (span.offset + span.length) * BYTES_PER_TOKEN
             tokens_left -= span.length
             if end > len(prompt) or tokens_left < 0:
-                raise MalformedBodyError(
+                raise _invalid(
+                    "features.mm_placeholders",
                     f'"features.mm_placeholders.{printable(kind)}" lie outside "token_ids" or overlap: '
                     "send offsets and lengths within it",
-                    param="features.mm_placeholders",
-                    kind="invalid_value",
                 )
             if mm_hash is not None:
                 written[start:end] = placeholder(mm_hash.encode(), span.length)
     return bytes(written)
 
 
+def _invalid(param: str, sentence: str) -> MalformedBodyError:
+    return MalformedBodyError(sentence, param=param, kind="invalid_value")
+
+
 class VLLMHTTPParser(JsonParser):
     """Parses the generate API: the prompt is the token ids, four little-endian bytes each, and hashes of media."""
 
     plugin_type = "vllmhttp-parser"
-    readers: ClassVar[Mapping[str, Reader]] = MappingProxyType({"inference/v1/generate": _read_vllm})
-    token_ids = MappingProxyType({"inference/v1/generate": _vllm_ids})
+    bodies: ClassVar[Mapping[str, type[ApiBody]]] = {"inference/v1/generate": _VLLMGenerate}
+    id_members: ClassVar[Mapping[str, str]] = {"inference/v1/generate": "token_ids"}
 
 
 class _SGLangSampling(msgspec.Struct, gc=False):
     max_new_tokens: Limit = None
 
 
-class _SGLangGenerate(msgspec.Struct, gc=False):
+class _SGLangGenerate(ApiBody, gc=False):
     input_ids: msgspec.Raw = ABSENT
     extra_key: str | None = None
     sampling_params: _SGLangSampling | None = None
@@ -110,27 +100,16 @@ class _SGLangGenerate(msgspec.Struct, gc=False):
     audio_data: msgspec.Raw = ABSENT
     video_data: msgspec.Raw = ABSENT
 
+    def read(self) -> RequestBody:
+        prompt = read_ids(self.input_ids, "input_ids")
+        limit = None if self.sampling_params is None else self.sampling_params.max_new_tokens
+        common = Common(stream=self.stream, cache_salt=self.extra_key)
+        media_lists = map(_items, (self.image_data, self.audio_data, self.video_data))
+        return request_body(common, prompt, limit, sum(len(_items(one)) for media in media_lists for one in media))
 
-_decode_sglang = msgspec.json.Decoder(_SGLangGenerate).decode
+
 _NO_MEDIA = frozenset({b"", b"null"})
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
-def _read_sglang(body: bytes) -> RequestBody:
-    generate = _decode_sglang(body)
-    prompt = read_ids(generate.input_ids, "input_ids")
-    limit = generate.sampling_params.max_new_tokens if generate.sampling_params is not None else None
-    common = Common(stream=generate.stream, cache_salt=generate.extra_key)
-    media = (generate.image_data, generate.audio_data, generate.video_data)
-    return request_body(common, prompt, limit, sum(map(_count, media)))
-
-
-def _sglang_ids(body: bytes) -> msgspec.Raw:
-    return _decode_sglang(body).input_ids
-
-
-def _count(media: msgspec.Raw) -> int:
-    return sum(len(_items(item)) for item in _items(media))
 
 
 def _items(media: msgspec.Raw) -> list[msgspec.Raw]:
@@ -145,5 +124,5 @@ class SGLangHTTPParser(JsonParser):
 
     plugin_type = "sglanghttp-parser"
     names_model = False
-    readers: ClassVar[Mapping[str, Reader]] = MappingProxyType({"/generate": _read_sglang})
-    token_ids = MappingProxyType({"/generate": _sglang_ids})
+    bodies: ClassVar[Mapping[str, type[ApiBody]]] = {"/generate": _SGLangGenerate}
+    id_members: ClassVar[Mapping[str, str]] = {"/generate": "input_ids"}

@@ -3,7 +3,6 @@
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
@@ -89,12 +88,18 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 Limit: TypeAlias = int | float | None
 TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
-Reader: TypeAlias = Callable[[bytes], RequestBody]
-"""Reads the bodies of one API; raises MalformedBodyError or an error of msgspec."""
 
 
-class Common(msgspec.Struct, gc=False):
-    """Fields with the same meaning in all APIs."""
+class ApiBody(msgspec.Struct, gc=False):
+    """The fields of one API that routing needs."""
+
+    def read(self) -> RequestBody:
+        """Return what routing needs; raises MalformedBodyError or an error of msgspec."""
+        raise NotImplementedError
+
+
+class Common(ApiBody, gc=False):
+    """Fields with the same meaning in most APIs."""
 
     model: str | None = None
     stream: bool | None = None
@@ -102,28 +107,41 @@ class Common(msgspec.Struct, gc=False):
 
 
 class JsonParser(Parser):
-    """Base: one reader for each path."""
+    """Base: one type of body for each path."""
 
-    readers: ClassVar[Mapping[str, Reader]]
-    token_ids: ClassVar[Mapping[str, Callable[[bytes], msgspec.Raw]]] = MappingProxyType({})
-    """By path, a function that returns the JSON of the member that may have token ids."""
+    bodies: ClassVar[Mapping[str, type[ApiBody]]]
+    not_run: ClassVar[frozenset[str]] = frozenset()
+    """Paths that render or count a prompt: the engine does not run the model, so the prompt is empty."""
+    id_members: ClassVar[Mapping[str, str]] = {}
+    """By path, the member that may have token ids."""
+
+    def setup(self) -> None:
+        self._decode = {path: msgspec.json.Decoder(body).decode for path, body in self.bodies.items()}
+        self._token_ids = {path: _raw_member(name) for path, name in self.id_members.items()}
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        return tuple(self.readers)
+        return tuple(self.bodies)
 
     def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
-        read = self.readers.get(suffix)
-        if read is None:
+        decode = self._decode.get(suffix)
+        if decode is None:
             raise NoParserError(suffix)
         try:
             if len(body) > MOST_VALUES:
-                check_limits(body, self.token_ids.get(suffix))
-            return read(body)
+                check_limits(body, self._token_ids.get(suffix))
+            found = decode(body).read()
         except msgspec.ValidationError as error:
             raise wrong_shape(error) from error
         except _UNREADABLE as error:
             raise not_json(error, body, headers) from error
+        return RequestBody(model=found.model, skip_response=True) if suffix in self.not_run else found
+
+
+def _raw_member(name: str) -> Callable[[bytes], msgspec.Raw]:
+    """Return a function that returns the JSON of one member of a body."""
+    decode = msgspec.json.Decoder(msgspec.defstruct("Member", [(name, msgspec.Raw, ABSENT)], gc=False)).decode
+    return lambda body: getattr(decode(body), name)
 
 
 def request_body(
@@ -158,27 +176,12 @@ def request_body(
     )
 
 
-def not_run(read: Reader) -> Reader:
-    """Return a reader with the same checks for an API that renders or counts a prompt.
-
-    Its prompt is empty, because the engine does not run the model.
-    """
-
-    def read_envelope(body: bytes) -> RequestBody:
-        return RequestBody(model=read(body).model, skip_response=True)
-
-    return read_envelope
-
-
 class PassthroughParser(Parser):
     """Accepts requests of all paths without a parser; they have no model and no prompt."""
 
     plugin_type = "passthrough-parser"
     names_model = False
-
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        return ()
+    suffixes = ()
 
     def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
         return RequestBody()

@@ -110,6 +110,15 @@ class _Part(msgspec.Struct, gc=False):
 
 
 _decode_part = msgspec.json.Decoder(_Part).decode
+_UNKNOWN = _Part()
+
+
+def decode_object(decode: Callable[[msgspec.Raw], T], raw: msgspec.Raw) -> T | None:
+    """Return a JSON object of a known shape; None for other JSON, which the engine judges."""
+    try:
+        return decode(raw) if bytes(memoryview(raw)[:1]) == b"{" else None
+    except msgspec.ValidationError:
+        return None
 
 
 class PromptWriter:
@@ -120,12 +129,12 @@ class PromptWriter:
     the size of the prompt.
     """
 
-    __slots__ = ("_ends", "_media", "_media_left", "_pieces", "_rest", "_text_left", "media_items")
+    __slots__ = ("_ends", "_media", "_media_items", "_media_left", "_pieces", "_rest", "_text_left")
 
-    def __init__(self, written: bytes = b"") -> None:
-        self.media_items = 0
+    def __init__(self) -> None:
+        self._media_items = 0
         """Images, audio clips and videos written so far."""
-        self._pieces = [written] if written else []
+        self._pieces: list[bytes] = []
         self._ends: list[int] = []
         self._rest = False
         self._media: list[tuple[int, Media]] = []  # each with the number of its piece
@@ -134,16 +143,12 @@ class PromptWriter:
 
     def body(self, common: Common, limit: Limit = None) -> RequestBody:
         """Return the parsed body with this prompt; raises MalformedBodyError for a limit beyond 64 bits."""
-        return request_body(common, self.written(), limit, self.media_items, media=self.media(), ends=self.ends())
-
-    def written(self) -> bytes:
-        """Return the prompt."""
-        return b"".join(self._pieces)
-
-    def ends(self) -> tuple[int, ...]:
-        """Return the end of each prompt of a list, in bytes; empty for a single prompt."""
-        known = self._ends if self._rest else self._ends[:-1]
-        return (*known, sum(map(len, self._pieces))) if known else ()
+        starts = list(accumulate(map(len, self._pieces), initial=0)) if self._media or self._ends else []
+        media = tuple([msgspec.structs.replace(media, offset=starts[piece]) for piece, media in self._media])
+        ends = self._ends if self._rest else self._ends[:-1]
+        if ends:
+            ends = [*ends, starts[-1]]
+        return request_body(common, b"".join(self._pieces), limit, self._media_items, media=media, ends=tuple(ends))
 
     def prompts(self, prompts: list[T], encode: Callable[[list[T]], bytes]) -> None:
         """Write a list of prompts, before other content; the 256th and later prompts count as one."""
@@ -160,7 +165,11 @@ class PromptWriter:
             self.text(f"{role}\n{content}\n")
             return
         self.text(role + "\n")
-        self.content(content)
+        if isinstance(content, str):
+            self.text(content)
+        else:
+            for raw in content or ():
+                self.part(raw)
         self.json(tool_calls)
         self.text("\n")
 
@@ -169,39 +178,22 @@ class PromptWriter:
         if self.json(tools):
             self.text("\n")
 
-    def content(self, content: Content) -> None:
-        """Write a text or content parts."""
-        if isinstance(content, str):
-            self.text(content)
-        elif content:
-            for raw in content:
-                self.part(raw)
-
     def part(self, raw: msgspec.Raw) -> None:
         """Write one content part; unknown parts as JSON."""
-        found = bytes(raw)
-        try:
-            part = _decode_part(raw) if found.startswith(b"{") else None
-        except msgspec.ValidationError:
-            part = None
-        if part is None:
-            self.json(raw)
-            return
+        part = decode_object(_decode_part, raw) or _UNKNOWN
         if part.type in _TEXT_TYPES and part.text is not None:
             self.text(part.text)
         elif part.type == _AUDIO:
-            self._item("audio", found, len(found) // _AUDIO_BASE64_BYTES_PER_TOKEN)
+            self._item("audio", bytes(raw), len(memoryview(raw)) // _AUDIO_BASE64_BYTES_PER_TOKEN)
         elif part.type in _MEDIA:
-            self._medium(part.type, bytes(part.source) or found)
+            kind, tokens = _MEDIA[part.type]
+            identity = bytes(part.source) or bytes(raw)
+            width, height = pixels(identity) if kind == "image" else (0, 0)
+            if width and height:
+                tokens = min(width * height // _PIXELS_PER_TOKEN, _MOST_IMAGE_TOKENS)
+            self._item(kind, identity, tokens, width, height)
         else:
             self.json(raw)
-
-    def _medium(self, kind: str, identity: bytes) -> None:
-        found, tokens = _MEDIA[kind]
-        width, height = pixels(identity) if found == "image" else (0, 0)
-        if width and height:
-            tokens = min(width * height // _PIXELS_PER_TOKEN, _MOST_IMAGE_TOKENS)
-        self._item(found, identity, tokens, width, height)
 
     def text(self, text: str) -> None:
         """Write a text; raises MalformedBodyError beyond the limit of a prompt."""
@@ -230,23 +222,34 @@ class PromptWriter:
         self._media_left -= 1
         self._pieces.append(_repeated(digest, max(tokens, _DIGEST_TOKENS)))
 
-    def media(self) -> tuple[Media, ...]:
-        """Return the first 256 media written, in order."""
-        if not self._media:
-            return ()
-        starts = list(accumulate(map(len, self._pieces), initial=0))
-        return tuple(msgspec.structs.replace(media, offset=starts[piece]) for piece, media in self._media)
-
     def _take(self, size: int) -> None:
         self._text_left -= size
         if self._text_left < 0:
             raise beyond("characters of text", MOST_TEXT)
 
     def _item(self, kind: _Kind, identity: bytes, tokens: int, width: int = 0, height: int = 0) -> None:
-        self.media_items += 1
+        self._media_items += 1
         if self._media_left > 0:
             self._media.append((len(self._pieces), Media(kind, 0, max(tokens, _DIGEST_TOKENS), width, height)))
         self.opaque(xxhash.xxh3_128_digest(identity), tokens)
+
+
+class Written(Common, gc=False):
+    """Body whose prompt is written part by part."""
+
+    @property
+    def output_limit(self) -> Limit:
+        """The most tokens of the answer."""
+        return None
+
+    def write(self, prompt: PromptWriter) -> None:
+        """Write the prompt; raises MalformedBodyError without one."""
+        raise NotImplementedError
+
+    def read(self) -> RequestBody:
+        prompt = PromptWriter()
+        self.write(prompt)
+        return prompt.body(self, self.output_limit)
 
 
 def placeholder(found: bytes, tokens: int) -> bytes:

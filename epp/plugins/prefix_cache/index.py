@@ -12,16 +12,15 @@ from epp.plugins.prefix_cache.runs import NONE, IntTable, Runs
 BYTES_PER_ENTRY = 64
 """Most memory of one block recorded for one slot.
 
-Measured with tracemalloc on CPython 3.11 (64 bit) with 300,000 blocks of 8 and of 1,000 slots: 8 to 18 bytes for
-separate chains of 8 to 860 blocks, 31 for conversations that add 5 blocks each time, 46 for chains of one or two
-blocks, 50 for conversations that add two; 9 to 22 for each slot if two slots hold a chain. Only one case took more, 70
-bytes: every two of 1,000 slots shared a separate chain of two blocks, because a set of slots takes one bit for each
-slot of the pool.
+Measured with tracemalloc on CPython 3.11 (64 bit) with 30,000 blocks of 8 and of 1,000 slots: 31 bytes for
+conversations that add 5 blocks each time, 49 to 62 for chains of one block and for conversations that add two, less for
+longer chains. Only one case took more, 65 bytes: every two of 1,000 slots shared a separate chain of two blocks, as a
+set of slots takes one bit for each slot of the pool.
 """
 
 _MOST_EVICTED = 512
-"""Most blocks evicted by one record, beyond those that it adds, after the limit was lowered. One takes two
-microseconds."""
+"""Most blocks evicted by one record, beyond those that it adds, after the limit was lowered: a block takes
+two microseconds."""
 _RUNS_CLEANED = 16
 """Runs of forgotten slots dropped by each record: more than it adds."""
 _SLACK = 64
@@ -37,7 +36,7 @@ _MOST_SETS = 64
 class _Lane:
     """The blocks of one slot, until they are dropped; its number is a bit in masks."""
 
-    __slots__ = ("blocks", "front", "head", "is_forgotten", "number", "records", "scan_at")
+    __slots__ = ("blocks", "front", "head", "is_forgotten", "number", "records", "scan_at", "scanned")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -49,19 +48,9 @@ class _Lane:
         """The last run of the oldest chain, if it was partly evicted."""
         self.scan_at = _SLACK
         """Number of records at which duplicates are dropped."""
+        self.scanned = 0
+        """Index after the last record to check for duplicates; these are dropped newest first."""
         self.is_forgotten = False
-
-
-class _DuplicateScan:
-    """Progress of dropping duplicate records of one lane, newest first."""
-
-    __slots__ = ("at", "lane", "seen")
-
-    def __init__(self, lane: _Lane) -> None:
-        self.lane = lane
-        self.at = len(lane.records)
-        """Index after the last record to check."""
-        self.seen: set[int] = set()
 
 
 class PrefixIndex:
@@ -74,16 +63,7 @@ class PrefixIndex:
     """
 
     __slots__ = (
-        "_extra",
-        "_forgotten",
-        "_free",
-        "_lanes",
-        "_live",
-        "_runs",
-        "_scan",
-        "_slots",
-        "_slots_of",
-        "_to_scan",
+        "_extra", "_forgotten", "_free", "_lanes", "_live", "_members", "_runs", "_scan", "_seen", "_slots", "_to_scan",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -93,13 +73,15 @@ class PrefixIndex:
         """Numbers of the lanes in use, as bits."""
         self._slots = np.zeros(0, dtype=np.intp)
         """Slot of each lane number."""
-        self._slots_of: dict[int, tuple[NDArray[np.intp], int]] = {}
+        self._members: dict[int, tuple[NDArray[np.intp], int]] = {}
         """Slots of sets of lanes, and the highest slot of each set."""
         self._free: list[int] = []
         self._forgotten: list[_Lane] = []
         self._to_scan: dict[_Lane, None] = {}
         """Lanes with many records, in the order of scan."""
-        self._scan: _DuplicateScan | None = None
+        self._scan: _Lane | None = None
+        self._seen: set[int] = set()
+        """The lane whose records are checked, and the runs of those checked."""
         self._extra = IntTable()
         """By lane and run: number of references beyond the first, if any."""
 
@@ -168,8 +150,8 @@ class PrefixIndex:
         for at in range(len(lane.records) - 1, oldest - 1, -1):
             if lane.records[at] == last:
                 lane.records[at] = NONE
-                if self._scan is not None and self._scan.lane is lane:
-                    self._scan.seen.discard(last)
+                if self._scan is lane:
+                    self._seen.discard(last)
                 self._evict_tail(lane, last, sys.maxsize)
                 return
 
@@ -213,8 +195,7 @@ class PrefixIndex:
                 lane.head += 1
             excess = self._evict_tail(lane, run, excess)
         if 2 * lane.head > len(lane.records) + _SLACK:
-            if self._scan is not None and self._scan.lane is lane:
-                self._scan.at -= lane.head
+            lane.scanned -= lane.head
             del lane.records[: lane.head]
             lane.head = 0
 
@@ -257,25 +238,26 @@ class PrefixIndex:
         if self._scan is None:
             if not self._to_scan:
                 return
-            self._scan = _DuplicateScan(next(iter(self._to_scan)))
-        scan, lane = self._scan, self._scan.lane
-        if lane.is_forgotten or scan.at <= lane.head:
+            self._scan = next(iter(self._to_scan))
+            self._scan.scanned = len(self._scan.records)
+        lane = self._scan
+        if lane.is_forgotten or lane.scanned <= lane.head:
             self._end_scan(lane)
             return
-        least = max(lane.head, scan.at - _RECORDS_SCANNED)
-        for at in range(scan.at - 1, least - 1, -1):
+        least = max(lane.head, lane.scanned - _RECORDS_SCANNED)
+        for at in range(lane.scanned - 1, least - 1, -1):
             run = lane.records[at]
             if run < 0:
                 continue
-            if run in scan.seen:
+            if run in self._seen:
                 self._drop_reference(lane, run)
                 lane.records[at] = NONE
             else:
-                scan.seen.add(run)
-        scan.at = least
+                self._seen.add(run)
+        lane.scanned = least
 
     def _end_scan(self, lane: _Lane) -> None:
-        self._scan = None
+        self._scan, self._seen = None, set()
         del self._to_scan[lane]
         if not lane.is_forgotten:
             records = np.frombuffer(lane.records, dtype=np.intc)[lane.head :]
@@ -290,7 +272,7 @@ class PrefixIndex:
             number = len(self._slots)
             self._slots = np.append(self._slots, 0)
         self._slots[number] = slot
-        self._slots_of.clear()
+        self._members.clear()
         self._live |= 1 << number
         lane = self._lanes[slot] = _Lane(number)
         return lane
@@ -319,14 +301,14 @@ class PrefixIndex:
             if slot < len(matched):
                 matched[slot] = depth
             return
-        slots, greatest = self._slots_of.get(mask) or self._slots_in(mask)
+        slots, greatest = self._members.get(mask) or self._slots_in(mask)
         matched[slots if greatest < len(matched) else slots[slots < len(matched)]] = depth
 
     def _slots_in(self, mask: int) -> tuple[NDArray[np.intp], int]:
         """Return the slots of a set of lanes, cached because lookups use the same sets repeatedly."""
         bits = np.frombuffer(mask.to_bytes(mask.bit_length() // 8 + 1, "little"), dtype=np.uint8)
         slots = self._slots[np.unpackbits(bits, bitorder="little").nonzero()[0]]
-        if len(self._slots_of) >= _MOST_SETS:
-            self._slots_of.clear()
-        found = self._slots_of[mask] = slots, int(slots.max())
+        if len(self._members) >= _MOST_SETS:
+            self._members.clear()
+        found = self._members[mask] = slots, int(slots.max())
         return found

@@ -159,7 +159,6 @@ class ApproxPrefixCacheProducer(
         self._hashed_key: DataKey[_Hashed] = DataKey("prefix-block-hashes", self.plugin_type, self.name)
         self._index = PrefixIndex()
         self._secret = int.from_bytes(token_bytes(8))  # prevents clients from making hashes collide
-        self._seed: tuple[tuple[str, str], int] | None = None
         self._reported: Floats | None = None
         self._engine_tokens = 0
         self.writes = (self._match_key,)
@@ -223,7 +222,7 @@ class ApproxPrefixCacheProducer(
         return hashed
 
     def _hash(self, request: Request, block_tokens: int) -> _Hashed:
-        seed = self._seed_of(request)
+        seed = chain_seed(request.model, request.body.cache_salt) ^ self._secret
         room = self.parameters.max_blocks(block_tokens)
         chains: list[array[int]] = []
         tokens: list[int] = []
@@ -238,13 +237,6 @@ class ApproxPrefixCacheProducer(
             if room <= 0:
                 break
         return _Hashed(block_tokens, chains, tokens)
-
-    def _seed_of(self, request: Request) -> int:
-        """Return the seed of the request's chains; the last seed is cached."""
-        named = request.model, request.body.cache_salt
-        if self._seed is None or self._seed[0] != named:
-            self._seed = named, chain_seed(*named) ^ self._secret
-        return self._seed[1]
 
     def _match(self, hashed: _Hashed, slots: int) -> PrefixMatch:
         if len(hashed.chains) <= 1:

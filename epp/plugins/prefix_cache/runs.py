@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains of block hashes as runs, and the sets of slots that hold them."""
+"""Chains of block hashes as runs, and the lanes that hold each run."""
 
 from array import array
 from sys import byteorder
 
 _MOST_AVERAGE = 48
 """Average entries of a bucket above which a bucket is added: a search takes 0.1 microseconds."""
+_MOST_SETS_SHARED = 4096
+"""Sets of lanes kept as one object for all runs that have them."""
 
 
 class IntTable:
@@ -27,7 +29,6 @@ class IntTable:
         return self._count
 
     def get(self, key: int, default: int = -1) -> int:
-        """Return the value of a key."""
         number = key & self._mask
         if number >= len(self._keys):
             number &= self._mask >> 1
@@ -35,7 +36,6 @@ class IntTable:
         return default if at < 0 else self._values[number][at]
 
     def put(self, key: int, value: int) -> None:
-        """Set the value of a key."""
         number = self._number(key)
         needle = key.to_bytes(8, byteorder)
         at = _find(self._keys[number], needle)
@@ -49,7 +49,6 @@ class IntTable:
             self._split()
 
     def pop(self, key: int, default: int = -1) -> int:
-        """Remove a key and return its value."""
         number = self._number(key)
         keys, values = self._keys[number], self._values[number]
         at = _find(keys, key.to_bytes(8, byteorder))
@@ -93,66 +92,6 @@ def _find(keys: bytearray, needle: bytes) -> int:
     return at >> 3
 
 
-class LaneSets:
-    """Sets of lanes by code: a single lane is its own code, a larger set has a negative one.
-
-    Codes are counted references: methods that take a code consume one use, methods that return a code add one.
-    """
-
-    __slots__ = ("_codes", "_free", "_masks", "_uses")
-
-    def __init__(self) -> None:
-        self._masks: list[int] = []
-        self._uses: list[int] = []
-        self._codes: dict[int, int] = {}
-        self._free: list[int] = []
-
-    def mask(self, code: int) -> int:
-        """Return a set as bits."""
-        return 1 << code if code >= 0 else self._masks[~code]
-
-    def share(self, code: int) -> int:
-        """Add a use of the code, and return it."""
-        if code < 0:
-            self._uses[~code] += 1
-        return code
-
-    def with_lane(self, code: int, lane: int) -> int:
-        """Return the code of the set with one more lane."""
-        return self._replaced(code, self.mask(code) | 1 << lane)
-
-    def without_lane(self, code: int, lane: int) -> int:
-        """Return the code of the set without a lane; the set has other lanes."""
-        return self._replaced(code, self.mask(code) ^ 1 << lane)
-
-    def _replaced(self, code: int, mask: int) -> int:
-        other = self._code_of(mask)
-        if code < 0:
-            self._uses[~code] -= 1
-            if not self._uses[~code]:
-                del self._codes[self._masks[~code]]
-                self._masks[~code] = 0
-                self._free.append(~code)
-        return other
-
-    def _code_of(self, mask: int) -> int:
-        if not mask & (mask - 1):
-            return mask.bit_length() - 1
-        code = self._codes.get(mask)
-        if code is not None:
-            self._uses[~code] += 1
-            return code
-        if self._free:
-            number = self._free.pop()
-            self._masks[number], self._uses[number] = mask, 1
-        else:
-            number = len(self._masks)
-            self._masks.append(mask)
-            self._uses.append(1)
-        self._codes[mask] = ~number
-        return ~number
-
-
 NONE = -1
 
 
@@ -163,7 +102,7 @@ class Runs:
     the beginning.
     """
 
-    __slots__ = ("_by_first", "_codes", "_first", "_free", "_lane_sets", "_parents", "_rest", "blocks")
+    __slots__ = ("_by_first", "_first", "_free", "_masks", "_parents", "_rest", "_shared", "blocks")
 
     def __init__(self) -> None:
         self.blocks = 0
@@ -172,9 +111,9 @@ class Runs:
         self._first = array("Q")
         self._rest: list[bytes] = []  # hashes after the first
         self._parents = array("i")
-        self._codes = array("i")
+        self._masks: list[int] = []  # lanes, as bits
         self._free = array("i")
-        self._lane_sets = LaneSets()
+        self._shared: dict[int, int] = {}
 
     def child(self, parent: int, first: int) -> int:
         """Return the run with this first block after `parent`, which is NONE at the start of a chain; else NONE."""
@@ -186,7 +125,6 @@ class Runs:
         return self._parents[run]
 
     def size(self, run: int) -> int:
-        """Return the number of blocks."""
         return 1 + len(self._rest[run]) // 8
 
     def common(self, run: int, chain: bytes, depth: int) -> int:
@@ -207,7 +145,7 @@ class Runs:
 
     def mask(self, run: int) -> int:
         """Return the lanes that hold a run, as bits."""
-        return self._lane_sets.mask(self._codes[run])
+        return self._masks[run]
 
     def reach(self, parent: int, chain: bytes, depth: int, lane: int) -> tuple[int, bool]:
         """Return the run that continues a chain after `parent`, and whether the lane did not hold it before.
@@ -217,22 +155,23 @@ class Runs:
         first = int.from_bytes(chain[8 * depth : 8 * depth + 8], byteorder)
         run = self._by_first.get(first, NONE)
         if run < 0:
-            return self._new(parent, first, chain[8 * depth + 8 :], lane), True
+            return self._new(parent, first, chain[8 * depth + 8 :], self._one_object(1 << lane)), True
         if self._parents[run] != parent:
             return NONE, False
         count = self.common(run, chain, depth)
         if count < self.size(run):
             run = self._split(run, count)
-        code = self._codes[run]
-        if code == lane or self._lane_sets.mask(code) >> lane & 1:
+        mask = self._masks[run]
+        if mask >> lane & 1:
             return run, False
-        self._codes[run] = self._lane_sets.with_lane(code, lane)
+        self._masks[run] = self._one_object(mask | 1 << lane)
         return run, True
 
     def release(self, run: int, lane: int) -> None:
         """Remove a lane that holds the run, and the run with its last lane."""
-        if self._codes[run] != lane:
-            self._codes[run] = self._lane_sets.without_lane(self._codes[run], lane)
+        others = self._masks[run] ^ 1 << lane
+        if others:
+            self._masks[run] = self._one_object(others)
             return
         self.blocks -= self.size(run)
         first = self._first[run]
@@ -243,7 +182,7 @@ class Runs:
 
     def cut(self, run: int, count: int, lane: int) -> int:
         """Release all but the first `count` blocks for a lane; return the run of these."""
-        if self._codes[run] == lane:
+        if self._masks[run] == 1 << lane:
             self.blocks -= self.size(run) - count
             self._rest[run] = self._rest[run][: 8 * (count - 1)]
             return run
@@ -254,26 +193,29 @@ class Runs:
     def _split(self, run: int, count: int) -> int:
         """Split off the first `count` blocks, fewer than all, as a new run, and return it."""
         rest = self._rest[run]
-        code = self._lane_sets.share(self._codes[run])
-        head = self._new(self._parents[run], self._first[run], rest[: 8 * (count - 1)], code)
+        head = self._new(self._parents[run], self._first[run], rest[: 8 * (count - 1)], self._masks[run])
         self._parents[run] = head
         self._set_first(run, int.from_bytes(rest[8 * (count - 1) : 8 * count], byteorder))
         self._rest[run] = rest[8 * count :]
         self.blocks -= count
         return head
 
-    def _new(self, parent: int, first: int, rest: bytes, code: int) -> int:
+    def _one_object(self, mask: int) -> int:
+        """Return one object for equal sets of lanes: in a large pool a set takes more memory than a run."""
+        if len(self._shared) >= _MOST_SETS_SHARED:
+            self._shared.clear()
+        return self._shared.setdefault(mask, mask)
+
+    def _new(self, parent: int, first: int, rest: bytes, mask: int) -> int:
         if self._free:
             run = self._free.pop()
-            self._rest[run] = rest
-            self._parents[run] = parent
-            self._codes[run] = code
         else:
             run = len(self._rest)
             self._first.append(0)
-            self._rest.append(rest)
-            self._parents.append(parent)
-            self._codes.append(code)
+            self._rest.append(b"")
+            self._parents.append(NONE)
+            self._masks.append(0)
+        self._rest[run], self._parents[run], self._masks[run] = rest, parent, mask
         self._set_first(run, first)
         self.blocks += 1 + len(rest) // 8
         return run

@@ -19,12 +19,7 @@ CAUSES = {
         "preference-order-scorer",
         "same-node-filter",
     },
-    DropCause.AVAILABILITY: {
-        "accelerator-availability-filter",
-        "cluster-score",
-        "placement-filter",
-        "taint-filter",
-    },
+    DropCause.AVAILABILITY: {"accelerator-availability-filter", "cluster-score", "placement-filter", "taint-filter"},
     DropCause.SATURATION: {
         "concurrency-detector",
         "node-concurrency-filter",

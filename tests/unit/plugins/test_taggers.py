@@ -3,12 +3,12 @@ import asyncio
 
 import pytest
 
-from epp.framework import ConfigurationError, Endpoint, ManualClock, Topology
+from epp.framework import ConfigurationError, Endpoint, Topology
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import EndpointNotifications
-from epp.framework.registry import Registry
 from epp.framework.snapshot import TOPOLOGY
 from epp.plugins.data_sources import EndpointNotificationSource, KubernetesNotificationSource, TopologyExtractor
+from tests.support.plugins import built
 
 LABELS = {
     "kubernetes.io/hostname": "node-1",
@@ -20,9 +20,7 @@ LABELS = {
 
 
 def topology(labels: dict[str, str], **parameters: str) -> Topology:
-    registry = Registry({})
-    registry.register(TopologyExtractor)
-    tagger = registry.build("topology-extractor", parameters, name="t", clock=ManualClock())
+    tagger = built(TopologyExtractor, parameters)
     assert isinstance(tagger, TopologyExtractor)
     report = tagger.tag(Endpoint("e", "10.0.0.1", 8000, labels=labels))
     assert report.columns == {}
@@ -53,9 +51,7 @@ def test_other_labels_can_be_named(parameter, place):
 
 
 def test_notification_source_takes_no_parameters():
-    registry = Registry({})
-    registry.register(EndpointNotificationSource)
-    source = registry.build("endpoint-notification-source", {}, name="n", clock=ManualClock())
+    source = built(EndpointNotificationSource, {})
     assert isinstance(source, EndpointNotifications)
 
 
@@ -75,9 +71,7 @@ def test_label_of_the_node_counts_where_the_endpoint_has_none():
 
 def test_notification_source_of_objects_names_their_kind():
     def kind(**parameters: str) -> ObjectKind:
-        registry = Registry({})
-        registry.register(KubernetesNotificationSource)
-        source = registry.build("k8s-notification-source", parameters, name="n", clock=ManualClock())
+        source = built(KubernetesNotificationSource, parameters)
         assert isinstance(source, KubernetesNotificationSource)
         return source.kind
 
@@ -92,9 +86,7 @@ def test_notification_source_of_objects_names_their_kind():
 
 
 def test_gie_8_cluster_is_the_one_that_discovery_names_or_the_local_one():
-    registry = Registry({})
-    registry.register(TopologyExtractor)
-    tagger = registry.build("topology-extractor", {"localCluster": "west"}, name="t", clock=ManualClock())
+    tagger = built(TopologyExtractor, {"localCluster": "west"})
     assert isinstance(tagger, TopologyExtractor)
     assert tagger.tag(Endpoint("e", "10.0.0.1", 8000, cluster="east")).attributes[TOPOLOGY] == Topology(cluster="east")
     assert tagger.tag(Endpoint("e", "10.0.0.1", 8000)).attributes[TOPOLOGY] == Topology(cluster="west")

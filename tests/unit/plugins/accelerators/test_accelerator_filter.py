@@ -8,19 +8,11 @@ from epp.framework import Request
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.accelerators.fit import NO_ACCELERATOR, rejection
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
-from epp.framework.accelerators.tag import (
-    AcceleratorKind,
-    AcceleratorTag,
-    Cost,
-    Partition,
-    Sharing,
-)
-from epp.framework.clock import ManualClock
-from epp.framework.errors import ConfigurationError
-from epp.framework.registry import Registry
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost, Partition, Sharing
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp.plugins.accelerators.selection_filters import AcceleratorFilter
+from tests.support.plugins import built
 
 GIB = 2**30
 H100 = AcceleratorTag(
@@ -71,9 +63,7 @@ FLEET = {"h100": H100, "a100": A100, "t4": T4, "mi300x": MI300X, "tpu": TPU, "cp
 
 
 def build(**parameters):
-    registry = Registry({})
-    registry.register(AcceleratorFilter)
-    return registry.build("accelerator-filter", parameters, name="fit", clock=ManualClock())
+    return built(AcceleratorFilter, parameters)
 
 
 def kept(request=None, /, profile="", **parameters):
@@ -239,8 +229,7 @@ def test_gie_13_kinds_and_vendors_select():
 def test_ome_5_the_selection_of_the_request_holds_too_for_the_running_profile():
     request = Request("r")
     request.put(
-        ACCELERATOR_SELECTION,
-        Selections(Selection(models=("t4",)), {"prefill": Selection(models=("h100", "mi300x"))}),
+        ACCELERATOR_SELECTION, Selections(Selection(models=("t4",)), {"prefill": Selection(models=("h100", "mi300x"))})
     )
     assert kept(request, profile="prefill") == ["h100", "mi300x"]
     assert kept(request, profile="prefill", vendors=["amd"]) == ["mi300x"]
@@ -269,43 +258,6 @@ def test_dra_3_an_expression_is_evaluated_once_for_each_tag_not_for_each_request
     for number in range(3):
         assert plugin.filter(Request(str(number)), pool).tolist() == [True, False]
     assert seen == [H100, A100]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"minMemory": "lots"}, "minMemory: 'lots' is not a quantity"),
-        ({"minArchitectureVersion": "9.x"}, "minArchitectureVersion is '9.x'; write a version such as 9.0"),
-        ({"kinds": ["gpus"]}, "kinds has 'gpus'; use gpu, tpu, xpu, npu, cpu"),
-        ({"vendors": [" "]}, "vendors has an empty entry"),
-        ({"maxCostPerHour": -1}, "maxCostPerHour is -1; it must be 0 or more"),
-        ({"onUnknown": "pass"}, "'pass' is not known; use 'Pass', 'Fail'"),
-        (
-            {"onUnknown": {"minMemori": "Pass"}},
-            "onUnknown names 'minMemori', which is no bound; did you mean 'minMemory'",
-        ),
-        ({"migProfiles": ["3g"]}, "migProfiles has '3g', which is no MIG profile"),
-        (
-            {"minMemory": "80Gi", "maxMemory": 40},
-            "minMemory is 80 GiB, above maxMemory, 40 GiB, and no device is within both: write the smaller size",
-        ),
-        (
-            {"acceleratorClasses": ["H100", "a100"], "excludedClasses": ["h100"]},
-            "excludedClasses has 'h100', as acceleratorClasses has: leave it out of one of them",
-        ),
-        (
-            {"migProfiles": ["3g.20gb"], "excludedMigProfiles": ["nvidia.com/mig-3g.20gb"]},
-            "excludedMigProfiles has '3g.20gb', as migProfiles has: leave it out of one of them",
-        ),
-        ({"migProfiles": ["3g.20gb"], "wholeDeviceOnly": True}, "migProfiles keeps only slices and wholeDeviceOnly"),
-        ({"minComputeSlices": 8}, "minComputeSlices is 8, and a whole device has 7: write 7 or less"),
-        ({"policy": "fastest"}, "policy is 'fastest'; use BestFit, Cheapest, MostCapable or FirstAvailable"),
-        ({"cel": "device.vendor"}, "cel: unsupported expression at line 1, column 7"),
-    ],
-)
-def test_ome_3_what_cannot_be_a_bound_is_refused(parameters, message):
-    with pytest.raises(ConfigurationError, match=message):
-        build(**parameters)
 
 
 def test_preferences_are_warned_of_since_a_filter_has_none():

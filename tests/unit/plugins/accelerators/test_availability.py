@@ -7,22 +7,18 @@ import pytest
 
 from epp.framework import PREFIX_MATCH, Headers, PrefixMatch, Request, Scorer
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Device, Routability
-from epp.framework.clock import ManualClock
-from epp.framework.errors import ConfigurationError
-from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, run_profile
 from epp.plugins.accelerators.availability import AcceleratorAvailabilityFilter
 from epp.plugins.pickers import MaxScorePicker
 from epp.plugins.sessions import SessionAffinityFilter
+from tests.support.plugins import built
 
 GPU = AcceleratorTag(kind=AcceleratorKind.GPU, state=Routability.ROUTABLE)
 
 
 def build(**parameters):
-    registry = Registry({})
-    registry.register(AcceleratorAvailabilityFilter)
-    return registry.build("accelerator-availability-filter", parameters, name="usable", clock=ManualClock())
+    return built(AcceleratorAvailabilityFilter, parameters)
 
 
 def kept(*tags, **parameters):
@@ -173,19 +169,3 @@ def test_two_filters_with_other_parameters_do_not_share_what_they_found():
     pool, request = candidates(records={ACCELERATOR: STATES}), Request("r")
     assert build().filter(request, pool).sum() == 2
     assert build(onUnknown="Fail").filter(request, pool).sum() == 1
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"onUnknown": "drop"}, "'drop' is not known; use 'Pass', 'Fail'"),
-        ({"onUnhealthy": "Fail"}, "'Fail' is not known; use 'Drain', 'Ignore'"),
-        ({"maxVramUsed": 2}, "maxVramUsed is 2; it must be between 0 and 1"),
-        ({"minFreeVram": "much"}, "minFreeVram: "),
-        ({"minFreeTflops": -1}, "minFreeTflops is -1; it must be 0 or more"),
-        ({"attributes": {"a/b": []}}, "a/b is empty; list at least one entry"),
-    ],
-)
-def test_bad_parameters_are_refused(parameters, message):
-    with pytest.raises(ConfigurationError, match=message):
-        build(**parameters)

@@ -3,18 +3,15 @@ import math
 
 import msgspec
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import Request
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
-from epp.framework.clock import ManualClock
-from epp.framework.errors import ConfigurationError
-from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp.plugins.accelerators.cost_aware_spill import CostAwareSpill
+from tests.support.plugins import built
 
 
 def gpu(model, price=None, count=1, **cost):
@@ -25,9 +22,7 @@ L4, A100, H100 = gpu("l4", 0.8), gpu("a100", 2.0), gpu("h100", 4.0)
 
 
 def build(**parameters):
-    registry = Registry({})
-    registry.register(CostAwareSpill)
-    return registry.build("cost-aware-spill", parameters, name="spill", clock=ManualClock())
+    return built(CostAwareSpill, parameters)
 
 
 def opened(plugin, tags, **columns):
@@ -142,18 +137,3 @@ def test_het_1_at_least_one_is_kept_and_no_cheaper_group_is_skipped(tags, loads)
         mask = np.array(opened(plugin, tags, waiting=load[: len(tags)]))
         assert mask.any()
         assert mask.all() or prices[mask].max() < prices[~mask].min()
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"queueThreshold": 0}, "queueThreshold is 0; it must be above 0"),
-        ({"kvThreshold": 1.5}, "kvThreshold is 1.5; it must be above 0 and at most 1"),
-        ({"limits": {"l4": {"bound": -1}}}, "bound is -1; it must be above 0"),
-        ({"maxConcurrency": -1}, "maxConcurrency is -1; it must be 0 or more"),
-        ({"hysteresis": 0.5, "limits": {"l4": {"bound": 0.4}}}, "hysteresis is 0.5; it must be less"),
-    ],
-)
-def test_bad_parameters_are_refused(parameters, message):
-    with pytest.raises(ConfigurationError, match=message):
-        build(**parameters)

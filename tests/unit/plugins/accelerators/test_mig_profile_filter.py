@@ -4,12 +4,11 @@ import pytest
 from epp.framework import Request
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Partition, Sharing
-from epp.framework.clock import ManualClock
 from epp.framework.errors import ConfigurationError
-from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp.plugins.accelerators.selection_filters import MigProfileFilter
+from tests.support.plugins import built
 
 GIB = 2**30
 
@@ -37,9 +36,7 @@ FLEET = {
 
 
 def build(**parameters):
-    registry = Registry({})
-    registry.register(MigProfileFilter)
-    return registry.build("mig-profile-filter", parameters, name="mig", clock=ManualClock())
+    return built(MigProfileFilter, parameters)
 
 
 def kept(request=None, /, **parameters):

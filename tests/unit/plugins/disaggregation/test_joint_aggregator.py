@@ -8,22 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import (
-    Candidates,
-    ConfigurationError,
-    Endpoint,
-    Floats,
-    ManualClock,
-    ProfileResult,
-    Records,
-    Request,
-    Scorer,
-    Snapshot,
-    Topology,
-)
+from epp.framework import Candidates, Endpoint, Floats, ProfileResult, Records, Request, Scorer, Snapshot, Topology
 from epp.framework.accelerators.tag import AcceleratorTag, Device
 from epp.framework.errors import UnmetConstraintError
-from epp.framework.registry import Registry
 from epp.framework.result import ScoreTrace
 from epp.framework.snapshot import ACCELERATOR, TOPOLOGY
 from epp.framework.testing import candidates
@@ -33,6 +20,7 @@ from epp.plugins.disaggregation.roles import AlwaysDisaggPDDecider
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, RandomPicker
 from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
+from tests.support.plugins import built
 
 
 class BySlot(Scorer):
@@ -49,9 +37,7 @@ class BySlot(Scorer):
 
 
 def joint(**parameters):
-    registry = Registry({})
-    registry.register(JointAggregator)
-    return registry.build("joint-aggregator", parameters, name="j", clock=ManualClock())
+    return built(JointAggregator, parameters)
 
 
 # slot: prefill P1, P2, decode D1, D2; P1 and D2 stand in one zone, P2 and D1 in another
@@ -384,26 +370,6 @@ def test_narrowest_place_shared_counts(one, other, value):
 def test_topology_is_read_where_it_counts():
     assert joint().reads == (TOPOLOGY,)
     assert joint(localityWeight=0).reads == ()
-
-
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"topK": 0}, "topK is 0; it must be between 1 and 8"),
-        ({"topK": 9}, "topK is 9; it must be between 1 and 8"),
-        ({"localityWeight": -1}, "localityWeight is -1; it must be 0 or more"),
-        ({"pairingWeight": float("nan")}, "pairingWeight is nan; it must be 0 or more"),
-        ({"weights": {"decode": -0.5}}, "decode is -0.5; it must be 0 or more"),
-        ({"locality": {"zone": 2}}, "zone is 2; it must be between 0 and 1"),
-        ({"pairing": {"same": -1}}, "same is -1; it must be between 0 and 1"),
-        ({"pairing": {"labelKey": ""}}, "labelKey is empty"),
-        ({"pairing": {"rules": [{"from": "a", "to": "b", "value": 7}]}}, "value is 7; it must be between 0 and 1"),
-        ({"profiles": {"decode": "prefill"}}, "the decode and the prefill stage both run profile 'prefill'"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(parameters, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
-        joint(**parameters)
 
 
 @st.composite

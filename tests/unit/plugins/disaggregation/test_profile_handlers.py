@@ -6,11 +6,9 @@ import pytest
 
 from epp.framework import (
     Candidates,
-    ConfigurationError,
     Decider,
     Endpoint,
     Floats,
-    ManualClock,
     PrefixMatch,
     Records,
     Request,
@@ -19,11 +17,9 @@ from epp.framework import (
     Snapshot,
 )
 from epp.framework.errors import InternalError, UnmetConstraintError
-from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
-from epp.plugins.disaggregation.legs import leg_headers
-from epp.plugins.disaggregation.profile_handlers import DisaggProfileHandler, PDProfileHandler
+from epp.plugins.disaggregation.profile_handlers import DisaggProfileHandler, PDProfileHandler, leg_headers
 from epp.plugins.disaggregation.roles import (
     AlwaysDisaggMultimodalDecider,
     AlwaysDisaggPDDecider,
@@ -33,6 +29,7 @@ from epp.plugins.disaggregation.roles import (
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, PickerParameters
 from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
+from tests.support.plugins import built
 
 ROLES = ("decode", "prefill", "encode")
 DECODE, PREFILL = "e0", "e1"
@@ -77,17 +74,15 @@ class Later(Scorer):
         return candidates.slots / candidates.snapshot.capacity
 
 
-def built(cls, parameters, **deciders):
+def connected(cls, parameters, **deciders):
     """A handler as a file makes it, its deciders connected by the parameters that name them."""
-    registry = Registry({})
-    registry.register(cls)
-    handler = registry.build(cls.plugin_type, parameters, name="h", clock=ManualClock())
+    handler = built(cls, parameters)
     handler.connect({parameter: deciders[name] for parameter, name in handler.references.items()})
     return handler
 
 
 def disagg(parameters=None, **deciders):
-    return built(DisaggProfileHandler, parameters or {}, **deciders)
+    return connected(DisaggProfileHandler, parameters or {}, **deciders)
 
 
 def both(**deciders):
@@ -163,10 +158,7 @@ def test_decision_is_counted_by_model_once_the_request_leaves(encode, prefill, d
     assert list(handler.samples) == []  # a run of the scheduler is no decision yet
     handler.pre_request(request, result)
     handler.pre_request(Request("r"), result)
-    assert [(each.labels, each.value) for each in handler.samples] == [
-        (("m", decision), 1),
-        (("unknown", decision), 1),
-    ]
+    assert [(each.labels, each.value) for each in handler.samples] == [(("m", decision), 1), (("unknown", decision), 1)]
 
 
 def test_invented_models_share_a_count():
@@ -323,10 +315,8 @@ def test_genuine_deciders_decide_by_prompt_and_cache():
 
 
 def test_deciders_are_referred_to_by_the_parameters_that_name_them():
-    registry = Registry({})
-    registry.register(DisaggProfileHandler)
     parameters = {"deciders": {"prefill": "p", "encode": "e"}}
-    handler = registry.build("disagg-profile-handler", parameters, name="h", clock=ManualClock())
+    handler = built(DisaggProfileHandler, parameters)
     assert handler.references == {"deciders.prefill": "p", "deciders.encode": "e"}
     assert disagg().references == {}
 
@@ -359,30 +349,9 @@ def test_former_flat_names_still_work_and_are_warned_of():
     assert not both(p=yes(), e=yes()).warnings
 
 
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"stageOrder": "encode-first"}, "'encode-first' is not known; use 'decode-first', 'prefill-first'"),
-        ({"profiles": {"decode": ""}}, "decode is empty; give a name, or leave it out"),
-        ({"profiles": {"decode": "x", "prefill": "x"}}, "the decode and the prefill stage both run profile 'x'"),
-        ({"decodeProfile": "encode"}, "the decode and the encode stage both run profile 'encode'"),
-        ({"profiles": {"decode": "x"}, "prefillProfile": "y"}, "together with prefillProfile, their former spelling"),
-        (
-            {"stageOrder": "prefill-first", "deciders": {"prefill": "p"}},
-            "deciders.prefill is 'p', but with stageOrder prefill-first the prefill leg runs first",
-        ),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(parameters, sentence):
-    registry = Registry({})
-    registry.register(DisaggProfileHandler)
-    with pytest.raises(ConfigurationError, match=sentence):
-        registry.build("disagg-profile-handler", parameters, name="h", clock=ManualClock())
-
-
 def pd(parameters=None, **deciders):
     deciders = {name.replace("_", "-"): decider for name, decider in deciders.items()}
-    return built(PDProfileHandler, parameters or {}, **deciders)
+    return connected(PDProfileHandler, parameters or {}, **deciders)
 
 
 def test_pd_handler_runs_decode_then_prefill_if_its_decider_says_so():
@@ -404,18 +373,3 @@ def test_pd_handler_can_hide_ranks_behind_a_primary_port():
 def test_pd_handler_says_what_it_does_not_use():
     handler = pd({"prefixPluginName": "prefix-cache-scorer"}, prefix_based_pd_decider=yes())
     assert list(handler.warnings) == ["prefixPluginName is not used: remove it"]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"primaryPort": 70000}, "primaryPort is 70000; it must be between 0 and 65535"),
-        ({"deciderPluginName": ""}, "deciderPluginName is empty"),
-        ({"prefillProfile": "decode"}, "the decode and the prefill stage both run profile 'decode'"),
-    ],
-)
-def test_pd_handler_refuses_what_cannot_be_meant(parameters, sentence):
-    registry = Registry({})
-    registry.register(PDProfileHandler)
-    with pytest.raises(ConfigurationError, match=sentence):
-        registry.build("pd-profile-handler", parameters, name="h", clock=ManualClock())

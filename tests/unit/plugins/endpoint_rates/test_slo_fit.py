@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints that meet the latency objectives of a request."""
+"""Plugins that read the rates of endpoints."""
 
 import pytest
 
-from epp.framework import Candidates, Headers, ManualClock, Request, RequestBody
+from epp.framework import Candidates, Headers, Request, RequestBody
 from epp.framework.accelerators.tag import AcceleratorTag, Cost
 from epp.framework.rates import ENDPOINT_RATES
-from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, endpoint_rates
+from epp.plugins.endpoint_rates.detector import WorkSecondsDetector
+from epp.plugins.endpoint_rates.producer import EndpointRatesProducer
 from epp.plugins.endpoint_rates.slo_fit import SloFitFilter
+from epp.plugins.filters.saturation import ConcurrencyDetector
+from tests.support.plugins import built
 
 ALL = [True, True, True]
 # 1000 tokens take 0.1, 0.5 and 2 s
@@ -17,10 +20,8 @@ RATES = endpoint_rates([10_000, 2000, 500], itl_base=[0.005, 0.020, 0.060], itl_
 
 
 def kept(headers, *, rates=RATES, prices=(), tokens=1000, preferCheapest=False, given=None, **columns):  # noqa: N803
-    registry = Registry({})
-    registry.register(SloFitFilter)
     parameters = {"preferCheapest": preferCheapest, **(given or {})}
-    plugin = registry.build("slo-fit-filter", parameters, name="mine", clock=ManualClock())
+    plugin = built(SloFitFilter, parameters)
     request = Request("r", RequestBody(prompt_tokens=tokens), Headers(headers.items()))
     if rates is not None:
         request.put(ENDPOINT_RATES, rates)
@@ -40,9 +41,7 @@ def test_het_3_what_waits_there_counts():
 
 def kept_after_waiting(seconds, milliseconds):
     """Which are kept for a request that came at 50 s, and has waited since."""
-    registry = Registry({})
-    registry.register(SloFitFilter)
-    plugin = registry.build("slo-fit-filter", {"preferCheapest": False}, name="mine", clock=ManualClock())
+    plugin = built(SloFitFilter, {"preferCheapest": False})
     headers = Headers([("x-llm-d-slo-ttft-ms", str(milliseconds))])
     request = Request("r", RequestBody(prompt_tokens=1000), headers, received_at=50.0)
     request.put(ENDPOINT_RATES, RATES)
@@ -139,3 +138,54 @@ def test_het_3_queue_for_a_place_in_the_batch_counts():
     busy = {"waiting": [4, 0, 0], "running": [5, 0, 0], "in_flight": [9, 0, 0]}
     assert kept({"x-llm-d-slo-ttft-ms": "979"}, **busy) == [False, True, False]
     assert kept({"x-llm-d-slo-ttft-ms": "981"}, **busy) == [True, True, False]
+
+
+H100, T4 = AcceleratorTag(model="h100", count=1), AcceleratorTag(model="t4", count=1)
+PROFILES = [
+    {"model": "m", "accelerator": "h100", "prefillTokensPerSecond": 8000, "alphaMs": 10, "betaMs": 0},
+    {"model": "m", "accelerator": "t4", "prefillTokensPerSecond": 500, "alphaMs": 100, "betaMs": 0},
+]
+
+
+def producer(**parameters):
+    return built(EndpointRatesProducer, {"profiles": PROFILES} | parameters)
+
+
+def detector(rates, **parameters):
+    made = built(WorkSecondsDetector, parameters)
+    made.connect({"endpointRatesProducerName": rates})
+    return made
+
+
+def fleet(**columns):
+    return candidates(records={ACCELERATOR: [H100, T4]}, **columns)
+
+
+def test_same_prompts_in_flight_are_more_work_for_a_slow_accelerator():
+    pool = fleet(in_flight_tokens=[4000, 4000], in_flight=[1, 1], running=[1, 1], waiting=[0, 0])
+    found = detector(producer(baseModel="m")).fullness(pool)
+    assert found.tolist() == pytest.approx([0.5, 8.0])  # 4000 / 8000 s and 4000 / 500 s, of 1 s
+
+
+def test_gie_14_same_queue_is_more_work_for_a_slow_accelerator():
+    # 4 wait behind 8, each of 200 tokens: 4 * 200 * 0.01 / 8 = 1 s, and 4 * 200 * 0.1 / 8 = 10 s
+    pool = fleet(in_flight_tokens=[0, 0], in_flight=[12, 12], running=[8, 8], waiting=[4, 4])
+    found = detector(producer(baseModel="m"), maxSeconds=2).fullness(pool)
+    assert found.tolist() == pytest.approx([0.5, 5.0])
+
+
+def test_idle_endpoints_are_empty_whatever_their_rate():
+    pool = fleet(in_flight_tokens=[0, 0], in_flight=[0, 0], running=[0, 0], waiting=[0, 0])
+    assert detector(producer(baseModel="m")).fullness(pool).tolist() == [0, 0]
+
+
+def test_without_a_base_model_the_rates_are_those_of_the_model_asked_for_last():
+    rates = producer()
+    pool = fleet(in_flight_tokens=[4000, 4000], in_flight=[1, 1], running=[1, 1], waiting=[0, 0])
+    rates.produce(Request("r", RequestBody(model="m")), pool)
+    assert detector(rates).fullness(pool).tolist() == pytest.approx([0.5, 8.0])
+
+
+def test_plugin_that_knows_no_rates_is_refused():
+    with pytest.raises(ValueError, match=r"endpointRatesProducerName: plugin 'concurrency-detector' .* knows no rates"):
+        detector(ConcurrencyDetector())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saturation detectors as filters: which endpoints are kept at which load."""
+"""Endpoints by load."""
 
 from math import nan
 
@@ -8,8 +8,10 @@ import pytest
 from epp.framework import ConfigurationError, ManualClock, Request
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
 from epp.framework.registry import Registry
-from epp.framework.snapshot import ACCELERATOR
+from epp.framework.snapshot import ACCELERATOR, KV_USAGE, WAITING
 from epp.framework.testing import candidates
+from epp.plugins.filters.saturation import UtilizationFilter
+from tests.support.plugins import built
 
 NOW = 1000.0
 
@@ -78,27 +80,6 @@ def test_concurrency_leaves_nothing_of_a_full_pool_unless_it_is_told_to():
     assert not detector("utilization-detector").may_empty
 
 
-@pytest.mark.parametrize(
-    ("kind", "parameters", "sentence"),
-    [
-        ("utilization-detector", {"queueDepthThreshold": 0}, "queueDepthThreshold is 0; it must be at least 1"),
-        ("utilization-detector", {"kvCacheUtilThreshold": 1.1}, "it must be above 0 and at most 1"),
-        ("utilization-detector", {"metricsStalenessThreshold": "0s"}, "write a duration above 0"),
-        (
-            "utilization-detector",
-            {"metricsStalenessThreshold": "5"},
-            "metricsStalenessThreshold: '5' is not a duration",
-        ),
-        ("concurrency-detector", {"maxConcurrency": 0}, "maxConcurrency is 0; it must be at least 1"),
-        ("concurrency-detector", {"concurrencyMode": "both"}, "use 'requests', 'tokens', 'hybrid'"),
-        ("concurrency-detector", {"headroom": -1}, "headroom is -1; it must be 0 or more"),
-    ],
-)
-def test_thresholds_that_mean_nothing_are_refused(kind, parameters, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
-        detector(kind, **parameters)
-
-
 @pytest.mark.parametrize("kind", ["utilization-detector", "concurrency-detector"])
 def test_headroom_that_looks_like_a_percentage_is_warned_of(kind):
     assert detector(kind, headroom=20).warnings == ("headroom is 20: endpoints are kept up to 21 times a threshold",)
@@ -165,3 +146,63 @@ def test_gie_14_names_of_classes_are_checked_and_tags_read_only_where_there_are_
 def test_gie_14_limit_of_a_class_that_is_no_number_is_refused():
     with pytest.raises(ConfigurationError, match="maxConcurrency"):
         detector("concurrency-detector", classes={"h100": {"maxConcurrency": 0}})
+
+
+def build(*caps, **parameters):
+    conditions = [{"metric": metric, "maxValue": value} for metric, value in caps]
+    given = {"conditions": conditions} | parameters
+    return built(UtilizationFilter, given)
+
+
+def kept_below(pool, *caps):
+    return build(*caps).filter(Request("r"), pool).tolist()
+
+
+@pytest.mark.parametrize(
+    ("metric", "column"),
+    [("active-requests", "in_flight"), ("running-requests", "running"), ("waiting-queue", "waiting")],
+)
+def test_endpoint_above_the_cap_is_dropped_and_one_at_it_stays(metric, column):
+    assert kept_below(candidates(**{column: [3, 4, 5]}), (metric, 4)) == [True, True, False]
+
+
+def test_kv_cache_utilization_is_a_share():
+    assert kept_below(candidates(kv_usage=[0.5, 0.9, 0.95]), ("kv-cache-utilization", 0.9)) == [True, True, False]
+
+
+def test_every_cap_must_hold():
+    pool = candidates(waiting=[0, 9, 0], kv_usage=[0.1, 0.1, 0.9])
+    assert kept_below(pool, ("waiting-queue", 5), ("kv-cache-utilization", 0.8)) == [True, False, False]
+
+
+def test_unknown_is_estimated_from_requests_in_flight():
+    # 9 of the 16 requests of the second wait; the others hold 0, 8 and 16 requests
+    pool = candidates(waiting=[nan, 9, nan, nan], running=[nan, 7, nan, nan], in_flight=[0, 16, 8, 16])
+    assert kept_below(pool, ("waiting-queue", 5)) == [True, False, True, False]
+
+
+def test_without_any_report_the_limit_holds_above_a_batch_of_256():
+    assert kept_below(candidates(in_flight=[100, 261, 262]), ("waiting-queue", 5)) == [True, True, False]
+
+
+def test_all_over_the_limit_leaves_none():
+    assert kept_below(candidates(waiting=[9, 9]), ("waiting-queue", 5)) == [False, False]
+
+
+def test_only_the_metrics_that_are_capped_are_read():
+    caps = [("waiting-queue", 5), ("kv-cache-utilization", 0.8), ("waiting-queue", 3)]
+    assert build(*caps).reads == (WAITING, KV_USAGE)
+
+
+@pytest.mark.parametrize(
+    ("caps", "sentence"),
+    [
+        ([], "conditions is empty; list at least one"),
+        ([("queue", 1)], "'queue' is not known; use 'active-requests', "),
+        ([("waiting-queue", -1)], "maxValue is -1; it must be 0 or more"),
+        ([("waiting-queue", nan)], "maxValue is nan; it must be 0 or more"),
+    ],
+)
+def test_caps_that_mean_nothing_are_refused(caps, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        build(*caps)

@@ -11,8 +11,7 @@ from epp.framework import ManualClock, Request, RequestBody, Response
 from epp.framework.flow_control import Queued
 from epp.framework.request import Usage
 from epp.framework.testing import candidates
-from epp.plugins.flow_control.attained_service import Decay, ServiceLedger
-from epp.plugins.flow_control.program_aware import ProgramAwareFairness, ProgramAwareParameters
+from epp.plugins.flow_control.program_aware import ProgramAwareFairness, ProgramAwareParameters, ServiceLedger
 
 HALF_LIFE = 60.0
 
@@ -107,7 +106,7 @@ def test_books_in_units_of_the_distant_future_agree_with_the_tokens():
 
 
 def test_a_client_that_names_ever_new_programs_makes_the_picker_forget_not_grow():
-    books = ServiceLedger(Decay(HALF_LIFE, 1.0), 0.0, most=3)
+    books = ServiceLedger(half_life_seconds=HALF_LIFE, factor=1.0, now=0.0, most=3)
     for name in "abcdef":
         books.charge(name, 1.0, 0.0)
     assert list(books.programs) == ["d", "e", "f"]

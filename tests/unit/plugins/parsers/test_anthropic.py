@@ -7,26 +7,22 @@ from itertools import pairwise
 import pytest
 import xxhash
 
-from epp.framework import Headers, RequestBody
+from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
-from epp.plugins.parsers.anthropic import AnthropicParser
+from tests.support.apis import parse
 
-PARSER = AnthropicParser()
 QUESTION = {"role": "user", "content": "Hi"}
 BILLING = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=eb6c6;"}
 
 
-def parse(body, suffix="messages"):
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return PARSER.parse(suffix, Headers(), raw)
-
-
 def prompt(*messages, **fields):
-    return parse({"messages": messages} | fields).prompt
+    return parse("messages", {"messages": messages} | fields).prompt
 
 
 def test_request_is_its_system_prompt_and_its_messages():
-    body = parse({"model": "m", "max_tokens": 9, "stream": True, "system": "Be brief.", "messages": [QUESTION]})
+    body = parse(
+        "messages", {"model": "m", "max_tokens": 9, "stream": True, "system": "Be brief.", "messages": [QUESTION]}
+    )
     expected = b"system\nBe brief.\nuser\nHi\n"  # 25 bytes: 7 tokens
     assert body == RequestBody("m", expected, 7, max_output_tokens=9, streaming=True)
 
@@ -47,7 +43,7 @@ def test_tools_thinking_calls_and_results_are_part_of_the_prompt():
         {"role": "user", "content": [
             {"type": "tool_result", "tool_use_id": "t1", "content": "42"},
             {"type": "tool_result", "tool_use_id": "t2", "content": [{"type": "text", "text": "43"}]}]}]}"""
-    assert parse(raw).prompt == (
+    assert parse("messages", raw).prompt == (
         b'[{"name": "f"}]\n'
         b'assistant\nHm. Look.tool_use t1 f\n{"x": 1}\n\n'
         b"user\ntool_result t1\n42\ntool_result t2\n43\n\n"
@@ -61,7 +57,7 @@ def test_image_is_the_hash_of_its_source_repeated_for_225_tokens(wrapped):
     block = b'{"type":"tool_result","tool_use_id":"t1","content":[' + image + b"]}" if wrapped else image
     before, after = (b"tool_result t1\n", b"\n") if wrapped else (b"", b"")
     stand_in = (xxhash.xxh3_128_digest(source) * 57)[:900]  # 225 tokens of four bytes
-    found = parse(b'{"messages":[{"role":"user","content":[' + block + b"]}]}").prompt
+    found = parse("messages", b'{"messages":[{"role":"user","content":[' + block + b"]}]}").prompt
     assert found == b"user\n" + before + stand_in + after + b"\n"
 
 
@@ -93,11 +89,11 @@ def test_cache_marker_that_moves_on_leaves_the_prefix_as_it_was():
 
 
 def test_token_count_names_its_model_and_runs_nothing():
-    body = parse({"model": "m", "system": "s", "messages": [QUESTION]}, "messages/count_tokens")
+    body = parse("messages/count_tokens", {"model": "m", "system": "s", "messages": [QUESTION]})
     assert body == RequestBody(model="m", skip_response=True)
 
 
-@pytest.mark.parametrize("suffix", PARSER.suffixes)
+@pytest.mark.parametrize("suffix", ["messages", "messages/count_tokens"])
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
@@ -114,5 +110,5 @@ def test_token_count_names_its_model_and_runs_nothing():
 )
 def test_body_that_does_not_fit_is_refused_with_a_sentence(suffix, body, sentence):
     with pytest.raises(MalformedBodyError) as refusal:
-        parse(body, suffix)
+        parse(suffix, body)
     assert sentence in str(refusal.value)

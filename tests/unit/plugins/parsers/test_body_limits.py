@@ -7,11 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import Headers
 from epp.framework.errors import MalformedBodyError
 from epp.plugins.parsers import json_parser
-from epp.plugins.parsers.anthropic import AnthropicParser
-from epp.plugins.parsers.generate import SGLangHTTPParser, VLLMHTTPParser
 from epp.plugins.parsers.json_parser import (
     MOST_ESCAPES,
     MOST_MODEL,
@@ -20,21 +17,12 @@ from epp.plugins.parsers.json_parser import (
     MOST_VALUES,
     count_values,
 )
-from epp.plugins.parsers.openai import OpenAIParser
+from tests.support.apis import parse
 
-PARSERS = {
-    suffix: parser
-    for parser in (OpenAIParser(), AnthropicParser(), VLLMHTTPParser(), SGLangHTTPParser())
-    for suffix in parser.suffixes
-}
 VALUES, IDS = "more than 65536 JSON values", "more than 1048576 token ids"
 TEXT = "more than 8388608 characters of text"
 NAME = 'more than 65536 characters in "model"'
 MESSAGE = b'{"role":"user","content":"x"}'
-
-
-def parsed(suffix: str, body: bytes):
-    return PARSERS[suffix].parse(suffix, Headers(), body)
 
 
 def array(element: bytes, count: int) -> bytes:
@@ -49,34 +37,18 @@ def chat(messages: bytes) -> bytes:
     ("suffix", "body", "limit"),
     [
         ("chat/completions", chat(array(MESSAGE, 32_769)), VALUES),  # two commas a message
-        (
-            "chat/completions",
-            chat(b"[" + MESSAGE[:-4] + array(b'{"x":1}', 65_538) + b"}]"),
-            VALUES,
-        ),
+        ("chat/completions", chat(b"[" + MESSAGE[:-4] + array(b'{"x":1}', 65_538) + b"}]"), VALUES),
         ("chat/completions", b'{"model":"m","tools":' + array(b"{}", 65_538) + b"}", VALUES),
         ("messages", chat(array(MESSAGE, 32_769)), VALUES),
         ("responses", b'{"model":"m","input":' + array(b"{}", 65_538) + b"}", VALUES),
-        (
-            "completions",
-            b'{"model":"m","prompt":' + array(b"1", MOST_TOKEN_IDS + 2) + b"}",
-            IDS,
-        ),
+        ("completions", b'{"model":"m","prompt":' + array(b"1", MOST_TOKEN_IDS + 2) + b"}", IDS),
         ("completions", b'{"model":"m","prompt":' + array(b"[1]", 65_538) + b"}", VALUES),
         ("completions", b'{"model":"m","prompt":[1],"x":' + array(b"1", 65_538) + b"}", VALUES),
         ("embeddings", b'{"model":"m","input":' + array(b'""', 65_538) + b"}", VALUES),
-        (
-            "embeddings",
-            b'{"model":"m","input":"a","messages":' + array(b"{}", 65_538) + b"}",
-            VALUES,
-        ),
+        ("embeddings", b'{"model":"m","input":"a","messages":' + array(b"{}", 65_538) + b"}", VALUES),
         ("/generate", b'{"input_ids":' + array(b"1", MOST_TOKEN_IDS + 2) + b"}", IDS),
         ("inference/v1/generate", b'{"token_ids":' + array(b"1", 1_200_000) + b"}", "JSON values and token ids"),
-        (
-            "completions",
-            b'{"model":"m","prompt":"' + b"x" * (MOST_TEXT + 1) + b'"}',
-            TEXT,
-        ),
+        ("completions", b'{"model":"m","prompt":"' + b"x" * (MOST_TEXT + 1) + b'"}', TEXT),
         ("images/generations", b'{"prompt":"' + b"x" * (MOST_TEXT + 1) + b'"}', TEXT),
         ("completions", b'{"prompt":"' + b"\\n" * (MOST_ESCAPES + 1) + b'"}', "more than 2097152 escapes in strings"),
         (
@@ -88,7 +60,7 @@ def chat(messages: bytes) -> bytes:
 )
 def test_body_beyond_a_limit_is_refused_with_its_name(suffix, body, limit):
     with pytest.raises(MalformedBodyError) as refused:
-        parsed(suffix, body)
+        parse(suffix, body)
     assert limit in str(refused.value)
     assert refused.value.status == 400
 
@@ -100,7 +72,7 @@ def test_longest_context_of_token_ids_is_read():
         ("inference/v1/generate", "token_ids"),
     ):
         body = json.dumps({"model": "m", field: list(range(MOST_TOKEN_IDS))}).encode()
-        found = parsed(suffix, body)
+        found = parse(suffix, body)
         assert found.prompt_tokens == MOST_TOKEN_IDS
         assert found.prompt[-4:] == (MOST_TOKEN_IDS - 1).to_bytes(4, "little")
 
@@ -108,14 +80,14 @@ def test_longest_context_of_token_ids_is_read():
 def test_numbers_and_quotes_inside_of_a_text_do_not_count():
     table = json.dumps([[1, 2, "a"]] * 60_000)  # JSON in a text: 360,000 commas
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": table}]}).encode()
-    assert parsed("chat/completions", body).prompt == f"user\n{table}\n".encode()
+    assert parse("chat/completions", body).prompt == f"user\n{table}\n".encode()
 
 
 def test_image_of_thirty_megabytes_is_read():
     url = {"url": "data:image/png;base64," + "QUJD" * 7_500_000}
     part = {"type": "image_url", "image_url": url}
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": [part]}]}).encode()
-    assert parsed("chat/completions", body).media_items == 1
+    assert parse("chat/completions", body).media_items == 1
 
 
 @given(

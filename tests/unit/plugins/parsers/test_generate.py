@@ -11,19 +11,14 @@ from hypothesis import strategies as st
 
 from epp.framework import Headers, RequestBody
 from epp.framework.errors import MalformedBodyError
-from epp.plugins.parsers.generate import SGLangHTTPParser, VLLMHTTPParser
+from epp.plugins.parsers.generate import SGLangHTTPParser
 from epp.plugins.parsers.json_parser import PassthroughParser
-from epp.plugins.parsers.openai import OpenAIParser
 from epp.plugins.parsers.prompt import pack, packed_json
+from tests.support.apis import parse
 
 VLLM = "inference/v1/generate"
 SGLANG = "/generate"
 LARGEST = 2**32 - 1
-
-
-def parse(suffix, body):
-    parser = {VLLM: VLLMHTTPParser(), SGLANG: SGLangHTTPParser()}[suffix]
-    return parser.parse(suffix, Headers(), json.dumps(body).encode())
 
 
 def with_media(hashes, ranges, kind="image"):
@@ -132,7 +127,7 @@ def test_what_is_no_list_of_token_ids_is_left_to_others(other):
 
 def parsed(prompt: str, rest: str = "") -> bytes:
     body = f'{{"model":"m","prompt":{prompt},"max_tokens":7{rest}}}'.encode()
-    return OpenAIParser().parse("completions", Headers(), body)
+    return parse("completions", body)
 
 
 def test_long_list_of_token_ids_is_the_prompt():

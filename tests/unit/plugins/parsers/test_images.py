@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import Headers
-from epp.plugins.parsers.anthropic import AnthropicParser
-from epp.plugins.parsers.openai import OpenAIParser
 from epp.plugins.parsers.prompt import pixels
+from tests.support.apis import parse
 
 
 def png(width, height):
@@ -35,7 +33,7 @@ def data_url(file):
 
 def chat(url, **parameters):
     body = {"model": "m", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]}
-    return OpenAIParser().parse("chat/completions", Headers(), json.dumps(body, **parameters).encode())
+    return parse("chat/completions", json.dumps(body, **parameters).encode())
 
 
 @pytest.mark.parametrize(
@@ -51,7 +49,7 @@ def test_image_of_a_data_url_counts_a_token_for_1024_pixels(file):
 def test_image_of_anthropics_api_is_sized_too():
     source = {"type": "base64", "media_type": "image/png", "data": b64encode(png(640, 640)).decode()}
     body = {"model": "m", "messages": [{"role": "user", "content": [{"type": "image", "source": source}]}]}
-    (image,) = AnthropicParser().parse("messages", Headers(), json.dumps(body).encode()).media
+    (image,) = parse("messages", body).media
     assert (image.kind, image.tokens) == ("image", 400)
 
 

@@ -1,17 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every API that carries images, clips or videos says how many."""
 
-import json
-
 import pytest
 
-from epp.framework import Headers
-from epp.plugins.parsers.anthropic import AnthropicParser
-from epp.plugins.parsers.generate import SGLangHTTPParser, VLLMHTTPParser
-from epp.plugins.parsers.openai import OpenAIParser
-
-PARSERS = (OpenAIParser(), AnthropicParser(), VLLMHTTPParser(), SGLangHTTPParser())
-APIS = {suffix: parser for parser in PARSERS for suffix in parser.suffixes}
+from tests.support.apis import parse
 
 TEXT = {"type": "text", "text": "See"}
 IMAGE = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
@@ -25,7 +17,7 @@ INPUT_IMAGE = {"type": "input_image", "image_url": "https://a/b.png"}
 
 
 def media_items(suffix, body):
-    return APIS[suffix].parse(suffix, Headers(), json.dumps(body).encode()).media_items
+    return parse(suffix, body).media_items
 
 
 def said(*parts):

@@ -1,25 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenAI bodies in, the few fields that routing needs out."""
 
-import json
 import struct
 
 import pytest
 import xxhash
 
-from epp.framework import Headers, RequestBody
+from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
-from epp.plugins.parsers.openai import OpenAIParser
+from tests.support.apis import parse
 
-PARSER = OpenAIParser()
 CHAT = "chat/completions"
 SYSTEM = {"role": "system", "content": "Be brief."}
 QUESTION = {"role": "user", "content": "Hi"}
-
-
-def parse(suffix, body):
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return PARSER.parse(suffix, Headers(), raw)
 
 
 def test_chat_is_its_messages_in_order():

@@ -9,13 +9,10 @@ from hypothesis import strategies as st
 
 from epp.framework import Headers
 from epp.framework.errors import MalformedBodyError
-from epp.plugins.parsers.anthropic import AnthropicParser
-from epp.plugins.parsers.generate import SGLangHTTPParser, VLLMHTTPParser
 from epp.plugins.parsers.json_parser import PassthroughParser
-from epp.plugins.parsers.openai import OpenAIParser
+from tests.support import apis
 
-PARSERS = (OpenAIParser(), AnthropicParser(), VLLMHTTPParser(), SGLangHTTPParser())
-APIS = {suffix: parser for parser in PARSERS for suffix in parser.suffixes} | {"": PassthroughParser()}
+APIS = apis.APIS | {"": PassthroughParser()}
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 SOURCE = {"type": "image", "source": {"type": "base64", "data": "AAAA"}}

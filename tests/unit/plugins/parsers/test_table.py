@@ -5,11 +5,10 @@ import pytest
 
 from epp.framework import Headers, Parser, RequestBody
 from epp.framework.errors import NoParserError
-from epp.plugins.parsers.anthropic import AnthropicParser
-from epp.plugins.parsers.generate import SGLangHTTPParser, VLLMHTTPParser
 from epp.plugins.parsers.json_parser import PassthroughParser
 from epp.plugins.parsers.openai import OpenAIParser
 from epp.routing.director import ParserTable
+from tests.support.apis import PARSERS
 
 
 class Echo(Parser):
@@ -117,5 +116,4 @@ def test_table_says_whether_the_api_names_a_model():
     ],
 )
 def test_parsers_of_this_project_share_the_paths(path, body, model):
-    parsers = [OpenAIParser(), AnthropicParser(), VLLMHTTPParser(), SGLangHTTPParser(), PassthroughParser()]
-    assert parsed(ParserTable(parsers), path, body).model == model
+    assert parsed(ParserTable([*PARSERS, PassthroughParser()]), path, body).model == model

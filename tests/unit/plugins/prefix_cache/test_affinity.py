@@ -8,21 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request, RequestBody
+from epp.framework import PrefixMatch, Request, RequestBody
 from epp.framework.rates import ENDPOINT_RATES
-from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.framework.testing import candidates, endpoint_rates
 from epp.plugins.prefix_cache.affinity import PrefixCacheAffinityFilter
+from tests.support.plugins import built
 
 ALL = [True, True, True]
 
 
 def build(name="mine", **parameters):
-    registry = Registry({})
-    registry.register(PrefixCacheAffinityFilter)
-    return registry.build("prefix-cache-affinity-filter", parameters, name=name, clock=ManualClock())
+    return built(PrefixCacheAffinityFilter, parameters, name=name)
 
 
 def kept(matched, tokens=(0, 0, 0), *, total=10, plugin=None, seed=0, key=PREFIX_MATCH, **parameters):
@@ -117,24 +115,6 @@ def test_named_producer_is_the_one_that_is_read():
     assert plugin.reads == (named, IN_FLIGHT_TOKENS)
     assert kept([10, 0, 0], plugin=plugin) == ALL
     assert kept([10, 0, 0], plugin=plugin, key=named) == [True, False, False]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"affinityThreshold": 1.1}, "affinityThreshold is 1.1; it must be between 0 and 1"),
-        ({"explorationProbability": nan}, "explorationProbability is nan"),
-        ({"maxTTFTPenaltyMs": -1}, "maxTTFTPenaltyMs is -1; it must be 0 or more"),
-        ({"peakPrefillThroughput": 0}, "peakPrefillThroughput is 0; it must be above 0"),
-        ({"ttftSource": "latencyPredictor"}, "known, not supported yet; use 'prefillThroughput'"),
-        ({"ttftSource": "dice"}, "'dice' is not known; use 'prefillThroughput'"),
-        ({"maxTTFTPenalty": 1}, "unknown .*maxT"),
-        ({"peakPrefillThroughput": -1}, "peakPrefillThroughput is -1; it must be 0 or more"),
-    ],
-)
-def test_parameters_that_mean_nothing_are_refused(parameters, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
-        build(**parameters)
 
 
 def kept_by_rates(matched, tokens, rates, prompt_tokens=1000, **parameters):

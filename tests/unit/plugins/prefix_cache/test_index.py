@@ -286,7 +286,6 @@ class IndexAgainstModel(RuleBasedStateMachine):
         assert len(self.index) == 0
         assert len(self.index._extra) == 0
         assert len(self.index._runs._by_first) == 0
-        assert not self.index._runs._lane_sets._codes
 
 
 class TidyIndexAgainstModel(IndexAgainstModel):

@@ -7,20 +7,17 @@ import numpy as np
 import pytest
 
 from epp.framework import Destination, ManualClock, ProfileResult, Request, Response, SchedulingResult
-from epp.framework.errors import ConfigurationError
-from epp.framework.registry import Registry
 from epp.framework.request import AGENT_IDENTITY, SESSION_ID, Headers
 from epp.framework.testing import candidates
 from epp.plugins.sessions import SessionAffinityFilter
+from tests.support.plugins import built
 
 POOL = candidates(waiting=[0, 0, 0])
 TOKEN_OF_E1 = base64.b64encode(b"default/e1").decode()
 
 
 def build(clock=None, name="sticky", **parameters):
-    registry = Registry({})
-    registry.register(SessionAffinityFilter)
-    return registry.build("session-affinity-filter", parameters, name=name, clock=clock or ManualClock())
+    return built(SessionAffinityFilter, parameters, name=name, clock=clock or ManualClock())
 
 
 def request(**headers):
@@ -175,8 +172,3 @@ def test_nothing_is_read_where_tokens_tell():
 
 def test_at_least_one_endpoint_is_kept():
     assert not SessionAffinityFilter.may_empty
-
-
-def test_strategy_that_is_not_known_is_refused():
-    with pytest.raises(ConfigurationError, match="'sticky' is not known; use 'encoded_endpoint_header', 'session_id'"):
-        build(strategy="sticky")

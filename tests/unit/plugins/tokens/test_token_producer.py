@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts counted in tokens: estimated, or by a tokenizer trained right here."""
+"""Prompts and requests counted in tokens."""
 
 import builtins
 import json
 import struct
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import Headers, ManualClock, PromptTokens, Request, RequestBody, Stability
+from epp.framework import Headers, ManualClock, PrefixMatch, PromptTokens, Request, RequestBody, Stability
 from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
-from epp.framework.request import PROMPT_TOKENS
+from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.testing import candidates
 from epp.plugins.parsers.openai import OpenAIParser
-from epp.plugins.token_producer import DeprecatedTokenizer, TokenProducer
+from epp.plugins.token_producer import DeprecatedTokenizer, InflightLoadParameters, InflightLoadProducer, TokenProducer
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -137,21 +138,6 @@ def test_old_name_is_deprecated_and_stands_for_the_default_producer():
     assert producer.writes == (PROMPT_TOKENS,)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"vllm": {"url": "http://a", "timeout": "5s"}}, "vllm is known, not supported yet; use estimate or tokenizer"),
-        ({"udsTokenizerConfig": {}}, "udsTokenizerConfig is known, not supported yet; use estimate or tokenizer"),
-        ({"estimate": {}, "tokenizer": {"path": "a"}}, "both estimate and tokenizer are set"),
-        ({"tokenizer": {"path": ""}}, "path is empty"),
-        ({"tokenizer": {"path": "a", "maxBytes": 0}}, "maxBytes is 0; it must be at least 1"),
-    ],
-)
-def test_parameters_that_cannot_be_used_are_refused(parameters, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
-        build(parameters)
-
-
 def test_file_that_is_not_there_is_named(tmp_path):
     path = str(tmp_path / "none.json")
     with pytest.raises(ConfigurationError, match=r"tokenizer file '.*none\.json' cannot be read: .*No such file"):
@@ -175,3 +161,57 @@ def test_missing_package_is_named_with_its_extra(monkeypatch, file):
     monkeypatch.setattr(builtins, "__import__", without_tokenizers)
     with pytest.raises(ConfigurationError, match=r"pip install .*tokenizers"):
         build({"tokenizer": {"path": file}})
+
+
+ENDPOINTS = candidates(waiting=[0, 0])
+
+
+def cost(sent_to, body, *, match=None, key=PREFIX_MATCH, **parameters):
+    request = Request("r", body)
+    if match is not None:
+        request.put(key, match)
+    producer = InflightLoadProducer(InflightLoadParameters(**parameters), name="load")
+    result = sent_to(ENDPOINTS, 1, 0)
+    producer.pre_request(request, result)
+    return request.get(IN_FLIGHT_COST)[result.primary.profile]
+
+
+def held(*blocks):
+    return PrefixMatch(np.array(blocks, dtype=np.int32), 10, block_tokens=64)
+
+
+def test_uncached_prompt_tokens_of_the_target_are_the_cost(sent_to):
+    # 1000 - 10 * 64 at slot 1; what slot 0 holds does not matter
+    assert cost(sent_to, RequestBody(prompt_tokens=1000), match=held(0, 10)) == 360
+
+
+def test_whole_prompt_counts_without_a_match_record(sent_to):
+    assert cost(sent_to, RequestBody(prompt_tokens=1000)) == 1000
+
+
+def test_match_of_a_named_producer_is_read(sent_to):
+    key = PREFIX_MATCH.produced_by("fine-blocks")
+    body = RequestBody(prompt_tokens=1000)
+    assert cost(sent_to, body, match=held(0, 10), key=key) == 1000
+    assert cost(sent_to, body, match=held(0, 10), key=key, prefix_match_info_producer_name="fine-blocks") == 360
+
+
+def test_cost_is_never_negative(sent_to):
+    assert cost(sent_to, RequestBody(prompt_tokens=600), match=held(0, 10)) == 0
+
+
+@pytest.mark.parametrize(
+    ("max_output_tokens", "parameters", "expected"),
+    [
+        (None, {}, 250),  # 100 + 1.5 * 100
+        (None, {"output_ratio": 0.5}, 150),
+        (None, {"max_estimated_output_tokens": 20}, 120),
+        (10, {}, 110),
+        (10, {"max_estimated_output_tokens": 20}, 110),
+        (500, {}, 250),
+        (-1, {}, 100),
+    ],
+)
+def test_estimated_output_counts_when_asked_for(sent_to, max_output_tokens, parameters, expected):
+    body = RequestBody(prompt_tokens=100, max_output_tokens=max_output_tokens)
+    assert cost(sent_to, body, add_estimated_output_tokens=True, **parameters) == expected

@@ -1,24 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deciders, and the legs they ask for."""
+"""Filters by role, and deciders."""
 
 import numpy as np
 import pytest
 
-from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request, RequestBody
-from epp.framework.registry import Registry
+from epp.framework import PrefixMatch, Request, RequestBody
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS, PromptTokens
 from epp.framework.testing import candidates
 from epp.plugins.disaggregation.roles import (
     AlwaysDisaggMultimodalDecider,
     AlwaysDisaggPDDecider,
+    DecodeFilter,
+    EncodeFilter,
+    PrefillFilter,
     PrefixBasedPDDecider,
 )
+from tests.support.plugins import built
+
+ENCODE, PREFILL, DECODE = EncodeFilter(), PrefillFilter(), DecodeFilter()
+
+
+@pytest.mark.parametrize(
+    ("role", "stages"),
+    [
+        ("encode", [ENCODE]),
+        ("prefill", [PREFILL]),
+        ("decode", [DECODE]),
+        ("encode-prefill", [ENCODE, PREFILL]),
+        ("prefill-decode", [PREFILL, DECODE]),
+        ("both", [PREFILL, DECODE]),
+        ("encode-prefill-decode", [ENCODE, PREFILL, DECODE]),
+        ("trainer", []),
+        ("", []),
+        (None, [DECODE]),  # no label: a server that does everything the plain way
+    ],
+)
+def test_role_does_these_stages(role, stages):
+    pool = candidates(labels=[{} if role is None else {"llm-d.ai/role": role}])
+    done = [stage for stage in (ENCODE, PREFILL, DECODE) if stage.filter(Request("r"), pool).all()]
+    assert done == stages
+
+
+def test_each_candidate_is_judged_by_its_own_role():
+    pool = candidates(labels=[{"llm-d.ai/role": "prefill"}, {}, {"llm-d.ai/role": "decode"}])
+    assert PREFILL.filter(Request("r"), pool).tolist() == [True, False, False]
+    assert DECODE.filter(Request("r"), pool).tolist() == [False, True, True]
+    assert ENCODE.filter(Request("r"), pool).tolist() == [False, False, False]
 
 
 def prefix_based(**parameters):
-    registry = Registry({})
-    registry.register(PrefixBasedPDDecider)
-    return registry.build("prefix-based-pd-decider", parameters, name="d", clock=ManualClock())
+    return built(PrefixBasedPDDecider, parameters)
 
 
 def prompt_of(tokens, *, held_blocks=None, key=PREFIX_MATCH):
@@ -87,9 +118,3 @@ def test_matches_of_a_named_producer_are_read(decode_on):
     assert decider.reads == (key,)
     assert not decider.decide(prompt_of(100, held_blocks=[6, 0, 0], key=key), decode_on(0))  # 100 - 96 = 4
     assert prefix_based().reads == (PREFIX_MATCH,)
-
-
-@pytest.mark.parametrize("parameter", ["nonCachedTokens", "promptTokens"])
-def test_negative_counts_are_refused(parameter):
-    with pytest.raises(ConfigurationError, match=f"{parameter} is -1; it must be 0 or more"):
-        prefix_based(**{parameter: -1})

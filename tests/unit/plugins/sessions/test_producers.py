@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Session ids out of headers and cookies."""
+"""Session ids and agent identities."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import ManualClock, Request
+from epp.framework import Request
 from epp.framework.errors import ConfigurationError
-from epp.framework.registry import Registry
-from epp.framework.request import SESSION_ID, Headers
+from epp.framework.request import AGENT_IDENTITY, SESSION_ID, Headers
 from epp.framework.testing import candidates
-from epp.plugins.sessions import SessionIdProducer, cookie
+from epp.plugins.sessions import AgentIdentity, SessionIdProducer, cookie
+from tests.support.plugins import built
 
 POOL = candidates(waiting=[0])
 
 
 def produced(fields, name="session-id-producer", key=SESSION_ID, **parameters):
-    registry = Registry({})
-    registry.register(SessionIdProducer)
-    producer = registry.build("session-id-producer", parameters, name=name, clock=ManualClock())
+    producer = built(SessionIdProducer, parameters, name=name)
     assert producer.writes == (key,)
     request = Request("r", headers=Headers(fields))
     producer.produce(request, POOL)
@@ -74,3 +72,35 @@ def test_no_cookie_raises(values):
 def test_header_and_cookie_together_are_refused():
     with pytest.raises(ConfigurationError, match="headerName is 'h' and cookieName is 'c'; leave one of them out"):
         produced([], headerName="h", cookieName="c")
+
+
+def identity(fields, **parameters):
+    request = Request("r", headers=Headers(fields))
+    built(AgentIdentity, parameters).request_headers(request)
+    return request.get(AGENT_IDENTITY)
+
+
+def test_agent_is_named_by_the_first_header_that_is_not_empty():
+    fields = [("session_id", "d"), ("session-id", "c"), ("x-session-affinity", "b"), ("x-claude-code-session-id", "a")]
+    assert [identity(fields[:count]) for count in range(1, 5)] == ["d", "c", "b", "a"]
+    assert identity([("x-claude-code-session-id", ""), ("session-id", "c")]) == "c"
+
+
+def test_additional_headers_go_before_the_known_ones():
+    fields = [("x-claude-code-session-id", "a"), ("x-two", "2"), ("x-one", "1")]
+    assert identity(fields, additionalSessionHeaders=["X-One", "x-two"]) == "1"
+    assert identity(fields[:2], additionalSessionHeaders=["X-One", "x-two"]) == "2"
+    assert identity(fields[:1], additionalSessionHeaders=["X-One", "x-two"]) == "a"
+
+
+def test_agent_that_does_not_say_has_no_identity():
+    assert identity([("x-session-id", "s")]) is None
+
+
+def test_nameless_header_is_refused():
+    with pytest.raises(ConfigurationError, match="additionalSessionHeaders\\[1] is empty"):
+        identity([], additionalSessionHeaders=["x-one", ""])
+
+
+def test_agent_identity_says_what_it_writes():
+    assert AgentIdentity.writes == (AGENT_IDENTITY,)

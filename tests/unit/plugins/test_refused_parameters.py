@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters that mean nothing are refused with a sentence that names them."""
+
+from math import inf, nan
+
+import pytest
+
+from epp.framework import ConfigurationError, ManualClock
+from epp.framework.registry import Registry
+
+
+def term(key, operator, *values):
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+REFUSED = {
+    "accelerator-availability-filter": [
+        ({"onUnknown": "drop"}, "'drop' is not known; use 'Pass', 'Fail'"),
+        ({"onUnhealthy": "Fail"}, "'Fail' is not known; use 'Drain', 'Ignore'"),
+        ({"maxVramUsed": 2}, "maxVramUsed is 2; it must be between 0 and 1"),
+        ({"minFreeVram": "much"}, "minFreeVram: "),
+        ({"minFreeTflops": -1}, "minFreeTflops is -1; it must be 0 or more"),
+        ({"attributes": {"a/b": []}}, "a/b is empty; list at least one entry"),
+    ],
+    "accelerator-filter": [
+        ({"minMemory": "lots"}, "minMemory: 'lots' is not a quantity"),
+        ({"minArchitectureVersion": "9.x"}, "minArchitectureVersion is '9.x'; write a version such as 9.0"),
+        ({"kinds": ["gpus"]}, "kinds has 'gpus'; use gpu, tpu, xpu, npu, cpu"),
+        ({"vendors": [" "]}, "vendors has an empty entry"),
+        ({"maxCostPerHour": -1}, "maxCostPerHour is -1; it must be 0 or more"),
+        ({"onUnknown": "pass"}, "'pass' is not known; use 'Pass', 'Fail'"),
+        (
+            {"onUnknown": {"minMemori": "Pass"}},
+            "onUnknown names 'minMemori', which is no bound; did you mean 'minMemory'",
+        ),
+        ({"migProfiles": ["3g"]}, "migProfiles has '3g', which is no MIG profile"),
+        (
+            {"minMemory": "80Gi", "maxMemory": 40},
+            "minMemory is 80 GiB, above maxMemory, 40 GiB, and no device is within both: write the smaller size",
+        ),
+        (
+            {"acceleratorClasses": ["H100", "a100"], "excludedClasses": ["h100"]},
+            "excludedClasses has 'h100', as acceleratorClasses has: leave it out of one of them",
+        ),
+        (
+            {"migProfiles": ["3g.20gb"], "excludedMigProfiles": ["nvidia.com/mig-3g.20gb"]},
+            "excludedMigProfiles has '3g.20gb', as migProfiles has: leave it out of one of them",
+        ),
+        ({"migProfiles": ["3g.20gb"], "wholeDeviceOnly": True}, "migProfiles keeps only slices and wholeDeviceOnly"),
+        ({"minComputeSlices": 8}, "minComputeSlices is 8, and a whole device has 7: write 7 or less"),
+        ({"policy": "fastest"}, "policy is 'fastest'; use BestFit, Cheapest, MostCapable or FirstAvailable"),
+        ({"cel": "device.vendor"}, "cel: unsupported expression at line 1, column 7"),
+    ],
+    "by-label": [
+        ({"validValues": ["a"]}, "label is missing"),
+        ({"label": "", "validValues": ["a"]}, "label is empty; give a name"),
+        ({"label": "gpu"}, "no value of label 'gpu' would be kept; list validValues"),
+    ],
+    "concurrency-detector": [
+        ({"maxConcurrency": 0}, "maxConcurrency is 0; it must be at least 1"),
+        ({"concurrencyMode": "both"}, "use 'requests', 'tokens', 'hybrid'"),
+        ({"headroom": -1}, "headroom is -1; it must be 0 or more"),
+    ],
+    "cost-aware-spill": [
+        ({"queueThreshold": 0}, "queueThreshold is 0; it must be above 0"),
+        ({"kvThreshold": 1.5}, "kvThreshold is 1.5; it must be above 0 and at most 1"),
+        ({"limits": {"l4": {"bound": -1}}}, "bound is -1; it must be above 0"),
+        ({"maxConcurrency": -1}, "maxConcurrency is -1; it must be 0 or more"),
+        ({"hysteresis": 0.5, "limits": {"l4": {"bound": 0.4}}}, "hysteresis is 0.5; it must be less"),
+    ],
+    "data-parallel-profile-handler": [
+        ({"primaryPort": -1}, "primaryPort is -1; it must be between 1 and 65535"),
+        ({"primaryPort": 65536}, "primaryPort is 65536; it must be between 1 and 65535"),
+    ],
+    "disagg-profile-handler": [
+        ({"stageOrder": "encode-first"}, "'encode-first' is not known; use 'decode-first', 'prefill-first'"),
+        ({"profiles": {"decode": ""}}, "decode is empty; give a name, or leave it out"),
+        ({"profiles": {"decode": "x", "prefill": "x"}}, "the decode and the prefill stage both run profile 'x'"),
+        ({"decodeProfile": "encode"}, "the decode and the encode stage both run profile 'encode'"),
+        ({"profiles": {"decode": "x"}, "prefillProfile": "y"}, "together with prefillProfile, their former spelling"),
+        (
+            {"stageOrder": "prefill-first", "deciders": {"prefill": "p"}},
+            "deciders.prefill is 'p', but with stageOrder prefill-first the prefill leg runs first",
+        ),
+    ],
+    "endpoint-rates-producer": [
+        ({"profilePath": "/no/such/file"}, "profilePath '/no/such/file' cannot be read: No such file"),
+        ({"minTokens": 0}, "minTokens is 0; it must be at least 1"),
+        ({"minOutputTokens": 1}, "minOutputTokens is 1; it must be at least 2"),
+        ({"halfLife": "soon"}, "halfLife: 'soon' is not a duration"),
+        ({"halfLife": "0"}, "halfLife is '0'; it must be above 0"),
+    ],
+    "header-profile-handler": [
+        ({"headerName": " "}, "headerName is empty"),
+        ({"defaultProfile": " "}, "defaultProfile is empty"),
+    ],
+    "inflight-load-producer": [
+        ({"outputRatio": -0.1}, "it must be 0 or more"),
+        ({"outputRatio": inf}, "it must be 0 or more"),
+        ({"maxEstimatedOutputTokens": -1}, "it must be 0 or more"),
+    ],
+    "joint-aggregator": [
+        ({"topK": 0}, "topK is 0; it must be between 1 and 8"),
+        ({"topK": 9}, "topK is 9; it must be between 1 and 8"),
+        ({"localityWeight": -1}, "localityWeight is -1; it must be 0 or more"),
+        ({"pairingWeight": float("nan")}, "pairingWeight is nan; it must be 0 or more"),
+        ({"weights": {"decode": -0.5}}, "decode is -0.5; it must be 0 or more"),
+        ({"locality": {"zone": 2}}, "zone is 2; it must be between 0 and 1"),
+        ({"pairing": {"same": -1}}, "same is -1; it must be between 0 and 1"),
+        ({"pairing": {"labelKey": ""}}, "labelKey is empty"),
+        ({"pairing": {"rules": [{"from": "a", "to": "b", "value": 7}]}}, "value is 7; it must be between 0 and 1"),
+        ({"profiles": {"decode": "prefill"}}, "the decode and the prefill stage both run profile 'prefill'"),
+    ],
+    "label-selector-filter": [
+        ({"matchExpressions": [{"key": "zone", "operator": "Is", "values": ["a"]}]}, "'Is' is not known; use 'In'"),
+        ({"matchExpressions": [{"key": "zone", "operator": "In"}]}, "operator In for label 'zone' has no values"),
+        (
+            {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": []}]},
+            "operator NotIn for label 'zone' has no values",
+        ),
+        (
+            {"matchExpressions": [{"key": "zone", "operator": "Exists", "values": ["a"]}]},
+            "operator Exists for label 'zone' takes no values",
+        ),
+        ({"matchExpressions": [{"key": "", "operator": "Exists"}]}, "key is empty"),
+    ],
+    "node-affinity-filter": [
+        ({"nodeSelectorTerms": [{}]}, "a term without tests selects no node"),
+        ({"nodeSelectorTerms": [term("a", "Exists", "b")]}, "a: Exists takes no values"),
+        ({"nodeSelectorTerms": [term("a", "In")]}, "a: In needs values"),
+        ({"nodeSelectorTerms": [term("a", "Gt", "4", "5")]}, "a: Gt takes one whole number"),
+        ({"nodeSelectorTerms": [term("a", "Lt", "4Gi")]}, "a: Lt takes one whole number"),
+        ({"nodeSelectorTerms": [term("a", "Gte", "4")]}, "'Gte' is not known"),
+        ({"nodeSelectorTerms": [term("", "Exists")]}, "key is empty"),
+        (
+            {"nodeSelectorTerms": [{"matchFields": [{"key": "spec.name", "operator": "Exists"}]}]},
+            "matchFields has 'spec.name'",
+        ),
+    ],
+    "pd-profile-handler": [
+        ({"primaryPort": 70000}, "primaryPort is 70000; it must be between 0 and 65535"),
+        ({"deciderPluginName": ""}, "deciderPluginName is empty"),
+        ({"prefillProfile": "decode"}, "the decode and the prefill stage both run profile 'decode'"),
+    ],
+    "prefix-based-pd-decider": [
+        ({"nonCachedTokens": -1}, "nonCachedTokens is -1; it must be 0 or more"),
+        ({"promptTokens": -1}, "promptTokens is -1; it must be 0 or more"),
+    ],
+    "prefix-cache-affinity-filter": [
+        ({"affinityThreshold": 1.1}, "affinityThreshold is 1.1; it must be between 0 and 1"),
+        ({"explorationProbability": nan}, "explorationProbability is nan"),
+        ({"maxTTFTPenaltyMs": -1}, "maxTTFTPenaltyMs is -1; it must be 0 or more"),
+        ({"peakPrefillThroughput": 0}, "peakPrefillThroughput is 0; it must be above 0"),
+        ({"ttftSource": "latencyPredictor"}, "known, not supported yet; use 'prefillThroughput'"),
+        ({"ttftSource": "dice"}, "'dice' is not known; use 'prefillThroughput'"),
+        ({"maxTTFTPenalty": 1}, "unknown .*maxT"),
+        ({"peakPrefillThroughput": -1}, "peakPrefillThroughput is -1; it must be 0 or more"),
+    ],
+    "probabilistic-admitter": [
+        ({"queueDepthThreshold": 0}, "queueDepthThreshold is 0; it must be"),
+        ({"kvCacheUtilThreshold": 0}, "kvCacheUtilThreshold is 0; it must be"),
+        ({"power": 0}, "power is 0; it must be"),
+        ({"k": -1}, "k is -1; it must be"),
+    ],
+    "request-attribute-reporter": [
+        ({"attributes": []}, "attributes has 0 entries; it must have exactly one"),
+        (
+            {"attributes": [{"key": {"name": "a"}, "expression": "1"}] * 2},
+            "attributes has 2 entries; it must have exactly one",
+        ),
+        ({"attributes": [{"key": {"name": ""}, "expression": "1"}]}, "name is empty; give a name"),
+        (
+            {"attributes": [{"key": {"name": "a", "namespace": ""}, "expression": "1"}]},
+            "namespace is empty; give a name, or leave it out",
+        ),
+        ({"attributes": [{"key": {"name": "a"}}]}, "expression"),
+    ],
+    "session-affinity-filter": [
+        ({"strategy": "sticky"}, "'sticky' is not known; use 'encoded_endpoint_header', 'session_id'")
+    ],
+    "token-producer": [
+        ({"vllm": {"url": "http://a", "timeout": "5s"}}, "vllm is known, not supported yet; use estimate or tokenizer"),
+        ({"udsTokenizerConfig": {}}, "udsTokenizerConfig is known, not supported yet; use estimate or tokenizer"),
+        ({"estimate": {}, "tokenizer": {"path": "a"}}, "both estimate and tokenizer are set"),
+        ({"tokenizer": {"path": ""}}, "path is empty"),
+        ({"tokenizer": {"path": "a", "maxBytes": 0}}, "maxBytes is 0; it must be at least 1"),
+    ],
+    "utilization-detector": [
+        ({"queueDepthThreshold": 0}, "queueDepthThreshold is 0; it must be at least 1"),
+        ({"kvCacheUtilThreshold": 1.1}, "it must be above 0 and at most 1"),
+        ({"metricsStalenessThreshold": "0s"}, "write a duration above 0"),
+        ({"metricsStalenessThreshold": "5"}, "metricsStalenessThreshold: '5' is not a duration"),
+    ],
+    "weighted-random-picker": [
+        ({"topN": -1}, "topN is -1; it must be 0 or more"),
+        ({"topN": 2, "maxNumOfEndpoints": 3}, "topN is 2 and maxNumOfEndpoints 3"),
+        ({"temperature": 0}, "temperature is 0; it must be between 0.01 and 100"),
+    ],
+    "work-seconds-detector": [({"maxSeconds": 0}, "maxSeconds is 0; it must be above 0")],
+}
+
+
+@pytest.mark.parametrize(
+    ("plugin_type", "parameters", "sentence"),
+    [(plugin_type, *row) for plugin_type, rows in REFUSED.items() for row in rows],
+)
+def test_parameters_that_mean_nothing_are_refused(plugin_type, parameters, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        Registry().build(plugin_type, parameters, name="mine", clock=ManualClock())
