@@ -51,7 +51,7 @@ class Instances:
         self._by_name: dict[str, Plugin[Any]] = {}
         self._paths: dict[str, Path] = {}
         self._given: dict[str, frozenset[str]] = {}
-        self._unusable: dict[str, str] = dict(loaded.gaps.names)
+        self._unusable: dict[str, str] = {}
         self._partial: list[tuple[Plugin[Any], Path]] = []
         """Plugins built without their wrong parameters, to check the others."""
         self.implied: dict[str, str] = {}
@@ -188,7 +188,7 @@ class Instances:
 
     def may_lack(self, role: type[Role]) -> bool:
         """Whether a plugin that could not be built may have that role."""
-        return self._loaded.gaps.nameless or any(self._may_be(kind, role) for kind in self._unusable.values())
+        return any(self._may_be(kind, role) for kind in self._unusable.values())
 
     def class_of(self, name: str) -> type[Plugin[Any]] | None:
         """Return the class of a declared plugin, built or not; None if unknown."""
@@ -214,15 +214,13 @@ class Instances:
             return plugin
         elif kind is None:
             declared = [one for one in self._by_name if one not in self.implied]
-            self.fail_unknown(name, (*declared, *self._unusable), *path)
+            self._fail_unknown(name, (*declared, *self._unusable), *path)
         elif kind in WITHOUT_TASK:
             self.fail(f"plugin type {kind!r} is known, not supported yet: it cannot be used here", *path)
         return None
 
-    def fail_unknown(self, name: str, known: Collection[str], *path: str | int) -> None:
-        """Record that no plugin has this name, unless an unreadable plugin may have it."""
-        if self._loaded.gaps.nameless:
-            return
+    def _fail_unknown(self, name: str, known: Collection[str], *path: str | int) -> None:
+        """Record that no plugin has this name."""
         types = self._builder.registry.types
         of_type = [plugin.name for plugin in self._by_name.values() if plugin.plugin_type == name]
         remedy = hint_at(name, known)
