@@ -217,25 +217,14 @@ CIPHER_SUITES = Kind("NAME,...", parse=_parse_cipher_suites)
 
 Endpoints = Annotated[
     list[str] | None,
-    typer.Option(
-        "--endpoints",
-        metavar="[NAME=]HOST:PORT,...",
-        help="Model servers, with commas or blanks between them: host:port, [ipv6]:port, a port of this machine, or a "
+    option(
+        "Model servers, with commas or blanks between them: host:port, [ipv6]:port, a port of this machine, or a "
         "URL without a path, https:// too. Labels follow each: 'name=host:port;spot=true;accelerator=h100', in quotes "
         "because of the semicolons; accelerator names the class of the hardware. May be repeated.",
+        "[NAME=]HOST:PORT,...",
     ),
 ]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config-file",
-        metavar="FILE",
-        help="An EndpointPickerConfig file, or a ConfigMap with one; `epp config list` names ready-made ones.",
-    ),
-]
-Listen = Annotated[
-    str, typer.Option("--listen", metavar="[IP:]PORT", help="Address that clients connect to; port 0 for any free one.")
-]
+Listen = Annotated[str, option("Address that clients connect to; port 0 for any free one.", "[IP:]PORT")]
 MetricsPort = Annotated[
     int | None, option("Port of the metrics page on --bind-address; 0 for any free one, no page without a port.", PORT)
 ]
@@ -243,21 +232,6 @@ AdminPort = Annotated[
     int | None,
     option(
         "Port of the admin API, which shows and changes quotas; 0 for any free one, no admin API without a port.", PORT
-    ),
-]
-AdminHost = Annotated[
-    str,
-    typer.Option(
-        metavar="IP",
-        help="Address that the admin API listens on; addresses other than 127.0.0.1 and ::1 require a token.",
-    ),
-]
-AdminTokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="File with the token that clients of the admin API have to send, as Authorization: Bearer; it is read "
-        "again when it changes.",
     ),
 ]
 drain_timeout_flag = partial(
@@ -268,53 +242,40 @@ drain_timeout_flag = partial(
 experimental_flag = partial(flag, default=False, text="Allow plugins of stability Alpha.", kind=SWITCH)
 PluginModules = Annotated[
     str,
-    typer.Option(
-        metavar="MODULE,...",
-        help="Python modules whose classes a configuration may name as module:Class; submodules included.",
-    ),
+    option("Python modules whose classes a configuration may name as module:Class; submodules included.", "MODULE,..."),
 ]
-OutputFormat = Annotated[Output, typer.Option(help="text, or json for programs.")]
+OutputFormat = Annotated[Output, option("text, or json for programs.")]
 Verbosity = Annotated[
     int,
-    typer.Option(
-        "-v",
-        metavar="LEVEL",
-        help="Log verbosity: 0 for warnings, 1 for events, 2 for a line per request too, 4 for all its steps.",
-    ),
-]
-PoolName = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Name of the pool in the labels of its metrics, by default default; objects of --objects that are for "
-        "pools of other names are left out; where the endpoints are the pods in these files, it is the InferencePool "
-        "that selects them.",
+    option(
+        "Log verbosity: 0 for warnings, 1 for events, 2 for a line per request too, 4 for all its steps.",
+        "LEVEL",
+        name="-v",
     ),
 ]
 PoolNamespace = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAMESPACE",
-        help="Namespace of the InferencePool, its pods, objectives and rewrites; by default $NAMESPACE, that of "
+    option(
+        "Namespace of the InferencePool, its pods, objectives and rewrites; by default $NAMESPACE, that of "
         "this pod, or default.",
+        "NAMESPACE",
     ),
 ]
-PoolGroup = Annotated[str, typer.Option(metavar="GROUP", help="API group of the InferencePool.")]
+PoolGroup = Annotated[str, option("API group of the InferencePool.", "GROUP")]
 EndpointSelector = Annotated[
     str | None,
-    typer.Option(
-        metavar="LABEL=VALUE,...",
-        help="Labels of the pods that are the endpoints, without an InferencePool; with --endpoint-target-ports.",
+    option(
+        "Labels of the pods that are the endpoints, without an InferencePool; with --endpoint-target-ports.",
+        "LABEL=VALUE,...",
     ),
 ]
 EndpointTargetPorts = Annotated[
-    str | None, typer.Option(metavar="PORT,...", help="Ports of the pods of --endpoint-selector: one to eight.")
+    str | None, option("Ports of the pods of --endpoint-selector: one to eight.", "PORT,...")
 ]
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Access to the Kubernetes API; by default $KUBECONFIG, the service account of this pod, or "
-        "~/.kube/config.",
+    option(
+        "Access to the Kubernetes API; by default $KUBECONFIG, the service account of this pod, or ~/.kube/config.",
+        "FILE",
     ),
 ]

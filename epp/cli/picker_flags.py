@@ -14,10 +14,7 @@ from epp.cli.options import (
     SIZE,
     SWITCH,
     TLS_VERSION,
-    AdminHost,
     AdminPort,
-    AdminTokenFile,
-    ConfigFile,
     Endpoints,
     EndpointSelector,
     EndpointTargetPorts,
@@ -26,7 +23,6 @@ from epp.cli.options import (
     MetricsPort,
     PluginModules,
     PoolGroup,
-    PoolName,
     PoolNamespace,
     Verbosity,
     drain_timeout_flag,
@@ -43,7 +39,9 @@ class PickerFlags:
     """Flags of the commands that run a picker."""
 
     endpoints: Endpoints = None
-    config_file: ConfigFile = None
+    config_file: Path | None = flag(
+        None, "An EndpointPickerConfig file, or a ConfigMap with one; `epp config list` names ready-made ones.", "FILE"
+    )
     config_text: str | None = flag(None, "An EndpointPickerConfig as text.", "TEXT")
     watch_config_file: bool = flag(True, "Apply new versions of --config-file at once; if false, at SIGHUP.", SWITCH)
     allow_experimental_plugins: bool = experimental_flag()
@@ -56,7 +54,13 @@ class PickerFlags:
         "versions are applied without a restart.",
         "PATH,...",
     )
-    pool_name: PoolName = None
+    pool_name: str | None = flag(
+        None,
+        "Name of the pool in the labels of its metrics, by default default; objects of --objects that are for "
+        "pools of other names are left out; where the endpoints are the pods in these files, it is the InferencePool "
+        "that selects them.",
+        "NAME",
+    )
     metrics_port: MetricsPort = None
     """None for no metrics page."""
     metrics_token_file: Path | None = flag(
@@ -100,8 +104,17 @@ class PickerFlags:
     )
     admin_port: AdminPort = None
     """None for no admin API."""
-    admin_host: AdminHost = "127.0.0.1"
-    admin_token_file: AdminTokenFile = None
+    admin_host: str = flag(
+        "127.0.0.1",
+        "Address that the admin API listens on; addresses other than 127.0.0.1 and ::1 require a token.",
+        "IP",
+    )
+    admin_token_file: Path | None = flag(
+        None,
+        "File with the token that clients of the admin API have to send, as Authorization: Bearer; it is read "
+        "again when it changes.",
+        "FILE",
+    )
     admin_max_connections: int = flag(64, f"Most connections to the admin port, {_CONNECTIONS}", "COUNT", min=1)
     admin_request_timeout: float = flag(
         10.0, "Time for a client of the admin port to send the head of a request.", DURATION
