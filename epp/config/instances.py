@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin instances of one configuration by name: new ones, or unchanged ones of the previous configuration."""
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -12,12 +11,10 @@ from epp.config.model import NOT_YET, WITHOUT_TASK, PluginRef, PluginSpec
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
 from epp.framework.input_errors import (
-    ParameterError,
     mistakes_in,
     named_at_the_start,
     read_parameters,
     read_struct,
-    without_mistakes,
 )
 from epp.framework.limits import as_written, correct
 from epp.framework.messages import hint_at, nearest
@@ -52,8 +49,6 @@ class Instances:
         self._paths: dict[str, Path] = {}
         self._given: dict[str, frozenset[str]] = {}
         self._unusable: dict[str, str] = {}
-        self._partial: list[tuple[Plugin[Any], Path]] = []
-        """Plugins built without their wrong parameters, to check the others."""
         self.implied: dict[str, str] = {}
         """Reason for each instance that the file does not declare."""
         self.derivations: dict[str, dict[Derivation, None]] = {}
@@ -128,35 +123,21 @@ class Instances:
 
     def _build(self, cls: type[Plugin[Any]], name: str, given: Mapping[str, object], path: Path) -> bool:
         """Build a declared plugin; on failure, record why and return False."""
-        problems = len(self.problems)
-        parameters: Mapping[str, object]
         parameters, corrections = correct(cls.parameters_type, given)
         if (problem := self._not_allowed(cls)) is not None:
             self.fail(f"plugin {name!r}: {problem.problem}", *path, remedy=problem.remedy)
-        mistakes: tuple[ParameterError, ...] = ()
+        mistakes = mistakes_in(cls.parameters_type, parameters)
+        for mistake in mistakes:
+            message = f"plugin {name!r}: {mistake.problem}"
+            self.fail(message, *path, "parameters", *as_written(mistake.path, given), remedy=mistake.remedy)
+        if problem is not None or mistakes:
+            return False
         try:
-            typed = read_struct(cls.parameters_type, parameters)
-        except ParameterError:
-            mistakes = mistakes_in(cls.parameters_type, parameters)
-            for mistake in mistakes:
-                message = f"plugin {name!r}: {mistake.problem}"
-                self.fail(message, *path, "parameters", *as_written(mistake.path, given), remedy=mistake.remedy)
-            parameters = without_mistakes(parameters, mistakes)
-            try:
-                typed = read_struct(cls.parameters_type, parameters)
-            except ParameterError:
-                return False
-        try:
-            plugin = self._instance(cls, typed, name)
+            plugin = self._instance(cls, read_struct(cls.parameters_type, parameters), name)
         except ConfigurationError as error:
             where = named_at_the_start(error.problem, parameters)
-            left_out = {str(mistake.path[-1]) for mistake in mistakes if mistake.path}
-            if not mistakes or (where and left_out.isdisjoint(re.findall(r"\w+", error.problem))):
-                begin = ("parameters", *as_written(where, given)) if where else ()
-                self.fail(f"plugin {name!r}: {error.problem}", *path, *begin, remedy=error.remedy)
-            return False
-        if len(self.problems) > problems:
-            self._partial.append((plugin, path))
+            begin = ("parameters", *as_written(where, given)) if where else ()
+            self.fail(f"plugin {name!r}: {error.problem}", *path, *begin, remedy=error.remedy)
             return False
         self._by_name[name] = plugin
         for place, message in corrections:
@@ -246,8 +227,6 @@ class Instances:
                 where = named_at_the_start(str(error), plugin.references)
                 self.fail(f"plugin {plugin.name!r}: {error}", *path, "parameters", *where)
                 self.unconnected.add(plugin.name)
-        for plugin, path in self._partial:
-            self._referred_to(plugin, path)
 
     def _referred_to(self, plugin: Plugin[Any], path: Path) -> dict[str, Plugin[Any]]:
         found: dict[str, Plugin[Any]] = {}

@@ -202,13 +202,6 @@ def profile(*names):
     return f"schedulingProfiles: [{{name: p, plugins: [{', '.join(f'{{pluginRef: {name}}}' for name in names)}]}}]\n"
 
 
-HANDLER = """\
-plugins:
-- type: disagg-profile-handler
-  parameters: {x: 1, deciders: {prefill: nobody, encode: queue-scorer}}
-- type: queue-scorer
-schedulingProfiles: [{name: decode}]
-"""
 TWICE = f"""\
 plugins: [{{type: queue-scorer}}]
 {profile("queue-scorer", "r")}
@@ -242,8 +235,6 @@ schedulingProfiles: [{name: p}, {name: q, plugins: [{pluginRef: x}]}]
             "plugins: [{type: 1}, {type: 2}, {type: queue-scorer, nope: 1}]",
             ["plugins[0].type", "plugins[1].type", "plugins[2].nope"],
         ),
-        # a plugin with a mistake refers to one that is not there
-        (HANDLER, ["plugins[0].parameters.x", "plugins[0].parameters.deciders.prefill"]),
         # a plugin that cannot be built may be told of endpoints all the same
         (TOLD, ["plugins[0].parameters.x"]),
         # profiles that cannot be read are not missed
