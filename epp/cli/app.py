@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from epp.cli.commands import COMMANDS, GROUPS
-from epp.cli.options import go_spelling, is_switch
+from epp.cli.options import go_spelling, is_switch, parameters
 
 _SWITCHES_HELP = "A flag with [true|false] alone is true. A next word that is true, t, 1, false, f or 0 is its value."
 
@@ -77,7 +77,7 @@ def _runner(name: str, flags: type[Any]) -> Callable[..., None]:
     def run(**values: object) -> None:
         getattr(import_module(f"epp.cli.{module}"), function)(flags(**values))
 
-    run.__signature__ = inspect.signature(flags)  # type: ignore[attr-defined]  # where typer looks for options
+    run.__signature__ = parameters(flags)  # type: ignore[attr-defined]  # where typer looks for options
     return run
 
 

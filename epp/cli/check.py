@@ -45,7 +45,7 @@ def check(flags: Check) -> None:
     with exit_on(ConfigurationError):
         _refuse_idle_flags(flags)
     registry = Registry(modules=split_list(flags.allow_plugin_modules))
-    builder = Builder(registry, SystemClock(), experimental=bool(flags.allow_experimental_plugins))
+    builder = Builder(registry, SystemClock(), experimental=flags.allow_experimental_plugins)
     with log_of_errors_only():
         reports = check_all(flags.files or (), builder)
     if flags.output is not Output.JSON:
@@ -82,7 +82,7 @@ def _refuse_idle_flags(flags: Check) -> None:
         "--pool-group": flags.pool_group != POOL_GROUP,
         "--endpoint-selector": flags.endpoint_selector is not None,
         "--endpoint-target-ports": flags.endpoint_target_ports is not None,
-        "--ha-enable-leader-election": bool(flags.ha_enable_leader_election),
+        "--ha-enable-leader-election": flags.ha_enable_leader_election,
     }
     idle = [flag for flag, is_given in given.items() if is_given]
     if flags.cluster:

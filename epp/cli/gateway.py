@@ -79,9 +79,9 @@ def _settings(flags: Gateway) -> GatewaySettings:
         body_mode=None if flags.body_mode is None else Bodies(flags.body_mode),
         failure_mode=FailureMode(flags.failure_mode),
         eds_file=None if flags.eds_file is None else flags.eds_file.absolute(),
-        retry_on_reset=bool(flags.retry_on_reset),
+        retry_on_reset=flags.retry_on_reset,
         max_body_bytes=flags.max_request_body,
-        endpoint_trust=read_trust(flags.endpoint_ca_file, skip_verify=bool(flags.endpoint_insecure_skip_verify)),
+        endpoint_trust=read_trust(flags.endpoint_ca_file, skip_verify=flags.endpoint_insecure_skip_verify),
     )
 
 

@@ -94,7 +94,7 @@ def is_in_files(flags: PickerFlags, config: LoadedConfig | None) -> bool:
         return False
     if config is not None and config.model.data_layer.discovery is not None:
         return False
-    in_cluster = isinstance(flags, Serve) and (flags.kubeconfig is not None or bool(flags.ha_enable_leader_election))
+    in_cluster = isinstance(flags, Serve) and (flags.kubeconfig is not None or flags.ha_enable_leader_election)
     return not in_cluster
 
 

@@ -4,8 +4,11 @@
 Nothing heavy is imported: `--help` needs them all.
 """
 
+import inspect
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import MISSING, Field, field, fields
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -62,16 +65,6 @@ def go_spelling(arguments: Sequence[str], switches: Collection[str] = ()) -> Spe
     return Spelling(rewritten, dropped)
 
 
-class Switch(StrEnum):
-    """A boolean flag: alone for true, or with a value as in Go."""
-
-    TRUE = "true"
-    FALSE = "false"
-
-    def __bool__(self) -> bool:
-        return self is Switch.TRUE
-
-
 class Output(StrEnum):
     """Output formats."""
 
@@ -96,78 +89,78 @@ class Bytes(int):
         return f"{int(self)}"
 
 
-_SWITCH = "[true|false]"
+class Kind(NamedTuple):
+    """A kind of value: its name in the help, its limits, and how it is read."""
+
+    metavar: str | None
+    min: float | None = None
+    max: float | None = None
+    parse: Callable[[str], object] | None = None
+    shown: Callable[[Any], object] | None = None
+    """Converts a default to the format of the flag."""
 
 
-def switch_option(text: str) -> Any:
-    """Declare a boolean flag."""
-    return _parsed_option(_parse_switch, _SWITCH, text, autocompletion=lambda: ["true", "false"])
+def option(text: str, kind: Kind | str | None = None, *, name: str = "", **limits: Any) -> Any:
+    """Declare an option for typer; `kind` may be only the name of the value in the help."""
+    kind = kind if isinstance(kind, Kind) else Kind(kind)
+    settings: dict[str, Any] = {"help": text, "metavar": kind.metavar, "min": kind.min, "max": kind.max, **limits}
+    if kind.parse is not None:
+        settings["parser"] = partial(_parse_or_default, kind.parse)
+    if kind is SWITCH:
+        settings["autocompletion"] = lambda: ["true", "false"]
+    return typer.Option(*([name] if name else []), **settings)
+
+
+def flag(default: Any, text: str, kind: Kind | str | None = None, **settings: Any) -> Any:
+    """Declare a flag as a field of the dataclass of its command; `...` as default for a required one."""
+    metadata = {"option": option(text, kind, **settings), "kind": kind}
+    return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
+
+
+def argument(default: Any, text: str, metavar: str) -> Any:
+    """Declare an argument as a field of the dataclass of its command; `...` as default for a required one."""
+    metadata = {"option": typer.Argument(help=text, metavar=metavar)}
+    return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
+
+
+def parameters(flags: type[Any]) -> inspect.Signature:
+    """Return the flags of a dataclass as the parameters of a function, where typer looks for options."""
+    return inspect.Signature([_parameter(each) for each in fields(flags)])
+
+
+def _parameter(flag: Field[Any]) -> inspect.Parameter:
+    default = inspect.Parameter.empty if flag.default is MISSING else flag.default
+    annotation: Any = flag.type
+    if (declared := flag.metadata.get("option")) is not None:
+        kind = flag.metadata.get("kind")
+        if kind is SWITCH:
+            annotation = str if flag.type is bool else str | None
+        if isinstance(kind, Kind) and kind.shown is not None and isinstance(default, (bool, int, float)):
+            default = kind.shown(default)
+        annotation = Annotated[annotation, declared]
+    return inspect.Parameter(flag.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def is_switch(parameter: Any) -> bool:
     """Whether a parameter of a command is a boolean flag."""
-    return getattr(parameter, "metavar", None) == _SWITCH
+    return getattr(parameter, "metavar", None) == SWITCH.metavar
 
 
-def port_option(text: str) -> Any:
-    """Declare an option that takes a port, or 0."""
-    return typer.Option(help=text, metavar="PORT", min=0, max=65535)
+def _parse_or_default(parse: Callable[[str], object], value: object) -> object:
+    if isinstance(value, Seconds | Bytes):
+        return float(value) if isinstance(value, Seconds) else int(value)
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
-def count_option(text: str) -> Any:
-    """Declare an option that takes a number of things, at least one."""
-    return typer.Option(help=text, metavar="NUMBER", min=1)
-
-
-def connections_option(text: str) -> Any:
-    """Declare an option that takes a number of connections."""
-    more = "an eighth of the limit of file descriptors at most; one more closes the oldest of the host with most."
-    return typer.Option(help=f"{text}, {more}", metavar="COUNT", min=1)
-
-
-def duration_option(text: str) -> Any:
-    """Declare an option that takes `50ms` or `1m30s` and returns seconds."""
-    return _parsed_option(_parse_duration, "DURATION", text)
-
-
-def size_option(text: str) -> Any:
-    """Declare an option that takes bytes, `32Mi` or `32MiB`, and returns bytes."""
-    return _parsed_option(_parse_size, "SIZE", text)
-
-
-def log_level_option(text: str) -> Any:
-    """Declare an option that takes a level of zap and returns its verbosity."""
-    return _parsed_option(_parse_log_level, "[debug|info|error|NUMBER]", text)
-
-
-def tls_version_option(text: str) -> Any:
-    """Declare an option that takes `VersionTLS12`, `VersionTLS13`, `1.2` or `1.3`."""
-    return _parsed_option(_parse_tls_version, "VERSION", text)
-
-
-def cipher_suites_option(text: str) -> Any:
-    """Declare an option that takes names of cipher suites and returns OpenSSL's names."""
-    return _parsed_option(_parse_cipher_suites, "NAME,...", text)
-
-
-def _parsed_option(parse: Callable[[str], object], metavar: str, text: str, **settings: Any) -> Any:
-    def parse_or_default(value: object) -> object:
-        if isinstance(value, Seconds | Bytes):
-            return float(value) if isinstance(value, Seconds) else int(value)
-        if not isinstance(value, str) or isinstance(value, Switch):
-            return value
-        try:
-            return parse(value)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
-
-    return typer.Option(help=text, parser=parse_or_default, metavar=metavar, **settings)
-
-
-def _parse_switch(text: str) -> Switch:
+def _parse_switch(text: str) -> bool:
     if text not in BOOLEANS:
         raise ValueError(f"{text!r} is neither true nor false: write one of {', '.join(BOOLEANS)}")
-    return Switch.TRUE if BOOLEANS[text] else Switch.FALSE
+    return BOOLEANS[text]
 
 
 def _parse_duration(text: str) -> float:
@@ -213,104 +206,76 @@ def _parse_cipher_suites(text: str) -> str:
     return openssl_ciphers(text)
 
 
+SWITCH = Kind("[true|false]", parse=_parse_switch, shown=lambda value: "true" if value else "false")
+PORT = Kind("PORT", 0, 65535)
+COUNT = Kind("NUMBER", 1)
+DURATION = Kind("DURATION", parse=_parse_duration, shown=Seconds)
+SIZE = Kind("SIZE", parse=_parse_size, shown=Bytes)
+LOG_LEVEL = Kind("[debug|info|error|NUMBER]", parse=_parse_log_level)
+TLS_VERSION = Kind("VERSION", parse=_parse_tls_version)
+CIPHER_SUITES = Kind("NAME,...", parse=_parse_cipher_suites)
+
 Endpoints = Annotated[
     list[str] | None,
-    typer.Option(
-        "--endpoints",
-        metavar="[NAME=]HOST:PORT,...",
-        help="Model servers, with commas or blanks between them: host:port, [ipv6]:port, a port of this machine, or a "
+    option(
+        "Model servers, with commas or blanks between them: host:port, [ipv6]:port, a port of this machine, or a "
         "URL without a path, https:// too. Labels follow each: 'name=host:port;spot=true;accelerator=h100', in quotes "
         "because of the semicolons; accelerator names the class of the hardware. May be repeated.",
+        "[NAME=]HOST:PORT,...",
     ),
 ]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config-file",
-        metavar="FILE",
-        help="An EndpointPickerConfig file, or a ConfigMap with one; `epp config list` names ready-made ones.",
-    ),
-]
-Listen = Annotated[
-    str, typer.Option("--listen", metavar="[IP:]PORT", help="Address that clients connect to; port 0 for any free one.")
-]
+Listen = Annotated[str, option("Address that clients connect to; port 0 for any free one.", "[IP:]PORT")]
 MetricsPort = Annotated[
-    int | None, port_option("Port of the metrics page on --bind-address; 0 for any free one, no page without a port.")
+    int | None, option("Port of the metrics page on --bind-address; 0 for any free one, no page without a port.", PORT)
 ]
 AdminPort = Annotated[
     int | None,
-    port_option(
-        "Port of the admin API, which shows and changes quotas; 0 for any free one, no admin API without a port."
+    option(
+        "Port of the admin API, which shows and changes quotas; 0 for any free one, no admin API without a port.", PORT
     ),
 ]
-AdminHost = Annotated[
-    str,
-    typer.Option(
-        metavar="IP",
-        help="Address that the admin API listens on; addresses other than 127.0.0.1 and ::1 require a token.",
-    ),
-]
-AdminTokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="File with the token that clients of the admin API have to send, as Authorization: Bearer; it is read "
-        "again when it changes.",
-    ),
-]
-DrainTimeout = Annotated[
-    float, duration_option("Longest time for open requests to finish after SIGTERM or Ctrl-C; a second one cuts them.")
-]
-Experimental = Annotated[Switch, switch_option("Allow plugins of stability Alpha.")]
+drain_timeout_flag = partial(
+    flag,
+    text="Longest time for open requests to finish after SIGTERM or Ctrl-C; a second one cuts them.",
+    kind=DURATION,
+)
+experimental_flag = partial(flag, default=False, text="Allow plugins of stability Alpha.", kind=SWITCH)
 PluginModules = Annotated[
     str,
-    typer.Option(
-        metavar="MODULE,...",
-        help="Python modules whose classes a configuration may name as module:Class; submodules included.",
-    ),
+    option("Python modules whose classes a configuration may name as module:Class; submodules included.", "MODULE,..."),
 ]
-OutputFormat = Annotated[Output, typer.Option(help="text, or json for programs.")]
+OutputFormat = Annotated[Output, option("text, or json for programs.")]
 Verbosity = Annotated[
     int,
-    typer.Option(
-        "-v",
-        metavar="LEVEL",
-        help="Log verbosity: 0 for warnings, 1 for events, 2 for a line per request too, 4 for all its steps.",
-    ),
-]
-PoolName = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Name of the pool in the labels of its metrics, by default default; objects of --objects that are for "
-        "pools of other names are left out; where the endpoints are the pods in these files, it is the InferencePool "
-        "that selects them.",
+    option(
+        "Log verbosity: 0 for warnings, 1 for events, 2 for a line per request too, 4 for all its steps.",
+        "LEVEL",
+        name="-v",
     ),
 ]
 PoolNamespace = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAMESPACE",
-        help="Namespace of the InferencePool, its pods, objectives and rewrites; by default $NAMESPACE, that of "
+    option(
+        "Namespace of the InferencePool, its pods, objectives and rewrites; by default $NAMESPACE, that of "
         "this pod, or default.",
+        "NAMESPACE",
     ),
 ]
-PoolGroup = Annotated[str, typer.Option(metavar="GROUP", help="API group of the InferencePool.")]
+PoolGroup = Annotated[str, option("API group of the InferencePool.", "GROUP")]
 EndpointSelector = Annotated[
     str | None,
-    typer.Option(
-        metavar="LABEL=VALUE,...",
-        help="Labels of the pods that are the endpoints, without an InferencePool; with --endpoint-target-ports.",
+    option(
+        "Labels of the pods that are the endpoints, without an InferencePool; with --endpoint-target-ports.",
+        "LABEL=VALUE,...",
     ),
 ]
 EndpointTargetPorts = Annotated[
-    str | None, typer.Option(metavar="PORT,...", help="Ports of the pods of --endpoint-selector: one to eight.")
+    str | None, option("Ports of the pods of --endpoint-selector: one to eight.", "PORT,...")
 ]
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Access to the Kubernetes API; by default $KUBECONFIG, the service account of this pod, or "
-        "~/.kube/config.",
+    option(
+        "Access to the Kubernetes API; by default $KUBECONFIG, the service account of this pod, or ~/.kube/config.",
+        "FILE",
     ),
 ]

@@ -67,16 +67,16 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         tracing=tracing,
         config=config,
         watch_config=flags.config_file,
-        watches_config=bool(flags.watch_config_file),
-        experimental=bool(flags.allow_experimental_plugins),
+        watches_config=flags.watch_config_file,
+        experimental=flags.allow_experimental_plugins,
         plugin_modules=split_list(flags.allow_plugin_modules),
         discovery=file_pool or read_endpoints(flags.endpoints),
         object_paths=() if file_pool is None else file_pool.parameters.paths,
         any_pool_object_paths=split_list(flags.objects),
         policies=read_policies(flags.objects, flags.pool_name),
         pool_name=flags.pool_name or DEFAULT_POOL_NAME,
-        legacy_metrics=bool(flags.legacy_metrics),
-        stream_metrics=bool(flags.enable_grpc_stream_metrics),
+        legacy_metrics=flags.legacy_metrics,
+        stream_metrics=flags.enable_grpc_stream_metrics,
         metrics_address=None if flags.metrics_port is None else (host, flags.metrics_port),
         metrics_limits=_limited(
             HttpLimits(), "metrics", flags.metrics_max_connections, seconds=flags.metrics_request_timeout
@@ -96,10 +96,10 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         inherited_seconds=flags.inherited_requests_ttl,
         stall_seconds=flags.stall_threshold,
         outliers=_outliers(flags),
-        plain_errors=bool(flags.plain_errors),
+        plain_errors=flags.plain_errors,
         max_body_bytes=flags.max_request_body,
         observers=request_log(_verbosity(flags)),
-        decision_headers=bool(flags.decision_headers),
+        decision_headers=flags.decision_headers,
         response_usage=ResponseUsage(flags.response_usage),
         ignored_headers=read_ignored_headers(
             flags.ignore_client_headers, flags.trusted_gateways if isinstance(flags, Serve) else ""
@@ -179,7 +179,7 @@ def _decisions(flags: PickerFlags) -> DecisionSettings | None:
 def _asks_cluster(flags: PickerFlags, config: LoadedConfig | None) -> bool:
     """Whether the Kubernetes API authorizes readers of the metrics page; raises ConfigurationError."""
     if flags.metrics_endpoint_auth is not None:
-        return bool(flags.metrics_endpoint_auth)
+        return flags.metrics_endpoint_auth
     if not isinstance(flags, Serve) or flags.metrics_port is None or flags.metrics_token_file is not None:
         return False
     return is_in_cluster(flags, config)
@@ -215,7 +215,7 @@ def _outliers(flags: PickerFlags) -> OutlierSettings:
             f"--outlier-max-ejection-time: {longest:g}s is shorter than --outlier-base-ejection-time, {base:g}s"
         )
     return OutlierSettings(
-        enabled=bool(flags.outlier_detection),
+        enabled=flags.outlier_detection,
         consecutive_gateway_failure=flags.outlier_consecutive_gateway_failure,
         consecutive_5xx=flags.outlier_consecutive_5xx,
         success_rate_request_volume=flags.outlier_success_rate_request_volume,

@@ -44,7 +44,7 @@ def simulate(flags: Simulate) -> None:
     with exit_on(ConfigurationError), log_of_errors_only():
         records, unread = _read(flags.decisions, flags.limit)
         registry = Registry(modules=tuple(split_list(flags.allow_plugin_modules)))
-        builder = Builder(registry, SystemClock(), experimental=bool(flags.allow_experimental_plugins))
+        builder = Builder(registry, SystemClock(), experimental=flags.allow_experimental_plugins)
         one, other = (_assembly(name, builder) for name in (flags.config, flags.against))
         found = compare(records, one, other)
         if flags.output is Output.JSON:

@@ -33,7 +33,7 @@ from epp.framework.messages import hint_at
 from epp.framework.plugin import Plugin, all_roles
 from epp.framework.quotas import QuotaSource
 from epp.framework.records import Derivation
-from epp.framework.roles import Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming, Shadowing
+from epp.framework.roles import Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.routing.director import ParserTable, Pipeline, ResponseNeeds
 from epp.routing.scheduling import Scheduler
@@ -76,20 +76,20 @@ class Assembly:
 def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObserver | None = None) -> Assembly:
     """Build all plugins of a configuration; raises InvalidConfigError with the problems of all plugins and profiles."""
     instances = Instances(loaded, builder)
-    for index, spec in enumerate(loaded.model.plugins):
+    for index, spec in loaded.readable_plugins.items() if loaded.problems else enumerate(loaded.model.plugins):
         instances.declare(spec, index)
+    if loaded.problems:  # references are judged when all parts are readable
+        instances.raise_problems()
     instances.connect()
     built = build_profiles(loaded.model, instances)
-    profiles, shadows = divide_profiles(built, instances, all_known=not loaded.gaps.profiles)
+    profiles, shadows = divide_profiles(built, instances)
     gates = check_features(loaded.model, instances)
     admit = partial(build_admission, loaded.model, instances, is_on=gates.get(FLOW_CONTROL, False))
     admission = _attempt(instances, admit, FLOW_CONTROL) or AdmissionSettings()
     parsers = _attempt(instances, lambda: _parsers(loaded, instances), "requestHandler") or ()
     layer = _attempt(instances, lambda: build_data_layer(loaded, instances), "dataLayer") or DataLayer()
     found = choose_discovery(loaded, instances)
-    all_known = not loaded.gaps.profiles and not instances.may_lack(Shadowing)
-    choose = partial(choose_profile_picker, profiles, instances, all_known=all_known)
-    handler = _attempt(instances, choose, "schedulingProfiles")
+    handler = _attempt(instances, partial(choose_profile_picker, profiles, instances), "schedulingProfiles")
     aggregator = _attempt(instances, partial(choose_aggregator, handler, instances), "plugins")
     add_missing_producers(instances)
     producers = _attempt(instances, lambda: in_order(instances.of(Producer)), "plugins")

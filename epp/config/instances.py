@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin instances of one configuration by name: new ones, or unchanged ones of the previous configuration."""
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -12,12 +11,10 @@ from epp.config.model import NOT_YET, WITHOUT_TASK, PluginRef, PluginSpec
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
 from epp.framework.input_errors import (
-    ParameterError,
     mistakes_in,
     named_at_the_start,
     read_parameters,
     read_struct,
-    without_mistakes,
 )
 from epp.framework.limits import as_written, correct
 from epp.framework.messages import hint_at, nearest
@@ -51,9 +48,7 @@ class Instances:
         self._by_name: dict[str, Plugin[Any]] = {}
         self._paths: dict[str, Path] = {}
         self._given: dict[str, frozenset[str]] = {}
-        self._unusable: dict[str, str] = dict(loaded.gaps.names)
-        self._partial: list[tuple[Plugin[Any], Path]] = []
-        """Plugins built without their wrong parameters, to check the others."""
+        self._unusable: dict[str, str] = {}
         self.implied: dict[str, str] = {}
         """Reason for each instance that the file does not declare."""
         self.derivations: dict[str, dict[Derivation, None]] = {}
@@ -128,35 +123,21 @@ class Instances:
 
     def _build(self, cls: type[Plugin[Any]], name: str, given: Mapping[str, object], path: Path) -> bool:
         """Build a declared plugin; on failure, record why and return False."""
-        problems = len(self.problems)
-        parameters: Mapping[str, object]
         parameters, corrections = correct(cls.parameters_type, given)
         if (problem := self._not_allowed(cls)) is not None:
             self.fail(f"plugin {name!r}: {problem.problem}", *path, remedy=problem.remedy)
-        mistakes: tuple[ParameterError, ...] = ()
+        mistakes = mistakes_in(cls.parameters_type, parameters)
+        for mistake in mistakes:
+            message = f"plugin {name!r}: {mistake.problem}"
+            self.fail(message, *path, "parameters", *as_written(mistake.path, given), remedy=mistake.remedy)
+        if problem is not None or mistakes:
+            return False
         try:
-            typed = read_struct(cls.parameters_type, parameters)
-        except ParameterError:
-            mistakes = mistakes_in(cls.parameters_type, parameters)
-            for mistake in mistakes:
-                message = f"plugin {name!r}: {mistake.problem}"
-                self.fail(message, *path, "parameters", *as_written(mistake.path, given), remedy=mistake.remedy)
-            parameters = without_mistakes(parameters, mistakes)
-            try:
-                typed = read_struct(cls.parameters_type, parameters)
-            except ParameterError:
-                return False
-        try:
-            plugin = self._instance(cls, typed, name)
+            plugin = self._instance(cls, read_struct(cls.parameters_type, parameters), name)
         except ConfigurationError as error:
             where = named_at_the_start(error.problem, parameters)
-            left_out = {str(mistake.path[-1]) for mistake in mistakes if mistake.path}
-            if not mistakes or (where and left_out.isdisjoint(re.findall(r"\w+", error.problem))):
-                begin = ("parameters", *as_written(where, given)) if where else ()
-                self.fail(f"plugin {name!r}: {error.problem}", *path, *begin, remedy=error.remedy)
-            return False
-        if len(self.problems) > problems:
-            self._partial.append((plugin, path))
+            begin = ("parameters", *as_written(where, given)) if where else ()
+            self.fail(f"plugin {name!r}: {error.problem}", *path, *begin, remedy=error.remedy)
             return False
         self._by_name[name] = plugin
         for place, message in corrections:
@@ -188,7 +169,7 @@ class Instances:
 
     def may_lack(self, role: type[Role]) -> bool:
         """Whether a plugin that could not be built may have that role."""
-        return self._loaded.gaps.nameless or any(self._may_be(kind, role) for kind in self._unusable.values())
+        return any(self._may_be(kind, role) for kind in self._unusable.values())
 
     def class_of(self, name: str) -> type[Plugin[Any]] | None:
         """Return the class of a declared plugin, built or not; None if unknown."""
@@ -214,15 +195,13 @@ class Instances:
             return plugin
         elif kind is None:
             declared = [one for one in self._by_name if one not in self.implied]
-            self.fail_unknown(name, (*declared, *self._unusable), *path)
+            self._fail_unknown(name, (*declared, *self._unusable), *path)
         elif kind in WITHOUT_TASK:
             self.fail(f"plugin type {kind!r} is known, not supported yet: it cannot be used here", *path)
         return None
 
-    def fail_unknown(self, name: str, known: Collection[str], *path: str | int) -> None:
-        """Record that no plugin has this name, unless an unreadable plugin may have it."""
-        if self._loaded.gaps.nameless:
-            return
+    def _fail_unknown(self, name: str, known: Collection[str], *path: str | int) -> None:
+        """Record that no plugin has this name."""
         types = self._builder.registry.types
         of_type = [plugin.name for plugin in self._by_name.values() if plugin.plugin_type == name]
         remedy = hint_at(name, known)
@@ -248,8 +227,6 @@ class Instances:
                 where = named_at_the_start(str(error), plugin.references)
                 self.fail(f"plugin {plugin.name!r}: {error}", *path, "parameters", *where)
                 self.unconnected.add(plugin.name)
-        for plugin, path in self._partial:
-            self._referred_to(plugin, path)
 
     def _referred_to(self, plugin: Plugin[Any], path: Path) -> dict[str, Plugin[Any]]:
         found: dict[str, Plugin[Any]] = {}

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads YAML or JSON text into the configuration model, and explains errors with their place in the text."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Union, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from epp.config.document import Document, InvalidConfigError, Path, Place, Problem
-from epp.config.model import API_VERSION, KIND, EndpointPickerConfig
-from epp.config.repair import NO_GAPS, Gaps, keys_at, meant_by, repaired
+from epp.config.model import API_VERSION, KIND, EndpointPickerConfig, PluginSpec
 from epp.config.sources import Source, find_sources, problem_of, read_file
 from epp.framework.input_errors import remedy_for, shown
-from epp.framework.messages import hint_at
+from epp.framework.messages import hint_at, nearest
 
 _PLACES = (FilePath(__file__).parents[1] / "ready_made", FilePath(__file__).parents[2] / "config")
 DIRECTORY = next((place for place in _PLACES if place.is_dir()), _PLACES[-1])
@@ -51,7 +52,7 @@ class LoadedConfig:
     """A configuration and its text."""
 
     model: EndpointPickerConfig
-    """Without the parts that have `problems`."""
+    """Empty if there are `problems`."""
     origin: str
     document: Document | None = None
     """None without a text."""
@@ -61,15 +62,13 @@ class LoadedConfig:
     """The enclosing object, such as `data[epp.yaml] of ConfigMap llm/epp`; empty for none."""
     problems: tuple[Problem, ...] = ()
     """Mistakes of structure."""
-    gaps: Gaps = NO_GAPS
-    unreadable: bool = False
-    """Whether there is no model, only problems."""
+    readable_plugins: Mapping[int, PluginSpec] = field(default_factory=dict)
+    """The entries of `plugins` without mistakes of structure, by index, if there are `problems`."""
 
     def problem(self, message: str, *path: str | int, remedy: str = "") -> Problem:
-        """Return a problem with its place in the text; `path` is in the model."""
-        written = self.gaps.in_document(path)
-        place = Place() if self.document is None else self.document.place(written)
-        return Problem(message, written, place.position, self.origin, remedy, place.inside)
+        """Return a problem with its place in the text."""
+        place = Place() if self.document is None else self.document.place(path)
+        return Problem(message, path, place.position, self.origin, remedy, place.inside)
 
 
 def load_file(path: FilePath) -> LoadedConfig:
@@ -86,7 +85,7 @@ def load_text(text: str, origin: str = "--config-text") -> LoadedConfig:
     first, *others = load_all(text, origin)
     if others:
         raise InvalidConfigError(one_too_many(first, other) for other in others)
-    if first.unreadable:
+    if first.document is None:
         raise InvalidConfigError(first.problems)
     return first
 
@@ -106,22 +105,30 @@ def _load(source: Source, text: str, origin: str) -> LoadedConfig:
     faults = tuple(problem_of(fault, origin) for fault in source.faults)
     document = source.document
     if document is None:
-        return LoadedConfig(_EMPTY, origin, None, text, source.inside, faults, unreadable=True)
+        return LoadedConfig(_EMPTY, origin, None, text, source.inside, faults)
     content: dict[str, Any] = document.content if isinstance(document.content, dict) else {}
-    loaded = LoadedConfig(_EMPTY, origin, document, text, source.inside, faults)
+    loaded = LoadedConfig(_EMPTY, origin, document, text, source.inside)
+    problems: tuple[Problem, ...] = ()
     try:
-        return replace(loaded, model=EndpointPickerConfig.model_validate(content))
+        model = EndpointPickerConfig.model_validate(content)
     except ValidationError as error:
-        errors = error.errors(include_url=False)
-    found = repaired(content, errors)
-    places = [tuple(error["loc"]) for error in errors] + [path for path, _ in found.further]
-    sentences = _sentences([*errors, *(error for _, error in found.further)])
-    problems = [
-        loaded.problem(message, *path, remedy=remedy)
-        for path, (message, remedy) in zip(places, sentences, strict=True)
-        if message
-    ]
-    return replace(loaded, model=found.model, problems=(*faults, *problems), gaps=found.gaps)
+        model = _EMPTY
+        problems = tuple(
+            loaded.problem(message, *path, remedy=remedy)
+            for path, message, remedy in _explained(error.errors(include_url=False))
+        )
+    if not faults and not problems:
+        return replace(loaded, model=model)
+    return replace(loaded, problems=(*faults, *problems), readable_plugins=_readable_plugins(content))
+
+
+def _readable_plugins(content: Mapping[str, Any]) -> Mapping[int, PluginSpec]:
+    entries = content.get("plugins")
+    found = {}
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        with suppress(ValidationError):
+            found[index] = PluginSpec.model_validate(entry)
+    return found
 
 
 def default_config() -> LoadedConfig:
@@ -129,16 +136,35 @@ def default_config() -> LoadedConfig:
     return load_text(sample_texts()[DEFAULT_SAMPLE], f"built-in {DEFAULT_SAMPLE}.yaml")
 
 
-def _sentences(errors: Sequence[ErrorDetails]) -> Iterator[tuple[str, str]]:
-    """Yield message and remedy of each error; both empty for a key that is missing because it is misspelt."""
-    unknown: dict[Path, list[str]] = {}
+def _explained(errors: list[ErrorDetails]) -> Iterator[tuple[Path, str, str]]:
+    """Yield path, message and remedy of each error, except for a key that is missing because it is misspelt."""
+    misspelt: set[Path] = set()
     for error in errors:
-        if error["type"] == "extra_forbidden":
-            unknown.setdefault(tuple(error["loc"][:-1]), []).append(str(error["loc"][-1]))
+        *around, key = error["loc"]
+        if error["type"] == "extra_forbidden" and (meant := nearest(str(key), _keys_at(tuple(around)))) is not None:
+            misspelt.add((*around, meant))
     for error in errors:
         path = tuple(error["loc"])
-        near = [meant_by(key, path[:-1], ()) for key in unknown.get(path[:-1], ())]
-        yield ("", "") if error["type"] == "missing" and path[-1] in near else _sentence(error, path)
+        if error["type"] != "missing" or path not in misspelt:
+            yield path, *_sentence(error, path)
+
+
+def _keys_at(path: Path) -> list[str]:
+    """Return the allowed keys of the mapping at this path."""
+    model: Any = EndpointPickerConfig
+    for step in path:
+        if isinstance(step, str):
+            fields = {one.alias or name: one.annotation for name, one in model.model_fields.items()}
+            model = _model_within(fields.get(step))
+    return [one.alias or name for name, one in model.model_fields.items()]
+
+
+def _model_within(annotation: Any) -> type[BaseModel]:
+    """Return the model in `Model`, `Model | None` or `list[Model]`."""
+    if get_origin(annotation) in {list, Union, types.UnionType}:
+        return next(_model_within(inner) for inner in get_args(annotation) if inner is not types.NoneType)
+    model: type[BaseModel] = annotation
+    return model
 
 
 def _sentence(error: ErrorDetails, path: Path) -> tuple[str, str]:
@@ -147,7 +173,7 @@ def _sentence(error: ErrorDetails, path: Path) -> tuple[str, str]:
     found = f"is {shown(value)}"
     match kind:
         case "extra_forbidden":
-            said = "unknown key", hint_at(str(path[-1]), keys_at(path[:-1]))
+            said = "unknown key", hint_at(str(path[-1]), _keys_at(path[:-1]))
         case "missing":
             said = "is missing", "add it"
         case "value_error":

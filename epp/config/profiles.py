@@ -45,12 +45,10 @@ def build_profiles(config: EndpointPickerConfig, instances: Instances) -> dict[s
     return profiles
 
 
-def choose_profile_picker(
-    profiles: Collection[str], instances: Instances, *, all_known: bool
-) -> ProfilePicker[Any] | None:
+def choose_profile_picker(profiles: Collection[str], instances: Instances) -> ProfilePicker[Any] | None:
     """Return the declared profile picker, or the default one for a single profile; raises ConfigurationError.
 
-    None if the declared one could not be built or not all profiles are known.
+    None if the declared one, or the plugin that names shadow profiles, could not be built.
     """
     declared = instances.of(ProfilePicker)
     if not declared and instances.may_lack(ProfilePicker):
@@ -58,7 +56,7 @@ def choose_profile_picker(
     if len(declared) > 1:
         both = f"{declared[0].name!r} and {declared[1].name!r}"
         raise ConfigurationError(f"two profile pickers, {both}", remedy="keep one")
-    if not all_known:
+    if instances.may_lack(Shadowing):
         return None
     if not declared and len(profiles) > 1:
         raise ConfigurationError(
@@ -228,7 +226,7 @@ def _policy(ref: WeightedRef) -> OnError | None:
 
 
 def divide_profiles(
-    built: Mapping[str, Profile | None], instances: Instances, *, all_known: bool
+    built: Mapping[str, Profile | None], instances: Instances
 ) -> tuple[dict[str, Profile | None], dict[str, Profile]]:
     """Return the deciding profiles and the shadows; records a problem for each unknown name.
 
@@ -243,7 +241,7 @@ def divide_profiles(
     plugin = plugins[0]
     names = plugin.shadow_profiles
     for index, name in enumerate(names):
-        if name not in built and all_known:
+        if name not in built:
             path = (*instances.path_of(plugin), "parameters", "profiles", index)
             instances.fail(f"no profile is named {name!r}", *path, remedy=hint_at(name, built))
     deciding = {name: profile for name, profile in built.items() if name not in names}

@@ -111,20 +111,6 @@ def mistakes_in(annotation: Any, data: object, hook: Hook | None = None) -> tupl
     return tuple(_Finder(hook).of(annotation, data, (), required=True))
 
 
-def without_mistakes(data: Mapping[str, object], mistakes: Iterable[ParameterError]) -> Mapping[str, object]:
-    """Return the data without the values at fault."""
-    paths = {mistake.path for mistake in mistakes}
-
-    def kept(value: object, path: Path) -> object:
-        if isinstance(value, Mapping):
-            return {key: kept(one, (*path, key)) for key, one in value.items() if (*path, key) not in paths}
-        if isinstance(value, list):
-            return [kept(one, (*path, i)) for i, one in enumerate(value) if (*path, i) not in paths]
-        return value
-
-    return {key: kept(value, (key,)) for key, value in data.items() if (key,) not in paths}
-
-
 def named_at_the_start(message: str, data: Any) -> Path:
     """Return the path in the data that a message such as `limits.t4 is ...` begins with, as far as it is there."""
     path: list[str | int] = []

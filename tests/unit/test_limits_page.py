@@ -8,7 +8,7 @@ import pytest
 import typer.main
 
 from epp.cli.app import application
-from epp.cli.options import Bytes, Seconds
+from epp.cli.options import Bytes, Seconds, parameters
 from epp.cli.picker_flags import Serve
 from epp.extproc.budgets import DEFAULT_GATHERED_BYTES, Budgets, BudgetSettings, least_gathered_bytes
 from epp.extproc.http2 import tls_session
@@ -28,7 +28,7 @@ from epp.pool.collectors.sources import models, response_parser
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "limits.md").read_text()
 FLAGS = {flag for each in typer.main.get_command(application()).commands["serve"].params for flag in each.opts}
-DEFAULTS = {f"--{name.replace('_', '-')}": field.default for name, field in Serve.__dataclass_fields__.items()}
+DEFAULTS = {f"--{name.replace('_', '-')}": each.default for name, each in parameters(Serve).parameters.items()}
 REFUSALS: list[type[RequestError]] = [TooManyBytesError, TooManyPendingError, TooManyStreamsError, BodyTimeoutError]
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from epp.cli.app import application
 from epp.cli.commands import COMMANDS
-from epp.cli.options import Switch, go_spelling, is_switch
+from epp.cli.options import go_spelling, is_switch
 from epp.lab.gateway import ClusterType, FailureMode
 from epp.lab.sim import PRESETS
 
@@ -51,8 +51,8 @@ def parsed(name: str, *arguments: str) -> dict[str, object]:
 @pytest.mark.parametrize(("name", "flag"), BOOLEAN_FLAGS)
 def test_every_boolean_flag_takes_every_spelling_with_and_without_an_equals_sign(name, flag):
     field = flag.removeprefix("--").replace("-", "_")
-    assert parsed(name, flag)[field] is Switch.TRUE
-    for spellings, expected in ((TRUE, Switch.TRUE), (FALSE, Switch.FALSE)):
+    assert parsed(name, flag)[field] is True
+    for spellings, expected in ((TRUE, True), (FALSE, False)):
         for spelling in spellings:
             assert parsed(name, f"{flag}={spelling}")[field] is expected
             assert parsed(name, flag, spelling)[field] is expected
@@ -91,12 +91,12 @@ def test_choices_are_those_of_the_programs_behind():
 @pytest.mark.parametrize(
     ("arguments", "files", "strict"),
     [
-        (["--strict", "a.yaml"], ["a.yaml"], Switch.TRUE),
-        (["--strict", "false", "a.yaml"], ["a.yaml"], Switch.FALSE),
-        (["a.yaml", "--strict", "--output", "json"], ["a.yaml"], Switch.TRUE),
-        (["--strict", "./true"], ["true"], Switch.TRUE),
-        (["--strict", "--", "true"], ["true"], Switch.TRUE),
-        (["--strict=1", "1"], ["1"], Switch.TRUE),
+        (["--strict", "a.yaml"], ["a.yaml"], True),
+        (["--strict", "false", "a.yaml"], ["a.yaml"], False),
+        (["a.yaml", "--strict", "--output", "json"], ["a.yaml"], True),
+        (["--strict", "./true"], ["true"], True),
+        (["--strict", "--", "true"], ["true"], True),
+        (["--strict=1", "1"], ["1"], True),
     ],
 )
 def test_word_after_a_boolean_flag_is_its_value_only_where_it_is_a_boolean(arguments, files, strict):

@@ -4,7 +4,6 @@
 import pytest
 
 from epp.cli.kubernetes import read_kubernetes
-from epp.cli.options import Switch
 from epp.cli.picker_flags import Serve
 from epp.framework import ConfigurationError
 from epp.kube.leader_election import LeaseSettings
@@ -19,7 +18,7 @@ def environment(monkeypatch):
 
 
 def settings(**flags):
-    found = read_kubernetes(Serve(ha_enable_leader_election=Switch.TRUE, **flags), None)
+    found = read_kubernetes(Serve(ha_enable_leader_election=True, **flags), None)
     assert found is not None
     return found
 

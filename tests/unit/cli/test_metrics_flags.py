@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from epp.cli.options import Switch
 from epp.cli.picker_flags import Serve
 from epp.cli.settings import picker_settings
 from epp.extproc.server import ServerSettings
 from epp.telemetry.logs import LogWriter
 
-ON, OFF = Switch.TRUE, Switch.FALSE
+ON, OFF = True, False
 PODS = {"endpoint_selector": "app=vllm", "endpoint_target_ports": "8000"}
 LISTED = {"endpoints": ["a=127.0.0.1:1"]}
 

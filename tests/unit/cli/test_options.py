@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from epp.cli.options import duration_option, size_option, tls_version_option
+from epp.cli.options import DURATION, SIZE, TLS_VERSION, option
 
 UNITS = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 SIZE_UNITS = {"": 1, "B": 1, "KB": 1_000, **UNITS, **{f"{unit}B": factor for unit, factor in UNITS.items()}}
@@ -18,9 +18,9 @@ measures = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 @measures.command()
 def show(
-    size: Annotated[int, size_option("A size.")] = 64,
-    wait: Annotated[float, duration_option("A time.")] = 0.05,
-    tls: Annotated[str, tls_version_option("A version.")] = "1.2",
+    size: Annotated[int, option("A size.", SIZE)] = 64,
+    wait: Annotated[float, option("A time.", DURATION)] = 0.05,
+    tls: Annotated[str, option("A version.", TLS_VERSION)] = "1.2",
 ) -> None:
     typer.echo(f"{size} {wait}")
 

@@ -155,14 +155,13 @@ def test_mistake_of_the_default_band_is_told_once(refused):
 def test_all_mistakes_are_told_at_once(refused):
     problems = refused(f"""\
 {ON}flowControl:
-  maxBytes: ten
   saturationDetector: {{pluginRef: one}}
   usageLimitPolicyPluginRef: two
   priorityBands:
   - {{priority: 1, fairnessPolicyRef: three}}
   - {{priority: 1, orderingPolicyRef: four}}
 """)
-    assert [problem.position.line for problem in problems] == [5, 6, 7, 9, 9, 10, 10]
+    assert [problem.position.line for problem in problems] == [5, 6, 8, 8, 9, 9]
 
 
 def test_name_of_a_default_policy_that_is_taken_by_another_plugin_is_refused(refused):

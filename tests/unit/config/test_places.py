@@ -51,7 +51,6 @@ flowControl:
         "6:3: plugins[0].nam: unknown key; did you mean 'name'?",
         "11:5: schedulingProfiles[0].plugins[0].wieght: unknown key; did you mean 'weight'?",
         "13:3: dataLayer.injectDefault: unknown key; did you mean 'injectDefaults'?",
-        "15:5: dataLayer.sources[0].pluginRef: no plugin is named 's'; known are q",
         "16:5: dataLayer.sources[0].extractor: unknown key; did you mean 'extractors'?",
         "20:5: flowControl.priorityBands[0].maxRequest: unknown key; did you mean 'maxRequests'?",
     ]
@@ -247,7 +246,6 @@ schedulingProfiles: [{name: p, plugins: [{pluginRef: one}, {pluginRef: "5"}]}]
         "6:3: plugins[0].nmae: unknown key; did you mean 'name'?",
         "6:3: plugins[1].nmae: unknown key; did you mean 'name'?",
         "8:3: plugins[1].name: is 5; write it in quotes",
-        "9:60: schedulingProfiles[0].plugins[1]: two pickers, 'one' and '5'; keep one",
     ]
 
 

@@ -7,7 +7,6 @@ import sys
 import pytest
 from structlog.testing import capture_logs
 
-from epp.cli.options import Switch
 from epp.cli.picker_flags import Serve
 from epp.cli.settings import read_tracing
 from epp.framework import ConfigurationError
@@ -93,7 +92,7 @@ def test_address_of_a_collector_for_other_programs_is_a_warning():
 
 
 def test_flag_switches_it_off():
-    assert read_tracing(Serve(tracing=Switch.FALSE), {"OTEL_TRACES_EXPORTER": "zipkin"}) is None
+    assert read_tracing(Serve(tracing=False), {"OTEL_TRACES_EXPORTER": "zipkin"}) is None
 
 
 def test_picker_without_an_exporter_imports_nothing_of_opentelemetry():
