@@ -30,8 +30,8 @@ from epp.framework import (
     Stability,
     Topology,
 )
-from epp.framework.accelerators.sites import NO_SURROUNDINGS, Surroundings
-from epp.framework.accelerators.tag import names_of
+from epp.framework.accelerators.sites import Sites
+from epp.framework.accelerators.tag import NO_TAG, names_of
 from epp.framework.candidates import LEVELS
 from epp.framework.headers import ENCODERS, PREFILLER
 from epp.plugins.disaggregation.legs import leg_headers
@@ -79,9 +79,9 @@ class LocalityBands(Parameters, frozen=True):
                 return value
         return 0.0
 
-    def of_devices(self, one: Surroundings, other: Surroundings) -> float:
+    def of_devices(self, one: Sites, other: Sites) -> float:
         """Return the higher value of a PCIe root and a clique, if the devices share one; else 0."""
-        return max(self.pcie_root * one.share_root(other), self.clique * one.share_clique(other))
+        return max(self.pcie_root * one.share(other, "root"), self.clique * one.share(other, "clique", "domain"))
 
 
 class PairingRule(Parameters, frozen=True):
@@ -171,7 +171,7 @@ class Option:
     topology: Topology
     kind: str
     """Kind of its accelerator; empty if unknown."""
-    devices: Surroundings = NO_SURROUNDINGS
+    devices: Sites = NO_TAG.sites
     """Places of its devices."""
 
 
@@ -202,7 +202,7 @@ def options(request: Request, result: ProfileResult, count: int, pairing: Pairin
             score=float(totals[position]) / full,
             topology=topologies[slot],
             kind=pairing.kind_of(candidates[position], tags[slot]),
-            devices=tags[slot].surroundings,
+            devices=tags[slot].sites,
         )
         for position in ranked
     ]
