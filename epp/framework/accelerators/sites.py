@@ -59,6 +59,7 @@ def sites_of(tag: "AcceleratorTag") -> Sites:
         rows.extend((0, _node(cluster, tag.node), 0, 0, clique, domain))
     used = array("q", [_device(cluster, name) for name in sorted(physical_devices(tag))])
     places = {name: frozenset(rows[number :: len(ROW)]) - {0} for number, name in enumerate(ROW)}
+    places["clique"] |= {clique} - {0}  # that of the node counts for pairs of endpoints in any case
     return Sites(_node(cluster, tag.node), rows.tobytes(), used.tobytes(), b"".join(_links(tag)), places)
 
 
