@@ -92,17 +92,23 @@ def are_scores(value: object, count: int) -> TypeGuard[Floats]:
     )
 
 
+def as_floats(value: object, count: int, what: str) -> Floats:
+    """Return an array of `count` numbers, from an array or a list; raises ResultError that says what they are."""
+    try:
+        found: Floats = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ResultError(f"returned a value that is not an array of numbers: {error}") from error
+    if found.shape != (count,):
+        raise ResultError(f"returned {_described(found)} instead of one {what} for each of {count} candidates")
+    return found
+
+
 def as_scores(value: object, count: int, *, strict: bool = False) -> Floats:
     """Return an array of `count` numbers, from an array or a list; raises ResultError.
 
     With `strict`, NaN, infinity and values outside [0, 1] raise ValueError.
     """
-    try:
-        scores: Floats = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ResultError(f"returned a value that is not an array of numbers: {error}") from error
-    if scores.shape != (count,):
-        raise ResultError(f"returned {_described(scores)} instead of one score for each of {count} candidates")
+    scores = as_floats(value, count, "score")
     if strict and not np.isfinite(scores).all():
         raise ValueError(f"returned {scores.tolist()}: NaN and infinity count as 0")
     if strict and ((scores < -ROUNDING) | (scores > 1.0 + ROUNDING)).any():

@@ -56,7 +56,7 @@ class ObjectReader(Plugin[P], role=Role(title="Object readers")):
         """Kinds that are read without a k8s-notification-source."""
         return ()
 
-    def can_read(self, kind: ObjectKind) -> bool:  # noqa: ARG002  for overrides
+    def can_read(self, kind: ObjectKind) -> bool:
         """Return whether objects of a kind are of any use here."""
         return True
 

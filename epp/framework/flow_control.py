@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from epp.framework.arrays import Floats, Mask, ResultError
+from epp.framework.arrays import Floats, Mask, ResultError, as_floats
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
 from epp.framework.heap import Heap
@@ -24,12 +24,7 @@ DECODE_ROLES = ("decode", "prefill-decode", "both", "encode-prefill-decode")
 
 def as_fullness(value: object, count: int) -> Floats:
     """Return an array of a number for each of `count` candidates; raises ResultError."""
-    try:
-        found: Floats = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ResultError(f"returned a value that is not an array of numbers: {error}") from error
-    if found.shape != (count,):
-        raise ResultError(f"returned an array of shape {found.shape} for {count} candidates")
+    found = as_floats(value, count, "fullness")
     if np.isnan(found).any():
         raise ResultError(
             "returned NaN for an endpoint: a fullness is 0 or more, also of one that has reported nothing"
@@ -100,11 +95,9 @@ class SaturationDetector(Plugin[P], role=Role(title="Saturation detectors")):
         """Return how full all of them are together: the mean; 1 for none."""
         return float(self.fullness(candidates).mean()) if len(candidates) else 1.0
 
-    def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Check that there is one number for each candidate, and one for all of them."""
+    def _rehearse(self, request: Request, candidates: Candidates) -> None:
         as_fullness(self.fullness(candidates), len(candidates))
         as_number(self.saturation(candidates))
-        super().rehearse(request, candidates)
 
 
 class UsageLimitPolicy(Plugin[P], role=Role(title="Usage limits")):
@@ -120,11 +113,9 @@ class UsageLimitPolicy(Plugin[P], role=Role(title="Usage limits")):
         `saturation` is that of the pool; 0 for a policy that does not read it.
         """
 
-    def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Check that there is one number for each priority."""
+    def _rehearse(self, request: Request, candidates: Candidates) -> None:
         for priorities in ([0], [1, 0, -1]):
             as_ceilings(self.ceilings(priorities, 0.0), len(priorities))
-        super().rehearse(request, candidates)
 
 
 class OrderingPolicy(Plugin[P], role=Role(title="Ordering within a flow")):
@@ -140,10 +131,8 @@ class OrderingPolicy(Plugin[P], role=Role(title="Ordering within a flow")):
         Called once for each request, as it begins to wait.
         """
 
-    def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Check that the key is a number."""
+    def _rehearse(self, request: Request, candidates: Candidates) -> None:
         as_number(self.key(_queued(request, 1)))
-        super().rehearse(request, candidates)
 
 
 class FlowOrder(ABC):
@@ -176,8 +165,7 @@ class FairnessPolicy(Plugin[P], role=Role(title="Fairness between flows")):
     def order(self) -> FlowOrder:
         """Return an order without flows, for one priority."""
 
-    def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Check that the order chooses among the flows in which requests wait."""
+    def _rehearse(self, request: Request, candidates: Candidates) -> None:
         order, flows = self.order(), {"probe-1", "probe-2"}
         if not isinstance(order, FlowOrder):
             raise ResultError(f"returned {type(order).__name__} instead of a FlowOrder")
@@ -190,7 +178,6 @@ class FairnessPolicy(Plugin[P], role=Role(title="Fairness between flows")):
             flows.remove(flow)
             order.dispatched(flow)
             order.empty(flow)
-        super().rehearse(request, candidates)
 
 
 class UnderWay(msgspec.Struct, frozen=True, eq=False):
@@ -211,10 +198,8 @@ class EvictionFilter(Plugin[P], role=Role(title="Evictable requests")):
     def evictable(self, request: Request) -> bool:
         """Return whether a request may be ended; called once, as it leaves for its endpoint."""
 
-    def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Check that the answer is true or false."""
+    def _rehearse(self, request: Request, candidates: Candidates) -> None:
         as_bool(self.evictable(request))
-        super().rehearse(request, candidates)
 
 
 class EvictionOrder(Plugin[P], role=Role(title="Order of eviction")):
@@ -224,10 +209,8 @@ class EvictionOrder(Plugin[P], role=Role(title="Order of eviction")):
     def key(self, under_way: UnderWay) -> tuple[float, ...]:
         """Return numbers by which requests are ordered, the least first; called once, like `evictable`."""
 
-    def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Check that the key is several numbers."""
+    def _rehearse(self, request: Request, candidates: Candidates) -> None:
         as_numbers(self.key(UnderWay(request, 0.0)))
-        super().rehearse(request, candidates)
 
 
 def _queued(request: Request, number: int) -> Queued:

@@ -155,15 +155,11 @@ def _is_around(name: str) -> bool:
     return any(name == other or name.startswith(f"{other}.") for other in _AROUND)
 
 
-class _DirInfo(msgspec.Struct):
-    editable: bool = False
-
-
 class _Origin(msgspec.Struct):
     """direct_url.json of an installation (PEP 610)."""
 
     url: str
-    dir_info: _DirInfo | None = None
+    dir_info: dict[str, object] | None = None
 
 
 def install_command(extra: str, project: str = _PROJECT) -> str:
@@ -180,7 +176,7 @@ def install_command(extra: str, project: str = _PROJECT) -> str:
     if origin is not None:
         path = Path(unquote(urlsplit(origin.url).path))
         if origin.url.startswith("file:") and path.exists():
-            editable = "-e " if origin.dir_info is not None and origin.dir_info.editable else ""
+            editable = "-e " if (origin.dir_info or {}).get("editable") is True else ""
             return f"pip install {editable}'{path}[{extra}]'"
     marker = re.compile(rf"""extra\s*==\s*["']{re.escape(extra)}["']""")
     packages = [one.partition(";")[0].strip() for one in installed.requires or () if marker.search(one)]

@@ -175,7 +175,7 @@ class Plugin(ABC, Generic[P]):
         """Why placements chose the clusters that they did, by `namespace/name`; read from any thread."""
         return {}
 
-    def dump_state(self, snapshot: Snapshot) -> object | None:  # noqa: ARG002  for overrides
+    def dump_state(self, snapshot: Snapshot) -> object | None:
         """Return the state for `/debug/plugins/state`: plain data for JSON; None for a plugin that has nothing to tell.
 
         It is bounded, and holds no prompts, credentials or tokens; `snapshot` has the endpoints by slot. Called on the
@@ -185,6 +185,11 @@ class Plugin(ABC, Generic[P]):
 
     def rehearse(self, request: Request, candidates: Candidates) -> None:
         """Run once on made-up data and check the results; raises ResultError for one of the wrong shape or type."""
+        for role in roles_of(type(self)):
+            role._rehearse(self, request, candidates)  # noqa: SLF001  of these classes
+
+    def _rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Rehearse one role; called for each role of the plugin."""
 
 
 def roles_of(cls: type[Plugin[Any]]) -> tuple[type[Plugin[Any]], ...]:

@@ -269,14 +269,6 @@ class EndpointRates:
             queues = Queues.of(batch, waiting, turn_seconds, places)
         return _Terms(rate, base, per_request, running, queues, is_known=True)
 
-    def prefill_provenance(self, slot: int) -> str:
-        """Say where the slot's prefill rate comes from: `learned (12 samples)`, `profile qwen3-32b/h100/vllm/2`."""
-        return _provenance(int(self.prefill_samples[slot]), self.sources[self.kinds[slot]][0])
-
-    def itl_provenance(self, slot: int) -> str:
-        """Say where the slot's ITL comes from."""
-        return _provenance(int(self.itl_samples[slot]), self.sources[self.kinds[slot]][1])
-
 
 ENDPOINT_RATES: DataKey[EndpointRates] = DataKey("endpoint-rates", "endpoint-rates-producer")
 """Prefill and generation rates of all endpoints, by slot."""
@@ -298,10 +290,6 @@ def batch_sizes(candidates: Candidates) -> Floats:
     estimated: a plugin that calls this lists LOAD_INPUTS in `may_read`.
     """
     return np.maximum(comparable_load(candidates, RUNNING, as_reported=True), candidates.values(IN_FLIGHT))
-
-
-def _provenance(samples: int, source: str) -> str:
-    return f"learned ({samples} samples)" if samples else source
 
 
 def target_seconds(headers: Headers, names: tuple[str, ...], default_ms: float = 0.0) -> float:

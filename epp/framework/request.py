@@ -15,6 +15,23 @@ from epp.framework.arrays import read_only
 from epp.framework.candidates import Candidates, Subset
 from epp.framework.endpoint import Endpoint
 
+__all__ = [
+    "AGENT_IDENTITY",
+    "IN_FLIGHT_COST",
+    "PREFIX_MATCH",
+    "PROMPT_TOKENS",
+    "SESSION_ID",
+    "DataKey",
+    "Headers",
+    "Media",
+    "PrefixMatch",
+    "PromptTokens",
+    "Request",
+    "RequestBody",
+    "Response",
+    "Usage",
+]
+
 T = TypeVar("T")
 
 DEFAULT_FLOW = "default-flow"

@@ -73,7 +73,7 @@ class Filter(Plugin[FP], role=Role(title="Filters", stage=Stage.CYCLE, on_error=
         """Return for each cause what `filter` returns if it is the only one; called where a profile has none left."""
         return {self.drops: self.filter(request, candidates)}
 
-    def drop_reasons(self, request: Request, candidates: Candidates) -> Iterable[str]:  # noqa: ARG002
+    def drop_reasons(self, request: Request, candidates: Candidates) -> Iterable[str]:
         """Return the reason for each candidate that is dropped, for the operator's log; none where there is no more.
 
         Called where the filter has left none.
@@ -88,10 +88,8 @@ class Filter(Plugin[FP], role=Role(title="Filters", stage=Stage.CYCLE, on_error=
         reasons = tuple(self.drop_reasons(request, dropped))
         return reasons if len(reasons) == len(dropped) else (self.drop_means,) * len(dropped)
 
-    def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Check that there is one bool for each candidate."""
+    def _rehearse(self, request: Request, candidates: Candidates) -> None:
         as_mask(self.filter(request, candidates), len(candidates))
-        super().rehearse(request, candidates)
 
 
 class Category(StrEnum):
@@ -121,10 +119,8 @@ class Scorer(Plugin[P], role=Role(title="Scorers", stage=Stage.CYCLE)):
         Values outside are clamped, NaN and infinity count as 0; both are logged and counted.
         """
 
-    def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Check that there is one number in [0, 1] for each candidate."""
+    def _rehearse(self, request: Request, candidates: Candidates) -> None:
         as_scores(self.score(request, candidates), len(candidates), strict=True)
-        super().rehearse(request, candidates)
 
 
 Draw: TypeAlias = Callable[[], "np.random.Generator"]  # a name in quotes is imported when it is used
@@ -138,11 +134,9 @@ class Picker(Plugin[P], role=Role(title="Pickers", stage=Stage.CYCLE, on_error=O
     def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
         """Return the positions chosen, best first; at least one."""
 
-    def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Check that there is at least one position, and none out of range."""
+    def _rehearse(self, request: Request, candidates: Candidates) -> None:
         for totals in (np.zeros(len(candidates)), np.linspace(0.0, 1.0, len(candidates))):
             as_positions(self.pick(request, candidates, totals, _made_up_draw), len(candidates))
-        super().rehearse(request, candidates)
 
 
 class ProfilePicker(
@@ -157,7 +151,7 @@ class ProfilePicker(
     ) -> Sequence[str]:
         """Return the profiles to run now, given the results so far; none ends the scheduling."""
 
-    def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+    def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:
         """Return warnings about the profiles of the configuration, given by name.
 
         Raises ValueError where no request could be served. Called once, after `connect` and before any request.
@@ -172,10 +166,8 @@ class Decider(Plugin[P], role=Role(title="Deciders", stage=Stage.CYCLE)):
     def decide(self, request: Request, decode: ProfileResult | None) -> bool:
         """Return true for a leg of its own; `decode` is the result of the decode leg, where that ran already."""
 
-    def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Decide before the decode leg has run."""
+    def _rehearse(self, request: Request, candidates: Candidates) -> None:
         self.decide(request, None)
-        super().rehearse(request, candidates)
 
 
 class Aggregator(
@@ -206,10 +198,8 @@ class Producer(Plugin[P], role=Role(title="Producers", name="DataProducer", stag
     def produce(self, request: Request, candidates: Candidates) -> None:
         """Put the data on the request."""
 
-    def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Produce once."""
+    def _rehearse(self, request: Request, candidates: Candidates) -> None:
         self.produce(request, candidates)
-        super().rehearse(request, candidates)
 
 
 class RequestHeaders(
@@ -241,10 +231,8 @@ class Screener(
         """Return the checked result of `screen`; raises ResultError."""
         return as_mask(self.screen(request, candidates), len(candidates))
 
-    def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Check that there is one bool for each candidate."""
+    def _rehearse(self, request: Request, candidates: Candidates) -> None:
         self.mask(request, candidates)
-        super().rehearse(request, candidates)
 
 
 class Admitter(
@@ -260,12 +248,10 @@ class Admitter(
         if it raised a RequestError. It is cancelled when the client leaves.
         """
 
-    def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Admit once, without waiting."""
+    def _rehearse(self, request: Request, candidates: Candidates) -> None:
         hold = self.admit(request, candidates)
         if isinstance(hold, Coroutine):
             hold.close()
-        super().rehearse(request, candidates)
 
 
 class PreRequest(

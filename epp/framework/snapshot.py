@@ -19,6 +19,36 @@ from epp.framework.arrays import Floats, Positions
 from epp.framework.endpoint import Endpoint
 from epp.framework.records import ENDPOINTS, Derivation, Records
 
+__all__ = [
+    "ACCELERATOR",
+    "AVOIDED",
+    "FAILED",
+    "GPU_UTILIZATION",
+    "INHERITED",
+    "IN_FLIGHT",
+    "IN_FLIGHT_TOKENS",
+    "KV_BLOCKS",
+    "KV_BLOCK_TOKENS",
+    "KV_USAGE",
+    "LAST_PICKED",
+    "LORA",
+    "METRICS_AT",
+    "MODELS",
+    "NODE_LABELS",
+    "PREFIX_HIT_TOKENS",
+    "PREFIX_QUERY_TOKENS",
+    "REACHABLE",
+    "RUNNING",
+    "SERVED",
+    "TOPOLOGY",
+    "WAITING",
+    "Attribute",
+    "Column",
+    "LoraState",
+    "Snapshot",
+    "Topology",
+]
+
 T = TypeVar("T")
 
 

@@ -49,7 +49,6 @@ class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
     """
 
     plugin_type = "accelerator-policy-scorer"
-    category = Category.DISTRIBUTION
     zero_means = "fits the policy worst, or no policy applies"
     reads = (ACCELERATOR_SELECTION, ACCELERATOR)
     may_read = (KV_USAGE, *LOAD_INPUTS)

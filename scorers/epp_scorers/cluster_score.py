@@ -8,7 +8,7 @@ import numpy as np
 import structlog
 from msgspec import Meta
 
-from epp.framework import ACCELERATOR, Candidates, Category, Filter, FilterParameters, Floats, Mask, Request, Scorer
+from epp.framework import ACCELERATOR, Candidates, Filter, FilterParameters, Floats, Mask, Request, Scorer
 from epp.framework.arrays import all_true, any_true
 from epp.framework.clusters import (
     CLUSTER,
@@ -83,7 +83,6 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
     plugin_type = "cluster-score"
     drops = DropCause.AVAILABILITY
     drop_means = "has no score"
-    category = Category.DISTRIBUTION
     zero_means = "has the lowest score of a cluster, or none"
     metrics = (_MISSING,)
 

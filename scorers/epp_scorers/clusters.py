@@ -159,7 +159,6 @@ class BalanceScorer(Scorer[BalanceParameters], PreRequest[BalanceParameters]):
     """
 
     plugin_type = "balance-scorer"
-    category = Category.DISTRIBUTION
     zero_means = "is in the cluster with the most recent requests"
     may_read = (CLUSTER,)
 

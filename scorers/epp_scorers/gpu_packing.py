@@ -76,7 +76,6 @@ class LowLoadFirstScorer(Scorer[GpuUsageParameters]):
     """
 
     plugin_type = "low-load-first-scorer"
-    category = Category.DISTRIBUTION
     zero_means = "is fully in use, or its GPUs have no capacity"
     reads = (ACCELERATOR,)
     may_read = USAGE_INPUTS
@@ -206,7 +205,6 @@ class GpuNeighbourScorer(Scorer[GpuNeighbourParameters]):
     """
 
     plugin_type = "gpu-neighbour-scorer"
-    category = Category.DISTRIBUTION
     zero_means = "shares a device with the busiest neighbours"
     reads = (ACCELERATOR,)
     may_read = (WAITING, RUNNING, IN_FLIGHT)

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefer endpoints with little load: requests, queued requests, KV cache or prompt tokens."""
+"""Prefer endpoints with little load, such as requests or prompt tokens, or by any other number known of them."""
 
+from math import inf
+from typing import ClassVar, Literal
+
+import msgspec
 import numpy as np
 
 from epp.framework import (
@@ -13,8 +17,10 @@ from epp.framework import (
     RUNNING,
     WAITING,
     Candidates,
-    Category,
+    Column,
     Floats,
+    Name,
+    Parameters,
     Request,
     Scorer,
     comparable_load,
@@ -22,6 +28,7 @@ from epp.framework import (
 )
 from epp.framework.limits import CountOrDefault, NaturalOrDefault, ShareOrDefault, ThresholdOrDefault
 from epp.framework.scoring import LoadParameters, LoadScorer
+from epp.framework.snapshot import column_named
 
 
 class ActiveRequestParameters(LoadParameters, frozen=True):
@@ -44,7 +51,6 @@ class ActiveRequestScorer(LoadScorer[ActiveRequestParameters]):
     """
 
     plugin_type = "active-request-scorer"
-    category = Category.DISTRIBUTION
     zero_means = "has the most requests in flight"
     reads = (IN_FLIGHT,)
 
@@ -56,43 +62,44 @@ class ActiveRequestScorer(LoadScorer[ActiveRequestParameters]):
         return np.where(counts <= self.parameters.idle_threshold, 1.0, busy)
 
 
-class RunningRequestsSizeScorer(LoadScorer):
+class _LeastScorer(LoadScorer):
+    """1 for the least of the column that it reads, 0 for the most."""
+
+    may_read = LOAD_INPUTS
+    column: ClassVar[Column]
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        return lower_is_better(self.in_proportion(comparable_load(candidates, self.column), request, candidates))
+
+
+class RunningRequestsSizeScorer(_LeastScorer):
     """`(max - r) / (max - min)` over the running requests of each engine; 1 for all if equal.
 
     The number is estimated from requests in flight if an endpoint does not report it.
     """
 
     plugin_type = "running-requests-size-scorer"
-    category = Category.DISTRIBUTION
     zero_means = "runs the most requests"
+    column = RUNNING
     reads = (RUNNING,)
-    may_read = LOAD_INPUTS
-
-    def score(self, request: Request, candidates: Candidates) -> Floats:
-        return lower_is_better(self.in_proportion(comparable_load(candidates, RUNNING), request, candidates))
 
 
-class QueueScorer(LoadScorer):
+class QueueScorer(_LeastScorer):
     """`(max - q) / (max - min)` over the waiting requests of each engine; 1 for all if equal.
 
     The number is estimated from requests in flight if an endpoint does not report it.
     """
 
     plugin_type = "queue-scorer"
-    category = Category.DISTRIBUTION
     zero_means = "has the longest queue"
+    column = WAITING
     reads = (WAITING,)
-    may_read = LOAD_INPUTS
-
-    def score(self, request: Request, candidates: Candidates) -> Floats:
-        return lower_is_better(self.in_proportion(comparable_load(candidates, WAITING), request, candidates))
 
 
 class KvCacheUtilizationScorer(Scorer):
     """`1 - kv_usage`, estimated from requests in flight if an endpoint does not report it."""
 
     plugin_type = "kv-cache-utilization-scorer"
-    category = Category.DISTRIBUTION
     zero_means = "has a full KV cache"
     reads = (KV_USAGE,)
     may_read = LOAD_INPUTS
@@ -115,7 +122,6 @@ class LoadAwareScorer(LoadScorer[LoadAwareParameters]):
     """
 
     plugin_type = "load-aware-scorer"
-    category = Category.DISTRIBUTION
     zero_means = "has a full queue"
     reads = (WAITING,)
     may_read = LOAD_INPUTS
@@ -144,7 +150,6 @@ class TokenLoadScorer(LoadScorer[TokenLoadParameters]):
     """
 
     plugin_type = "token-load-scorer"
-    category = Category.DISTRIBUTION
     zero_means = "has queueThresholdTokens or more prompt tokens in flight"
     may_read = (PROMPT_TOKENS,)
 
@@ -159,3 +164,87 @@ class TokenLoadScorer(LoadScorer[TokenLoadParameters]):
         uncached = np.maximum(0.0, request.prompt_tokens - cached)
         load = self.in_proportion(candidates.values(IN_FLIGHT_TOKENS) + uncached, request, candidates)
         return 1.0 - np.minimum(1.0, load / self.parameters.queue_threshold_tokens)
+
+
+class FixedRange(Parameters, frozen=True):
+    """A range given in the configuration."""
+
+    min: float
+    """Lower end; lower values count as this."""
+    max: float
+    """Upper end; higher values count as this."""
+
+    def __post_init__(self) -> None:
+        if not -inf < self.min < self.max < inf:
+            raise ValueError(f"fixedRange is {self.min} to {self.max}; min must be below max, and both finite")
+
+
+class AdaptiveRange(Parameters, frozen=True):
+    """The range from the lowest to the highest value among the candidates."""
+
+
+class Normalization(Parameters, frozen=True):
+    """The range to map to [0, 1]: fixed, or adaptive, which is the default."""
+
+    fixed_range: FixedRange | None = None
+    """A fixed range."""
+    adaptive_range: AdaptiveRange | None = None
+    """The range of the candidates' own values; takes no parameters."""
+
+    def __post_init__(self) -> None:
+        if self.fixed_range is not None and self.adaptive_range is not None:
+            raise ValueError("normalization has fixedRange and adaptiveRange; keep one")
+
+
+class ScorerAlgorithm(Parameters, frozen=True):
+    """Conversion of the value to a score."""
+
+    type: Literal["linear_lower_is_better", "linear_higher_is_better"]
+    """Whether low or high values score high."""
+    normalization: Normalization = msgspec.field(default_factory=Normalization)
+    """Range of values to map to [0, 1]."""
+
+
+class EndpointAttributeScorerParameters(Parameters, frozen=True):
+    """The value to read, and its conversion to a score."""
+
+    attribute_key: Name
+    """Name of the value: `waiting`, `running`, `kv_usage`, `GPUUtilization`, or the `attributeKey` of a custom metric.
+    The name of a producer at its end is ignored, as in `GPUUtilization/dcgm-extractor`; for a name that contains a
+    slash itself, set `producer: ""`."""
+    algorithm: ScorerAlgorithm
+    """Conversion of the value to a score."""
+    producer: str | None = None
+    """Accepted for compatibility: values are looked up by name only."""
+
+
+class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
+    """`(value - min) / (max - min)`, limited to [0, 1]; 1 minus that for `linear_lower_is_better`.
+
+    `min` and `max` are those of the fixed range, else the lowest and highest value among the candidates; if these are
+    equal, every endpoint with a value gets 1. An endpoint whose value is unknown or not finite gets 0; but `waiting`,
+    `running` and `kv_usage` of an endpoint that does not report them are estimated from requests in flight.
+    """
+
+    plugin_type = "endpoint-attribute-scorer"
+    zero_means = "is at the worst end of the range, or its value is not known"
+    may_read = LOAD_INPUTS
+
+    def setup(self) -> None:
+        attribute = self.parameters.attribute_key
+        self._column = column_named(attribute, self.parameters.producer)
+        self.reads = (self._column,)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        values = comparable_load(candidates, self._column)
+        known = np.isfinite(values)
+        if not known.any():
+            return np.zeros(len(values))
+        fixed = self.parameters.algorithm.normalization.fixed_range
+        low, high = (fixed.min, fixed.max) if fixed else (values[known].min(), values[known].max())
+        if low == high:
+            return known.astype(np.float64)
+        shares = np.clip((np.where(known, values, low) - low) / (high - low), 0.0, 1.0)
+        if self.parameters.algorithm.type == "linear_lower_is_better":
+            shares = 1.0 - shares
+        return np.where(known, shares, 0.0)

@@ -88,7 +88,6 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters],
     """
 
     plugin_type = "no-hit-lru-scorer"
-    category = Category.DISTRIBUTION
     zero_means = "was used last for an uncached prompt"
 
     def setup(self) -> None:

@@ -2,10 +2,10 @@
 """Guarded policies of flow control: a failure or an invalid result is counted, and replaced by a default."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -32,7 +32,11 @@ from epp.framework.flow_control import (
     as_numbers,
 )
 from epp.framework.guard import Failure, Guard
+from epp.framework.plugin import Plugin
 from epp.framework.request import Request
+
+R = TypeVar("R", bound=Plugin[Any])
+T = TypeVar("T")
 
 _MOST_CEILING = 1.0
 _ARRIVAL = 0.0
@@ -50,35 +54,43 @@ def guarded_eviction(settings: EvictionSettings, guard: Guard) -> EvictionSettin
     )
 
 
-class GuardedEvictionFilter(EvictionFilter[Parameters]):
+class _Guarded(Plugin[Parameters], Generic[R]):
+    """A policy whose failures are counted and replaced; equal to another one that guards the same policy."""
+
+    def __init__(self, policy: R, guard: Guard) -> None:
+        super().__init__(name=policy.name, clock=policy.clock)
+        self._policy = policy
+        self._guard = guard
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and other._policy is self._policy
+
+    def __hash__(self) -> int:
+        return hash(self._policy)
+
+    def _result(self, method: Callable[[], T], otherwise: T) -> T:
+        """Return the result of a method of the policy, or the other value if it fails."""
+        found = self._guard.call(self.role, self._policy, method)
+        return otherwise if isinstance(found, Failure) else found
+
+
+class GuardedEvictionFilter(_Guarded[EvictionFilter[Any]], EvictionFilter[Parameters]):
     """A filter; a request for which it fails is not evicted."""
 
     def __init__(self, policy: EvictionFilter[Any], guard: Guard) -> None:
-        super().__init__(name=policy.name, clock=policy.clock)
+        super().__init__(policy, guard)
         self.after_first_token = policy.after_first_token
-        self._policy = policy
-        self._guard = guard
 
     def evictable(self, request: Request) -> bool:
-        """Return the result of the filter; false if it fails."""
-        policy = self._policy
-        found = self._guard.call(EvictionFilter.role, policy, lambda: as_bool(policy.evictable(request)))
-        return not isinstance(found, Failure) and found
+        return self._result(lambda: as_bool(self._policy.evictable(request)), otherwise=False)
 
 
-class GuardedEvictionOrder(EvictionOrder[Parameters]):
+class GuardedEvictionOrder(_Guarded[EvictionOrder[Any]], EvictionOrder[Parameters]):
     """An order; on failure, requests are ordered by priority, then the most recently dispatched first."""
 
-    def __init__(self, policy: EvictionOrder[Any], guard: Guard) -> None:
-        super().__init__(name=policy.name, clock=policy.clock)
-        self._policy = policy
-        self._guard = guard
-
     def key(self, under_way: UnderWay) -> tuple[float, ...]:
-        """Return the key of the order, or the default key if it fails."""
-        policy = self._policy
-        found = self._guard.call(EvictionOrder.role, policy, lambda: as_numbers(policy.key(under_way)))
-        return (under_way.request.priority, -under_way.dispatched_at) if isinstance(found, Failure) else found
+        otherwise = (under_way.request.priority, -under_way.dispatched_at)
+        return self._result(lambda: as_numbers(self._policy.key(under_way)), otherwise)
 
 
 def guarded(settings: FlowControlSettings, guard: Guard) -> FlowControlSettings:
@@ -101,90 +113,52 @@ def _guarded_band(band: BandSettings, guard: Guard) -> BandSettings:
     return replace(band, ordering=GuardedOrdering(band.ordering, guard), fairness=GuardedFairness(band.fairness, guard))
 
 
-class GuardedDetector(SaturationDetector[Parameters]):
+class GuardedDetector(_Guarded[SaturationDetector[Any]], SaturationDetector[Parameters]):
     """A detector; if it fails, all endpoints have room."""
-
-    def __init__(self, detector: SaturationDetector[Any], guard: Guard) -> None:
-        super().__init__(name=detector.name, clock=detector.clock)
-        self._detector = detector
-        self._guard = guard
 
     @property
     def oldest_metrics_seconds(self) -> float:
-        """Age limit of the detector."""
-        return self._detector.oldest_metrics_seconds
+        return self._policy.oldest_metrics_seconds
 
     def fullness(self, candidates: Candidates) -> Floats:
-        """Return the result of the detector; 0 if it fails."""
-        detector, count = self._detector, len(candidates)
-        found = self._guard.call(
-            SaturationDetector.role, detector, lambda: as_fullness(detector.fullness(candidates), count)
-        )
-        return np.zeros(count) if isinstance(found, Failure) else found
+        count = len(candidates)
+        return self._result(lambda: as_fullness(self._policy.fullness(candidates), count), np.zeros(count))
 
     def saturation(self, candidates: Candidates) -> float:
-        """Return the result of the detector; 0 if it fails."""
-        detector = self._detector
-        found = self._guard.call(SaturationDetector.role, detector, lambda: as_number(detector.saturation(candidates)))
-        return 0.0 if isinstance(found, Failure) else found
+        return self._result(lambda: as_number(self._policy.saturation(candidates)), 0.0)
 
 
-class GuardedUsageLimits(UsageLimitPolicy[Parameters]):
+class GuardedUsageLimits(_Guarded[UsageLimitPolicy[Any]], UsageLimitPolicy[Parameters]):
     """Usage limits; if they fail, endpoints may be used until they are full."""
 
     def __init__(self, policy: UsageLimitPolicy[Any], guard: Guard) -> None:
-        super().__init__(name=policy.name, clock=policy.clock)
+        super().__init__(policy, guard)
         self.reads_saturation = policy.reads_saturation
-        self._policy = policy
-        self._guard = guard
 
     def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
-        """Return the ceilings of the policy; 1 if it fails."""
-        policy, count = self._policy, len(priorities)
-        found = self._guard.call(
-            UsageLimitPolicy.role, policy, lambda: as_ceilings(policy.ceilings(priorities, saturation), count)
+        count = len(priorities)
+        return self._result(
+            lambda: as_ceilings(self._policy.ceilings(priorities, saturation), count), [_MOST_CEILING] * count
         )
-        return [_MOST_CEILING] * count if isinstance(found, Failure) else found
 
 
-class GuardedOrdering(OrderingPolicy[Parameters]):
+class GuardedOrdering(_Guarded[OrderingPolicy[Any]], OrderingPolicy[Parameters]):
     """An order of requests; if it fails for a request, that request is ordered by its arrival."""
 
     def __init__(self, policy: OrderingPolicy[Any], guard: Guard) -> None:
-        super().__init__(name=policy.name, clock=policy.clock)
+        super().__init__(policy, guard)
         self.in_order_of_arrival = policy.in_order_of_arrival
-        self._policy = policy
-        self._guard = guard
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether both guard the same policy."""
-        return isinstance(other, GuardedOrdering) and other._policy is self._policy
-
-    def __hash__(self) -> int:
-        return hash(self._policy)
 
     def key(self, queued: Queued) -> float:
-        """Return the key of the policy, or the time of arrival if it fails."""
-        policy = self._policy
-        found = self._guard.call(OrderingPolicy.role, policy, lambda: as_number(policy.key(queued)))
-        return queued.enqueued_at if isinstance(found, Failure) else found
+        return self._result(lambda: as_number(self._policy.key(queued)), queued.enqueued_at)
 
 
-class GuardedFairness(FairnessPolicy[Parameters]):
+class GuardedFairness(_Guarded[FairnessPolicy[Any]], FairnessPolicy[Parameters]):
     """Fairness between flows; a band falls back to the order of arrival if the policy fails."""
 
     def __init__(self, policy: FairnessPolicy[Any], guard: Guard) -> None:
-        super().__init__(name=policy.name, clock=policy.clock)
+        super().__init__(policy, guard)
         self.in_order_of_arrival = policy.in_order_of_arrival
-        self._policy = policy
-        self._guard = guard
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether both guard the same policy."""
-        return isinstance(other, GuardedFairness) and other._policy is self._policy
-
-    def __hash__(self) -> int:
-        return hash(self._policy)
 
     def order(self) -> FlowOrder:
         """Return an order of the policy that falls back to the order of arrival."""

@@ -30,27 +30,6 @@ POLICIES: Mapping[str, str] = {
     "firstavailable": "first-available",
 }
 _KINDS = tuple(kind.value for kind in AcceleratorKind if kind is not AcceleratorKind.UNKNOWN)
-_BOUNDS = (
-    "acceleratorClasses",
-    "excludedClasses",
-    "architectureFamilies",
-    "vendors",
-    "kinds",
-    "models",
-    "resources",
-    "requiredFeatures",
-    "minMemory",
-    "maxMemory",
-    "minTotalMemory",
-    "minArchitectureVersion",
-    "maxCostPerHour",
-    "maxCostPerMillionTokens",
-    "migProfiles",
-    "excludedMigProfiles",
-    "minComputeSlices",
-    "wholeDeviceOnly",
-)
-
 _Word: TypeAlias = Literal["Pass", "Fail"]
 UnknownRule: TypeAlias = _Word | dict[str, _Word]
 
@@ -159,6 +138,13 @@ class SelectionParameters(FilterParameters, frozen=True):
             preferred_precisions=_names("preferredPrecisions", self.preferred_precisions, of=PRECISIONS),
             preference_order=_names("preferenceOrder", self.preference_order),
         )
+
+
+_PREFERENCES = {
+    *("fallback_on_empty", "spot_preference", "policy"),
+    *("min_compute_performance_tflops", "preferred_precisions", "preference_order"),
+}
+_BOUNDS = [each.encode_name for each in msgspec.structs.fields(SelectionParameters) if each.name not in _PREFERENCES]
 
 
 def refuse_empty_range(bounds: Selection) -> None:

@@ -12,52 +12,34 @@ from epp.framework.request import DataKey
 class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """Bounds on accelerators, and preferences among those within the bounds; by default none.
 
-    Names are in lower case.
+    The fields are those of `SelectionParameters`, which describes them: names in lower case, MIG profiles by their
+    canonical names, prices in US dollars; `spot_preference` None means `auto`.
     """
 
     policy: str = ""
-    """Preference: best-fit, cheapest, most-capable or first-available."""
     classes: tuple[str, ...] = ()
-    """Acceptable AcceleratorClasses: at least one must match."""
     excluded_classes: frozenset[str] = frozenset()
     families: tuple[str, ...] = ()
-    """`hopper`, or `nvidia-hopper` with the vendor."""
     vendors: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
-    """Values of AcceleratorKind."""
     models: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
-    """Acceptable extended resources: the pod must request at least one."""
     required_features: frozenset[str] = frozenset()
-    """All of them are required."""
     min_memory_bytes: int = 0
-    """Of each device or slice."""
     max_memory_bytes: int | None = None
-    """Of each device or slice."""
     min_total_memory_bytes: int = 0
-    """Of all devices or slices together."""
     min_compute_capability: tuple[int, ...] = ()
     max_endpoint_cost_per_hour: float | None = None
-    """US dollars for all devices or slices together."""
     max_device_cost_per_hour: float | None = None
-    """US dollars for each device or slice."""
     max_cost_per_million_tokens: float | None = None
-    """US dollars."""
     spot_preference: SpotPreference | None = None
-    """Use of spot prices; None means `auto`."""
     mig_profiles: tuple[str, ...] = ()
-    """Canonical names of acceptable MIG profiles for each slice."""
     excluded_mig_profiles: frozenset[str] = frozenset()
     min_compute_slices: int = 0
-    """Of the compute slices of a device; a whole device has 7."""
     whole_device_only: bool = False
-    """Neither slices nor shared devices."""
     min_tflops: float = 0.0
-    """Preference: desired TFLOPS."""
     preferred_precisions: tuple[str, ...] = ()
-    """Preference: fp32, fp16, fp8, int8 or int4, the best first."""
     preference_order: tuple[str, ...] = ()
-    """Preference: classes, the best first."""
 
     @property
     def caps_cost(self) -> bool:

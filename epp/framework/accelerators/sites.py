@@ -6,7 +6,7 @@ made, and arrays of all endpoints are only put together.
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,6 +31,12 @@ class Sites(NamedTuple):
     """Key of each physical device that the endpoint uses."""
     links: bytes
     """For each link to a device of another endpoint the keys of both devices as integers, tier and MB/s as floats."""
+    places: Mapping[str, frozenset[int]]
+    """Known places of all devices, by the names in ROW."""
+
+    def share(self, other: "Sites", *names: str) -> bool:
+        """Return whether two endpoints have devices at one of the places of these names."""
+        return any(not self.places[name].isdisjoint(other.places[name]) for name in names)
 
 
 def sites_of(tag: "AcceleratorTag") -> Sites:
@@ -52,7 +58,9 @@ def sites_of(tag: "AcceleratorTag") -> Sites:
     if not tag.devices:
         rows.extend((0, _node(cluster, tag.node), 0, 0, clique, domain))
     used = array("q", [_device(cluster, name) for name in sorted(physical_devices(tag))])
-    return Sites(_node(cluster, tag.node), rows.tobytes(), used.tobytes(), b"".join(_links(tag)))
+    places = {name: frozenset(rows[number :: len(ROW)]) - {0} for number, name in enumerate(ROW)}
+    places["clique"] |= {clique} - {0}  # that of the node counts for pairs of endpoints in any case
+    return Sites(_node(cluster, tag.node), rows.tobytes(), used.tobytes(), b"".join(_links(tag)), places)
 
 
 def physical_devices(tag: "AcceleratorTag") -> set[str]:
@@ -63,42 +71,6 @@ def physical_devices(tag: "AcceleratorTag") -> set[str]:
     if tag.partition.parent_id:
         return {tag.partition.parent_id}
     return {device.id for device in tag.devices if device.id}
-
-
-class Surroundings(NamedTuple):
-    """Places that the devices of an endpoint share with those of others; without unknown ones."""
-
-    pcie_roots: frozenset[tuple[str, str, str]]
-    """Cluster, node and root."""
-    cliques: frozenset[tuple[str, str]]
-    """NVLink cliques and compute domains, each with its kind."""
-
-    def share_root(self, other: "Surroundings") -> bool:
-        """Return whether two endpoints have devices at one PCIe root."""
-        return not self.pcie_roots.isdisjoint(other.pcie_roots)
-
-    def share_clique(self, other: "Surroundings") -> bool:
-        """Return whether two endpoints have devices in one NVLink clique or compute domain."""
-        return not self.cliques.isdisjoint(other.cliques)
-
-
-NO_SURROUNDINGS = Surroundings(frozenset(), frozenset())
-"""Those of unknown devices."""
-
-
-def surroundings_of(tag: "AcceleratorTag") -> Surroundings:
-    """Return the surroundings of a tag."""
-    return Surroundings(
-        frozenset((tag.cluster, each.node or tag.node, each.pcie_root) for each in tag.devices if each.pcie_root),
-        frozenset(_cliques(tag)),
-    )
-
-
-def _cliques(tag: "AcceleratorTag") -> Iterator[tuple[str, str]]:
-    yield from ((CLIQUE, device.clique) for device in tag.devices if device.clique)
-    for kind in (CLIQUE, COMPUTE_DOMAIN):
-        if name := str(tag.attributes.get(kind, "")):
-            yield kind, name
 
 
 def _links(tag: "AcceleratorTag") -> Iterator[bytes]:

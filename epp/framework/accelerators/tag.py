@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self, TypeAlias, TypeVar, get_args
 import msgspec
 from msgspec import Meta
 
-from epp.framework.accelerators.sites import Sites, Surroundings, sites_of, surroundings_of
+from epp.framework.accelerators.sites import Sites, sites_of
 from epp.framework.quantities import canonical_mig_name, parse_memory
 
 _MOST_DEVICES = 65_536
@@ -205,11 +205,6 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return it with its sites computed; those of a whole pool are too many for one request."""
         _ = self.sites
         return self
-
-    @cached_property
-    def surroundings(self) -> Surroundings:
-        """Places that its devices share with others."""
-        return surroundings_of(self)
 
     @property
     def primary_class(self) -> str:

@@ -30,7 +30,7 @@ from epp.framework import (
     Stability,
     Topology,
 )
-from epp.framework.accelerators.sites import Surroundings
+from epp.framework.accelerators.sites import Sites
 from epp.framework.accelerators.tag import names_of
 from epp.framework.candidates import LEVELS
 from epp.framework.headers import ENCODERS, PREFILLER
@@ -78,9 +78,9 @@ class LocalityBands(Parameters, frozen=True):
                 return value
         return 0.0
 
-    def of_devices(self, one: Surroundings, other: Surroundings) -> float:
+    def of_devices(self, one: Sites, other: Sites) -> float:
         """Return the higher value of a PCIe root and a clique, if the devices share one; else 0."""
-        return max(self.pcie_root * one.share_root(other), self.clique * one.share_clique(other))
+        return max(self.pcie_root * one.share(other, "root"), self.clique * one.share(other, "clique", "domain"))
 
 
 class PairingRule(Parameters, frozen=True):
@@ -255,7 +255,7 @@ class JointAggregator(Aggregator[JointParameters]):
         near, match = locality.host, pairing.same
         if then != first:
             places, tags = snapshot.records(TOPOLOGY).values, snapshot.records(ACCELERATOR).values
-            of_devices = locality.of_devices(tags[then].surroundings, tags[first].surroundings)
+            of_devices = locality.of_devices(tags[then].sites, tags[first].sites)
             near = max(locality.between(places[then], places[first]), of_devices)
             match = pairing.between(kinds[first], kinds[then])
         elif decoding:

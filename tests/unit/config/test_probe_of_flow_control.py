@@ -60,7 +60,10 @@ DETECTOR, LIMITS, ORDERING = SaturationDetector, UsageLimitPolicy, OrderingPolic
 @pytest.mark.parametrize(
     ("cls", "problem"),
     [
-        (plugin(DETECTOR, fullness=0.5), "returned an array of shape () for 2 candidates"),
+        (
+            plugin(DETECTOR, fullness=0.5),
+            "returned float64 of shape () instead of one fullness for each of 2 candidates",
+        ),
         (
             plugin(DETECTOR, fullness=lambda self, pool: ["full"] * len(pool)),
             "returned a value that is not an array of numbers: ",

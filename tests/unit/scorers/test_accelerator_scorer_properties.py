@@ -26,7 +26,7 @@ from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp_scorers.accelerator_state import DeviceHealthScorer
-from epp_scorers.capability import BestFitScorer, MostCapableScorer
+from epp_scorers.capability import BestFitScorer, MostCapableScorer, SliceFitScorer, SliceHeadroomScorer
 from epp_scorers.cost import CheapestScorer
 from epp_scorers.gpu_packing import (
     CompactFirstScorer,
@@ -42,7 +42,6 @@ from epp_scorers.load import (
     TokenLoadScorer,
 )
 from epp_scorers.preference_order import FirstAvailableScorer, PreferenceOrderScorer
-from epp_scorers.slices import SliceFitScorer, SliceHeadroomScorer
 
 PREFERENCES = [{"class": "b", "score": 30}, {"class": "a", "conditions": [{"promptTokens": ">5"}]}]
 SCORERS = [

@@ -9,7 +9,7 @@ from epp.framework import Column, ConfigurationError, ManualClock, Request
 from epp.framework.registry import Registry
 from epp.framework.snapshot import GPU_UTILIZATION, WAITING
 from epp.framework.testing import candidates
-from epp_scorers.endpoint_attribute import EndpointAttributeScorer
+from epp_scorers.load import EndpointAttributeScorer
 
 LOWER, HIGHER = "linear_lower_is_better", "linear_higher_is_better"
 

@@ -25,55 +25,50 @@ from epp_scorers.load import (
     TokenLoadScorer,
 )
 
-
-def test_empty_queue_gets_half_and_a_full_one_nothing():
-    # half of 1 - 32/128, half of 1 - 64/128
-    scores = LoadAwareScorer().score(Request("r"), candidates(waiting=[0, 32, 64, 128, 500]))
-    assert scores.tolist() == [0.5, 0.375, 0.25, 0.0, 0.0]
-
-
-def test_threshold_can_be_set():
-    scorer = LoadAwareScorer(LoadAwareParameters(threshold=10))
-    assert scorer.score(Request("r"), candidates(waiting=[5, 10])).tolist() == [0.25, 0.0]
-
-
-def test_unknown_queue_is_that_of_one_with_as_many_requests():
-    pool = candidates(waiting=[nan, 0, 64], in_flight=[64, 10, 64])
-    assert LoadAwareScorer().score(Request("r"), pool).tolist() == [0.25, 0.5, 0.25]
-
-
-def test_threshold_that_is_no_number_is_refused(build):
-    with pytest.raises(ConfigurationError, match="it must be above 0"):
-        build(LoadAwareScorer, threshold=nan)
-
-
 REQUEST = Request("r")
 
 
-def test_shortest_queue_gets_one_and_longest_gets_zero():
-    # max 8, min 0: (8-0)/8, (8-2)/8, (8-8)/8
-    scores = QueueScorer().score(REQUEST, candidates(waiting=[0, 2, 8]))
-    assert scores.tolist() == [1.0, 0.75, 0.0]
+@pytest.mark.parametrize(
+    ("scorer", "load", "scores"),
+    [
+        # half of 1 - 32/128, half of 1 - 64/128
+        (LoadAwareScorer(), {"waiting": [0, 32, 64, 128, 500]}, [0.5, 0.375, 0.25, 0.0, 0.0]),
+        (LoadAwareScorer(LoadAwareParameters(threshold=10)), {"waiting": [5, 10]}, [0.25, 0.0]),
+        # an unknown queue is that of one with as many requests
+        (LoadAwareScorer(), {"waiting": [nan, 0, 64], "in_flight": [64, 10, 64]}, [0.25, 0.5, 0.25]),
+        # max 8, min 0: (8-0)/8, (8-2)/8, (8-8)/8
+        (QueueScorer(), {"waiting": [0, 2, 8]}, [1.0, 0.75, 0.0]),
+        (QueueScorer(), {"waiting": [3, 3]}, [1.0, 1.0]),
+        # max 10, min 5: (10-10)/5, (10-5)/5, (10-6)/5
+        (RunningRequestsSizeScorer(), {"running": [10, 5, 6]}, [0.0, 1.0, 0.8]),
+        (KvCacheUtilizationScorer(), {"kv_usage": [0.0, 0.25, 1.0]}, [1.0, 0.75, 0.0]),
+        # max 4: idle; (4-1)/4; (4-4)/4
+        (ActiveRequestScorer(), {"in_flight": [0, 1, 4]}, [1.0, 0.75, 0.0]),
+        (ActiveRequestScorer(), {"in_flight": [0, 0]}, [1.0, 1.0]),
+        # max 4: idle; idle; (4-2)/4 * 0.5; 0
+        (
+            ActiveRequestScorer(ActiveRequestParameters(idle_threshold=1, max_busy_score=0.5)),
+            {"in_flight": [0, 1, 2, 4]},
+            [1.0, 1.0, 0.25, 0.0],
+        ),
+    ],
+)
+def test_score_is_that_of_the_formula(scorer, load, scores):
+    assert scorer.score(REQUEST, candidates(**load)).tolist() == scores
 
 
-def test_equal_queues_all_get_one():
-    assert QueueScorer().score(REQUEST, candidates(waiting=[3, 3])).tolist() == [1.0, 1.0]
-
-
-def test_smallest_batch_gets_one_and_largest_gets_zero():
-    # max 10, min 5: (10-10)/5, (10-5)/5, (10-6)/5
-    scores = RunningRequestsSizeScorer().score(REQUEST, candidates(running=[10, 5, 6]))
-    assert scores.tolist() == [0.0, 1.0, 0.8]
+@pytest.mark.parametrize(
+    ("plugin", "parameter", "limit"),
+    [(LoadAwareScorer, "threshold", "it must be above 0"), (ActiveRequestScorer, "maxBusyScore", "it must be")],
+)
+def test_parameter_that_is_no_number_is_refused(build, plugin, parameter, limit):
+    with pytest.raises(ConfigurationError, match=limit):
+        build(plugin, **{parameter: nan})
 
 
 def test_scores_follow_the_candidates_not_the_slots():
     narrowed = candidates(waiting=[100, 0, 4]).keep(np.array([False, True, True]))
     assert QueueScorer().score(REQUEST, narrowed).tolist() == [1.0, 0.0]
-
-
-def test_free_share_of_the_kv_cache_is_the_score():
-    scores = KvCacheUtilizationScorer().score(REQUEST, candidates(kv_usage=[0.0, 0.25, 1.0]))
-    assert scores.tolist() == [1.0, 0.75, 0.0]
 
 
 @pytest.mark.parametrize("plugin", [QueueScorer, RunningRequestsSizeScorer, KvCacheUtilizationScorer])
@@ -88,27 +83,6 @@ def test_endpoint_without_a_report_is_judged_by_requests_in_flight(plugin):
 def test_requests_in_flight_decide_where_no_endpoint_reports(plugin):
     scores = plugin().score(REQUEST, candidates(in_flight=[4, 0, 8])).tolist()
     assert scores[1] == 1.0 > scores[0] > scores[2]
-
-
-def test_idle_endpoint_gets_one_and_busiest_gets_zero():
-    # max 4: idle; (4-1)/4; (4-4)/4
-    scores = ActiveRequestScorer().score(REQUEST, candidates(in_flight=[0, 1, 4]))
-    assert scores.tolist() == [1.0, 0.75, 0.0]
-
-
-def test_idle_threshold_and_busy_bound_separate_idle_from_busy():
-    scorer = ActiveRequestScorer(ActiveRequestParameters(idle_threshold=1, max_busy_score=0.5))
-    # max 4: idle; idle; (4-2)/4 * 0.5; 0
-    assert scorer.score(REQUEST, candidates(in_flight=[0, 1, 2, 4])).tolist() == [1.0, 1.0, 0.25, 0.0]
-
-
-def test_all_idle_endpoints_get_one():
-    assert ActiveRequestScorer().score(REQUEST, candidates(in_flight=[0, 0])).tolist() == [1.0, 1.0]
-
-
-def test_score_that_is_no_number_is_refused(build):
-    with pytest.raises(ConfigurationError, match="it must be"):
-        build(ActiveRequestScorer, maxBusyScore=nan)
 
 
 SCORER = TokenLoadScorer(TokenLoadParameters(queue_threshold_tokens=1000))

@@ -15,7 +15,7 @@ from epp.framework.accelerators.tag import (
     Sharing,
 )
 from epp.framework.quantities import GIB
-from epp_scorers.slices import SliceFitScorer, SliceHeadroomScorer
+from epp_scorers.capability import SliceFitScorer, SliceHeadroomScorer
 
 
 def on_node(free, total):

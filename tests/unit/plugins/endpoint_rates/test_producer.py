@@ -97,38 +97,43 @@ class World:
         return ProfileResult(name, self.pool, np.zeros(len(self.pool)), np.array([slot], dtype=np.intp))
 
 
+def _provenance(rates, slot, rate):
+    samples = getattr(rates, f"{rate}_samples")[slot]
+    return f"learned ({samples} samples)" if samples else rates.sources[rates.kinds[slot]][rate == "itl"]
+
+
 def test_rates_start_from_profiles_and_say_which():
     rates = World(H100, T4).rates()
     assert rates.prefill_tokens_per_second.tolist() == pytest.approx([15928, 523.4], abs=0.1)
-    assert rates.prefill_provenance(0) == "profile qwen3-32b/h100/vllm/2"
-    assert rates.prefill_provenance(1) == "scaled from h100 by TFLOPS"
-    assert rates.itl_provenance(0) == "profile */h100 x2"
+    assert _provenance(rates, 0, "prefill") == "profile qwen3-32b/h100/vllm/2"
+    assert _provenance(rates, 1, "prefill") == "scaled from h100 by TFLOPS"
+    assert _provenance(rates, 0, "itl") == "profile */h100 x2"
 
 
 def test_unknown_hardware_has_the_median_of_the_others():
     rates = World(H100, AcceleratorTag(), AcceleratorTag(model="h100", count=4)).rates()
     assert rates.prefill_tokens_per_second.tolist() == [15928, (15928 + 2 * 15928) / 2, 2 * 15928]
-    assert rates.prefill_provenance(1) == "median of the pool"
+    assert _provenance(rates, 1, "prefill") == "median of the pool"
 
 
 def test_pool_of_which_nothing_is_known_has_the_default():
     rates = World(AcceleratorTag(), AcceleratorTag()).rates()
     assert rates.prefill_tokens_per_second.tolist() == [15928, 15928]
-    assert rates.prefill_provenance(0) == "default"
+    assert _provenance(rates, 0, "prefill") == "default"
 
 
 def test_het_4_time_to_the_first_token_teaches_the_prefill_rate():
     world = World(H100)
     world.learn(5000)
     assert world.prefill() == pytest.approx(5000)
-    assert world.rates().prefill_provenance(0) == "learned (5 samples)"
+    assert _provenance(world.rates(), 0, "prefill") == "learned (5 samples)"
 
 
 def test_het_4_decode_speed_is_learned_from_streams_without_usage():
     world = World(H100)
     for _ in range(24):
         world.stream(160, 0.05)
-    assert world.rates().itl_provenance(0) == "learned (24 samples)"
+    assert _provenance(world.rates(), 0, "itl") == "learned (24 samples)"
     assert world.plugin.dump_state(world.pool.snapshot)["outputTokens"] == 160
 
 
@@ -183,8 +188,8 @@ def test_het_4_time_between_tokens_teaches_the_itl():
     # profile: (10 + 5 / 64 * batch) / 2 ms, batch 1
     rates = world.rates()
     assert rates.itl_seconds(world.pool, np.ones(1)).tolist() == pytest.approx([0.020])
-    assert rates.itl_provenance(0) == "learned (5 samples)"
-    assert rates.prefill_provenance(0) == "profile qwen3-32b/h100/vllm/2"
+    assert _provenance(rates, 0, "itl") == "learned (5 samples)"
+    assert _provenance(rates, 0, "prefill") == "profile qwen3-32b/h100/vllm/2"
 
 
 def test_het_4_length_of_answers_is_learned():
@@ -210,7 +215,7 @@ def test_het_4_endpoints_not_yet_seen_are_taken_to_be_like_those_seen():
     # the profile is 4 times too high for this pool: for the other H100, and failing better for the T4
     rates = world.rates()
     assert rates.prefill_tokens_per_second.tolist() == pytest.approx([3982, 3982, 523.4 / 4], abs=0.1)
-    assert rates.prefill_provenance(1) == "profile qwen3-32b/h100/vllm/2, times the ratio learned from others"
+    assert _provenance(rates, 1, "prefill") == "profile qwen3-32b/h100/vllm/2, times the ratio learned from others"
 
 
 def test_het_4_other_endpoints_of_one_kind_have_its_ratio_and_not_anothers():
@@ -249,7 +254,7 @@ def test_het_4_what_was_learned_decays_towards_the_profile():
     assert world.prefill() == pytest.approx(15928 / 4)
     world.clock.advance(1000)
     assert world.prefill() == 15928
-    assert world.rates().prefill_provenance(0) == "profile qwen3-32b/h100/vllm/2"
+    assert _provenance(world.rates(), 0, "prefill") == "profile qwen3-32b/h100/vllm/2"
 
 
 def test_het_4_hardware_that_changes_is_learned_anew():
@@ -289,7 +294,7 @@ def test_het_4_engine_that_changes_is_learned_anew():
     world.learn(5000)
     world.labels = [{"llm-d.ai/engine-type": "sglang"}]
     world.retag(H100)
-    assert world.rates().prefill_provenance(0) == "profile qwen3-32b/h100/sglang/2"
+    assert _provenance(world.rates(), 0, "prefill") == "profile qwen3-32b/h100/sglang/2"
     assert world.prefill() == 15360
 
 
@@ -336,13 +341,13 @@ def test_what_endpoints_report_does_not_make_rates_be_computed_anew():
         world.plugin.produce(request, Candidates(snapshot, snapshot.slots))
         published.append(request.get(ENDPOINT_RATES))
     assert published[0] is published[1]
-    assert published[0].prefill_provenance(0) == "profile qwen3-32b/h100/vllm/2"
+    assert _provenance(published[0], 0, "prefill") == "profile qwen3-32b/h100/vllm/2"
 
 
 def test_adapters_use_the_profiles_of_their_base():
     world = World(H100, baseModel="Qwen3-32B")
-    assert world.rates("my-adapter").prefill_provenance(0) == "profile qwen3-32b/h100/vllm/2"
-    assert World(H100).rates("my-adapter").prefill_provenance(0) == "profile */h100 x2"
+    assert _provenance(world.rates("my-adapter"), 0, "prefill") == "profile qwen3-32b/h100/vllm/2"
+    assert _provenance(World(H100).rates("my-adapter"), 0, "prefill") == "profile */h100 x2"
 
 
 def test_profiles_are_read_from_a_file_and_those_in_the_configuration_go_first(tmp_path):
