@@ -93,22 +93,23 @@ class Allocated:
         return None if amount is None else int(amount)
 
 
-def claims_of(context: EndpointContext, inventory: Inventory) -> tuple[ResourceClaim, ...]:
+def claims_of(context: EndpointContext) -> tuple[ResourceClaim, ...]:
     """Return the claims of the pod: in its status or spec, for extended resources, or reserved for it."""
+    inventory = context.inventory
     names = () if context.pod is None else context.pod.claims
     named = [inventory.resource_claims[name] for name in names if name in inventory.resource_claims]
     reserved = inventory.all_by_pod(inventory.resource_claims_by_pod, context.pod_keys)
     return tuple({claim.id: claim for claim in (*named, *reserved)}.values())
 
 
-def allocated_devices(context: EndpointContext, inventory: Inventory) -> tuple[Allocated, ...]:
+def allocated_devices(context: EndpointContext) -> tuple[Allocated, ...]:
     """Return the accelerators of the endpoint without duplicates and without devices with admin access."""
     found: dict[str, Allocated] = {}
-    for claim in claims_of(context, inventory):
+    for claim in claims_of(context):
         for result in claim.results:
             if result.admin_access or result.id in found:
                 continue
-            pool = inventory.pools.get(PoolName(result.driver, result.pool))
+            pool = context.inventory.pools.get(PoolName(result.driver, result.pool))
             device = None if pool is None else pool.devices.get(result.device)
             each = Allocated(claim=claim, result=result, pool=pool, device=device)
             if _ACCELERATOR_DRIVER.search(result.driver) or each.attribute("productName") is not None:

@@ -19,12 +19,13 @@ from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.hardware.affected_endpoints import affected_endpoints
 from epp.hardware.class_validation import object_faults
+from epp.hardware.endpoint_context import TaggerOptions
 from epp.hardware.facts import Merged
 from epp.hardware.inventory import Inventory
 from epp.hardware.mig.partition import profile_fault
 from epp.hardware.reports import ClassTotals
 from epp.hardware.tables import Tables
-from epp.hardware.tag_builder import TagBuilder, TaggerOptions
+from epp.hardware.tag_builder import TagBuilder
 from epp.hardware.tensor_fusion import QUOTA_METRICS, quota_samples
 from epp.kube.objects.decode import ALL_KINDS, CLUSTER_KINDS, SCORER_KINDS, decode_object
 from epp.kube.objects.followed import Change, FollowedObjects

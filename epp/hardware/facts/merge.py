@@ -87,6 +87,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str | None = None
     attributes: Mapping[str, AttributeValue] = msgspec.field(default_factory=dict)
     """Added to those of the other sources, name by name."""
+    classes: tuple[str, ...] = ()
+    """AcceleratorClasses that match or that are declared."""
+    warnings: tuple[str, ...] = ()
+    """Invalid values with their interpretation; not part of the tag."""
     sources: Mapping[str, str] = {}
     """Source of individual fields that differs from `source`."""
 
@@ -128,11 +132,11 @@ class Merged(msgspec.Struct, frozen=True):
     """Invalid values with their interpretation."""
 
 
-def merge(facts: Iterable[Facts], classes: tuple[str, ...] = ()) -> Merged:
+def merge(facts: Iterable[Facts]) -> Merged:
     """Return the tag: each field comes from the source with the lowest rank, in the given order within a rank.
 
-    Features, resources and attributes are united; the state is the worst of all sources. A source of claims for other
-    devices than the first one is ignored, since its figures are those of other devices.
+    Classes, features, resources and attributes are united; the state is the worst of all sources. A source of claims
+    for other devices than the first one is ignored, since its figures are those of other devices.
     """
     everything = sorted(facts, key=lambda fact: fact.rank)
     contradicting, conflicts = _contradicting(everything)
@@ -165,7 +169,7 @@ def merge(facts: Iterable[Facts], classes: tuple[str, ...] = ()) -> Merged:
         attributes.update(fact.attributes)
     tag = AcceleratorTag(
         **fields,  # type: ignore[arg-type]  # same names and types in both structs
-        classes=classes,
+        classes=tuple(dict.fromkeys(name for fact in ranked for name in fact.classes)),
         features=frozenset().union(*(fact.features for fact in ranked)),
         resources=frozenset().union(*(fact.resources for fact in ranked)),
         performance=msgspec.convert(several(_PERFORMANCE), Performance),
