@@ -120,8 +120,7 @@ def test_what_labels_say_and_what_the_catalogue_adds_are_told_apart():
 
 
 def test_a_node_of_which_nothing_is_known_has_no_facts():
-    assert facts_from_labels(NODES["cpu-only"]).facts == ()
-    assert facts_from_labels({}).facts == ()
+    assert tag_of(NODES["cpu-only"]) == tag_of({}) == AcceleratorTag()
 
 
 def test_labels_of_devices_and_topology_become_attributes_with_types():
