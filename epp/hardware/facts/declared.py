@@ -15,7 +15,7 @@ from epp.hardware.catalogue import Catalogue
 from epp.hardware.class_matching import is_of_slices
 from epp.hardware.class_validation import TIERS, compute_capability
 from epp.hardware.facts import Facts, Rank
-from epp.hardware.mig import UNKNOWN_SLICE, mig_gpu, parse_mig_profile, partition_of
+from epp.hardware.mig import UNKNOWN_SLICE, equal_share, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.mig.partition import profile_fault
 from epp.hardware.resources import maker_of
 from epp.kube.objects.limits import BARE_GB_BELOW, memory_bytes
@@ -201,8 +201,7 @@ def _partition(declaration: AcceleratorDeclaration, model: str) -> Partition | N
         if profile is not None:
             return partition_of(profile, mig_gpu(model) if model else None, sharers=sharers)
     if sharers > 1:
-        share = 1 / sharers
-        return Partition(kind=Sharing.TIME_SLICING, compute_fraction=share, memory_fraction=share, sharers=sharers)
+        return equal_share(Sharing.TIME_SLICING, sharers)
     return None
 
 

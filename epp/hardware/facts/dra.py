@@ -22,7 +22,7 @@ from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.merge import DrainOrIgnore
 from epp.hardware.inventory import Inventory
 from epp.hardware.labels.reading import PCI_DEVICES
-from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, partition_of
+from epp.hardware.mig import UNKNOWN_SLICE, equal_share, joined, mig_gpu, partition_of
 
 STALE = "epp/stale"
 """Attribute: true if the devices are described by an older generation of their pool."""
@@ -154,12 +154,7 @@ def _partition(each: Allocated, inventory: Inventory, share: Share | None) -> Pa
     if sharers == 1:
         return Partition()
     strategy = each.claim.sharing.get(each.result.request.partition("/")[0]) or each.claim.sharing.get("*", "")
-    return Partition(
-        kind=Sharing.MPS if strategy.upper() == "MPS" else Sharing.TIME_SLICING,
-        compute_fraction=1 / sharers,
-        memory_fraction=1 / sharers,
-        sharers=sharers,
-    )
+    return equal_share(Sharing.MPS if strategy.upper() == "MPS" else Sharing.TIME_SLICING, sharers)
 
 
 def _sharers(each: Allocated, inventory: Inventory) -> int:

@@ -20,7 +20,7 @@ from epp.hardware.catalogue import Product, partition_of_mode
 from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.labels import NodeFacts
-from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, parse_mig_profile, partition_of
+from epp.hardware.mig import UNKNOWN_SLICE, equal_share, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.resources import ResourceRequest, extended_resources, resource_requests
 from epp.kube.objects.core import Node
 
@@ -56,8 +56,7 @@ def requested_part(
         if each.vendor == "intel" and parts and (tiles := amounts.get(_TILES)) and tiles < each.count * parts:
             return _cores(tiles, each.count * parts, f"{tiles}t")
         if each.vendor == "intel" and (sharers := _sharers(each.name, node, devices)) > 1:
-            share = 1 / sharers
-            return Partition(kind=Sharing.TIME_SLICING, compute_fraction=share, memory_fraction=share, sharers=sharers)
+            return equal_share(Sharing.TIME_SLICING, sharers)
     return None
 
 

@@ -31,7 +31,15 @@ from epp.hardware.endpoint_context import DOMAIN, EndpointContext
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.merge import PassOrDrain
 from epp.hardware.inventory import Inventory, gpu_users
-from epp.hardware.mig import UNKNOWN_SLICE, is_unknown_slice, joined, mig_gpu, parse_mig_profile, partition_of
+from epp.hardware.mig import (
+    UNKNOWN_SLICE,
+    equal_share,
+    is_unknown_slice,
+    joined,
+    mig_gpu,
+    parse_mig_profile,
+    partition_of,
+)
 from epp.hardware.validation import template_fault
 from epp.kube.objects.base import quantity_of
 from epp.kube.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu, GpuNode
@@ -196,10 +204,7 @@ def _partition(gpu: Gpu, product: Product | None, context: EndpointContext) -> P
         return _from_template(gpu, product, template)
     if gpu.status.isolation_mode == "shared":
         pods = {pod.uid or pod.id for pod in gpu_users(gpu)}
-        share = 1 / max(len(pods), 1)
-        return Partition(
-            kind=Sharing.TIME_SLICING, compute_fraction=share, memory_fraction=share, sharers=max(len(pods), 1)
-        )
+        return equal_share(Sharing.TIME_SLICING, max(len(pods), 1))
     amount = _share(gpu, context) or _annotated_share(context)
     compute = _fraction(amount.tflops, physical_capacity(gpu, "tflops", context.inventory))
     memory = _fraction(amount.vram, physical_capacity(gpu, "vram", context.inventory))

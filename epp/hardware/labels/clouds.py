@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
+from epp.framework.accelerators.tag import AcceleratorKind, Sharing
 from epp.framework.quantities import GIB, exact_quantity
 from epp.hardware.catalogue import CATALOGUE, Catalogue
 from epp.hardware.labels.reading import MIB, MOST_DEVICES, LabelReader, Reading
-from epp.hardware.mig import UNKNOWN_SLICE, mig_gpu, parse_mig_profile, partition_of
+from epp.hardware.mig import UNKNOWN_SLICE, equal_share, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.mig.partition import profile_fault
 from epp.hardware.mig.profile import more_that_fit
 
@@ -156,7 +156,7 @@ def read_gke_gpu(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) ->
     elif fault:
         partition = UNKNOWN_SLICE
     elif sharing:
-        partition = Partition(kind=sharing, sharers=sharers, compute_fraction=1 / sharers, memory_fraction=1 / sharers)
+        partition = equal_share(sharing, sharers)
     return Reading(
         kind=AcceleratorKind.GPU,
         vendor="nvidia",

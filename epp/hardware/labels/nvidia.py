@@ -8,7 +8,7 @@ from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
 from epp.framework.quantities import exact_quantity
 from epp.hardware.catalogue import CATALOGUE, Catalogue, family_of, features_of
 from epp.hardware.labels.reading import MOST_MEMORY, LabelReader, Reading
-from epp.hardware.mig import UNKNOWN_SLICE, MigProfile, mig_gpu, parse_mig_profile, partition_of
+from epp.hardware.mig import UNKNOWN_SLICE, MigProfile, equal_share, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.mig.partition import profile_fault
 
 _MIXED = re.compile(r"nvidia\.com/mig-(?P<profile>.+)\.count")
@@ -119,9 +119,7 @@ def _partition(
         whole = known.memory_bytes if known else None
         fraction = min(memory / whole, 1.0) if memory and whole else 1.0
         return Partition(kind=Sharing.VGPU, compute_fraction=fraction, memory_fraction=fraction)
-    if sharing is None:
-        return None
-    return Partition(kind=sharing, sharers=sharers, compute_fraction=1 / sharers, memory_fraction=1 / sharers)
+    return None if sharing is None else equal_share(sharing, sharers)
 
 
 def _sharing(reader: LabelReader, product: str) -> tuple[Sharing | None, int]:

@@ -60,6 +60,11 @@ def partition_of(
     )
 
 
+def equal_share(kind: Sharing, sharers: int) -> Partition:
+    """Return the share of one of several endpoints that share a device."""
+    return Partition(kind=kind, compute_fraction=1 / sharers, memory_fraction=1 / sharers, sharers=sharers)
+
+
 def joined(parts: Sequence[Partition]) -> Partition:
     """Return equal partitions as one, and different ones as their average without a profile.
 
