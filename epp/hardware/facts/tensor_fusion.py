@@ -42,7 +42,7 @@ from epp.hardware.mig import (
 )
 from epp.hardware.validation import template_fault
 from epp.kube.objects.base import quantity_of
-from epp.kube.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu, GpuNode
+from epp.kube.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu
 
 _ROUNDING = Fraction(101, 100)
 """Tolerance for the sum of nominal capacities relative to the total of their node."""
@@ -70,7 +70,8 @@ def amounts_of(gpu: Gpu, resource: Resource, inventory: Inventory) -> Amounts | 
     capacity, available = getattr(gpu.status.capacity, resource), getattr(gpu.status.available, resource)
     if capacity is None:
         return None
-    total, virtual = _of_node(inventory.gpu_nodes.get(gpu.node), resource)
+    node = inventory.gpu_nodes.get(gpu.node)
+    total, virtual = (getattr(node, f"{kind}_{resource}", None) for kind in ("total", "virtual"))
     ratio = virtual / total if total and virtual and virtual > total else Fraction(1)
     on_node = [getattr(each.status.capacity, resource) for each in inventory.gpus_by_node.get(gpu.node, ())]
     reports_virtual = total is not None and ratio > 1 and sum(filter(None, on_node)) > total * _ROUNDING
@@ -106,15 +107,6 @@ def usage_attributes(gpus: Sequence[Gpu], inventory: Inventory) -> dict[str, Att
             found[used + suffix] = float(taken / capacity) if capacity > 0 else -1.0
             found[free + suffix] = float(max(capacity - taken, Fraction(0)))
     return found
-
-
-def _of_node(node: GpuNode | None, resource: Resource) -> tuple[Fraction | None, Fraction | None]:
-    """Return total and virtual amount of a node."""
-    if node is None:
-        return None, None
-    if resource == "vram":
-        return node.total_vram, node.virtual_vram
-    return node.total_tflops, node.virtual_tflops
 
 
 def tensor_fusion_gpus(context: EndpointContext) -> tuple[Gpu, ...]:
