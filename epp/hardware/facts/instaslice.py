@@ -14,7 +14,7 @@ from epp.framework.accelerators.tag import (
 )
 from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
-from epp.hardware.facts.merge import DrainOrIgnore
+from epp.hardware.facts.merge import SEVERITY, DrainOrIgnore
 from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.mig.slices import SliceClaim, SliceNode, annotated_claims, sanitized_claim
 from epp.hardware.resources import SLICER_DOMAINS, ResourceRequest
@@ -24,7 +24,6 @@ SLICE = "epp/slice"
 """Attribute: `unknown` if a pod requests a slice without a claim."""
 _USUAL_SLOTS = 8
 """Memory slots of a GPU of an unknown model."""
-_SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Routability.UNKNOWN)
 
 
 def instaslice_facts(context: EndpointContext, requested: Sequence[ResourceRequest]) -> Iterator[Facts]:
@@ -76,7 +75,7 @@ def _annotated(context: EndpointContext) -> tuple[SliceClaim, ...]:
 
 def _of_claims(claims: Sequence[SliceClaim], node: SliceNode | None, *, pod_ready: bool) -> Facts:
     """Return the facts of the claims. Claims without a profile only contribute their state, unless all lack one."""
-    worst = min(claims, key=lambda claim: _SEVERITY.index(claim.routability(pod_ready=pod_ready)))
+    worst = min(claims, key=lambda claim: SEVERITY.index(claim.routability(pod_ready=pod_ready)))
     state = worst.routability(pod_ready=pod_ready)
     reason = None if state is Routability.ROUTABLE else f"{worst.source} is {worst.state}"
     if worst.tentative:

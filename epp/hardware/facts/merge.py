@@ -119,7 +119,8 @@ _PERFORMANCE = ("fp32", "fp16", "fp8", "int8", "int4")
 _PRICES = ("per_hour", "spot_per_hour", "per_million_tokens")
 _FIGURES = ("memory_bytes", "bandwidth_gbps", *_PERFORMANCE, *_PRICES, "cost_tier")
 _COST = (*_PRICES, "spot")
-_SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Routability.UNKNOWN)
+SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Routability.UNKNOWN)
+"""States, the worst first."""
 
 
 class Merged(msgspec.Struct, frozen=True):
@@ -159,7 +160,7 @@ def merge(facts: Iterable[Facts]) -> Merged:
     cost = msgspec.convert({**several(_COST), **({} if tier is None else {"tier": tier})}, Cost)
     worst = min(
         (fact for fact in ranked if fact.state is not None),
-        key=lambda fact: _SEVERITY.index(fact.state or Routability.UNKNOWN),
+        key=lambda fact: SEVERITY.index(fact.state or Routability.UNKNOWN),
         default=None,
     )
     if worst is not None:

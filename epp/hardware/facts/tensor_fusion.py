@@ -110,7 +110,7 @@ def usage_attributes(gpus: Sequence[Gpu], inventory: Inventory) -> dict[str, Att
 
 
 def tensor_fusion_gpus(context: EndpointContext) -> tuple[Gpu, ...]:
-    """Return the GPUs of the endpoint: those in its annotation, and those that run its pod or have its partition."""
+    """Return the GPUs in the annotation of the pod, and the GPUs that run the pod or have its partition."""
     inventory = context.inventory
     annotation = context.annotations.get(f"{context.options.tensor_fusion_domain}/gpu-ids", "")
     wanted = [name.strip() for name in annotation.split(",")]
