@@ -5,8 +5,7 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,28 +15,17 @@ from epp.kube.objects.ocm import ManagedCluster
 from epp.kube.objects.placement import ALLOCATABLE, BALANCE, STEADY, Coordinate, Placement, SpreadConstraint
 
 
-def prioritized(
-    coordinate: Coordinate,
-    clusters: Sequence[ManagedCluster],
-    *,
-    chosen: Collection[str],
-    counts: Mapping[str, int],
-    scores: Mapping[str, Mapping[str, float]],
-) -> dict[str, float]:
-    """Return scores by cluster name; a missing score counts as 0.
-
-    `chosen` are the previously chosen clusters, `counts` the number of decisions of other placements by cluster, and
-    `scores` those of add-ons by cluster and `resource/score`.
-    """
+def prioritized(coordinate: Coordinate, clusters: Sequence[ManagedCluster], situation: "Situation") -> dict[str, float]:
+    """Return scores by cluster name; a missing score counts as 0."""
     names = [cluster.name for cluster in clusters]
     if coordinate.built_in == STEADY:
-        return {name: MOST_SCORE if name in chosen else 0.0 for name in names}
+        return {name: MOST_SCORE if name in situation.chosen else 0.0 for name in names}
     if coordinate.built_in == BALANCE:
-        return balanced(names, counts)
+        return balanced(names, situation.counts)
     if coordinate.built_in:
         return allocatable(clusters, ALLOCATABLE[coordinate.built_in])
     key = f"{coordinate.resource}/{coordinate.score}"
-    return {name: found for name in names if (found := scores.get(name, {}).get(key)) is not None}
+    return {name: found for name in names if (found := situation.scores.get(name, {}).get(key)) is not None}
 
 
 def balanced(names: Collection[str], counts: Mapping[str, int]) -> dict[str, float]:
@@ -189,17 +177,7 @@ def evaluate(placement: Placement, situation: Situation) -> Evaluation:
     }
     feasible = [each for each in matched if tolerances[each.name].selectable]
     results = [
-        PrioritizeResult(
-            coordinate.name,
-            weight,
-            prioritized(
-                coordinate,
-                feasible,
-                chosen=situation.chosen,
-                counts=situation.counts,
-                scores=situation.scores,
-            ),
-        )
+        PrioritizeResult(coordinate.name, weight, prioritized(coordinate, feasible, situation))
         for coordinate, weight in placement.weights.items()
         if weight
     ]
@@ -231,98 +209,47 @@ def evaluate(placement: Placement, situation: Situation) -> Evaluation:
     )
 
 
-_Values: TypeAlias = tuple[str | None, ...]
-"""Value of a cluster for each constraint; None for a missing one."""
-
-
 def choose(placement: Placement, ranked: Sequence[ManagedCluster]) -> tuple[ManagedCluster, ...]:
-    """Return at most `numberOfClusters` clusters in the order of the choice."""
+    """Return at most `numberOfClusters` clusters in the order of the choice.
+
+    With spread constraints, the next cluster is the one with fewest violations, then the best rank, without one that
+    violates a requirement. Clusters with the same values are alike, so only the best of them is compared.
+    """
     number = len(ranked) if placement.number_of_clusters is None else placement.number_of_clusters
     if not placement.spread:
         return tuple(ranked[:number])
-    left = _Left([_Topology(each, ranked) for each in placement.spread], ranked)
+    alike: defaultdict[tuple[str | None, ...], deque[int]] = defaultdict(deque)
+    """Ranks by the value for each constraint; None for a missing value."""
+    for rank, cluster in enumerate(ranked):
+        alike[tuple(_value(each, cluster) for each in placement.spread)].append(rank)
+    counts = [
+        Counter(dict.fromkeys({values[index] for values in alike} - {None}, 0))
+        for index in range(len(placement.spread))
+    ]
+    """Number of chosen clusters by value, for each constraint."""
     chosen: list[ManagedCluster] = []
-    while len(chosen) < number and (best := left.take()) is not None:
-        chosen.append(best)
+    while len(chosen) < number:
+        most = [min(of.values(), default=0) + each.max_skew for of, each in zip(counts, placement.spread, strict=True)]
+        offers = []
+        for values, ranks in alike.items():
+            breaks = tuple(
+                value is None or of[value] >= limit for value, of, limit in zip(values, counts, most, strict=True)
+            )
+            if not any(broken and each.required for broken, each in zip(breaks, placement.spread, strict=True)):
+                offers.append((breaks, ranks[0], values))
+        if not offers:
+            break
+        _, rank, values = min(offers)
+        chosen.append(ranked[rank])
+        alike[values].popleft()
+        if not alike[values]:
+            del alike[values]
+        for value, of in zip(values, counts, strict=True):
+            if value is not None:
+                of[value] += 1
     return tuple(chosen)
 
 
-class _Left:
-    """Clusters that are not chosen yet, grouped by their values; the best cluster of a group is next."""
-
-    def __init__(self, topologies: Sequence["_Topology"], ranked: Sequence[ManagedCluster]) -> None:
-        self._topologies = topologies
-        self._alike: defaultdict[_Values, deque[tuple[int, ManagedCluster]]] = defaultdict(deque)
-        for rank, cluster in enumerate(ranked):
-            self._alike[tuple(each.value(cluster) for each in topologies)].append((rank, cluster))
-        self._with: defaultdict[tuple[int, str | None], list[_Values]] = defaultdict(list)
-        for values in self._alike:
-            for index, value in enumerate(values):
-                self._with[index, value].append(values)
-        self._offered: dict[_Values, tuple[tuple[bool, ...], int]] = {}
-        """Current violations of each group, and the rank of its best cluster."""
-        self._offers: list[tuple[tuple[bool, ...], int, _Values]] = []
-        """A heap; outdated offers are skipped."""
-        self._renew(self._alike)
-
-    def take(self) -> ManagedCluster | None:
-        """Take the cluster with fewest violations, then the best rank; None if all violate a requirement."""
-        while self._offers:
-            breaks, rank, values = heappop(self._offers)
-            if self._offered.get(values) != (breaks, rank):
-                continue
-            found = self._alike[values].popleft()[1]
-            if not self._alike[values]:
-                del self._alike[values], self._offered[values]
-            changed = {values: None}
-            for index, (topology, value) in enumerate(zip(self._topologies, values, strict=True)):
-                concerned = self._alike if topology.add(value) else self._with[index, value]
-                changed.update(dict.fromkeys(concerned))
-            self._renew(changed)
-            return found
-        return None
-
-    def _renew(self, concerned: Iterable[_Values]) -> None:
-        for values in concerned:
-            if (members := self._alike.get(values)) is None:
-                continue
-            breaks = tuple([each.breaks(value) for each, value in zip(self._topologies, values, strict=True)])
-            offer = breaks, members[0][0]
-            if self._offered.get(values) != offer:
-                self._offered[values] = offer
-                if not any(broken and each.required for each, broken in zip(self._topologies, breaks, strict=True)):
-                    heappush(self._offers, (*offer, values))
-
-
-class _Topology:
-    """Number of chosen clusters by the value of one label or claim."""
-
-    def __init__(self, constraint: SpreadConstraint, clusters: Sequence[ManagedCluster]) -> None:
-        self._constraint = constraint
-        self.required = constraint.required
-        found = {value for cluster in clusters if (value := self.value(cluster)) is not None}
-        self._counts = Counter(dict.fromkeys(found, 0))
-        self._values_at = Counter({0: len(found)})
-        """Number of values with each count."""
-        self._least = 0
-
-    def value(self, cluster: ManagedCluster) -> str | None:
-        """Return the label or claim of a cluster."""
-        values = cluster.claims if self._constraint.is_claim else cluster.metadata.labels
-        return values.get(self._constraint.key)
-
-    def breaks(self, value: str | None) -> bool:
-        """Return whether one more cluster with that value exceeds the skew; a missing value always violates it."""
-        return value is None or self._counts[value] + 1 - self._least > self._constraint.max_skew
-
-    def add(self, value: str | None) -> bool:
-        """Count a chosen cluster; return whether this affects other values."""
-        if value is None:
-            return False
-        least = self._least
-        self._values_at[self._counts[value]] -= 1
-        self._counts[value] += 1
-        self._values_at[self._counts[value]] += 1
-        while not self._values_at[self._least]:
-            self._least += 1
-        return self._least > least
+def _value(constraint: SpreadConstraint, cluster: ManagedCluster) -> str | None:
+    values = cluster.claims if constraint.is_claim else cluster.metadata.labels
+    return values.get(constraint.key)

@@ -2,8 +2,9 @@
 """The cluster tagger: tags every endpoint with the status of its cluster, from objects of a hub."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -13,16 +14,16 @@ from msgspec import Meta
 from epp.clusters.cluster_status import ClusterStatuses, Evaluate, Hub, cluster_statuses
 from epp.clusters.placement import Explanation
 from epp.clusters.usage import USAGE_ITEMS, UsageItem, usage_scores
-from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.clusters import CLUSTER, CLUSTER_LABELS, cluster_of
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, no_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.quantities import parse_duration
-from epp.kube.objects.decode import CLUSTER_KINDS, Kinds, decode_object
+from epp.kube.objects.decode import CLUSTER_KINDS, Kinds
 from epp.kube.objects.followed import Change, FollowedObjects
-from epp.kube.objects.last_good import FileObjects
+from epp.kube.objects.follower import Effect, FollowsObjects
 
 _KINDS = tuple(ObjectKind(group, kind) for group, kind in sorted(CLUSTER_KINDS))
 _USAGE_KINDS = (
@@ -114,7 +115,7 @@ class _State(NamedTuple):
         return (*self.hub.problems, _NO_PODS) if self.without_pods else self.hub.problems
 
 
-class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[ClusterTaggerParameters]):
+class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[ClusterTaggerParameters]):
     """Tags endpoints with the status of their cluster on a hub of Open Cluster Management.
 
     The status has scores, the placements that chose the cluster, taints, labels and claims, and whether multi-cluster
@@ -131,35 +132,22 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
     plugin_type = "cluster-data-source"
     writes = (CLUSTER,)
     metrics = (_SCORES, _PROBLEMS)
-    decode = staticmethod(decode_object)
 
     def setup(self) -> None:
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         own: Kinds = (
             frozenset((kind.group, kind.kind) for kind in _USAGE_KINDS) if self._computes_usage else frozenset()
         )
-        self._objects = FollowedObjects(
+        self._items = {**USAGE_ITEMS, **self.parameters.usage_items}
+        self._state = _State(Hub(), _Usage({}, self.clock.now()), ClusterStatuses())
+        self._logged: frozenset[tuple[str, str, str]] = frozenset()
+        objects = FollowedObjects(
             self.parameters.paths,
             owner=self.name,
             grace_period=self.parameters.missing_file_grace_period,
             kinds=CLUSTER_KINDS | own,
         )
-        self._items = {**USAGE_ITEMS, **self.parameters.usage_items}
-        self._state = _State(Hub(), _Usage({}, self.clock.now()), ClusterStatuses())
-        self._changing = asyncio.Lock()
-        """Serializes changes by files, cluster and time."""
-        self._logged: frozenset[tuple[str, str, str]] = frozenset()
-        self._read_first()
-
-    def read_files(self, paths: Sequence[str]) -> None:
-        """Read files in addition to those of the parameters."""
-        if paths:
-            self._objects.read_also(paths, "--objects")
-            self._read_first()
-
-    def _read_first(self) -> None:
-        if (change := self._objects.read(self.clock.now())) is not None:
-            self._apply(self._after(change.files, usage=True), change)
+        self.start_following(objects)
 
     @property
     def _computes_usage(self) -> bool:
@@ -223,31 +211,29 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
             if self._objects.paths and self.parameters.watch_files:
                 tasks.create_task(self._follow_files(changed))
 
-    async def look(self) -> AffectedEndpoints:
-        """Read the files; return the endpoints whose status changed."""
-        async with self._changing:
-            change = await asyncio.to_thread(self._objects.read, self.clock.now())
-            if change is None:
-                return no_endpoint
-            affected = self._apply(await asyncio.to_thread(self._after, change.files, usage=True), change)
-        _log.info("cluster objects updated", plugin=self.name, problems=len(self.problems))
-        return affected
-
     async def pass_time(self) -> AffectedEndpoints:
         """Apply changes due to time; return the endpoints whose status changed."""
         async with self._changing:
-            return self._apply(await asyncio.to_thread(self._after, None, usage=self._state.usage.due))
+            state = self._state
+            return (await asyncio.to_thread(self._effect, state.hub, usage=state.usage.due))()
 
-    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
-        """Apply changed objects of the cluster; return the endpoints whose status changed."""
-        async with self._changing:
-            change = await asyncio.to_thread(self._objects.take, kinds)
-            recent = self.clock.now() - self._state.usage.at < _USAGE_SECONDS and bool(self._state.usage.scores)
-            return self._apply(await asyncio.to_thread(self._after, change.files, usage=not recent), change)
+    def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:
+        """Return the statuses by these objects; usage is not computed for every change in the cluster."""
+        last = self._state.usage
+        is_recent = bool(kinds and last.scores) and self.clock.now() - last.at < _USAGE_SECONDS
+        return self._effect(Hub(change.files), usage=not is_recent, change=change)
 
     async def _follow_files(self, changed: Callable[[AffectedEndpoints], None]) -> None:
         async for _ in self._objects.changes():
-            changed(await self.look())
+            if (affected := await self.look()) is not None:
+                changed(affected)
+
+    async def look(self) -> AffectedEndpoints | None:
+        """Read the files; return the endpoints whose status changed, None without a change."""
+        affected = await super().look()
+        if affected is not None:
+            _log.info("cluster objects updated", plugin=self.name, problems=len(self.problems))
+        return affected
 
     async def _follow_time(self, changed: Callable[[AffectedEndpoints], None]) -> None:
         while True:
@@ -265,10 +251,9 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
             left = min(left, state.usage.at + _USAGE_SECONDS - self.clock.now())
         return left
 
-    def _after(self, files: Iterable[FileObjects] | None, *, usage: bool) -> tuple[_State, AffectedEndpoints]:
-        """Return the state with new objects, or the same ones for None. Runs in a thread."""
+    def _effect(self, hub: Hub, *, usage: bool, change: Change | None = None) -> Effect:
+        """Return the statuses by the objects of the hub. Runs in a thread."""
         before = self._state
-        hub = before.hub if files is None else Hub(files)
         used = before.usage._replace(due=self._computes_usage)
         if self._computes_usage and usage:
             used = _Usage(self._usage_of(hub), self.clock.now())
@@ -283,7 +268,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
         differs = found.differ_from(before.statuses)
         affected = no_endpoint if differs is None else lambda endpoint: differs(self.cluster_of(endpoint))
         without_pods = self._computes_usage and bool(hub.nodes) and not hub.pods
-        return _State(hub, used, found, without_pods), affected
+        return partial(self._apply, _State(hub, used, found, without_pods), affected, change)
 
     def _usage_of(self, hub: Hub) -> Mapping[str, float]:
         if not hub.pods:
@@ -292,11 +277,11 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
             hub.nodes.values(), hub.pods.values(), hub.slices.values(), hub.claims.values(), self._items
         )
 
-    def _apply(self, after: tuple[_State, AffectedEndpoints], change: Change | None = None) -> AffectedEndpoints:
-        self._state, affected = after
+    def _apply(self, state: _State, affected: AffectedEndpoints, change: Change | None) -> AffectedEndpoints:
+        self._state = state
         if change is not None:
             self._objects.apply(change)
-        self._objects.tell(self._state.problems)
+        self._objects.tell(state.problems)
         self._log_scores()
         return affected
 

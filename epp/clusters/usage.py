@@ -11,7 +11,7 @@ from epp.framework.clusters import MOST_SCORE
 from epp.framework.plugin import Parameters
 from epp.framework.quantities import exact_quantity
 from epp.kube.objects.core import Container, Node, Pod
-from epp.kube.objects.dra import AllocatedDevice, ResourceClaim, ResourceSlice, SliceDevice
+from epp.kube.objects.dra import ResourceClaim, ResourceSlice, SliceDevice
 from epp.kube.objects.limits import UNKNOWN_AMOUNT
 
 _NO_NODE = ""
@@ -146,7 +146,8 @@ class _Devices:
                 name = f"{each.driver}/{each.pool}/{device.name}"
                 of_device[name] = _units_of(name, each, device)
                 self._units.update(dict.fromkeys(of_device[name], (each.driver, device.node_name or each.node_name)))
-        self._used = {unit for claim in claims for result in claim.results for unit in _used(result, of_device)}
+        results = (result for claim in claims for result in claim.results if not result.admin_access)
+        self._used = {unit for result in results for unit in of_device.get(result.id, ())}
 
     def free(self, drivers: Iterable[str], node: str) -> int:
         """Return the number of unused devices of the drivers on a node; `""` stands for devices without a node."""
@@ -159,7 +160,3 @@ def _units_of(name: str, of: ResourceSlice, device: SliceDevice) -> frozenset[st
     return frozenset(f"{of.driver}/{of.pool}#{each.counter_set}" for each in device.consumes_counters) or frozenset(
         [name]
     )
-
-
-def _used(result: AllocatedDevice, of_device: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    return frozenset() if result.admin_access else of_device.get(result.id, frozenset())

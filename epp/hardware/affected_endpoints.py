@@ -68,7 +68,8 @@ def places_of(each: Object, inventories: Iterable[Inventory]) -> AffectedPlaces 
         named = [each.node_name or device.node_name for device in each.devices] or [each.node_name]
         if not all(named):
             return None
-        nodes, pods = named, list(_users_of_pool(PoolName(each.driver, each.pool), inventories))
+        pool = PoolName(each.driver, each.pool)  # since the node of a device may be unknown
+        nodes, pods = named, [uid for one in inventories for uid in _users(one.claims_by_pool.get(pool, ()), one)]
     elif isinstance(each, ResourceClaim):
         return _of_claim(each, inventories)
     found = AffectedPlaces(frozenset(pods) - {""}, frozenset(nodes) - {""})
@@ -82,12 +83,6 @@ def _of_claim(claim: ResourceClaim, inventories: Iterable[Inventory]) -> Affecte
         alike = [each for result in claim.results for each in inventory.claims_by_device.get(result.id, ())]
         uids.update(_users((claim, *alike), inventory))
     return AffectedPlaces(pods=frozenset(uids))
-
-
-def _users_of_pool(pool: PoolName, inventories: Iterable[Inventory]) -> Iterator[str]:
-    """Yield the pods that use devices of a pool, since the node of a device may be unknown."""
-    for inventory in inventories:
-        yield from _users(inventory.claims_by_pool.get(pool, ()), inventory)
 
 
 def _users(claims: Iterable[ResourceClaim], inventory: Inventory) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -32,6 +32,11 @@ _FEATURES = (
 )
 T = TypeVar("T")
 
+_SHARED_FIELDS = (
+    *("kind", "vendor", "model", "compute_capability", "fp32", "fp16", "fp8", "int8", "int4", "bandwidth_gbps"),
+    *("per_hour", "sources"),
+)
+"""Fields of a product that are facts as they are."""
 _REMEMBERED = 1024
 """Cached lookups: a fleet has few products and looks them up for each endpoint."""
 _LONGEST_NAME = 256
@@ -48,7 +53,7 @@ def read_table(name: str, cls: type[T]) -> T:
     return msgspec.yaml.decode((Path(__file__).parent / "data" / name).read_bytes(), type=cls)
 
 
-class Product(msgspec.Struct, frozen=True, kw_only=True):
+class Product(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """One product. Figures are those of one whole device without sparsity; None if unknown."""
 
     name: str
@@ -94,22 +99,11 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
         return Facts(
             source=source or f"catalogue/{self.name}",
             rank=Rank.CATALOGUE,
-            kind=self.kind,
-            vendor=self.vendor,
             family=self.family or None,
-            model=self.model,
             product=self.name,
             memory_bytes=None if self.memory_bytes is None else int(self.memory_bytes * part.memory_fraction),
-            compute_capability=self.compute_capability,
             features=self.features - {"nvlink", "mig"} if sliced else self.features,
-            fp32=self.fp32,
-            fp16=self.fp16,
-            fp8=self.fp8,
-            int8=self.int8,
-            int4=self.int4,
-            bandwidth_gbps=self.bandwidth_gbps,
-            per_hour=self.per_hour,
-            sources=self.sources,
+            **{name: getattr(self, name) for name in _SHARED_FIELDS},
         )
 
 
@@ -123,63 +117,21 @@ def features_of(compute_capability: tuple[int, ...]) -> frozenset[str]:
     return frozenset(feature for since, feature in _FEATURES if compute_capability >= since)
 
 
-class _Row(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    name: str
-    pattern: str
-    memory: int
-    """GiB."""
-    source: str
-    model: str = ""
-    variant: str = ""
-    family: str = ""
-    bandwidth: float | None = None
-    fp32: float | None = None
-    fp16: float | None = None
-    fp8: float | None = None
-    int8: float | None = None
-    int4: float | None = None
-    compute_units: int | None = None
-    parts: int | None = None
-    features: frozenset[str] = frozenset()
+def _products(group: Mapping[str, Any]) -> Iterator[Product]:
+    """Yield the products of a group of the table; fields of the group apply to all of them."""
+    shared = {name: value for name, value in group.items() if name != "products"}
+    capability = tuple(group.get("computeCapability", ()))
+    derived = {"family": family_of(capability)} if capability else {}
+    for row in group["products"]:
+        given = {"model": row["name"], **derived, **shared, **row}
+        given["memoryBytes"] = given.pop("memory") * GIB
+        given["bandwidthGbps"] = given.pop("bandwidth", None)
+        features = {*shared.get("features", ()), *row.get("features", ())}
+        given["features"] = features | (features_of(capability) if capability else set())
+        yield msgspec.convert(given, Product)
 
 
-class _Group(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    vendor: str
-    kind: AcceleratorKind
-    products: tuple[_Row, ...]
-    family: str = ""
-    compute_capability: tuple[int, int] | None = None
-    features: frozenset[str] = frozenset()
-
-
-def _product(group: _Group, row: _Row) -> Product:
-    capability = group.compute_capability
-    return Product(
-        name=row.name,
-        model=row.model or row.name,
-        vendor=group.vendor,
-        pattern=row.pattern,
-        variant=row.variant,
-        family=row.family or group.family or (family_of(capability) if capability else ""),
-        kind=group.kind,
-        memory_bytes=row.memory * GIB,
-        compute_capability=capability,
-        fp32=row.fp32,
-        fp16=row.fp16,
-        fp8=row.fp8,
-        int8=row.int8,
-        int4=row.int4,
-        bandwidth_gbps=row.bandwidth,
-        features=group.features | row.features | (features_of(capability) if capability else frozenset()),
-        compute_units=row.compute_units,
-        parts=row.parts,
-        source=row.source,
-    )
-
-
-PRODUCTS = tuple(
-    _product(group, row) for group in read_table("products.yaml", tuple[_Group, ...]) for row in group.products
-)
+PRODUCTS = tuple(product for group in read_table("products.yaml", list[dict[str, Any]]) for product in _products(group))
 """In order of preference for an ambiguous name: the usual variant of a model first."""
 
 

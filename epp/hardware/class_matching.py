@@ -80,17 +80,6 @@ class Evidence:
     """Driver and attributes of each allocated device."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Match:
-    """A matching class; the smallest is the most specific."""
-
-    minus_pairs: int
-    not_a_slice: bool
-    minus_tests: int
-    name: str
-    found: AcceleratorClass = field(compare=False)
-
-
 def matching_classes(
     classes: Iterable[AcceleratorClass],
     evidence: Evidence,
@@ -102,8 +91,9 @@ def matching_classes(
     `expressions` are CEL device selectors by class name. The order is by number of node selector pairs, slices before
     whole devices, number of tests, and name.
     """
-    matches = (_match(each, evidence, flavors, expressions.get(each.id)) for each in classes)
-    return tuple(match.found for match in sorted(match for match in matches if match is not None))
+    by_rank = {_rank(each, evidence, flavors, expressions.get(each.id)): each for each in classes}
+    by_rank.pop(None, None)
+    return tuple(by_rank[rank] for rank in sorted(filter(None, by_rank)))
 
 
 def is_of_slices(each: AcceleratorClass) -> bool:
@@ -121,12 +111,13 @@ def node_pairs(each: AcceleratorClass, flavors: Mapping[str, ResourceFlavor]) ->
     return {} if flavor is None else flavor.node_labels
 
 
-def _match(
+def _rank(
     each: AcceleratorClass,
     evidence: Evidence,
     flavors: Mapping[str, ResourceFlavor],
     expression: DeviceExpression | None,
-) -> _Match | None:
+) -> tuple[int, bool, int, str] | None:
+    """Return the sort key of a matching class, the most specific first; None without a match."""
     discovery = each.spec.discovery
     pairs = node_pairs(each, flavors)
     if any(evidence.labels.get(key) != value for key, value in pairs.items()):
@@ -147,7 +138,7 @@ def _match(
     if not (pairs or term or pci or device or (resource and without_pci)):
         return None
     tests = (0 if term is None else term_size(term)) + bool(device) + bool(pci)
-    return _Match(-len(pairs), not is_of_slices(each), -tests, each.name, each)
+    return -len(pairs), not is_of_slices(each), -tests, each.id
 
 
 def _by_pci(discovery: Discovery, known: PciIds) -> bool | None:

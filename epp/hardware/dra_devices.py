@@ -2,7 +2,7 @@
 """Devices allocated to an endpoint by ResourceClaims, and the share that a partition has of its device."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
@@ -93,22 +93,23 @@ class Allocated:
         return None if amount is None else int(amount)
 
 
-def claims_of(context: EndpointContext, inventory: Inventory) -> tuple[ResourceClaim, ...]:
+def claims_of(context: EndpointContext) -> tuple[ResourceClaim, ...]:
     """Return the claims of the pod: in its status or spec, for extended resources, or reserved for it."""
+    inventory = context.inventory
     names = () if context.pod is None else context.pod.claims
     named = [inventory.resource_claims[name] for name in names if name in inventory.resource_claims]
     reserved = inventory.all_by_pod(inventory.resource_claims_by_pod, context.pod_keys)
     return tuple({claim.id: claim for claim in (*named, *reserved)}.values())
 
 
-def allocated_devices(context: EndpointContext, inventory: Inventory) -> tuple[Allocated, ...]:
+def allocated_devices(context: EndpointContext) -> tuple[Allocated, ...]:
     """Return the accelerators of the endpoint without duplicates and without devices with admin access."""
     found: dict[str, Allocated] = {}
-    for claim in claims_of(context, inventory):
+    for claim in claims_of(context):
         for result in claim.results:
             if result.admin_access or result.id in found:
                 continue
-            pool = inventory.pools.get(PoolName(result.driver, result.pool))
+            pool = context.inventory.pools.get(PoolName(result.driver, result.pool))
             device = None if pool is None else pool.devices.get(result.device)
             each = Allocated(claim=claim, result=result, pool=pool, device=device)
             if _ACCELERATOR_DRIVER.search(result.driver) or each.attribute("productName") is not None:
@@ -160,12 +161,12 @@ def share_of(each: Allocated, product: Product | None) -> Share | None:
     number = devices_of_mode(each.text("partitionProfile") or each.text("profile"), product)
     mode = 1 / number if number else None
     compute, memory = _compute(each, product), _memory(each, product)
-    counters = _counter_shares(each)
+    compute_counter, memory_counter = _counter_share(each, memory=False), _counter_share(each, memory=True)
     declared = _is_part(each) or (number or 1) > 1
-    if not declared and not any(share is not None and share < _HALF for share in (compute, counters.compute)):
+    if not declared and not any(share is not None and share < _HALF for share in (compute, compute_counter)):
         return None
-    of_compute = next((share for share in (compute, mode, counters.compute, memory, counters.memory) if share), 1.0)
-    of_memory = next((share for share in (memory, counters.memory, mode) if share), of_compute)
+    of_compute = next((share for share in (compute, mode, compute_counter, memory, memory_counter) if share), 1.0)
+    of_memory = next((share for share in (memory, memory_counter, mode) if share), of_compute)
     # in mode NPS1, each partition reports the memory of the whole device
     return Share(of_compute, of_compute if of_memory > _WHOLE else of_memory)
 
@@ -196,11 +197,6 @@ def _is_part(each: Allocated) -> bool:
     """Return whether the driver describes the device as a part of another one."""
     kind = each.text("type").lower()
     return any(word in kind for word in _PARTITION_TYPES) or any(each.text(name) for name in _PARENTS)
-
-
-class _CounterShares(NamedTuple):
-    compute: float | None
-    memory: float | None
 
 
 def _capacity(each: Allocated) -> Mapping[str, Fraction]:
@@ -244,20 +240,15 @@ def _ratio(amount: Fraction | None, whole: Fraction | int | None) -> float | Non
     return float(min(amount / whole, Fraction(1)))
 
 
-def _counter_shares(each: Allocated) -> _CounterShares:
-    """Return the largest consumed shares of shared counters, for memory and for all others."""
-    found = list(_counters(each))
-    compute = [share for name, share in found if "memory" not in name.lower()]
-    memory = [share for name, share in found if "memory" in name.lower()]
-    return _CounterShares(max(compute, default=None), max(memory, default=None))
-
-
-def _counters(each: Allocated) -> Iterator[tuple[str, float]]:
-    """Yield name and consumed share of each shared counter."""
+def _counter_share(each: Allocated, *, memory: bool) -> float | None:
+    """Return the largest consumed share of the shared counters for memory, or of all others."""
     if each.device is None or each.pool is None:
-        return
-    for use in each.device.consumes_counters:
-        for counter, amount in use.counters.items():
-            share = _ratio(amount.value, each.pool.counters.get((use.counter_set, counter)))
-            if share is not None:
-                yield counter, share
+        return None
+    whole = each.pool.counters
+    shares = (
+        _ratio(amount.value, whole.get((use.counter_set, counter)))
+        for use in each.device.consumes_counters
+        for counter, amount in use.counters.items()
+        if ("memory" in counter.lower()) is memory
+    )
+    return max((share for share in shares if share is not None), default=None)

@@ -1,23 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pod and node of an endpoint, their labels, and the placement templates that apply to it."""
+"""Context of an endpoint: its pod and node, the objects of its cluster, options, and placement templates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
+from typing import Literal
+
+import msgspec
 
 from epp.framework.accelerators.arrays import EndpointPlacement, PlacementTemplate
 from epp.framework.endpoint import Endpoint
+from epp.framework.plugin import Parameters
+from epp.hardware.catalogue import CATALOGUE, Catalogue, InstanceType
+from epp.hardware.facts.declared import AcceleratorOverride
+from epp.hardware.facts.merge import DrainOrIgnore, PassOrDrain
 from epp.hardware.inventory import HOSTNAME, Inventory
+from epp.hardware.mig.slices import SliceNode
 from epp.hardware.tensor_fusion import read_template
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.tensor_fusion import Gpu
 
+DOMAIN = "tensor-fusion.ai"
+"""Domain of the attributes of TensorFusion, and the default domain of its annotations."""
+
+
+class TaggerOptions(Parameters, frozen=True):
+    """Trust in sources, and defaults for missing facts."""
+
+    trust_pod_labels: bool = False
+    """Use the AcceleratorClass in labels of a pod, and use labels of a pod in place of those of an unknown node."""
+    on_missing_claim: PassOrDrain = "Pass"
+    """Treatment of an endpoint whose pod requests a slice without a claim for it."""
+    on_node_not_ready: DrainOrIgnore = "Drain"
+    """Treatment of endpoints on a node whose InstaSlice agent is not ready."""
+    on_unhealthy_device: DrainOrIgnore = "Drain"
+    """Treatment of an endpoint with a device that the kubelet reports as unhealthy."""
+    on_pending_gpu: PassOrDrain = "Drain"
+    """Treatment of an endpoint with a GPU in the TensorFusion phase Pending. To send requests there, also set
+    `allowPending` of `accelerator-availability-filter`, if that is configured."""
+    cost_unit: Literal["cents", "dollars"] = "cents"
+    """Unit of the hourly prices of the variant autoscaler."""
+    instance_types: Mapping[str, InstanceType] = msgspec.field(default_factory=dict)
+    """Accelerators by machine type; they take precedence over the built-in table."""
+    overrides: tuple[AcceleratorOverride, ...] = ()
+    """Accelerators of endpoints, in place of those of other sources; the first matching entry is used."""
+    tensor_fusion_domain: str = DOMAIN
+    """Domain of the TensorFusion annotations on pods."""
+    cluster: str = ""
+    """Name of the cluster of the objects. Endpoints in other clusters do not match its pods and nodes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointContext:
-    """Pod and node of an endpoint."""
+    """Pod and node of an endpoint, and everything else that its facts depend on."""
 
     endpoint: Endpoint
+    inventory: Inventory
+    """Objects of its cluster."""
+    catalogue: Catalogue
+    options: TaggerOptions
     pod: Pod | None = None
     node: Node | None = None
     node_name: str = ""
@@ -39,22 +81,37 @@ class EndpointContext:
         return self.endpoint.id if self.pod is None else self.pod.id
 
     @property
+    def annotations(self) -> Mapping[str, str]:
+        """Annotations of the pod."""
+        return {} if self.pod is None else self.pod.metadata.annotations
+
+    @property
+    def slicer(self) -> SliceNode | None:
+        """The node as described by InstaSlice."""
+        return self.inventory.slice_nodes.get(self.node_name)
+
+    @property
     def boot_id(self) -> str:
         """Boot id of the node; empty if unknown."""
         return "" if self.node is None else self.node.boot_id
 
 
-def context_of(endpoint: Endpoint, inventory: Inventory, *, trust_pod_labels: bool = False) -> EndpointContext:
+def context_of(
+    endpoint: Endpoint, inventory: Inventory, options: TaggerOptions, catalogue: Catalogue = CATALOGUE
+) -> EndpointContext:
     """Return pod and node of the endpoint.
 
     The labels of an endpoint with a pod are those of the pod; they describe the node only if pods are trusted.
     """
     pod = _pod_of(endpoint, inventory)
-    labels = endpoint.labels if pod is None or trust_pod_labels else {}
+    labels = endpoint.labels if pod is None or options.trust_pod_labels else {}
     name = (pod.spec.node_name if pod is not None else "") or endpoint.node or labels.get(HOSTNAME, "")
     node = inventory.nodes.get(name) or inventory.nodes_by_hostname.get(name)
     return EndpointContext(
         endpoint=endpoint,
+        inventory=inventory,
+        catalogue=catalogue,
+        options=options,
         pod=pod,
         node=node,
         node_name=name if node is None else node.name,
@@ -81,25 +138,23 @@ def _may_be(pod: Pod, endpoint: Endpoint) -> bool:
 class Placements:
     """Placement templates of one inventory."""
 
-    def __init__(self, inventory: Inventory, annotation_domain: str) -> None:
-        self._pools = inventory.gpu_pools
-        self._label = f"{annotation_domain}/gpupool"
-        found = {each.name: read_template(each)[0] for each in inventory.scheduling_templates.values()}
-        self._templates: Mapping[str, PlacementTemplate] = MappingProxyType(found)
-        self._records: dict[tuple[str, bool], EndpointPlacement] = {}
+    def __init__(self, inventory: Inventory) -> None:
+        self._templates: Mapping[str, PlacementTemplate] = MappingProxyType(
+            {each.name: read_template(each)[0] for each in inventory.scheduling_templates.values()}
+        )
+        self._record = lru_cache(maxsize=None)(self._new)
+        """Equal endpoints share one record."""
 
     def of(self, context: EndpointContext, gpus: Sequence[Gpu]) -> EndpointPlacement:
-        """Return the templates for an endpoint with these GPUs; equal endpoints share one record.
+        """Return the templates for an endpoint with these GPUs.
 
         The pool comes from the annotation of the pod or from the first GPU.
         """
-        annotations = {} if context.pod is None else context.pod.metadata.annotations
-        name = annotations.get(self._label) or (gpus[0].metadata.labels.get(self._label, "") if gpus else "")
-        pool = self._pools.get(name)
-        own = "" if pool is None else pool.template
+        label = f"{context.options.tensor_fusion_domain}/gpupool"
+        name = context.annotations.get(label) or (gpus[0].metadata.labels.get(label, "") if gpus else "")
+        pool = context.inventory.gpu_pools.get(name)
         is_local = bool(gpus) and all(gpu.node == context.node_name for gpu in gpus)
-        found = self._records.get((own, is_local))
-        if found is None:
-            found = EndpointPlacement(own=own, templates=self._templates, is_local=is_local)
-            self._records[own, is_local] = found
-        return found
+        return self._record("" if pool is None else pool.template, is_local)
+
+    def _new(self, own: str, is_local: bool) -> EndpointPlacement:  # noqa: FBT001  key of the cache
+        return EndpointPlacement(own=own, templates=self._templates, is_local=is_local)

@@ -13,6 +13,7 @@ import msgspec
 
 from epp.framework.messages import hint_at
 from epp.hardware.catalogue import CATALOGUE, Catalogue, Product
+from epp.hardware.facts import Facts, Rank
 from epp.hardware.rows import Row, Rows, read_rows
 from epp.runtime.followed_files import ParsedFile
 
@@ -67,23 +68,6 @@ class PriceQuery(msgspec.Struct, frozen=True, kw_only=True):
     region: str = ""
     devices: int | None = None
     """Whole accelerators of the machine; None if unknown."""
-
-
-class Listed(NamedTuple):
-    """Price of one whole accelerator, and its source."""
-
-    per_hour: float
-    source: str
-    """`prices.yaml: p5.48xlarge in us-east-1`."""
-
-
-class Quote(NamedTuple):
-    """Prices of one whole accelerator of an endpoint; None if unknown."""
-
-    per_hour: Listed | None = None
-    spot_per_hour: Listed | None = None
-    remark: str = ""
-    """Reason why an entry for this hardware is not used, with a remedy; empty if a price was found."""
 
 
 class _Terms(NamedTuple):
@@ -152,16 +136,25 @@ class PriceList:
         """Whether there is any entry."""
         return bool(self._index)
 
-    def quote(self, query: PriceQuery) -> Quote:
-        """Return the prices of the endpoint; each comes from the most specific entry with such a price."""
+    def quote(self, query: PriceQuery) -> Facts:
+        """Return the prices of one whole accelerator; each comes from the most specific entry with such a price.
+
+        The warning says why an entry for this hardware is not used.
+        """
         here = self._fitting(query, {"", query.region.lower()})
         usable = [each for each in here if self._share(each.price, query) is not None]
-        on_demand = next((each.price for each in usable if each.price.per_hour is not None), None)
-        spot = next((each.price for each in usable if each.price.spot_per_hour is not None), None)
-        return Quote(
-            None if on_demand is None else self._listed(on_demand, on_demand.per_hour, query),
-            None if spot is None else self._listed(spot, spot.spot_per_hour, query),
-            "" if usable else self._remark(here, query),
+        remark = "" if usable else self._remark(here, query)
+        found: dict[str, tuple[float, str]] = {}
+        for price in (each.price for each in usable):
+            for field in ("per_hour", "spot_per_hour"):
+                if (dollars := getattr(price, field)) is not None and field not in found:
+                    found[field] = dollars / (self._share(price, query) or 1), f"{self._name}: {price.title}"
+        return Facts(
+            source=self._name,
+            rank=Rank.OPERATOR,
+            **{field: dollars for field, (dollars, _) in found.items()},  # type: ignore[arg-type]  # fields of Facts
+            sources={field: source for field, (_, source) in found.items()},
+            warnings=(remark,) if remark else (),
         )
 
     def _fitting(self, query: PriceQuery, regions: Collection[str] | None = None) -> list[_Terms]:
@@ -172,9 +165,6 @@ class PriceList:
             for region in by_region if regions is None else regions:
                 found.update((id(terms), terms) for terms in by_region.get(region, ()) if terms.fits(query))
         return sorted(found.values(), key=lambda terms: terms.rank(query))
-
-    def _listed(self, price: Price, dollars: float | None, query: PriceQuery) -> Listed:
-        return Listed((dollars or 0.0) / (self._share(price, query) or 1), f"{self._name}: {price.title}")
 
     @staticmethod
     def _share(price: Price, query: PriceQuery) -> int | None:

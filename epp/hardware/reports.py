@@ -159,16 +159,17 @@ def _devices_of(node: Node, pods: tuple[Pod, ...], inventory: Inventory) -> Mapp
 
 
 def _added(inventory: Inventory, nodes: Mapping[str, _NodeDevices]) -> Mapping[str, ClassTotal]:
-    names: dict[str, list[str]] = {name: [] for name in inventory.classes}
-    totals, used = dict.fromkeys(inventory.classes, 0), dict.fromkeys(inventory.classes, 0)
+    found: dict[str, dict[str, tuple[int, int]]] = {name: {} for name in inventory.classes}
     for node, devices in nodes.items():
-        for name, (given, requested) in devices.by_class.items():
-            names[name].append(node)
-            totals[name] += given
-            used[name] += requested
+        for name, amounts in devices.by_class.items():
+            found[name][node] = amounts
     return {
-        name: ClassTotal(nodes=tuple(names[name]), total=totals[name], available=totals[name] - used[name])
-        for name in inventory.classes
+        name: ClassTotal(
+            nodes=tuple(by_node),
+            total=sum(given for given, _ in by_node.values()),
+            available=sum(given - requested for given, requested in by_node.values()),
+        )
+        for name, by_node in found.items()
     }
 
 

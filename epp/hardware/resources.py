@@ -119,7 +119,7 @@ def resource_requests(pod: Pod, more: Iterable[str] = ()) -> tuple[ResourceReque
 
 
 def extended_resources(pod: Pod) -> Mapping[str, int]:
-    """Return the requested number of each extended resource, including those that are not accelerators."""
+    """Return the requested number of each extended resource, accelerator or not."""
     total = Counter[str]()
     unknown = _unknown_amounts(pod)
     for container in (*pod.spec.containers, *filter(_is_sidecar, pod.spec.init_containers)):

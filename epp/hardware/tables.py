@@ -205,11 +205,9 @@ class Tables(msgspec.Struct, frozen=True):
 
 
 def _tables(products: _Products | None, price_file: _Prices | None) -> "Tables":
-    entries: tuple[GpuCatalogueEntry, ...] = ()
+    catalogue, prices = CATALOGUE, PriceList()
     if products is not None and products.parsed is not None:
-        entries = products.parsed.value
-    catalogue = with_gpu_catalogue(entries, file=products.path.name) if products is not None else CATALOGUE
-    prices = PriceList()
+        catalogue = with_gpu_catalogue(products.parsed.value, file=products.path.name)
     if price_file is not None and price_file.parsed is not None:
         prices = PriceList(price_file.parsed.value, price_file.path.name, catalogue)
     return Tables(products, price_file, catalogue, prices)

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The accelerator tagger: tags every endpoint with its hardware, from cluster objects, labels and declarations."""
 
-import asyncio
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 import structlog
 
 from epp.framework.accelerators.arrays import PLACEMENT
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
-from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, KnowsAccelerators, Report, every_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
@@ -19,15 +18,17 @@ from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.hardware.affected_endpoints import affected_endpoints
 from epp.hardware.class_validation import object_faults
+from epp.hardware.endpoint_context import TaggerOptions
 from epp.hardware.facts import Merged
 from epp.hardware.inventory import Inventory
 from epp.hardware.mig.partition import profile_fault
 from epp.hardware.reports import ClassTotals
 from epp.hardware.tables import Tables
-from epp.hardware.tag_builder import TagBuilder, TaggerOptions
+from epp.hardware.tag_builder import TagBuilder
 from epp.hardware.tensor_fusion import QUOTA_METRICS, quota_samples
-from epp.kube.objects.decode import ALL_KINDS, CLUSTER_KINDS, SCORER_KINDS, decode_object
+from epp.kube.objects.decode import ALL_KINDS, CLUSTER_KINDS, SCORER_KINDS
 from epp.kube.objects.followed import Change, FollowedObjects
+from epp.kube.objects.follower import Effect, FollowsObjects
 from epp.kube.objects.inference import INFERENCE_KINDS
 from epp.kube.resources import ACCELERATORS, PODS
 from epp.runtime.followed_files import changes
@@ -94,18 +95,10 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
                 raise ValueError(f"{place}.profile {fault}")
 
 
-class _Next(NamedTuple):
-    """Objects, their inventory, and tables."""
-
-    change: Change
-    inventory: Inventory
-    tables: Tables
-
-
 class AcceleratorTagger(
     FollowingTagger[AcceleratorTaggerParameters],
     KnowsAccelerators[AcceleratorTaggerParameters],
-    ObjectReader[AcceleratorTaggerParameters],
+    FollowsObjects[AcceleratorTaggerParameters],
 ):
     """Merges the facts of all sources on an endpoint's hardware into its accelerator tag, field by field.
 
@@ -127,40 +120,26 @@ class AcceleratorTagger(
 
     plugin_type = "accelerator-data-source"
     writes = (ACCELERATOR, NODE_LABELS, PLACEMENT)
-    decode = staticmethod(decode_object)
     metrics = (_DEVICES, _AVAILABLE, *QUOTA_METRICS)
 
     def setup(self) -> None:
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self.inventory = Inventory()
         """Objects in effect."""
-        self._objects = FollowedObjects(
+        self._totals = ClassTotals()
+        self._tables = Tables.first(self.parameters.gpu_catalogue, self.parameters.prices)
+        self._builder = self._new_builder()
+        self._endpoint_problems: set[str] = set()
+        self._warned_since = self.clock.now()
+        objects = FollowedObjects(
             self.parameters.paths,
             owner=self.name,
             grace_period=self.parameters.missing_file_grace_period,
             kinds=ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS - SCORER_KINDS,
             validate=object_faults,
         )
-        self._totals = ClassTotals()
-        self._changing = asyncio.Lock()
-        """Serializes changes by files and cluster."""
-        self._tables = Tables.first(self.parameters.gpu_catalogue, self.parameters.prices)
-        self._builder = self._new_builder()
-        self._endpoint_problems: set[str] = set()
-        self._warned_since = self.clock.now()
-        self._read_first()
-
-    def read_files(self, paths: Sequence[str]) -> None:
-        """Read files in addition to those of the parameters."""
-        if paths:
-            self._objects.read_also(paths, "--objects")
-            self._read_first()
-
-    def _read_first(self) -> None:
-        if (found := self._read()) is not None:
-            self._apply(found)
-        else:
-            self._objects.tell(self.problems)
+        self.start_following(objects)
+        self._objects.tell(self.problems)
 
     @property
     def has_prices(self) -> bool:
@@ -265,47 +244,48 @@ class AcceleratorTagger(
         if not (files and self.parameters.watch_files):
             return
         async for _ in changes(*files):
-            if await self.look():
-                changed(every_endpoint)
+            if (affected := await self.look()) is not None:
+                changed(affected)
 
-    async def look(self) -> bool:
-        """Read the files; return whether any of them, or its objects in effect, changed."""
-        async with self._changing:
-            found = await asyncio.to_thread(self._read)
-            if found is None:
-                return False
-            self._endpoint_problems.clear()
-            self._apply(found)
-        _log.info("accelerator objects updated", plugin=self.name, problems=len(self.problems))
-        return True
+    async def look(self) -> AffectedEndpoints | None:
+        """Read the files; return the affected endpoints, None without a change."""
+        affected = await super().look()
+        if affected is not None:
+            _log.info("accelerator objects updated", plugin=self.name, problems=len(self.problems))
+        return affected
 
-    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
-        """Apply changed objects of the cluster; return the affected endpoints."""
-        async with self._changing:
-            before, inventory = self._objects.cluster, self.inventory
-            self._apply(await asyncio.to_thread(self._with_cluster, kinds))
-        if self.clock.now() - self._warned_since > _WARN_AGAIN_SECONDS:
-            self._endpoint_problems.clear()
-            self._warned_since = self.clock.now()
-        return affected_endpoints(kinds, before, self._objects.cluster, (inventory, self.inventory))
+    def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:
+        """Return the inventory of these objects; a change in the cluster affects the endpoints of the objects."""
+        before, cluster = self.inventory, self._objects.cluster
+        inventory = Inventory.build(change.files, before)
 
-    def _read(self) -> _Next | None:
-        """Return the state of the files, None without a change. Runs in a thread."""
+        def effect() -> AffectedEndpoints:
+            self._apply(change, inventory, self._tables)
+            if self.clock.now() - self._warned_since > _WARN_AGAIN_SECONDS:
+                self._endpoint_problems.clear()
+                self._warned_since = self.clock.now()
+            return affected_endpoints(kinds, cluster, change.cluster, (before, inventory))
+
+        return effect
+
+    def _read(self) -> Effect | None:
+        """Return the effect of the objects in files, and of the tables; None without a change. Runs in a thread."""
         now = self.clock.now()
         change, tables = self._objects.read(now), self._tables.after(now)
         if change is None and tables is self._tables:
             return None
-        return self._built(self._objects.present if change is None else change, tables)
+        found = change or self._objects.present
+        inventory = Inventory.build(found.files, self.inventory)
 
-    def _with_cluster(self, kinds: Sequence[ObjectsOfKind]) -> _Next:
-        """Return the state after a change in the cluster. Runs in a thread."""
-        return self._built(self._objects.take(kinds), self._tables)
+        def effect() -> AffectedEndpoints:
+            self._endpoint_problems.clear()
+            self._apply(found, inventory, tables)
+            return every_endpoint
 
-    def _built(self, change: Change, tables: Tables) -> _Next:
-        return _Next(change, Inventory.build(change.files, self.inventory), tables)
+        return effect
 
-    def _apply(self, found: _Next) -> None:
-        change, self.inventory, self._tables = found
+    def _apply(self, change: Change, inventory: Inventory, tables: Tables) -> None:
+        self.inventory, self._tables = inventory, tables
         self._builder = self._new_builder()
         self._objects.apply(change)
         self._objects.tell(self.problems)

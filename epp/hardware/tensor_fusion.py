@@ -70,49 +70,30 @@ def quota_samples(quotas: Iterable[GpuResourceQuota]) -> Sequence[Sample]:
 
 
 def _report(quota: GpuResourceQuota) -> QuotaReport:
-    percent = quota.total.alert_threshold_percent
-    used = {place.removeprefix("status.used."): value for place, value in _used(quota)}
+    total, used, single = quota.total, quota.used, quota.single
+    percent = total.alert_threshold_percent
+    limits = _by_resource(requests=total.requests, limits=total.limits) | {"workers": total.max_workers}
+    taken = _by_resource(requests=used.requests, limits=used.limits) | {"workers": used.workers}
+    singles = _by_resource(maxRequests=single.max_requests, maxLimits=single.max_limits)
+    singles["maxGPUCount"] = single.max_gpu_count
     lines: dict[str, QuotaLine] = {}
-    for place, limit in _limits(quota):
-        resource = place.removeprefix("spec.total.").replace("maxWorkers", "workers")
-        if not limit:  # 0 stands for no limit
-            continue
-        taken = used[resource]
-        alert = taken is not None and 100 * (limit - taken) / limit < 100 - percent
-        lines[resource] = QuotaLine(limit=float(limit), used=None if taken is None else float(taken), alert=alert)
+    for resource, limit in limits.items():
+        if limit:  # 0 stands for no limit
+            of = taken[resource]
+            alert = of is not None and 100 * (limit - of) / limit < 100 - percent
+            lines[resource] = QuotaLine(limit=float(limit), used=None if of is None else float(of), alert=alert)
     return QuotaReport(
         namespace=quota.metadata.namespace,
         name=quota.name,
         total=lines,
-        single={place.removeprefix("spec.single."): float(value) for place, value in _singles(quota) if value},
+        single={resource: float(value) for resource, value in singles.items() if value},
         alert_threshold_percent=percent,
     )
 
 
-def _limits(quota: GpuResourceQuota) -> Iterator[tuple[str, Fraction | int | None]]:
-    total = quota.total
-    yield from _amounts("spec.total.requests", total.requests)
-    yield from _amounts("spec.total.limits", total.limits)
-    yield "spec.total.maxWorkers", total.max_workers
-
-
-def _singles(quota: GpuResourceQuota) -> Iterator[tuple[str, Fraction | int | None]]:
-    single = quota.single
-    yield from _amounts("spec.single.maxRequests", single.max_requests)
-    yield from _amounts("spec.single.maxLimits", single.max_limits)
-    yield "spec.single.maxGPUCount", single.max_gpu_count
-
-
-def _used(quota: GpuResourceQuota) -> Iterator[tuple[str, Fraction | int | None]]:
-    used = quota.used
-    yield from _amounts("status.used.requests", used.requests)
-    yield from _amounts("status.used.limits", used.limits)
-    yield "status.used.workers", used.workers
-
-
-def _amounts(place: str, amount: Amount) -> Iterator[tuple[str, Fraction | None]]:
-    yield f"{place}.tflops", amount.tflops
-    yield f"{place}.vram", amount.vram
+def _by_resource(**amounts: Amount) -> dict[str, Fraction | int | None]:
+    """Return TFLOPS and memory of each amount: `requests.tflops`, `requests.vram`."""
+    return {f"{name}.{unit}": getattr(each, unit) for name, each in amounts.items() for unit in ("tflops", "vram")}
 
 
 def placement_faults(

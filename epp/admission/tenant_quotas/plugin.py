@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin `tenant-quotas`: quotas from the configuration, and from GPUResourceQuota objects of TensorFusion."""
 
-import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import NamedTuple
+from functools import partial
 
 import structlog
 
 from epp.admission.tenant_quotas.parameters import QuotaParameters, TenantQuotaParameters
 from epp.framework import Parameters
-from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
 from epp.framework.limits import Count
 from epp.framework.plugin_status import InputState
 from epp.framework.quotas import ALERT_PERCENT, Quota, QuotaSource, SingleLimits, TotalLimits
-from epp.kube.objects.decode import Kinds, decode_object
+from epp.kube.objects.decode import Kinds
 from epp.kube.objects.followed import Change, FollowedObjects
+from epp.kube.objects.follower import Effect, FollowsObjects
 from epp.kube.objects.last_good import ObjectsByKind
 from epp.kube.objects.tensor_fusion import Amount, GpuResourceQuota
 
@@ -113,14 +113,8 @@ class TenantQuotasParameters(Parameters, frozen=True):
             )
 
 
-class _Next(NamedTuple):
-    change: Change
-    by_namespace: Mapping[str, Quota]
-    objects: ObjectsByKind
-
-
 class TenantQuotas(
-    QuotaSource[TenantQuotasParameters], ObjectReader[TenantQuotasParameters], Follower[TenantQuotasParameters]
+    QuotaSource[TenantQuotasParameters], FollowsObjects[TenantQuotasParameters], Follower[TenantQuotasParameters]
 ):
     """Limits each request of a tenant (`single`), and all requests of a tenant together (`total`).
 
@@ -133,7 +127,6 @@ class TenantQuotas(
 
     plugin_type = "tenant-quotas"
     is_for_any_pool = True
-    decode = staticmethod(decode_object)
 
     def setup(self) -> None:
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
@@ -143,12 +136,9 @@ class TenantQuotas(
         self._written = {each.tenant: each.quota(f"quotas of {self.name}") for each in self.parameters.quotas}
         self._quotas: Mapping[str, Quota] = self._written
         self._found = ObjectsByKind(())
-        self._objects = FollowedObjects(
-            self.parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=_KINDS
+        self.start_following(
+            FollowedObjects(self.parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=_KINDS)
         )
-        self._changing = asyncio.Lock()
-        """Serialises changes by files and by the cluster."""
-        self._read_first()
 
     def quota_of(self, tenant: str) -> Quota | None:
         """Return the quota of the configuration, of objects, or the default."""
@@ -191,45 +181,22 @@ class TenantQuotas(
 
     def read_files(self, paths: Sequence[str]) -> None:
         """Read these files after those of the parameters."""
-        if paths and self.parameters.gpu_resource_quotas:
-            self._objects.read_also(paths, "--objects")
-            self._read_first()
+        if self.parameters.gpu_resource_quotas:
+            super().read_files(paths)
 
     async def follow_files(self) -> None:
         """Apply new versions of the files until cancelled."""
-        if not self._objects.paths:
-            return
-        async for _ in self._objects.changes():
-            await self.look()
+        if self._objects.paths:
+            async for _ in self._objects.changes():
+                await self.look()
 
-    async def look(self) -> bool:
-        """Read the files; return whether any of them, or its objects in effect, changed."""
-        async with self._changing:
-            following = await asyncio.to_thread(self._read)
-            if following is not None:
-                self._apply(following)
-        return following is not None
+    def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags
+        """Return the quotas of these objects, which do not change tags."""
+        objects = ObjectsByKind(change.files)
+        return partial(self._apply, change, objects, quotas_by_namespace(objects.of(GpuResourceQuota).values()))
 
-    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
-        """Apply objects of the cluster; they do not change tags."""
-        async with self._changing:
-            self._apply(await asyncio.to_thread(self._with_cluster, kinds))
-        return no_endpoint
-
-    def _read_first(self) -> None:
-        if (following := self._read()) is not None:
-            self._apply(following)
-
-    def _read(self) -> _Next | None:
-        """Return the new state; None if nothing changed. Runs in a thread, so it has no side effects."""
-        change = self._objects.read(self.clock.now())
-        return None if change is None else _built(change)
-
-    def _with_cluster(self, kinds: Sequence[ObjectsOfKind]) -> _Next:
-        return _built(self._objects.take(kinds))
-
-    def _apply(self, following: _Next) -> None:
-        change, by_namespace, self._found = following
+    def _apply(self, change: Change, objects: ObjectsByKind, by_namespace: Mapping[str, Quota]) -> AffectedEndpoints:
+        self._found = objects
         self._objects.apply(change)
         self._quotas = {**by_namespace, **self._written}
         inputs = self.inputs
@@ -240,8 +207,4 @@ class TenantQuotas(
             namespaces=len(by_namespace),
             problems=len(inputs.problems) + len(inputs.ignored),
         )
-
-
-def _built(change: Change) -> _Next:
-    objects = ObjectsByKind(change.files)
-    return _Next(change, quotas_by_namespace(objects.of(GpuResourceQuota).values()), objects)
+        return no_endpoint

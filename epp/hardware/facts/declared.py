@@ -15,7 +15,7 @@ from epp.hardware.catalogue import Catalogue
 from epp.hardware.class_matching import is_of_slices
 from epp.hardware.class_validation import TIERS, compute_capability
 from epp.hardware.facts import Facts, Rank
-from epp.hardware.mig import UNKNOWN_SLICE, mig_gpu, parse_mig_profile, partition_of
+from epp.hardware.mig import UNKNOWN_SLICE, equal_share, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.mig.partition import profile_fault
 from epp.hardware.resources import maker_of
 from epp.kube.objects.limits import BARE_GB_BELOW, memory_bytes
@@ -141,22 +141,13 @@ class AcceleratorOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         )
 
 
-class Declared(msgspec.Struct, frozen=True):
-    """Facts of a declaration."""
-
-    facts: tuple[Facts, ...] = ()
-    classes: tuple[str, ...] = ()
-    """AcceleratorClass of the declaration."""
-    warnings: tuple[str, ...] = ()
-
-
 def declared_facts(
     declaration: AcceleratorDeclaration,
     source: str,
     classes: Mapping[str, AcceleratorClass],
     catalogue: Catalogue,
     rank: Rank = Rank.OPERATOR,
-) -> Declared:
+) -> list[Facts]:
     """Return the facts of the declaration, then those of its class or product."""
     warnings: list[str] = []
     name = declaration.accelerator_class
@@ -177,6 +168,8 @@ def declared_facts(
         Facts(
             source=source,
             rank=rank,
+            classes=(name,) if name in classes else (),
+            warnings=tuple(warnings),
             kind=declaration.kind,
             count=declaration.count,
             memory_bytes=memory,
@@ -193,7 +186,7 @@ def declared_facts(
         facts = [facts[0], *(fact.without_figures for fact in facts[1:])]
     if len(facts) > 1:  # a class or product without a count means one device
         facts.append(Facts(source=source, rank=Rank.SELF, count=1))
-    return Declared(tuple(facts), (name,) if name in classes else (), tuple(warnings))
+    return facts
 
 
 def class_on_pod(*texts: Mapping[str, str]) -> str:
@@ -208,8 +201,7 @@ def _partition(declaration: AcceleratorDeclaration, model: str) -> Partition | N
         if profile is not None:
             return partition_of(profile, mig_gpu(model) if model else None, sharers=sharers)
     if sharers > 1:
-        share = 1 / sharers
-        return Partition(kind=Sharing.TIME_SLICING, compute_fraction=share, memory_fraction=share, sharers=sharers)
+        return equal_share(Sharing.TIME_SLICING, sharers)
     return None
 
 

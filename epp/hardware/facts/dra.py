@@ -22,7 +22,7 @@ from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.merge import DrainOrIgnore
 from epp.hardware.inventory import Inventory
 from epp.hardware.labels.reading import PCI_DEVICES
-from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, partition_of
+from epp.hardware.mig import UNKNOWN_SLICE, equal_share, joined, mig_gpu, partition_of
 
 STALE = "epp/stale"
 """Attribute: true if the devices are described by an older generation of their pool."""
@@ -43,24 +43,18 @@ _UNHEALTHY = "Unhealthy"
 _ALL = Share(1.0, 1.0)
 
 
-def dra_facts(
-    context: EndpointContext,
-    inventory: Inventory,
-    devices: Sequence[Allocated],
-    catalogue: Catalogue,
-    *,
-    on_unhealthy: DrainOrIgnore = "Drain",
-) -> Iterator[Facts]:
+def dra_facts(context: EndpointContext, devices: Sequence[Allocated]) -> Iterator[Facts]:
     """Yield facts of rank ALLOCATION; none for an endpoint without allocated devices."""
     if not devices:
         return
+    inventory, catalogue = context.inventory, context.catalogue
     health = {} if context.pod is None else health_of(context.pod)
-    described = tuple(_device(each, inventory, health, context) for each in devices)
+    described = tuple(_device(each, health, context) for each in devices)
     first = devices[0]
     vendor, kind = _VENDORS.get(first.driver, (None, None))
     text = first.text("productName") or first.text("model")
-    product = product_of(first, catalogue)
     products = [product_of(each, catalogue) for each in devices]
+    product = products[0]
     shares = [share_of(each, of) for each, of in zip(devices, products, strict=True)]
     memories = [
         memory // _sharers(each, inventory)
@@ -73,7 +67,7 @@ def dra_facts(
         for each, share in zip(devices, shares, strict=True)
         if each.device is not None
     ]
-    state, reason = _state(described, on_unhealthy)
+    state, reason = _state(described, context.options.on_unhealthy_device)
     yield Facts(
         source=f"ResourceClaim/{first.claim.id}",
         rank=Rank.ALLOCATION,
@@ -94,10 +88,10 @@ def dra_facts(
     )
 
 
-def _device(each: Allocated, inventory: Inventory, health: Mapping[str, str], context: EndpointContext) -> Device:
+def _device(each: Allocated, health: Mapping[str, str], context: EndpointContext) -> Device:
     index, numa = each.attribute("index"), each.attribute("numa")
     root = each.attributes.get("resource.kubernetes.io/pcieRoot")
-    taints = (taint.effect for taint in taints_of(each.result, each.device, inventory.taint_rules))
+    taints = (taint.effect for taint in taints_of(each.result, each.device, context.inventory.taint_rules))
     return Device(
         id=each.text("uuid") or each.result.id,
         node="" if each.pool is None else each.pool.nodes.get(each.result.device, ""),
@@ -106,7 +100,7 @@ def _device(each: Allocated, inventory: Inventory, health: Mapping[str, str], co
         numa=numa if isinstance(numa, int) else None,
         pcie_root=root if isinstance(root, str) else "",
         clique=context.node_labels.get(CLIQUE, ""),
-        fraction=1.0 / _sharers(each, inventory),
+        fraction=1.0 / _sharers(each, context.inventory),
         health=health.get(each.result.id, ""),
         taints=tuple(sorted({effect for effect in taints if effect in {"NoSchedule", "NoExecute"}})),
     )
@@ -160,12 +154,7 @@ def _partition(each: Allocated, inventory: Inventory, share: Share | None) -> Pa
     if sharers == 1:
         return Partition()
     strategy = each.claim.sharing.get(each.result.request.partition("/")[0]) or each.claim.sharing.get("*", "")
-    return Partition(
-        kind=Sharing.MPS if strategy.upper() == "MPS" else Sharing.TIME_SLICING,
-        compute_fraction=1 / sharers,
-        memory_fraction=1 / sharers,
-        sharers=sharers,
-    )
+    return equal_share(Sharing.MPS if strategy.upper() == "MPS" else Sharing.TIME_SLICING, sharers)
 
 
 def _sharers(each: Allocated, inventory: Inventory) -> int:

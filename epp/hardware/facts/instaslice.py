@@ -14,8 +14,7 @@ from epp.framework.accelerators.tag import (
 )
 from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
-from epp.hardware.facts.merge import DrainOrIgnore, PassOrDrain
-from epp.hardware.inventory import Inventory
+from epp.hardware.facts.merge import SEVERITY, DrainOrIgnore
 from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.mig.slices import SliceClaim, SliceNode, annotated_claims, sanitized_claim
 from epp.hardware.resources import SLICER_DOMAINS, ResourceRequest
@@ -23,19 +22,14 @@ from epp.hardware.validation import gpus_of_node
 
 SLICE = "epp/slice"
 """Attribute: `unknown` if a pod requests a slice without a claim."""
-_SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Routability.UNKNOWN)
+_USUAL_SLOTS = 8
+"""Memory slots of a GPU of an unknown model."""
 
 
-def instaslice_facts(
-    context: EndpointContext,
-    inventory: Inventory,
-    requested: Sequence[ResourceRequest],
-    *,
-    on_missing_claim: PassOrDrain = "Pass",
-    on_node_not_ready: DrainOrIgnore = "Drain",
-) -> Iterator[Facts]:
+def instaslice_facts(context: EndpointContext, requested: Sequence[ResourceRequest]) -> Iterator[Facts]:
     """Yield facts of rank SLICE_CLAIM; none without slices and requests for slices."""
-    claims = _claims(context, inventory) or _annotated(context, inventory)
+    inventory = context.inventory
+    claims = _claims(context) or _annotated(context)
     node_name = context.node_name or next((claim.node for claim in claims if not claim.tentative), "")
     node = inventory.slice_nodes.get(node_name)
     wants = [each for each in requested if each.profile and (node is not None or each.name.startswith(SLICER_DOMAINS))]
@@ -49,25 +43,25 @@ def instaslice_facts(
         yield Facts(
             source="InstaSlice",
             rank=Rank.SLICE_CLAIM,
-            state=Routability.DRAINING if on_missing_claim == "Drain" else Routability.UNKNOWN,
+            state=Routability.DRAINING if context.options.on_missing_claim == "Drain" else Routability.UNKNOWN,
             reason=f"the pod requests {wants[0].name} and has no claim for it",
             attributes={SLICE: "unknown"},
         )
     if node is not None:
-        yield _of_node(node, inventory.slice_claims_by_node.get(node.name, ()), on_node_not_ready)
+        yield _of_node(node, inventory.slice_claims_by_node.get(node.name, ()), context.options.on_node_not_ready)
 
 
-def _claims(context: EndpointContext, inventory: Inventory) -> tuple[SliceClaim, ...]:
+def _claims(context: EndpointContext) -> tuple[SliceClaim, ...]:
     """Return the claims of the pod on its node; staged claims only if there are no others."""
     found = [
         claim
-        for claim in inventory.all_by_pod(inventory.slice_claims_by_pod, context.pod_keys)
+        for claim in context.inventory.all_by_pod(context.inventory.slice_claims_by_pod, context.pod_keys)
         if not context.node_name or claim.node in {"", context.node_name}
     ]
     return tuple(claim for claim in found if not claim.tentative) or tuple(found)
 
 
-def _annotated(context: EndpointContext, inventory: Inventory) -> tuple[SliceClaim, ...]:
+def _annotated(context: EndpointContext) -> tuple[SliceClaim, ...]:
     """Return the claims in the annotation of the device plugin; none if it is invalid."""
     if context.pod is None:
         return ()
@@ -75,14 +69,13 @@ def _annotated(context: EndpointContext, inventory: Inventory) -> tuple[SliceCla
         claims = annotated_claims(context.pod, context.node_name)
     except ValueError:  # reported with other issues of the pod
         return ()
-    slicer = inventory.slice_nodes.get(context.node_name)
-    gpus = gpus_of_node(context.node, slicer)
-    return tuple(sanitized_claim(claim, slicer, gpus)[0] for claim in claims)
+    gpus = gpus_of_node(context.node, context.slicer)
+    return tuple(sanitized_claim(claim, context.slicer, gpus)[0] for claim in claims)
 
 
 def _of_claims(claims: Sequence[SliceClaim], node: SliceNode | None, *, pod_ready: bool) -> Facts:
     """Return the facts of the claims. Claims without a profile only contribute their state, unless all lack one."""
-    worst = min(claims, key=lambda claim: _SEVERITY.index(claim.routability(pod_ready=pod_ready)))
+    worst = min(claims, key=lambda claim: SEVERITY.index(claim.routability(pod_ready=pod_ready)))
     state = worst.routability(pod_ready=pod_ready)
     reason = None if state is Routability.ROUTABLE else f"{worst.source} is {worst.state}"
     if worst.tentative:
@@ -129,7 +122,8 @@ def _device(claim: SliceClaim) -> Device:
 
 def _of_node(node: SliceNode, claims: Sequence[SliceClaim], on_not_ready: DrainOrIgnore) -> Facts:
     """Return the facts of the node, which apply to all its slices."""
-    total = sum(_slots_of(node, gpu.gpu_uuid) for gpu in node.gpus)
+    layouts = [mig_gpu(gpu.gpu_name, gpu.memory_bytes) for gpu in node.gpus]
+    total = sum(_USUAL_SLOTS if layout is None else layout.memory_slots for layout in layouts)
     taken = sum(claim.size or 0 for claim in claims if claim.occupies)
     attributes: dict[str, AttributeValue] = {}
     if total:
@@ -142,10 +136,3 @@ def _of_node(node: SliceNode, claims: Sequence[SliceClaim], on_not_ready: DrainO
         reason=f"node {node.name} is not ready: {node.reason or 'no reason given'}" if drains else None,
         attributes=attributes,
     )
-
-
-def _slots_of(node: SliceNode, gpu_uuid: str) -> int:
-    """Return the number of memory slots of a GPU; 8 for an unknown model."""
-    gpu = node.gpu(gpu_uuid)
-    layout = None if gpu is None else mig_gpu(gpu.gpu_name, gpu.memory_bytes)
-    return 8 if layout is None else layout.memory_slots

@@ -87,6 +87,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str | None = None
     attributes: Mapping[str, AttributeValue] = msgspec.field(default_factory=dict)
     """Added to those of the other sources, name by name."""
+    classes: tuple[str, ...] = ()
+    """AcceleratorClasses that match or that are declared."""
+    warnings: tuple[str, ...] = ()
+    """Invalid values with their interpretation; not part of the tag."""
     sources: Mapping[str, str] = {}
     """Source of individual fields that differs from `source`."""
 
@@ -115,7 +119,8 @@ _PERFORMANCE = ("fp32", "fp16", "fp8", "int8", "int4")
 _PRICES = ("per_hour", "spot_per_hour", "per_million_tokens")
 _FIGURES = ("memory_bytes", "bandwidth_gbps", *_PERFORMANCE, *_PRICES, "cost_tier")
 _COST = (*_PRICES, "spot")
-_SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Routability.UNKNOWN)
+SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Routability.UNKNOWN)
+"""States, the worst first."""
 
 
 class Merged(msgspec.Struct, frozen=True):
@@ -128,11 +133,11 @@ class Merged(msgspec.Struct, frozen=True):
     """Invalid values with their interpretation."""
 
 
-def merge(facts: Iterable[Facts], classes: tuple[str, ...] = ()) -> Merged:
+def merge(facts: Iterable[Facts]) -> Merged:
     """Return the tag: each field comes from the source with the lowest rank, in the given order within a rank.
 
-    Features, resources and attributes are united; the state is the worst of all sources. A source of claims for other
-    devices than the first one is ignored, since its figures are those of other devices.
+    Classes, features, resources and attributes are united; the state is the worst of all sources. A source of claims
+    for other devices than the first one is ignored, since its figures are those of other devices.
     """
     everything = sorted(facts, key=lambda fact: fact.rank)
     contradicting, conflicts = _contradicting(everything)
@@ -155,7 +160,7 @@ def merge(facts: Iterable[Facts], classes: tuple[str, ...] = ()) -> Merged:
     cost = msgspec.convert({**several(_COST), **({} if tier is None else {"tier": tier})}, Cost)
     worst = min(
         (fact for fact in ranked if fact.state is not None),
-        key=lambda fact: _SEVERITY.index(fact.state or Routability.UNKNOWN),
+        key=lambda fact: SEVERITY.index(fact.state or Routability.UNKNOWN),
         default=None,
     )
     if worst is not None:
@@ -165,7 +170,7 @@ def merge(facts: Iterable[Facts], classes: tuple[str, ...] = ()) -> Merged:
         attributes.update(fact.attributes)
     tag = AcceleratorTag(
         **fields,  # type: ignore[arg-type]  # same names and types in both structs
-        classes=classes,
+        classes=tuple(dict.fromkeys(name for fact in ranked for name in fact.classes)),
         features=frozenset().union(*(fact.features for fact in ranked)),
         resources=frozenset().union(*(fact.resources for fact in ranked)),
         performance=msgspec.convert(several(_PERFORMANCE), Performance),

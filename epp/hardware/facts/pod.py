@@ -4,7 +4,6 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import NamedTuple
 
 from epp.framework.accelerators.sites import CLIQUE, COMPUTE_DOMAIN
 from epp.framework.accelerators.tag import (
@@ -17,14 +16,13 @@ from epp.framework.accelerators.tag import (
     Partition,
     Sharing,
 )
-from epp.hardware.catalogue import CATALOGUE, Catalogue, Product, partition_of_mode
+from epp.hardware.catalogue import Product, partition_of_mode
 from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
-from epp.hardware.inventory import Inventory
 from epp.hardware.labels import NodeFacts
-from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, parse_mig_profile, partition_of
+from epp.hardware.mig import UNKNOWN_SLICE, equal_share, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.resources import ResourceRequest, extended_resources, resource_requests
-from epp.kube.objects.core import Node, Pod
+from epp.kube.objects.core import Node
 
 _NEURON_CORE = "aws.amazon.com/neuroncore"
 _NEURON_DEVICES = ("aws.amazon.com/neuron", "aws.amazon.com/neurondevice")
@@ -58,8 +56,7 @@ def requested_part(
         if each.vendor == "intel" and parts and (tiles := amounts.get(_TILES)) and tiles < each.count * parts:
             return _cores(tiles, each.count * parts, f"{tiles}t")
         if each.vendor == "intel" and (sharers := _sharers(each.name, node, devices)) > 1:
-            share = 1 / sharers
-            return Partition(kind=Sharing.TIME_SLICING, compute_fraction=share, memory_fraction=share, sharers=sharers)
+            return equal_share(Sharing.TIME_SLICING, sharers)
     return None
 
 
@@ -91,38 +88,23 @@ def _ai_cores(node: Node | None) -> int | None:
     return int(match["cores"]) if match else None
 
 
-class Frozen(NamedTuple):
-    """Location of a frozen model, and warnings about invalid values."""
-
-    facts: tuple[Facts, ...]
-    warnings: tuple[str, ...]
-
-
-def frozen_facts(context: EndpointContext, tensor_fusion_domain: str) -> Frozen:
-    """Return the location of a frozen model in labels of the endpoint and annotations of its pod."""
-    facts, warnings = [], []
-    for key, value in _found(context, tensor_fusion_domain):
-        if value in FROZEN_TO:
-            facts.append(Facts(source=key, rank=Rank.ALLOCATOR, attributes={FROZEN: value}))
-        else:
-            warnings.append(f"{key} is {value[:60]!r}: write {' or '.join(FROZEN_TO)}, or remove it; it is ignored")
-    return Frozen(tuple(facts[:1]), tuple(warnings))
-
-
-def _found(context: EndpointContext, tensor_fusion_domain: str) -> Iterator[tuple[str, str]]:
+def frozen_facts(context: EndpointContext) -> Iterator[Facts]:
+    """Yield the location of a frozen model in labels of the endpoint and annotations of its pod."""
     pod = context.pod
     sources = [context.endpoint.labels, *([] if pod is None else [pod.metadata.annotations, pod.metadata.labels])]
-    for domain in (OWN_DOMAIN, tensor_fusion_domain):
-        key = f"{domain}/frozen"
-        values = dict.fromkeys(source[key] for source in sources if key in source)
-        yield from ((key, value) for value in values)
+    for key in (f"{OWN_DOMAIN}/frozen", f"{context.options.tensor_fusion_domain}/frozen"):
+        for value in dict.fromkeys(source[key] for source in sources if key in source):
+            if value in FROZEN_TO:
+                yield Facts(source=key, rank=Rank.ALLOCATOR, attributes={FROZEN: value})
+            else:
+                remedy = f"write {' or '.join(FROZEN_TO)}, or remove it; it is ignored"
+                yield Facts(source=key, rank=Rank.ALLOCATOR, warnings=(f"{key} is {value[:60]!r}: {remedy}",))
 
 
-def endpoint_facts(context: EndpointContext, inventory: Inventory, local_cluster: str) -> Facts:
+def endpoint_facts(context: EndpointContext) -> Facts:
     """Return node and cluster of the endpoint, and ids that change when its node or pod is replaced."""
     attributes: dict[str, AttributeValue] = {}
-    slicer = inventory.slice_nodes.get(context.node_name)
-    if boot := context.boot_id or ("" if slicer is None else slicer.boot_id):
+    if boot := context.boot_id or ("" if context.slicer is None else context.slicer.boot_id):
         attributes[BOOT_ID] = boot
     if context.pod is not None and context.pod.metadata.uid:
         attributes[POD_UID] = context.pod.metadata.uid
@@ -131,23 +113,12 @@ def endpoint_facts(context: EndpointContext, inventory: Inventory, local_cluster
         source="endpoint" if context.pod is None else f"Pod/{context.pod.id}",
         rank=Rank.OPERATOR,
         node=context.node_name or None,
-        cluster=context.endpoint.cluster or local_cluster or None,
+        cluster=context.endpoint.cluster or context.options.cluster or None,
         attributes=attributes,
     )
 
 
-def cpu_facts(pod: Pod) -> Facts:
-    """Return the facts for a pod that requests no accelerator."""
-    return Facts(source=f"Pod/{pod.id}", rank=Rank.RESOURCES, kind=AcceleratorKind.CPU)
-
-
-def pod_facts(
-    context: EndpointContext,
-    requested: Sequence[ResourceRequest],
-    node: NodeFacts,
-    inventory: Inventory,
-    catalogue: Catalogue = CATALOGUE,
-) -> Iterator[Facts]:
+def pod_facts(context: EndpointContext, requested: Sequence[ResourceRequest], node: NodeFacts) -> Iterator[Facts]:
     """Yield the number of devices of the endpoint, and the slices or parts of devices that its pod requests.
 
     Slices and parts have the rank of claims and follow them. An endpoint without a known pod has all devices of the
@@ -156,7 +127,7 @@ def pod_facts(
     if context.pod is None:
         part = next((fact.partition for fact in node.facts if fact.partition is not None), None)
         count = 1 if part is not None and part.kind is Sharing.MIG else node.slice_chips or node.count
-        if count is not None and _node_is_free(context, inventory):
+        if count is not None and _node_is_free(context):
             yield Facts(source="labels", rank=Rank.RESOURCES, count=count)
         return
     if not requested:
@@ -166,7 +137,8 @@ def pod_facts(
         yield _sliced(source, slices, node)
     elif any(each.is_slice for each in requested):
         yield Facts(source=source, rank=Rank.SELF, partition=UNKNOWN_SLICE)
-    product = _product(node, catalogue)
+    names = [fact.product for fact in reversed(node.facts) if fact.product]
+    product = next((found for name in names if (found := context.catalogue.find(name)) is not None), None)
     part = requested_part(requested, extended_resources(context.pod), product, context.node, node.count)
     if part is not None:
         yield _part(source, part, product)
@@ -207,12 +179,7 @@ def _part(source: str, part: Partition, product: Product | None) -> Facts:
     )
 
 
-def _product(node: NodeFacts, catalogue: Catalogue) -> Product | None:
-    names = [fact.product for fact in reversed(node.facts) if fact.product]
-    return next((found for name in names if (found := catalogue.find(name)) is not None), None)
-
-
-def _node_is_free(context: EndpointContext, inventory: Inventory) -> bool:
+def _node_is_free(context: EndpointContext) -> bool:
     """Return whether no known pod requests accelerators of the node."""
-    pods = inventory.pods_by_node.get(context.node_name, ())
+    pods = context.inventory.pods_by_node.get(context.node_name, ())
     return not any(each.known for pod in pods for each in resource_requests(pod))

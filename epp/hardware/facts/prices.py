@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prices of an endpoint: from the price list of the user, and from objects of other systems."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from math import floor
-from typing import Literal, NamedTuple, TypeAlias
 
 from epp.framework.accelerators.tag import AcceleratorTag, Sharing
-from epp.hardware.catalogue import Catalogue, InstanceType, Product, find_instance_type
+from epp.hardware.catalogue import Product, find_instance_type
 from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
-from epp.hardware.facts.declared import is_declaration
 from epp.hardware.inventory import Inventory
 from epp.hardware.labels import INSTANCE_TYPE_LABELS, NodeFacts
 from epp.hardware.prices import PriceList, PriceQuery
@@ -31,65 +29,31 @@ _WHOLE_DEVICES = (
 )
 """Resources that count whole accelerators, not slices, cores or replicas."""
 _REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
-CostUnit: TypeAlias = Literal["cents", "dollars"]
-"""Unit of the prices of the variant autoscaler, per hour."""
 _ACCELERATOR_NAME = "inference.optimization/acceleratorName"
 
 
-class ListedPrices(NamedTuple):
-    """Prices in the list, or a remark why there are none."""
-
-    facts: tuple[Facts, ...] = ()
-    remark: str = ""
-
-
 def listed_prices(
-    prices: PriceList,
-    tag: AcceleratorTag,
-    product: Product | None,
-    classes: tuple[str, ...],
-    context: EndpointContext,
-    *,
-    devices: int | None,
-) -> ListedPrices:
-    """Return the prices of an endpoint; `devices` is the number of whole accelerators of its machine."""
-    if not prices:
-        return ListedPrices()
-    quote = prices.quote(
+    prices: PriceList, tag: AcceleratorTag, product: Product | None, context: EndpointContext, node: NodeFacts
+) -> Facts:
+    """Return the prices of an endpoint in the price list."""
+    return prices.quote(
         PriceQuery(
             product=product,
             names=tuple(name for name in (tag.product, tag.model) if name),
-            classes=classes,
+            classes=tag.classes,
             instance_type=_label(context.node_labels, INSTANCE_TYPE_LABELS),
             region=_label(context.node_labels, _REGION_LABELS),
-            devices=devices,
+            devices=devices_of_machine(context, node),
         )
     )
-    facts = []
-    if quote.per_hour is not None:
-        facts.append(Facts(source=quote.per_hour.source, rank=Rank.OPERATOR, per_hour=quote.per_hour.per_hour))
-    if (spot := quote.spot_per_hour) is not None:
-        facts.append(Facts(source=spot.source, rank=Rank.OPERATOR, spot_per_hour=spot.per_hour))
-    return ListedPrices(tuple(facts), quote.remark)
 
 
-def with_listed_prices(known: Iterable[Facts], listed: Sequence[Facts]) -> list[Facts]:
-    """Insert listed prices after declarations of the operator and before all other sources."""
-    known = list(known)
-    if not listed:
-        return known
-    declared = [fact for fact in known if is_declaration(fact)]
-    return [*declared, *listed, *(fact for fact in known if not is_declaration(fact))]
-
-
-def devices_of_machine(
-    context: EndpointContext, node: NodeFacts, instance_types: Mapping[str, InstanceType]
-) -> int | None:
+def devices_of_machine(context: EndpointContext, node: NodeFacts) -> int | None:
     """Return the number of whole accelerators of the machine, independent of slices and sharing; None if unknown.
 
     It comes from the machine type, the labels, or the resources of the node.
     """
-    machine = find_instance_type(_label(context.node_labels, INSTANCE_TYPE_LABELS), instance_types)
+    machine = find_instance_type(_label(context.node_labels, INSTANCE_TYPE_LABELS), context.options.instance_types)
     if machine is not None:
         return machine.count
     divided = any(fact.partition is not None and fact.partition.kind is Sharing.MIG for fact in node.facts)
@@ -108,10 +72,9 @@ def _label(labels: Mapping[str, str], names: Iterable[str]) -> str:
     return next((labels[name].strip() for name in names if labels.get(name, "").strip()), "")
 
 
-def cost_facts(
-    tag: AcceleratorTag, context: EndpointContext, inventory: Inventory, catalogue: Catalogue, unit: CostUnit = "cents"
-) -> Iterator[Facts]:
+def cost_facts(tag: AcceleratorTag, context: EndpointContext) -> Iterator[Facts]:
     """Yield prices of rank CATALOGUE, which precede those of tables; `tag` is the tag without them."""
+    inventory, unit = context.inventory, context.options.cost_unit
     unit_dollars = Fraction(1, 100) if unit == "cents" else Fraction(1)
     node = inventory.gpu_nodes.get(context.node_name)
     devices = _devices_of(node, inventory)
@@ -124,15 +87,15 @@ def cost_facts(
         yield _price(f"VariantAutoscaling/{variant.id} in {unit}", cost * unit_dollars / Fraction(share))
     name = "" if variant is None else variant.metadata.labels.get(_ACCELERATOR_NAME, "")
     for key, unit_cost in inventory.unit_costs.items():
-        product = catalogue.find(unit_cost.device or key)
+        product = context.catalogue.find(unit_cost.device or key)
         names = {key.lower()} | ({product.model} if product is not None else set())
         if name == key or (not name and tag.model in names):
             yield _price(f"accelerator-unit-costs/{key} in {unit}", unit_cost.cost * unit_dollars)
 
 
-def cost_warnings(context: EndpointContext, inventory: Inventory) -> Iterator[str]:
+def cost_warnings(context: EndpointContext) -> Iterator[str]:
     """Yield a warning for a variant with the default price."""
-    variant = variant_of(context.pod, inventory)
+    variant = variant_of(context.pod, context.inventory)
     if variant is not None and variant.cost == DEFAULT_VARIANT_COST:
         yield (
             f"VariantAutoscaling/{variant.id}: variantCost is {DEFAULT_VARIANT_COST}, which is the default of the "

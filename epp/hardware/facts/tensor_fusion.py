@@ -26,22 +26,28 @@ from epp.framework.accelerators.tag import (
     Routability,
     Sharing,
 )
-from epp.hardware.catalogue import Catalogue, Product
-from epp.hardware.endpoint_context import EndpointContext
+from epp.hardware.catalogue import Product
+from epp.hardware.endpoint_context import DOMAIN, EndpointContext
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.merge import PassOrDrain
 from epp.hardware.inventory import Inventory, gpu_users
-from epp.hardware.mig import UNKNOWN_SLICE, is_unknown_slice, joined, mig_gpu, parse_mig_profile, partition_of
+from epp.hardware.mig import (
+    UNKNOWN_SLICE,
+    equal_share,
+    is_unknown_slice,
+    joined,
+    mig_gpu,
+    parse_mig_profile,
+    partition_of,
+)
 from epp.hardware.validation import template_fault
 from epp.kube.objects.base import quantity_of
-from epp.kube.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu, GpuNode
+from epp.kube.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu
 
 _ROUNDING = Fraction(101, 100)
 """Tolerance for the sum of nominal capacities relative to the total of their node."""
 
 Resource = Literal["tflops", "vram"]
-DOMAIN = "tensor-fusion.ai"
-"""Domain of the attributes, and the default domain of annotations."""
 _LEAVING = frozenset({"Destroying", "Migrating"})
 _OURS = frozenset({"", "tensor-fusion"})
 
@@ -64,7 +70,8 @@ def amounts_of(gpu: Gpu, resource: Resource, inventory: Inventory) -> Amounts | 
     capacity, available = getattr(gpu.status.capacity, resource), getattr(gpu.status.available, resource)
     if capacity is None:
         return None
-    total, virtual = _of_node(inventory.gpu_nodes.get(gpu.node), resource)
+    node = inventory.gpu_nodes.get(gpu.node)
+    total, virtual = (getattr(node, f"{kind}_{resource}", None) for kind in ("total", "virtual"))
     ratio = virtual / total if total and virtual and virtual > total else Fraction(1)
     on_node = [getattr(each.status.capacity, resource) for each in inventory.gpus_by_node.get(gpu.node, ())]
     reports_virtual = total is not None and ratio > 1 and sum(filter(None, on_node)) > total * _ROUNDING
@@ -102,49 +109,31 @@ def usage_attributes(gpus: Sequence[Gpu], inventory: Inventory) -> dict[str, Att
     return found
 
 
-def _of_node(node: GpuNode | None, resource: Resource) -> tuple[Fraction | None, Fraction | None]:
-    """Return total and virtual amount of a node."""
-    if node is None:
-        return None, None
-    if resource == "vram":
-        return node.total_vram, node.virtual_vram
-    return node.total_tflops, node.virtual_tflops
-
-
-def tensor_fusion_gpus(
-    context: EndpointContext, inventory: Inventory, annotation_domain: str = DOMAIN
-) -> tuple[Gpu, ...]:
-    """Return the GPUs of the endpoint: those in its annotation, and those that run its pod or have its partition."""
-    annotations = {} if context.pod is None else context.pod.metadata.annotations
-    wanted = [name.strip() for name in annotations.get(f"{annotation_domain}/gpu-ids", "").split(",")]
+def tensor_fusion_gpus(context: EndpointContext) -> tuple[Gpu, ...]:
+    """Return the GPUs in the annotation of the pod, and the GPUs that run the pod or have its partition."""
+    inventory = context.inventory
+    annotation = context.annotations.get(f"{context.options.tensor_fusion_domain}/gpu-ids", "")
+    wanted = [name.strip() for name in annotation.split(",")]
     named = [inventory.gpus[name] for name in wanted if name in inventory.gpus]
     named += [inventory.gpus_by_uuid[name][0] for name in wanted if name in inventory.gpus_by_uuid]
     used = inventory.all_by_pod(inventory.gpus_by_pod, context.pod_keys)
     return tuple({gpu.id: gpu for gpu in (*named, *used)}.values())
 
 
-def tensor_fusion_facts(
-    context: EndpointContext,
-    gpus: Sequence[Gpu],
-    inventory: Inventory,
-    catalogue: Catalogue,
-    *,
-    annotation_domain: str = DOMAIN,
-    on_pending: PassOrDrain = "Drain",
-) -> Iterator[Facts]:
+def tensor_fusion_facts(context: EndpointContext, gpus: Sequence[Gpu]) -> Iterator[Facts]:
     """Yield facts of rank ALLOCATOR; none without GPUs of TensorFusion."""
     if not gpus:
         return
-    first = gpus[0].status
+    inventory, first = context.inventory, gpus[0].status
     memory = [int(size) for gpu in gpus if (size := physical_capacity(gpu, "vram", inventory))]
     text = first.gpu_model or first.model
-    product = catalogue.find(text, memory[0] if memory else None) if text else None
-    shares = [_partition(gpu, inventory, product, context, annotation_domain) for gpu in gpus]
+    product = context.catalogue.find(text, memory[0] if memory else None) if text else None
+    shares = [_partition(gpu, product, context) for gpu in gpus]
     parts = [part for part in shares if part is not None]
     part = joined(parts) if len(parts) == len(gpus) else None
     unknown = part is not None and is_unknown_slice(part)
     tflops = physical_capacity(gpus[0], "tflops", inventory)
-    state, reason = _state(gpus, on_pending)
+    state, reason = _state(gpus, context.options.on_pending_gpu)
     yield Facts(
         source=f"GPU/{gpus[0].name}",
         rank=Rank.ALLOCATOR,
@@ -163,7 +152,7 @@ def tensor_fusion_facts(
         state=state,
         reason=reason,
         node=gpus[0].node or None,
-        attributes=_attributes(gpus, context, annotation_domain) | usage_attributes(gpus, inventory),
+        attributes=_attributes(gpus, context) | usage_attributes(gpus, inventory),
     )
 
 
@@ -200,22 +189,17 @@ def _state(gpus: Sequence[Gpu], on_pending: PassOrDrain) -> tuple[Routability, s
     return worst
 
 
-def _partition(
-    gpu: Gpu, inventory: Inventory, product: Product | None, context: EndpointContext, annotation_domain: str
-) -> Partition | None:
+def _partition(gpu: Gpu, product: Product | None, context: EndpointContext) -> Partition | None:
     """Return the share of the endpoint in the GPU; None for the whole GPU or an unknown share."""
     template = _template(gpu, context)
     if template is not None:
         return _from_template(gpu, product, template)
     if gpu.status.isolation_mode == "shared":
         pods = {pod.uid or pod.id for pod in gpu_users(gpu)}
-        share = 1 / max(len(pods), 1)
-        return Partition(
-            kind=Sharing.TIME_SLICING, compute_fraction=share, memory_fraction=share, sharers=max(len(pods), 1)
-        )
-    amount = _share(gpu, context) or _annotated_share(context, annotation_domain)
-    compute = _fraction(amount.tflops, physical_capacity(gpu, "tflops", inventory))
-    memory = _fraction(amount.vram, physical_capacity(gpu, "vram", inventory))
+        return equal_share(Sharing.TIME_SLICING, max(len(pods), 1))
+    amount = _share(gpu, context) or _annotated_share(context)
+    compute = _fraction(amount.tflops, physical_capacity(gpu, "tflops", context.inventory))
+    memory = _fraction(amount.vram, physical_capacity(gpu, "vram", context.inventory))
     if compute is None and amount.compute is not None:
         compute = min(float(amount.compute) / 100, 1.0)
     if compute is None and memory is None:
@@ -271,13 +255,12 @@ def _amount(pod: AppPod) -> Amount:
     )
 
 
-def _annotated_share(context: EndpointContext, domain: str) -> Amount:
+def _annotated_share(context: EndpointContext) -> Amount:
     """Return the valid amounts in the annotations of the pod."""
-    annotations = {} if context.pod is None else context.pod.metadata.annotations
 
     def amount(resource: str) -> Fraction | None:
         for bound in ("limit", "request"):
-            text = annotations.get(f"{domain}/{resource}-{bound}")
+            text = context.annotations.get(f"{context.options.tensor_fusion_domain}/{resource}-{bound}")
             try:
                 found = quantity_of(text) if text else None
             except ValueError:
@@ -293,9 +276,8 @@ def _fraction(part: Fraction | None, whole: Fraction | None) -> float | None:
     return None if not part or not whole else min(float(part / whole), 1.0)
 
 
-def _attributes(gpus: Sequence[Gpu], context: EndpointContext, domain: str) -> dict[str, AttributeValue]:
-    first = gpus[0]
-    annotations = {} if context.pod is None else context.pod.metadata.annotations
+def _attributes(gpus: Sequence[Gpu], context: EndpointContext) -> dict[str, AttributeValue]:
+    first, domain = gpus[0], context.options.tensor_fusion_domain
     templates = {part.template_id for gpu in gpus if (part := _template(gpu, context)) is not None}
     texts = {
         PHASE: ",".join(sorted({gpu.status.phase for gpu in gpus})),
@@ -303,6 +285,6 @@ def _attributes(gpus: Sequence[Gpu], context: EndpointContext, domain: str) -> d
         ISOLATION_MODE: first.status.isolation_mode,
         PARTITION_TEMPLATE: ",".join(sorted(templates)),
         f"{DOMAIN}/gpupool": first.metadata.labels.get(f"{domain}/gpupool", ""),
-        f"{DOMAIN}/qos": annotations.get(f"{domain}/qos", ""),
+        f"{DOMAIN}/qos": context.annotations.get(f"{domain}/qos", ""),
     }
     return {name: text for name, text in texts.items() if text}

@@ -6,16 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
-from epp.framework.quantities import exact_quantity
+from epp.framework.accelerators.tag import AcceleratorKind, Sharing
+from epp.framework.quantities import GIB, exact_quantity
 from epp.hardware.catalogue import CATALOGUE, Catalogue
-from epp.hardware.facts import Facts, Rank
-from epp.hardware.labels.reading import MOST_DEVICES, LabelReader, Reading
-from epp.hardware.mig import UNKNOWN_SLICE, mig_gpu, parse_mig_profile, partition_of
+from epp.hardware.labels.reading import MIB, MOST_DEVICES, LabelReader, Reading
+from epp.hardware.mig import UNKNOWN_SLICE, equal_share, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.mig.partition import profile_fault
 from epp.hardware.mig.profile import more_that_fit
 
-_MIB, _GIB = 2**20, 2**30
 _LEAST_BYTES, _MOST_BYTES = 2**28, 2**50
 """Range of valid memory sizes of a device."""
 _AZURE = "karpenter.azure.com/sku-gpu"
@@ -39,7 +37,7 @@ class _Labels(NamedTuple):
     vendor: str = ""
     number: str = ""
     memory: str = ""
-    unit: int = _MIB
+    unit: int = MIB
     """Unit of memory in bytes; a size in GiB is rounded, so that of the product takes precedence."""
     family: str = ""
     """Family of machine types, for products whose generations share a name."""
@@ -61,8 +59,8 @@ _CLOUDS = (
     *_of_aws("eks.amazonaws.com"),
     _Labels(f"{_AZURE}-name", f"{_AZURE}-manufacturer", f"{_AZURE}-count"),
     # CoreWeave
-    _Labels("gpu.nvidia.com/model", "", "gpu.nvidia.com/count", "gpu.nvidia.com/vram", _GIB, always="nvidia"),
-    _Labels("gpu.nvidia.com/class", "", "gpu.nvidia.com/count", "gpu.nvidia.com/vram", _GIB, always="nvidia"),
+    _Labels("gpu.nvidia.com/model", "", "gpu.nvidia.com/count", "gpu.nvidia.com/vram", GIB, always="nvidia"),
+    _Labels("gpu.nvidia.com/class", "", "gpu.nvidia.com/count", "gpu.nvidia.com/vram", GIB, always="nvidia"),
     # Alibaba Cloud, whose memory has a unit
     _Labels(
         "aliyun.accelerator/nvidia_name",
@@ -101,17 +99,13 @@ def _read(keys: _Labels, reader: LabelReader, catalogue: Catalogue) -> Reading |
         return None
     vendor, kind = known
     return Reading(
-        facts=Facts(
-            source="labels",
-            rank=Rank.LABELS,
-            kind=kind,
-            vendor=vendor,
-            product=text if product is not None or text.lower() not in _VENDORS else None,
-            memory_bytes=None if keys.unit == _GIB and product is not None and product.memory_bytes else memory,
-        ),
+        kind=kind,
+        vendor=vendor,
+        product=text if product is not None or text.lower() not in _VENDORS else None,
+        memory_bytes=None if keys.unit == GIB and product is not None and product.memory_bytes else memory,
         lookup=lookup,
         device_memory_bytes=memory,
-        count=(reader.number(keys.number) or None) if keys.number else None,
+        node_count=(reader.number(keys.number) or None) if keys.number else None,
         warnings=tuple(reader.warnings),
     )
 
@@ -162,18 +156,19 @@ def read_gke_gpu(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) ->
     elif fault:
         partition = UNKNOWN_SLICE
     elif sharing:
-        partition = Partition(kind=sharing, sharers=sharers, compute_fraction=1 / sharers, memory_fraction=1 / sharers)
-    facts = Facts(
-        source="labels",
-        rank=Rank.LABELS,
+        partition = equal_share(sharing, sharers)
+    return Reading(
         kind=AcceleratorKind.GPU,
         vendor="nvidia",
         product=product,
         memory_bytes=memory,
         features=frozenset({"cuda"}),
         partition=partition,
+        lookup=product,
+        node_count=count,
+        mig=mig,
+        warnings=tuple(reader.warnings),
     )
-    return Reading(facts=facts, lookup=product, count=count, mig=mig, warnings=tuple(reader.warnings))
 
 
 def read_gke_tpu(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading | None:
@@ -198,12 +193,13 @@ def read_gke_tpu(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading
         count = count or (chips if chips <= one_host else _HOST_CHIPS)
     elif topology:
         reader.warnings.append(f"label {_PREFIX}tpu-topology: {topology!r} is not of the form 2x4 or 2x2x4: ignored")
-    facts = Facts(
-        source="labels",
-        rank=Rank.LABELS,
+    return Reading(
         kind=AcceleratorKind.TPU,
         vendor="google",
         product=product,
         features=frozenset({"xla"}),
+        lookup=product,
+        node_count=count,
+        slice_chips=chips,
+        warnings=tuple(reader.warnings),
     )
-    return Reading(facts=facts, lookup=product, count=count, slice_chips=chips, warnings=tuple(reader.warnings))

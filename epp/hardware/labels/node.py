@@ -13,6 +13,7 @@ from epp.hardware.labels.nvidia import read_nvidia
 from epp.hardware.labels.other_vendors import read_amd, read_ascend, read_gaudi, read_intel
 from epp.hardware.labels.reading import (
     INSTANCE_TYPE_LABELS,
+    MIB,
     Reading,
     common_facts,
     read_pci,
@@ -20,7 +21,6 @@ from epp.hardware.labels.reading import (
 from epp.hardware.mig.slices import NodeGpus
 
 _PRODUCT, _MEMORY, _GKE = "nvidia.com/gpu.product", "nvidia.com/gpu.memory", "cloud.google.com/gke-accelerator"
-_MIB = 2**20
 _READERS = (read_nvidia, read_gke_gpu, read_gke_tpu, read_amd, read_intel, read_gaudi, read_ascend)
 
 
@@ -31,7 +31,7 @@ def gpus_by_labels(labels: Mapping[str, str]) -> NodeGpus:
     if product:
         of_slice = "-mig-" in product.lower()  # and the memory label is that of a slice
         known = not of_slice and memory.isascii() and memory.isdecimal() and len(memory) < len(str(2**63))
-        return NodeGpus(((product, int(memory) * _MIB if known else None),))
+        return NodeGpus(((product, int(memory) * MIB if known else None),))
     if named := labels.get(_GKE, "").strip():
         return NodeGpus(((named, None),))
     machine = find_instance_type(next((labels[key] for key in INSTANCE_TYPE_LABELS if labels.get(key)), ""))
@@ -70,17 +70,14 @@ def facts_from_labels(
     readings = [reading for read in _READERS if (reading := read(labels, catalogue)) is not None]
     readings.extend(read_clouds(labels, catalogue))
     pci = read_pci(labels)
-    vendors = {each.facts.vendor for each in readings}
-    if pci is not None and (not readings or (pci.lookup and pci.facts.vendor in vendors)):
+    vendors = {each.vendor for each in readings}
+    if pci is not None and (not readings or (pci.lookup and pci.vendor in vendors)):
         readings.append(pci)
-    facts = [reading.facts for reading in readings]
-    if (common := common_facts(labels)) is not None:
-        facts.append(common)
-    partition = next((fact.partition for fact in facts if fact.partition is not None), None)
+    partition = next((fact.partition for fact in readings if fact.partition is not None), None)
     looked_up, count = _look_up(labels, readings, partition, instance_types, catalogue)
-    counts = [reading.count for reading in readings if reading.count is not None]
+    counts = [reading.node_count for reading in readings if reading.node_count is not None]
     return NodeFacts(
-        facts=(*facts, *looked_up),
+        facts=(*readings, common_facts(labels), *looked_up),
         count=next(iter(counts), count),
         slice_chips=next((reading.slice_chips for reading in readings if reading.slice_chips), None),
         mig={name: number for reading in reversed(readings) for name, number in reading.mig.items()},
@@ -110,7 +107,7 @@ def _look_up(
             return [meant[0].facts(partition=partition)], None
     if machine is None or product is None:
         return [], None
-    if any(reading.facts.vendor != product.vendor for reading in readings):
+    if any(reading.vendor != product.vendor for reading in readings):
         return [], None
     facts = product.facts(f"instance-type/{name}", partition or machine.partition)
     if partition is None:

@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
 from epp.framework.quantities import exact_quantity
 from epp.hardware.catalogue import CATALOGUE, Catalogue, family_of, features_of
-from epp.hardware.facts import Facts, Rank
-from epp.hardware.labels.reading import LabelReader, Reading
-from epp.hardware.mig import UNKNOWN_SLICE, MigProfile, mig_gpu, parse_mig_profile, partition_of
+from epp.hardware.labels.reading import MOST_MEMORY, LabelReader, Reading
+from epp.hardware.mig import UNKNOWN_SLICE, MigProfile, equal_share, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.mig.partition import profile_fault
 
-MIB = 2**20
-_MOST_MEMORY = 2**46
 _MIXED = re.compile(r"nvidia\.com/mig-(?P<profile>.+)\.count")
 _SHARINGS = {"mps": Sharing.MPS, "time-slicing": Sharing.TIME_SLICING}
 
@@ -39,9 +36,7 @@ def read_nvidia(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> 
     mig = _mixed_profiles(reader, product, memory, catalogue)
     if profile and count:
         mig[profile.name] = count
-    facts = Facts(
-        source="labels",
-        rank=Rank.LABELS,
+    return Reading(
         kind=AcceleratorKind.GPU,
         vendor="nvidia",
         family=_family(reader, product, capability, catalogue),
@@ -50,12 +45,9 @@ def read_nvidia(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> 
         compute_capability=capability,
         features=_features(reader, capability, sliced=sliced),
         partition=partition,
-    )
-    return Reading(
-        facts=facts,
         lookup=product,
         device_memory_bytes=memory if whole else None,
-        count=count,
+        node_count=count,
         mig=mig,
         warnings=tuple(reader.warnings),
     )
@@ -66,14 +58,13 @@ def _memory(reader: LabelReader) -> int | None:
     key = "nvidia.com/gpu.memory"
     text = reader.text(key)
     if not text or text.isdigit():
-        mebibytes = reader.number(key, _MOST_MEMORY // MIB)
-        return mebibytes * MIB if mebibytes else None
+        return reader.mebibytes(key)
     try:
         size = int(exact_quantity(text))
     except ValueError:
         reader.warnings.append(f"label {key}: {text!r} is not a whole number of MiB: ignored")
         return None
-    if not 0 < size <= _MOST_MEMORY:
+    if not 0 < size <= MOST_MEMORY:
         reader.warnings.append(f"label {key}: {text!r} is not the memory of a GPU in MiB: ignored")
         return None
     reader.warnings.append(f"label {key}: {text!r} has a unit, although the label is in MiB: read as a quantity")
@@ -128,9 +119,7 @@ def _partition(
         whole = known.memory_bytes if known else None
         fraction = min(memory / whole, 1.0) if memory and whole else 1.0
         return Partition(kind=Sharing.VGPU, compute_fraction=fraction, memory_fraction=fraction)
-    if sharing is None:
-        return None
-    return Partition(kind=sharing, sharers=sharers, compute_fraction=1 / sharers, memory_fraction=1 / sharers)
+    return None if sharing is None else equal_share(sharing, sharers)
 
 
 def _sharing(reader: LabelReader, product: str) -> tuple[Sharing | None, int]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
 from epp.framework.quantities import GIB
 from epp.hardware.catalogue import CATALOGUE, Catalogue, Product, devices_of_mode, partition_of_mode, same_size
-from epp.hardware.facts import Facts, Rank
 from epp.hardware.labels.reading import PCI_DEVICES, LabelReader, Reading
 
 _COMPUTE_UNITS = {
@@ -20,8 +19,6 @@ _COMPUTE_UNITS = {
 _UNITS = re.compile("[0-9]{1,6}")
 _SIZE = re.compile(r"([1-9][0-9]{0,3})(?:G|Gi|GB|GiB)?")
 _DEVICE_COUNT = re.compile(r"gpu\.intel\.com/device-id\.(?P<id>[0-9a-f]{4}(?:-[0-9a-f]{4})?)\.count")
-_MIB = 2**20
-_MOST_MIB = 2**46 // _MIB
 _CHIP_SIZE = re.compile(r"([1-9][0-9]{0,3})(?:G|Gi|GB|GiB)")
 _GAUDI = re.compile(r"(intel\.)?feature\.node\.kubernetes\.io/gaudi")
 
@@ -53,21 +50,16 @@ def read_amd(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Rea
         reader.warnings.append(
             f"label amd.com/gpu.compute-memory-partition: {mode!r} is not of the form cpx_nps4: ignored"
         )
-    facts = Facts(
-        source="labels",
-        rank=Rank.LABELS,
+    return Reading(
         kind=AcceleratorKind.GPU,
         vendor="amd",
         product=product or None,
         memory_bytes=_share(memory, partition, known),
         features=frozenset({"rocm"}),
         partition=None if partition == Partition() else partition,
-    )
-    return Reading(
-        facts=facts,
         lookup=lookup,
         device_memory_bytes=memory,
-        count=next((count for count in (products, sizes, unit_counts, ids) if count), None),
+        node_count=next((count for count in (products, sizes, unit_counts, ids) if count), None),
         warnings=tuple(reader.warnings),
     )
 
@@ -127,19 +119,14 @@ def read_intel(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading |
     }
     if not (product or counts or reader.truth("intel.feature.node.kubernetes.io/gpu")):
         return None
-    facts = Facts(
-        source="labels",
-        rank=Rank.LABELS,
+    return Reading(
         kind=AcceleratorKind.XPU,
         vendor="intel",
         family=reader.text("gpu.intel.com/family").lower() or None,
         product=product or None,
         features=frozenset({"level-zero"}),
-    )
-    return Reading(
-        facts=facts,
         lookup=product or next((model for device in counts if (model := PCI_DEVICES["8086"].get(device))), ""),
-        count=reader.number("gpu.intel.com/device.count") or sum(counts.values()) or None,
+        node_count=reader.number("gpu.intel.com/device.count") or sum(counts.values()) or None,
         warnings=tuple(reader.warnings),
     )
 
@@ -148,23 +135,18 @@ def read_gaudi(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading |
     """Return the facts about Gaudi accelerators; None without such labels. The memory label is in MiB."""
     reader = LabelReader(labels)
     product = reader.text("habana.ai/product.name")
-    memory = reader.number("habana.ai/device.memory", _MOST_MIB)
+    memory = reader.mebibytes("habana.ai/device.memory")
     if not (product or memory or any(_GAUDI.fullmatch(key) and reader.truth(key) for key in labels)):
         return None
-    size = memory * _MIB if memory else None
     return Reading(
-        facts=Facts(
-            source="labels",
-            rank=Rank.LABELS,
-            kind=AcceleratorKind.NPU,
-            vendor="intel",
-            family="gaudi",
-            product=product or None,
-            memory_bytes=size,
-        ),
+        kind=AcceleratorKind.NPU,
+        vendor="intel",
+        family="gaudi",
+        product=product or None,
+        memory_bytes=memory,
         lookup=product,
-        device_memory_bytes=size,
-        count=reader.number("habana.ai/device.count") or None,
+        device_memory_bytes=memory,
+        node_count=reader.number("habana.ai/device.count") or None,
         warnings=tuple(reader.warnings),
     )
 
@@ -185,15 +167,11 @@ def read_ascend(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> 
         reader.warnings.append(f"label mind-cluster/npu-chip-memory: {text!r} is not of the form 64G: ignored")
     product = chip if not chip or chip.lower().startswith("ascend") else f"Ascend{chip}"
     return Reading(
-        facts=Facts(
-            source="labels",
-            rank=Rank.LABELS,
-            kind=AcceleratorKind.NPU,
-            vendor="huawei",
-            family="ascend",
-            product=product or reader.text("accelerator").removeprefix("huawei-") or None,
-            memory_bytes=int(match[1]) * GIB if match else None,
-        ),
+        kind=AcceleratorKind.NPU,
+        vendor="huawei",
+        family="ascend",
+        product=product or reader.text("accelerator").removeprefix("huawei-") or None,
+        memory_bytes=int(match[1]) * GIB if match else None,
         lookup=next((each for each in (product, series) if each and catalogue.find(each)), ""),
         warnings=tuple(reader.warnings),
     )

@@ -4,14 +4,15 @@
 import re
 from collections.abc import Mapping
 
-import msgspec
-
 from epp.framework.accelerators.tag import AcceleratorKind, AttributeValue
 from epp.hardware.catalogue import read_table
 from epp.hardware.facts import Facts, Rank
 
 MOST_DEVICES = 65_536
 """Maximum number of devices of a node, and of endpoints that share one."""
+MIB = 2**20
+MOST_MEMORY = 2**46
+"""Maximum number of bytes of a device."""
 INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 
 _SPOT: Mapping[str, Mapping[str, bool]] = {
@@ -57,19 +58,21 @@ _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 TRUTHS: Mapping[str, bool] = {"true": True, "false": False}
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts from the labels of one vendor or cloud."""
+class Reading(Facts, frozen=True, kw_only=True):
+    """Facts from the labels of one vendor or cloud, and those on the whole node."""
 
-    facts: Facts
-    """Facts of rank LABELS."""
+    source: str = "labels"
+    rank: Rank = Rank.LABELS
     lookup: str = ""
     """Name to look up in the catalogue; empty for none."""
     device_memory_bytes: int | None = None
     """Memory of a whole device, which identifies the size of a model."""
-    count: int | None = None
+    node_count: int | None = None
+    """Devices of the node."""
     slice_chips: int | None = None
-    mig: Mapping[str, int] = msgspec.field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    """Chips of the whole TPU slice of the node."""
+    mig: Mapping[str, int] = {}
+    """Number of slices by canonical name of the MIG profile."""
 
 
 class LabelReader:
@@ -96,6 +99,10 @@ class LabelReader:
             return None
         return int(text)
 
+    def mebibytes(self, key: str) -> int | None:
+        """Return a number of MiB in bytes; None for 0, or without a valid number."""
+        return (self.number(key, MOST_MEMORY // MIB) or 0) * MIB or None
+
     def truth(self, key: str) -> bool | None:
         """Return the value as a boolean, in any case; None for anything else."""
         return TRUTHS.get(self.text(key).lower())
@@ -114,17 +121,14 @@ def spot_from_labels(labels: Mapping[str, str]) -> bool | None:
     return any(spots) if spots else None
 
 
-def common_facts(labels: Mapping[str, str]) -> Facts | None:
-    """Return spot, and labels of accelerators and topology as attributes; None without such labels."""
-    spot = spot_from_labels(labels)
+def common_facts(labels: Mapping[str, str]) -> Reading:
+    """Return spot, and labels of accelerators and topology as attributes."""
     attributes = {
         key: typed(value)
         for key, value in labels.items()
         if key.startswith(_ATTRIBUTES) and not key.startswith(_NO_ATTRIBUTES)
     }
-    if spot is None and not attributes:
-        return None
-    return Facts(source="labels", rank=Rank.LABELS, spot=spot, attributes=attributes)
+    return Reading(spot=spot_from_labels(labels), attributes=attributes)
 
 
 def typed(value: str) -> AttributeValue:
@@ -143,7 +147,7 @@ def read_pci(labels: Mapping[str, str]) -> Reading | None:
             if found:
                 vendor, kind = found
                 model = PCI_DEVICES.get(match["vendor"], {}).get(match["device"] or "", "")
-                return Reading(facts=Facts(source="labels", rank=Rank.LABELS, vendor=vendor, kind=kind), lookup=model)
+                return Reading(vendor=vendor, kind=kind, lookup=model)
     return None
 
 

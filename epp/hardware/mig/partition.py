@@ -2,7 +2,7 @@
 """Share of a MIG slice in its GPU, and profiles and placements that a GPU does not support."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from epp.framework.accelerators.tag import Partition, Sharing
@@ -31,9 +31,7 @@ def mig_gpu(product: str, memory_bytes: int | None = None, catalogue: Catalogue 
     `memory_bytes` of the whole device distinguishes the sizes of a model.
     """
     known = catalogue.find(product, memory_bytes)
-    if known is None or known.memory_bytes is None:
-        return None
-    return MIG_GPUS.get(f"{known.model}-{known.memory_bytes // GIB}gb")
+    return None if known is None else _division(known)
 
 
 def partition_of(
@@ -58,6 +56,11 @@ def partition_of(
         media_extensions=profile.media_extensions,
         sharers=sharers,
     )
+
+
+def equal_share(kind: Sharing, sharers: int) -> Partition:
+    """Return the share of one of several endpoints that share a device."""
+    return Partition(kind=kind, compute_fraction=1 / sharers, memory_fraction=1 / sharers, sharers=sharers)
 
 
 def joined(parts: Sequence[Partition]) -> Partition:
@@ -116,7 +119,7 @@ def profile_fault(
     if not product:
         return ""
     meant = catalogue.meant(product, memory_bytes)
-    gpus = tuple(_divisions(meant))
+    gpus = tuple(gpu for each in meant if (gpu := _division(each)) is not None)
     if not meant or any(layout_like(gpu, profile) for gpu in gpus):
         return ""
     if gpus:
@@ -147,11 +150,8 @@ def layout_like(gpu: MigGpu, profile: MigProfile) -> SliceLayout | None:
     return None
 
 
-def _divisions(products: tuple[Product, ...]) -> Iterator[MigGpu]:
-    for each in products:
-        name = f"{each.model}-{(each.memory_bytes or 0) // GIB}gb"
-        if name in MIG_GPUS:
-            yield MIG_GPUS[name]
+def _division(product: Product) -> MigGpu | None:
+    return MIG_GPUS.get(f"{product.model}-{(product.memory_bytes or 0) // GIB}gb")
 
 
 def _may_be_divided(product: Product) -> bool:

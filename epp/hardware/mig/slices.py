@@ -96,7 +96,8 @@ def slice_claims(
     instaslices: Iterable[Instaslice], allocation_claims: Iterable[AllocationClaim]
 ) -> tuple[SliceClaim, ...]:
     """Return all slices without validation; those of generation 2 come first."""
-    return (*_second_generation(allocation_claims), *_first_generation(instaslices))
+    second = (_claim(each.spec, f"AllocationClaim/{each.id}", "spec", each.state) for each in allocation_claims)
+    return (*second, *_first_generation(instaslices))
 
 
 def without_duplicates(claims: Iterable[SliceClaim]) -> tuple[SliceClaim, ...]:
@@ -108,21 +109,21 @@ def without_duplicates(claims: Iterable[SliceClaim]) -> tuple[SliceClaim, ...]:
     return tuple(found.values())
 
 
-def _second_generation(claims: Iterable[AllocationClaim]) -> Iterator[SliceClaim]:
-    for claim in claims:
-        spec = claim.spec
-        yield SliceClaim(
-            source=f"AllocationClaim/{claim.id}",
-            pod=spec.pod_ref,
-            profile=spec.profile,
-            gpu_uuid=spec.gpu_uuid,
-            node=spec.nodename,
-            start=None if spec.mig_placement is None else spec.mig_placement.start,
-            size=None if spec.mig_placement is None else spec.mig_placement.size,
-            profile_field="spec.profile",
-            placement_field="spec.migPlacement",
-            state=claim.state,
-        )
+def _claim(spec: ClaimSpec, source: str, fields: str, state: str, *, node: str = "") -> SliceClaim:
+    """Return the slice of a claim of generation 2; `fields` is the place of its fields in messages."""
+    place = spec.mig_placement
+    return SliceClaim(
+        source=source,
+        pod=spec.pod_ref,
+        profile=spec.profile,
+        gpu_uuid=spec.gpu_uuid,
+        node=spec.nodename or node,
+        start=None if place is None else place.start,
+        size=None if place is None else place.size,
+        profile_field=f"{fields}.profile",
+        placement_field=f"{fields}.migPlacement",
+        state=state,
+    )
 
 
 def _first_generation(instaslices: Iterable[Instaslice]) -> Iterator[SliceClaim]:
@@ -277,18 +278,5 @@ def annotated_claims(pod: Pod, node: str) -> tuple[SliceClaim, ...]:
     except msgspec.DecodeError:
         raise ValueError("it is no list of claims: write JSON as the device plugin does") from None
     specs = [convert(entry.get("spec", entry), ClaimSpec, f"[{index}]") for index, entry in enumerate(entries)]
-    return tuple(
-        SliceClaim(
-            source=f"annotation {ANNOTATION}",
-            pod=spec.pod_ref,
-            profile=spec.profile,
-            gpu_uuid=spec.gpu_uuid,
-            node=spec.nodename or node,
-            start=None if spec.mig_placement is None else spec.mig_placement.start,
-            size=None if spec.mig_placement is None else spec.mig_placement.size,
-            profile_field=f"[{index}].profile",
-            placement_field=f"[{index}].migPlacement",
-            state="inUse",
-        )
-        for index, spec in enumerate(specs)
-    )
+    source = f"annotation {ANNOTATION}"
+    return tuple(_claim(spec, source, f"[{index}]", "inUse", node=node) for index, spec in enumerate(specs))

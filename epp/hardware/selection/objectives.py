@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds for accelerators in objects, and the base of the plugins that follow these objects."""
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
-from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -14,12 +12,13 @@ from typing_extensions import TypeVar
 
 from epp.framework import Parameters
 from epp.framework.accelerators.selection import ANY, Selection, combined
-from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
 from epp.framework.plugin_status import IgnoredValue, InputState
 from epp.kube.objects.base import Object
-from epp.kube.objects.decode import Kinds, decode_object
+from epp.kube.objects.decode import Kinds
 from epp.kube.objects.followed import Change, FollowedObjects
+from epp.kube.objects.follower import Effect, FollowsObjects
 from epp.kube.objects.inference import POLICY_KINDS, POOL_GROUP, InferenceObjective, InferencePool
 from epp.kube.objects.last_good import FileObjects
 from epp.kube.objects.ome import AcceleratorClass
@@ -179,35 +178,21 @@ class ObjectParameters(Parameters, frozen=True):
 OP = TypeVar("OP", bound=ObjectParameters, default=ObjectParameters)
 
 
-class _Next(NamedTuple):
-    change: Change
-    objectives: Objectives
-
-
-class ObjectFollower(ObjectReader[OP], Follower[OP]):
+class ObjectFollower(FollowsObjects[OP], Follower[OP]):
     """Keeps `objectives` up to date; an object with an invalid value does not replace a valid one."""
-
-    decode = staticmethod(decode_object)
 
     def setup(self) -> None:
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self.objectives = Objectives()
-        self._objects = FollowedObjects(
-            self.parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=KINDS, validate=selection_faults
+        self.start_following(
+            FollowedObjects(
+                self.parameters.paths,
+                owner=self.name,
+                grace_period=_GRACE_PERIOD,
+                kinds=KINDS,
+                validate=selection_faults,
+            )
         )
-        self._changing = asyncio.Lock()
-        """Serializes changes by files and cluster."""
-        self._read_first()
-
-    def read_files(self, paths: Sequence[str]) -> None:
-        """Read files in addition to those of the parameters."""
-        if paths:
-            self._objects.read_also(paths, "--objects")
-            self._read_first()
-
-    def _read_first(self) -> None:
-        if (following := self._read()) is not None:
-            self._apply(following)
 
     @property
     def inputs(self) -> InputState:
@@ -225,38 +210,17 @@ class ObjectFollower(ObjectReader[OP], Follower[OP]):
 
     async def follow_files(self) -> None:
         """Apply new versions of the files until cancelled."""
-        if not self._objects.paths:
-            return
-        async for _ in self._objects.changes():
-            await self.look()
+        if self._objects.paths:
+            async for _ in self._objects.changes():
+                await self.look()
 
-    async def look(self) -> bool:
-        """Read the files; return whether any of them, or its objects in effect, changed."""
-        async with self._changing:
-            following = await asyncio.to_thread(self._read)
-            if following is not None:
-                self._apply(following)
-        return following is not None
+    def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags
+        """Return the new bounds, which affect requests, not tags."""
+        objectives = objectives_of(change.files, self.parameters.pool_name)
+        return lambda: self._apply(change, objectives)
 
-    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
-        """Apply changed objects of the cluster; they affect requests, not tags."""
-        async with self._changing:
-            self._apply(await asyncio.to_thread(self._with_cluster, kinds))
-        return no_endpoint
-
-    def _read(self) -> _Next | None:
-        """Return the next state, None without a change. Runs in a thread."""
-        change = self._objects.read(self.clock.now())
-        return None if change is None else self._built(change)
-
-    def _with_cluster(self, kinds: Sequence[ObjectsOfKind]) -> _Next:
-        return self._built(self._objects.take(kinds))
-
-    def _built(self, change: Change) -> _Next:
-        return _Next(change, objectives_of(change.files, self.parameters.pool_name))
-
-    def _apply(self, following: _Next) -> None:
-        change, self.objectives = following
+    def _apply(self, change: Change, objectives: Objectives) -> AffectedEndpoints:
+        self.objectives = objectives
         self._objects.apply(change)
         inputs = self.inputs
         self._objects.tell(map(str, (*inputs.problems, *inputs.ignored)))
@@ -267,3 +231,4 @@ class ObjectFollower(ObjectReader[OP], Follower[OP]):
             objectives=len(self.objectives.by_objective),
             problems=len(inputs.problems) + len(inputs.ignored),
         )
+        return no_endpoint

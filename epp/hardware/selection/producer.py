@@ -68,26 +68,20 @@ def _text(text: str) -> object:
     return text.strip()
 
 
-def _number(text: str) -> object:
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigurationError(f"{text!r} is not a number") from None
+def _parser(kind: Callable[[str], object], fault: str) -> Callable[[str], object]:
+    """Return a parser of the value of a header; `fault` is the error for other texts."""
+
+    def read(text: str) -> object:
+        try:
+            return kind(text.strip())
+        except (ValueError, KeyError):
+            raise ConfigurationError(f"{text!r} is {fault}") from None
+
+    return read
 
 
-def _whole_number(text: str) -> object:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigurationError(f"{text!r} is not a whole number") from None
-
-
-def _flag(text: str) -> object:
-    if text.strip().lower() not in {"true", "false"}:
-        raise ConfigurationError(f"{text!r} is neither true nor false")
-    return text.strip().lower() == "true"
-
-
+_number, _whole_number = _parser(float, "not a number"), _parser(int, "not a whole number")
+_flag = _parser(lambda text: {"true": True, "false": False}[text.lower()], "neither true nor false")
 _FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "class": ("acceleratorClasses", _list),
     "exclude-class": ("excludedClasses", _list),
@@ -235,6 +229,8 @@ class AcceleratorSelectionProducer(
         self._configured = {"": defaults} | {
             model: combined(defaults, layer.selection()) for model, layer in self.parameters.models.items()
         }
+        self._components = {name: layer.selection() for name, layer in self.parameters.components.items()}
+        self._selections = (*self._configured.values(), *self._components.values())
         self._next_logged_at = -inf
         self._patterns = [(re.compile(translate(model)), model) for model in self.parameters.models]
         self._used: tuple[Objectives, dict[_Key, _Layers]] = (self.objectives, {})
@@ -243,10 +239,9 @@ class AcceleratorSelectionProducer(
     @property
     def accelerator_names(self) -> Sequence[str]:
         """Accelerator classes and models in configuration and objects."""
-        components = [layer.selection() for layer in self.parameters.components.values()]
         named = (
             name
-            for selection in (*self._configured.values(), *components)
+            for selection in self._selections
             for name in (*selection.classes, *sorted(selection.excluded_classes), *selection.models)
         )
         return tuple(dict.fromkeys((*named, *self.objectives.classes)))
@@ -254,11 +249,9 @@ class AcceleratorSelectionProducer(
     @property
     def without_prices(self) -> str:
         """Consequence of missing prices; empty if prices are not needed."""
-        components = [layer.selection() for layer in self.parameters.components.values()]
-        selections = [*self._configured.values(), *components]
-        if any(selection.caps_cost for selection in selections):
+        if any(selection.caps_cost for selection in self._selections):
             return "filters drop all endpoints where these bounds cap the price, unless onUnknown keeps them"
-        by_price = any(selection.policy == "cheapest" for selection in selections)
+        by_price = any(selection.policy == "cheapest" for selection in self._selections)
         return "the policy Cheapest is no preference" if by_price else ""
 
     def produce(self, request: Request, candidates: Candidates) -> None:
@@ -327,7 +320,7 @@ class AcceleratorSelectionProducer(
             general = combined(general, service.general)
         if key.objective:
             general = combined(general, objects.by_objective[key.objective])
-        overrides = {profile: layer.selection() for profile, layer in self.parameters.components.items()}
+        overrides = dict(self._components)
         for service in services:
             for profile, override in (
                 (self.parameters.engine_profile, service.prefill),

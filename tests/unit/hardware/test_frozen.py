@@ -5,8 +5,9 @@ import pytest
 
 from epp.framework.accelerators.tag import FROZEN
 from epp.framework.endpoint import Endpoint
+from epp.hardware.endpoint_context import TaggerOptions
 from epp.hardware.inventory import Inventory
-from epp.hardware.tag_builder import TagBuilder, TaggerOptions
+from epp.hardware.tag_builder import TagBuilder
 
 
 @pytest.mark.parametrize("place", ["memory", "disk"])

@@ -5,7 +5,8 @@ import pytest
 
 from epp.framework.accelerators.arrays import NO_PLACEMENT, PlacementMode, PlacementTemplate
 from epp.framework.endpoint import Endpoint
-from epp.hardware.tag_builder import TagBuilder, TaggerOptions
+from epp.hardware.endpoint_context import TaggerOptions
+from epp.hardware.tag_builder import TagBuilder
 
 
 def template(name="packed", **placement):

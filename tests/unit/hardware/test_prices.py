@@ -13,9 +13,10 @@ from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
+from epp.hardware.endpoint_context import TaggerOptions
 from epp.hardware.mig import UNKNOWN_SLICE
 from epp.hardware.prices import PriceList, read_prices
-from epp.hardware.tag_builder import TagBuilder, TaggerOptions
+from epp.hardware.tag_builder import TagBuilder
 from epp.runtime.followed_files import ParsedFile
 
 YAML = Path("prices.yaml")

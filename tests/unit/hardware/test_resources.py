@@ -5,7 +5,8 @@ import pytest
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
 from epp.framework.endpoint import Endpoint
-from epp.hardware.tag_builder import TagBuilder, TaggerOptions
+from epp.hardware.endpoint_context import TaggerOptions
+from epp.hardware.tag_builder import TagBuilder
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
 

@@ -7,8 +7,9 @@ import pytest
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, Sharing
 from epp.framework.endpoint import Endpoint
 from epp.hardware.catalogue import InstanceType
+from epp.hardware.endpoint_context import TaggerOptions
 from epp.hardware.facts.declared import AcceleratorOverride
-from epp.hardware.tag_builder import TagBuilder, TaggerOptions
+from epp.hardware.tag_builder import TagBuilder
 
 GIB = 2**30
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
