@@ -35,7 +35,7 @@ from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH, DataKey, Headers
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Admitter, PreRequest, Producer, Screener
 from epp.framework.snapshot import Snapshot
-from epp.routing.datastore import Credit, Datastore, Flow, Ticket
+from epp.routing.datastore import Datastore, Flow, Ticket
 from epp.routing.director.incoming_request import IncomingRequest
 from epp.routing.director.observers import DirectorObserver
 from epp.routing.director.open_requests import Attempts, Reservations
@@ -308,7 +308,7 @@ class Router:
             raise AdmissionDeniedError(error) from error
         return None if isinstance(awaited, Failure) else awaited
 
-    def _credit(self, request: Request, result: SchedulingResult) -> Credit:
+    def _credit(self, request: Request, result: SchedulingResult) -> Ticket:
         """Credit the request to its target, and to the targets of the other legs."""
         costs = request.get(IN_FLIGHT_COST) or _NO_COSTS
         flow = Flow(request.fairness_id, request.priority)
@@ -322,7 +322,7 @@ class Router:
                 for profile, leg in result.profiles.items()
                 if leg is not None and leg.slot != slot
             ]
-        return Credit(ledger.open(slot, costs.get(primary.profile, 0), flow), legs)
+        return ledger.open(slot, costs.get(primary.profile, 0), flow, legs)
 
 
 def none_eligible(snapshot: Snapshot) -> RequestError:
