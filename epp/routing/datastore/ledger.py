@@ -2,7 +2,7 @@
 """Requests in flight, each credited to its endpoint until it ends; and those inherited from an earlier picker."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, isnan
 from typing import NamedTuple
 
@@ -167,6 +167,7 @@ _MOST = 1_000_000
 """Largest plausible number of requests of one engine."""
 
 
+@dataclass(slots=True, eq=False)
 class Inheritance:
     """Counts, as requests in flight, what engines report beyond own requests when this picker takes over.
 
@@ -175,15 +176,12 @@ class Inheritance:
     ever.
     """
 
-    __slots__ = ("_expected", "_heirs", "_table", "_until")
-
-    def __init__(self, table: ColumnTable) -> None:
-        self._table = table
-        self._expected: set[int] = set()
-        """Slots whose first report is to come."""
-        self._heirs: set[int] = set()
-        """Slots with inherited requests."""
-        self._until = -inf
+    _table: ColumnTable
+    _expected: set[int] = field(default_factory=set)
+    """Slots whose first report is to come."""
+    _heirs: set[int] = field(default_factory=set)
+    """Slots with inherited requests."""
+    _until: float = -inf
 
     def begin(self, slots: Iterable[int], now: float, seconds: float) -> None:
         """Take over from another picker at these slots; slots with a report inherit by their last report."""
