@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the record of a decision, routed or simulated, from the results of its scheduling."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Literal
@@ -15,24 +15,21 @@ from epp.explain.record import (
     VERSION,
     Asked,
     DecisionRecord,
-    Ending,
     Failure,
     Pick,
     ProfileRun,
     Seen,
-    ShadowRun,
     Timings,
 )
 from epp.explain.runs import MOST_LISTED, before_filters, number, profile_run
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
 from epp.framework.candidates import Candidates
-from epp.framework.endpoint import Endpoint
 from epp.framework.errors import InternalError, RequestError
 from epp.framework.headers import OBJECTIVE
 from epp.framework.messages import printable, shown_path
 from epp.framework.quotas import TENANT
 from epp.framework.request import Request
-from epp.framework.result import FailedScheduling, ProfileAttempt, ProfileResult, SchedulingResult
+from epp.framework.result import FailedScheduling, ProfileAttempt, SchedulingResult
 from epp.framework.snapshot import METRICS_AT, Snapshot
 from epp.routing.director import Decision, Simulated, Simulation
 from epp.routing.scheduling import Profile
@@ -41,7 +38,6 @@ MOST_NAME = 128
 """Longest name, in characters: clients may choose names."""
 _MOST_TEXT = 300
 _NO_TIMINGS = Timings()
-_MOST_WHY = 300
 
 
 def record_of(
@@ -56,23 +52,19 @@ def record_of(
     recorded_for: str = "",
     config_generation: int = 0,
     timings: Timings = _NO_TIMINGS,
-    ending: Ending | None = None,
-    served: Endpoint | None = None,
-    shadows: tuple[ShadowRun, ...] = (),
 ) -> DecisionRecord:
     """Return the record of a request that was routed, or refused with an error.
 
     `profiles` are those that ran; their plugins give the reasons. `at` is the time of the decision, in seconds since
-    1970. `snapshot` is used if no profile ran. `served` is the endpoint that served the request, perhaps a fallback.
-    The time in a queue is taken from the request.
+    1970. `snapshot` is used if no profile ran. The time in a queue is taken from the request.
     """
     pick, failure = None, None
     if isinstance(outcome, RequestError):
-        runs, failure = _runs_of_error(request, outcome, profiles), failure_of(outcome)
+        failure = failure_of(outcome)
         why = printable(_detail(outcome) or outcome.message, _MOST_TEXT)
     else:
-        runs, pick = _runs(request, outcome, profiles), _pick(request, outcome)
-        why = Decision(request, outcome).why(served)
+        pick = _pick(request, outcome)
+        why = Decision(request, outcome).why()
     candidates = _considered(outcome)
     if candidates is not None:
         snapshot = candidates.snapshot
@@ -86,12 +78,10 @@ def record_of(
         config_generation=config_generation,
         asked=_asked(request),
         seen=None if snapshot is None else _seen(request, snapshot, candidates),
-        profiles=runs,
+        profiles=tuple(_runs(request, outcome, profiles)),
         pick=pick,
         failure=failure,
-        ending=ending,
         timings=_with_queue(request, timings),
-        shadows=shadows,
         why=why,
     )
 
@@ -164,43 +154,25 @@ def _considered(outcome: SchedulingResult | RequestError) -> Candidates | None:
     return None if run is None else before_filters(run)
 
 
-def _runs(request: Request, result: SchedulingResult, profiles: Mapping[str, Profile]) -> tuple[ProfileRun, ...]:
-    primary = result.primary.profile
-    found = []
-    for name, run in result.profiles.items():
-        error = result.errors.get(name)
-        whole: ProfileResult | ProfileAttempt | None = run if run is not None or error is None else error.attempt
-        found.append(_run(request, name, whole, error, profiles, primary=name == primary))
-    return tuple(found)
-
-
-def _runs_of_error(request: Request, error: RequestError, profiles: Mapping[str, Profile]) -> tuple[ProfileRun, ...]:
-    trace = error.scheduling or FailedScheduling({}, {})
-    return tuple(
-        _run(
-            request,
-            name,
-            run,
-            trace.errors.get(name, error) if isinstance(run, ProfileAttempt) else None,
-            profiles,
-        )
-        for name, run in trace.profiles.items()
-    )
-
-
-def _run(
-    request: Request,
-    name: str,
-    run: ProfileResult | ProfileAttempt | None,
-    error: RequestError | None,
-    profiles: Mapping[str, Profile],
-    *,
-    primary: bool = False,
-) -> ProfileRun:
-    failure = None if error is None else failure_of(error)
-    if run is None:
-        return ProfileRun(name=name, failure=failure)
-    return profile_run(request, name, run, profiles.get(name), primary=primary, failure=failure)
+def _runs(
+    request: Request, outcome: SchedulingResult | RequestError, profiles: Mapping[str, Profile]
+) -> Iterator[ProfileRun]:
+    trace: SchedulingResult | FailedScheduling
+    if isinstance(outcome, RequestError):
+        trace, primary = outcome.scheduling or FailedScheduling({}, {}), ""
+    else:
+        trace, primary = outcome, outcome.primary.profile
+    for name, result in trace.profiles.items():
+        run, error = result, trace.errors.get(name)
+        if run is None and error is not None:
+            run = error.attempt
+        if error is None and isinstance(run, ProfileAttempt) and isinstance(outcome, RequestError):
+            error = outcome
+        failure = None if error is None else failure_of(error)
+        if run is None:
+            yield ProfileRun(name=name, failure=failure)
+        else:
+            yield profile_run(request, name, run, profiles.get(name), primary=name == primary, failure=failure)
 
 
 def _pick(request: Request, result: SchedulingResult) -> Pick:
@@ -248,7 +220,7 @@ def simulated_record(
     )
     why = record.why
     if found.waits:
-        why = printable(f"waits for {found.waits}; then {why}", _MOST_WHY)
+        why = printable(f"waits for {found.waits}; then {why}", _MOST_TEXT)
     seen = record.seen
     if seen is not None:
         seen = replace(seen, eligible=found.eligible, screened=found.screened)

@@ -7,13 +7,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from epp.explain.building import MOST_NAME
+from epp.explain.building import MOST_NAME, record_of
 from epp.explain.record import ShadowRun, Timings
 from epp.explain.recording import RECORDING, Recording
 from epp.explain.storage import DecisionFile, DecisionSettings, Kept, Ring
@@ -127,7 +128,7 @@ class Recorder(DirectorObserver):
         recording = request.get(RECORDING)
         if recording is not None:
             recording.awaits_shadows = False
-            recording.add_shadows(tuple(runs))
+            recording.shadows += tuple(runs)
             self._want(recording)
 
     async def run(self) -> None:
@@ -178,17 +179,22 @@ class Recorder(DirectorObserver):
         *,
         snapshot: Snapshot | None = None,
     ) -> Recording:
-        return Recording(
-            self.next_id(),
+        record_id, at = self.next_id(), self._clock.utc()
+        is_refused = isinstance(outcome, RequestError)
+        build = partial(
+            record_of,
             request,
             outcome,
             profiles,
-            at=self._clock.utc(),
+            id=record_id,
+            kind="refused" if is_refused else "routed",
+            at=at,
+            snapshot=snapshot,
             recorded_for=recorded_for,
             config_generation=self._setup.generation(),
             timings=timings,
-            snapshot=snapshot,
         )
+        return Recording(record_id, request.id, request.received_at, at, recorded_for, is_refused, build)
 
     def _want(self, recording: Recording) -> None:
         if not (recording.is_queued or recording.is_lost):
@@ -201,7 +207,7 @@ class Recorder(DirectorObserver):
         if not self._waiting:
             self._wanted.clear()
         recording.is_queued = False
-        is_new = not recording.is_made
+        is_new = not recording.data
         try:
             data = recording.made()
         except Exception as error:  # noqa: BLE001  a record must not stop the others

@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recording of one decision, from the pick or the refusal to the end of the response."""
 
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import msgspec
+from msgspec.structs import replace
 
-from epp.explain.building import record_of
-from epp.explain.record import DecisionRecord, Ending, ShadowRun, Timings
-from epp.framework.endpoint import Endpoint
-from epp.framework.errors import RequestError
-from epp.framework.request import DataKey, Request
-from epp.framework.result import SchedulingResult
-from epp.framework.snapshot import Snapshot
+from epp.explain.record import DecisionRecord, Ending, ShadowRun
+from epp.framework.request import DataKey
 from epp.routing.director import Cause, Routing
-from epp.routing.scheduling import Profile
 
 _DIGITS = 6
 _decoder = msgspec.json.Decoder(DecisionRecord)
@@ -23,23 +18,19 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(slots=True, eq=False)
 class Recording:
-    """Holds references until the record is built, then the record as bytes."""
+    """Builds the record once, and then keeps it as bytes: a request refers to its recording as long as it is open."""
 
     id: str
-    request: Request | None
-    outcome: SchedulingResult | RequestError | None
-    profiles: Mapping[str, Profile] | None
-    _: KW_ONLY
+    request_id: str
+    received_at: float
     at: float
     """Seconds since 1970."""
     recorded_for: str
-    config_generation: int
-    timings: Timings
-    snapshot: Snapshot | None = None
-    """For a refusal before any profile ran."""
-    request_id: str = field(init=False)
-    is_complete: bool = field(init=False)
+    is_complete: bool
     """Whether all but results of shadow profiles is known."""
+    build: Callable[[], DecisionRecord] | None
+    """Returns the record at the time of the decision; dropped with all that it refers to after the call."""
+    shadows: tuple[ShadowRun, ...] = ()
     awaits_shadows: bool = False
     """Whether results of shadow profiles are expected."""
     is_lost: bool = False
@@ -48,84 +39,44 @@ class Recording:
     """Whether it is queued to be built or updated."""
     is_written: bool = False
     """Whether it is written to the file."""
-    _received_at: float = field(init=False)
+    data: bytes = b""
+    """The record as JSON; empty before it is built."""
     _ending: Ending | None = None
-    _served: Endpoint | None = None
+    _times: dict[str, float | None] = field(default_factory=dict)
+    """Timings of the response."""
     _why: str = ""
-    _shadows: tuple[ShadowRun, ...] = ()
-    _data: bytes = b""
-
-    def __post_init__(self) -> None:
-        """Copy what is needed of the request after the record is built."""
-        assert self.request is not None  # noqa: S101  dropped later
-        self.request_id, self._received_at = self.request.id, self.request.received_at
-        self.is_complete = isinstance(self.outcome, RequestError)
-
-    @property
-    def is_made(self) -> bool:
-        """Whether its record has been built."""
-        return bool(self._data)
 
     def complete(self, routing: Routing, cause: Cause, now: float) -> None:
         """Record the end of the response; `now` is on the clock."""
-        received = self._received_at
         first, ended = routing.first_byte_at, routing.ended_at
         self.is_complete = True
         self._ending = ending_of(routing, cause)
-        self.timings = msgspec.structs.replace(
-            self.timings,
-            first_byte=None if first is None else round(first - received, _DIGITS),
-            total=round((now if ended is None else ended) - received, _DIGITS),
-        )
+        self._times = {
+            "first_byte": None if first is None else round(first - self.received_at, _DIGITS),
+            "total": round((now if ended is None else ended) - self.received_at, _DIGITS),
+        }
         if self._ending.is_fallback:
-            self._served = routing.served
             self._why = routing.decision.why(routing.served)
-
-    def add_shadows(self, runs: tuple[ShadowRun, ...]) -> None:
-        """Add results of shadow profiles."""
-        self._shadows += runs
 
     def lose(self) -> None:
         """Mark it as lost: its record cannot be built."""
         self.is_lost = True
-        self._forget()
-
-    def _forget(self) -> None:
-        """Drop the references: a request refers to its recording, and a response may take long."""
-        self.request = self.outcome = self.profiles = self.snapshot = None
+        self.build = None
 
     def made(self) -> bytes:
         """Build or update the record; return it as JSON."""
-        if self.request is not None and self.outcome is not None and self.profiles is not None:
-            record = record_of(
-                self.request,
-                self.outcome,
-                self.profiles,
-                id=self.id,
-                kind="refused" if isinstance(self.outcome, RequestError) else "routed",
-                at=self.at,
-                snapshot=self.snapshot,
-                recorded_for=self.recorded_for,
-                config_generation=self.config_generation,
-                timings=self.timings,
+        record = _decoder.decode(self.data) if self.build is None else self.build()
+        self.build = None
+        self.data = _encoder.encode(
+            replace(
+                record,
                 ending=self._ending,
-                served=self._served,
-                shadows=self._shadows,
+                timings=replace(record.timings, **self._times),
+                shadows=self.shadows,
+                why=self._why or record.why,
             )
-            self._forget()
-        else:
-            before = _decoder.decode(self._data)
-            record = msgspec.structs.replace(
-                before,
-                ending=self._ending,
-                timings=msgspec.structs.replace(
-                    self.timings, queue=before.timings.queue, queue_outcome=before.timings.queue_outcome
-                ),
-                shadows=self._shadows,
-                why=self._why or before.why,
-            )
-        self._data = _encoder.encode(record)
-        return self._data
+        )
+        return self.data
 
 
 RECORDING: DataKey[Recording] = DataKey("decision-recording")

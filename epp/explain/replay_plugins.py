@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters and scorers that replay recorded results, and call a real plugin for endpoints without a record."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from epp.explain.record import DecisionRecord
 from epp.framework.arrays import Floats, Mask
 from epp.framework.candidates import Candidates
+from epp.framework.plugin import Plugin
 from epp.framework.request import Request
 from epp.framework.roles import Filter, Scorer
 
@@ -40,12 +41,16 @@ class Recalled:
                     for candidate in run.candidates:
                         scores[slots[candidate.endpoint]] = candidate.scores[number]
 
-    def of(self, profile: str, plugin: str, candidates: Candidates) -> Floats | None:
-        """Return the results of a plugin in a profile, or else in another; NaN for candidates without a result."""
-        found = self._of.get((profile, plugin))
+    def of(self, plugin: Plugin[Any], candidates: Candidates, call: Callable[[], Floats | Mask]) -> Floats:
+        """Return the results of a plugin in the profile, or else in another; `call` gives those without a record."""
+        found = self._of.get((candidates.profile, plugin.name))
         if found is None:
-            found = self._anywhere.get(plugin)
-        return None if found is None else found[candidates.slots]
+            found = self._anywhere.get(plugin.name)
+        if found is None:
+            return np.asarray(call(), dtype=np.float64)
+        found = found[candidates.slots]
+        missing = np.isnan(found)
+        return np.where(missing, call(), found) if missing.any() else found
 
     def _values(self, profile: str, plugin: str, count: int) -> Floats:
         values = self._of[profile, plugin] = np.full(count, np.nan)
@@ -66,12 +71,8 @@ class RecordedFilter(Filter[Any]):
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         """Return the recorded result, or that of the real filter."""
-        found = self._recalled.of(candidates.profile, self.name, candidates)
-        if found is None:
-            return self._real.filter(request, candidates)
-        missing = np.isnan(found)
-        kept: Mask = found == _KEPT
-        return np.where(missing, self._real.filter(request, candidates), kept) if missing.any() else kept
+        kept: Mask = self._recalled.of(self, candidates, lambda: self._real.filter(request, candidates)) == _KEPT
+        return kept
 
 
 class RecordedScorer(Scorer[Any]):
@@ -86,8 +87,4 @@ class RecordedScorer(Scorer[Any]):
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         """Return the recorded scores, or those of the real scorer."""
-        found = self._recalled.of(candidates.profile, self.name, candidates)
-        if found is None:
-            return self._real.score(request, candidates)
-        missing = np.isnan(found)
-        return np.where(missing, self._real.score(request, candidates), found) if missing.any() else found
+        return self._recalled.of(self, candidates, lambda: self._real.score(request, candidates))

@@ -15,7 +15,7 @@ from epp.framework.guard import Guard
 from epp.framework.snapshot import WAITING
 from epp.framework.testing import candidates
 from epp.plugins.profile_handlers import SingleProfileHandler
-from epp.routing.datastore import Credit, Datastore
+from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, ParserTable, Pipeline, Routing
 from epp.routing.outliers import OutlierDetector
 from epp.routing.scheduling import Scheduler
@@ -56,7 +56,7 @@ class Page:
         return Routing(
             request,
             RESULT,
-            Credit(self.store.ledger.open(0)),
+            self.store.ledger.open(0),
             Pipeline(ParserTable(()), UNUSED),
             guard=Guard(self.metrics),
             observer=self.metrics,

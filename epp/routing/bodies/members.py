@@ -7,7 +7,7 @@ same length, so that every remaining quote opens or closes a string, and searche
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 _MAX_KEY_BYTES = 64
@@ -64,6 +64,7 @@ def _nested(depth: int) -> str:
     return rf'[{{\[][^"{{}}\[\]]*+(?:{inner}[^"{{}}\[\]]*+)*+[}}\]]'
 
 
+@dataclass(slots=True, eq=False)
 class MemberScanner:
     """Scans one JSON object, fed in pieces, for the start and end of the values of wanted members.
 
@@ -72,28 +73,19 @@ class MemberScanner:
     bytes were cut, unless an object has more members than are read: such a one is invalid.
     """
 
-    __slots__ = (
-        "_depth",
-        "_enters",
-        "_escaped",
-        "_is_wanted",
-        "_is_within",
-        "_key",
-        "_members_left",
-        "_state",
-        "_wanted",
-    )
+    wanted: Wanted
+    members_left: int = MOST_MEMBERS
+    _state: "_State" = field(init=False)
+    _escaped: bool = field(default=False, init=False)
+    _depth: int = field(default=0, init=False)
+    _key: bytes = field(default=b"", init=False)
+    _is_wanted: bool = field(default=False, init=False)
+    _enters: bool = field(default=False, init=False)
+    _is_within: bool = field(default=False, init=False)
 
-    def __init__(self, wanted: Wanted, most_members: int = MOST_MEMBERS) -> None:
-        self._wanted = wanted
-        self._state: _State = MemberScanner._before_object
-        self._escaped = False
-        self._depth = 0
-        self._key = b""
-        self._is_wanted = False
-        self._enters = False
-        self._is_within = False
-        self._members_left = most_members
+    def __post_init__(self) -> None:
+        """Expect the object."""
+        self._state = MemberScanner._before_object
 
     @property
     def complete(self) -> bool:
@@ -155,15 +147,15 @@ class MemberScanner:
         return self._before_key(data, position, marks)
 
     def _before_key(self, data: bytes, position: int, marks: list[int]) -> int:
-        if not self._members_left:
+        if not self.members_left:
             self._state = MemberScanner._invalid
             return position
-        run = self._wanted.run.match(data, position)
+        run = self.wanted.run.match(data, position)
         if run and run.end() > position:
             return self._after_run(data, run, marks)
         if data[position] in _SPACE:
             return _skip(_SPACES, data, position)
-        self._members_left -= 1
+        self.members_left -= 1
         self._key = b""
         self._state = MemberScanner._in_key if data[position] == _QUOTE else MemberScanner._invalid
         return position + 1
@@ -173,7 +165,7 @@ class MemberScanner:
         closing = data[end - 1]
         if run.end("value") >= 0:
             marks += run.span("value")
-            self._members_left -= 1
+            self.members_left -= 1
             self._state = MemberScanner._before_key if closing == _COMMA else MemberScanner._after_value
         elif closing == _COMMA:
             self._state = MemberScanner._before_key
@@ -192,8 +184,8 @@ class MemberScanner:
         self._key = (self._key + data[position : min(end, position + _MAX_KEY_BYTES + 1)])[: _MAX_KEY_BYTES + 1]
         if quote < 0:
             return end
-        self._is_wanted = self._wanted.key.fullmatch(self._key) is not None
-        self._enters = not self._is_within and self._wanted.within.fullmatch(self._key) is not None
+        self._is_wanted = self.wanted.key.fullmatch(self._key) is not None
+        self._enters = not self._is_within and self.wanted.within.fullmatch(self._key) is not None
         self._state = MemberScanner._after_key
         return quote + 1
 

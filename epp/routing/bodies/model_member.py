@@ -101,7 +101,7 @@ def with_model(body: bytes, model: str, *, partial: bool = False) -> bytes:
 
 def _scanned(body: bytes, *, partial: bool) -> list[tuple[int, int]]:
     """Return start and end of each value in an object that only lenient readers accept: one with NaN, for example."""
-    scanner = MemberScanner(_MODEL, most_members=sys.maxsize)  # not to let a model pass that is not asked for
+    scanner = MemberScanner(_MODEL, members_left=sys.maxsize)  # not to let a model pass that is not asked for
     marks = scanner.feed(body)
     usable = scanner.complete or (partial and not scanner.invalid and len(marks) % 2 == 0)
     return list(zip(marks[::2], marks[1::2], strict=True)) if usable else []

@@ -2,6 +2,7 @@
 """Token counts in a response, and whether it has any content; anything else in it is ignored."""
 
 import re
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -28,6 +29,7 @@ _BODY_HEAD_BYTES = 64
 _Number: TypeAlias = int | float | str | None
 
 
+@dataclass(slots=True, eq=False)
 class UsageReader:
     """Finds the token counts in a response, fed in pieces.
 
@@ -38,29 +40,25 @@ class UsageReader:
     whole up to 8 KiB; of a longer one only the value of `usage` or `meta_info` is kept, up to 64 KiB.
     """
 
-    __slots__ = (
-        "_counts", "_event_stream", "_head", "_in_value", "_kept", "_scanner", "_skips_line", "_tail", "events",
-        "has_content",
-    )  # fmt: skip
-
-    def __init__(self, *, event_stream: bool) -> None:
-        self._event_stream = event_stream
-        self._counts: dict[str, int] = {}
-        self._kept = bytearray()
-        self._skips_line = False
-        self._scanner: MemberScanner | None = None  # of a body that is too long to be kept
-        self._in_value = False
-        self._head = b""
-        self._tail = b""
-        self.events = 0
-        """Events of a stream so far, `[DONE]` included; most engines send one for each token."""
-        self.has_content = False
-        """Whether there was an event other than an error or `[DONE]`, or the beginning of a body that is no error."""
+    _: KW_ONLY
+    event_stream: bool
+    events: int = field(default=0, init=False)
+    """Events of a stream so far, `[DONE]` included; most engines send one for each token."""
+    has_content: bool = field(default=False, init=False)
+    """Whether there was an event other than an error or `[DONE]`, or the beginning of a body that is no error."""
+    _counts: dict[str, int] = field(default_factory=dict, init=False)
+    _kept: bytearray = field(default_factory=bytearray, init=False)
+    _skips_line: bool = field(default=False, init=False)
+    _scanner: MemberScanner | None = field(default=None, init=False)
+    """Of a body that is too long to be kept."""
+    _in_value: bool = field(default=False, init=False)
+    _head: bytes = field(default=b"", init=False)
+    _tail: bytes = field(default=b"", init=False)
 
     @property
     def usage(self) -> Usage | None:
         """The counts so far; None before the first one. A missing count is 0."""
-        if self._kept and not self._event_stream and self._scanner is None:
+        if self._kept and not self.event_stream and self._scanner is None:
             self._scan()
         counts = self._counts
         if not counts:
@@ -83,7 +81,7 @@ class UsageReader:
         """Read a piece; with `last`, also an incomplete last line."""
         if not self.has_content:
             self._look_for_content(piece, last=last)
-        if not self._event_stream:
+        if not self.event_stream:
             self._read_body(piece, last=last)
             return
         self._count_events(piece)
@@ -109,7 +107,7 @@ class UsageReader:
         self._head += piece[:_MAX_HEAD_BYTES]
         if len(self._head) > _MAX_HEAD_BYTES:
             self.has_content = True
-        elif self._event_stream:
+        elif self.event_stream:
             self.has_content = _CONTENT_EVENT.search(self._head + b"\n" if last else self._head) is not None
         elif len(self._head) >= _BODY_HEAD_BYTES or (last and self._head):
             self.has_content = _CONTENT_BODY.match(self._head) is not None

@@ -2,10 +2,21 @@
 """Requests in flight, each credited to its endpoint until it ends; and those inherited from an earlier picker."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf, isnan
 from typing import NamedTuple
 
-from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, LAST_PICKED, RUNNING, SERVED, WAITING
+from epp.framework.snapshot import (
+    FAILED,
+    IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
+    INHERITED,
+    LAST_PICKED,
+    RUNNING,
+    SERVED,
+    WAITING,
+    Column,
+)
 from epp.routing.datastore.slots import ColumnTable
 
 
@@ -25,16 +36,14 @@ class Place(NamedTuple):
     flow: Flow
 
 
+@dataclass(slots=True, eq=False)
 class Work:
     """Work of a flow at an endpoint."""
 
-    __slots__ = ("place", "requests", "tokens")
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.requests = 0
-        self.tokens = 0
-        """Uncached tokens of prompts."""
+    place: Place
+    requests: int = 0
+    tokens: int = 0
+    """Uncached tokens of prompts."""
 
 
 NO_FLOW = Flow("", 0)
@@ -43,191 +52,122 @@ NO_FLOW = Flow("", 0)
 class Ledger:
     """Counts requests and uncached tokens under way by slot, in the datastore's working columns."""
 
-    __slots__ = ("_by_place", "_epochs", "_on_next", "_on_release", "_sequence", "_table")
+    __slots__ = ("_by_place", "_epochs", "_on_next", "_on_release", "_table", "sequence")
 
     def __init__(self, table: ColumnTable, *, on_release: Callable[[], None]) -> None:
+        self.sequence = 0
+        """Number of the last request that was credited; LAST_PICKED of its slot."""
         self._table = table
         self._on_release = on_release
         self._epochs: dict[int, int] = {}
         self._by_place: dict[Place, Work] = {}
-        self._sequence = 0
         self._on_next: Callable[[], None] | None = None
-
-    @property
-    def sequence(self) -> int:
-        """Number of the last request that was credited; LAST_PICKED of its slot."""
-        return self._sequence
 
     @property
     def by_flow(self) -> Mapping[Place, Work]:
         """A copy of the running work, by slot and flow; may be called in any thread."""
-        return {
-            place: work
-            for place, work in list(self._by_place.items())
-            if place.epoch == self._epochs.get(place.slot, 0)
-        }
+        return {place: work for place, work in list(self._by_place.items()) if self._is_current(place)}
 
     def call_on_next(self, listener: Callable[[], None] | None) -> None:
         """Call `listener` once, with the next credited request; None removes it."""
         self._on_next = listener
 
-    def open(self, slot: int, tokens: int = 0, flow: Flow = NO_FLOW) -> "Ticket":
+    def open(self, slot: int, tokens: int = 0, flow: Flow = NO_FLOW, legs: Sequence["Ticket"] = ()) -> "Ticket":
         """Credit one request of a flow, with so many uncached tokens, to a slot."""
-        self._sequence += 1
+        self.sequence += 1
         if self._on_next is not None:
             listener, self._on_next = self._on_next, None
             listener()
-        self._table.put(LAST_PICKED, slot, self._sequence)
-        self._table.add(IN_FLIGHT, slot, 1)
-        if tokens:
-            self._table.add(IN_FLIGHT_TOKENS, slot, tokens)
-        epoch = self._epochs.get(slot, 0)
-        return Ticket(self, slot, epoch, tokens, self.add_work(Place(slot, epoch, flow), tokens))
+        self._table.put(LAST_PICKED, slot, self.sequence)
+        return Ticket(self, self.enter(slot, flow, tokens), tokens, legs)
 
-    def add_work(self, place: Place, tokens: int) -> Work:
-        """Count one more request with so many tokens at a place; return the work there."""
+    def enter(self, slot: int, flow: Flow, tokens: int) -> Work:
+        """Count one more request of a flow with so many tokens at a slot; return the work there."""
+        place = Place(slot, self._epochs.get(slot, 0), flow)
         work = self._by_place.get(place)
         if work is None:
             work = self._by_place[place] = Work(place)
-        work.requests += 1
-        work.tokens += tokens
+        self.add(work, 1, tokens)
         return work
 
-    def take_work(self, work: Work, tokens: int) -> None:
-        """Subtract one request with so many tokens."""
-        work.requests -= 1
-        work.tokens -= tokens
-        if not work.requests:
-            del self._by_place[work.place]
+    def add(self, work: Work, requests: int, tokens: int, *ended: Column) -> None:
+        """Add to the requests and tokens of some work, and one to the columns of ended requests."""
+        place = work.place
+        work.requests += requests
+        work.tokens += tokens
+        if requests and not work.requests:
+            del self._by_place[place]
+        if not self._is_current(place):
+            return
+        if requests:
+            self._table.add(IN_FLIGHT, place.slot, requests)
+        if tokens:
+            self._table.add(IN_FLIGHT_TOKENS, place.slot, tokens)
+        for column in ended:
+            self._table.add(column, place.slot, 1)
+        if requests < 0 or tokens < 0:
+            self._on_release()
 
     def forget(self, *slots: int) -> None:
         """Void the tickets of slots whose endpoints left: the next endpoints there start from zero."""
         for slot in slots:
             self._epochs[slot] = self._epochs.get(slot, 0) + 1
 
-    def release_tokens(self, slot: int, epoch: int, tokens: int) -> None:
-        """Subtract tokens."""
-        if self._epochs.get(slot, 0) == epoch:
-            self._table.add(IN_FLIGHT_TOKENS, slot, -tokens)
-            self._on_release()
-
-    def release_request(self, slot: int, epoch: int, *, failed: bool) -> None:
-        """Subtract one request and count it as served, and as failed if it failed."""
-        if self._epochs.get(slot, 0) == epoch:
-            self._table.add(IN_FLIGHT, slot, -1)
-            self._table.add(SERVED, slot, 1)
-            if failed:
-                self._table.add(FAILED, slot, 1)
-            self._on_release()
-
-    def count_failed(self, slot: int, epoch: int) -> None:
-        """Count a subtracted request as failed."""
-        if self._epochs.get(slot, 0) == epoch:
-            self._table.add(FAILED, slot, 1)
-
-    def transfer(self, slot: int, epoch: int, tokens: int, to_slot: int) -> int:
-        """Move one request's credit to another slot; return that slot's epoch."""
-        if self._epochs.get(slot, 0) == epoch:
-            self._table.add(IN_FLIGHT, slot, -1)
-            self._table.add(IN_FLIGHT_TOKENS, slot, -tokens)
-        self._table.add(IN_FLIGHT, to_slot, 1)
-        self._table.add(IN_FLIGHT_TOKENS, to_slot, tokens)
-        self._on_release()
-        return self._epochs.get(to_slot, 0)
+    def _is_current(self, place: Place) -> bool:
+        return self._epochs.get(place.slot, 0) == place.epoch
 
 
+@dataclass(slots=True, eq=False)
 class Ticket:
     """One request's entry in the ledger; every verb may be called at any time, any number of times."""
 
-    __slots__ = ("_closed", "_epoch", "_failed", "_ledger", "_slot", "_tokens", "_work")
-
-    def __init__(self, ledger: Ledger, slot: int, epoch: int, tokens: int, work: Work) -> None:
-        self._ledger = ledger
-        self._slot = slot
-        self._epoch = epoch
-        self._tokens = tokens
-        self._work = work
-        self._closed = False
-        self._failed = False
+    _ledger: Ledger
+    _work: Work
+    _tokens: int
+    _legs: Sequence["Ticket"] = ()
+    """Entries at the targets of other legs, such as prefill: they close with the first token."""
+    _closed: bool = False
+    _failed: bool = False
 
     @property
     def slot(self) -> int:
         """The slot that is credited."""
-        return self._slot
+        return self._work.place.slot
 
     def first_token(self) -> None:
-        """Subtract the prompt's tokens: the endpoint has computed them."""
+        """Subtract the prompt's tokens, and close the other legs: the endpoints have computed them."""
         tokens, self._tokens = self._tokens, 0
         if tokens:
-            self._work.tokens -= tokens
-            self._ledger.release_tokens(self._slot, self._epoch, tokens)
+            self._ledger.add(self._work, 0, -tokens)
+        for leg in self._legs:
+            leg.close()
 
     def move(self, slot: int) -> None:
         """Credit another slot instead: the gateway used that endpoint."""
-        if not self._closed and slot != self._slot:
-            self._ledger.take_work(self._work, self._tokens)
-            self._epoch = self._ledger.transfer(self._slot, self._epoch, self._tokens, slot)
-            self._work = self._ledger.add_work(Place(slot, self._epoch, self._work.place.flow), self._tokens)
-            self._slot = slot
+        if not self._closed and slot != self.slot:
+            self._ledger.add(self._work, -1, -self._tokens)
+            self._work = self._ledger.enter(slot, self._work.place.flow, self._tokens)
 
     def close(self, *, failed: bool = False) -> None:
-        """Subtract everything: the response ended."""
+        """Subtract everything, and count the request as served, and as failed if it failed."""
         if self._closed:
             return
-        self._closed = True
-        self._failed = failed
         self.first_token()
-        self._ledger.take_work(self._work, 0)
-        self._ledger.release_request(self._slot, self._epoch, failed=failed)
+        self._closed, self._failed = True, failed
+        self._ledger.add(self._work, -1, 0, SERVED, *((FAILED,) if failed else ()))
 
     def fail(self) -> None:
         """Count a closed request as failed."""
         if self._closed and not self._failed:
             self._failed = True
-            self._ledger.count_failed(self._slot, self._epoch)
-
-
-class Credit:
-    """The ledger entries of one request: that of its target, and those of the targets of other legs."""
-
-    __slots__ = ("_legs", "_target")
-
-    def __init__(self, target: Ticket, legs: Sequence[Ticket] = ()) -> None:
-        self._target = target
-        self._legs = legs
-
-    @property
-    def slot(self) -> int:
-        """The slot that the target's work is credited to."""
-        return self._target.slot
-
-    def first_token(self) -> None:
-        """Release the prompt, and the work of all other legs: the first token shows that they are done."""
-        self._target.first_token()
-        self._close_legs()
-
-    def move(self, slot: int) -> None:
-        """Credit another slot than the target's: the gateway used that endpoint."""
-        self._target.move(slot)
-
-    def close(self, *, failed: bool) -> None:
-        """Release everything: the response ended."""
-        self._target.close(failed=failed)
-        self._close_legs()
-
-    def fail(self) -> None:
-        """Count the request as failed at its target, after it was released."""
-        self._target.fail()
-
-    def _close_legs(self) -> None:
-        for leg in self._legs:
-            leg.close()
+            self._ledger.add(self._work, 0, 0, FAILED)
 
 
 _MOST = 1_000_000
 """Largest plausible number of requests of one engine."""
 
 
+@dataclass(slots=True, eq=False)
 class Inheritance:
     """Counts, as requests in flight, what engines report beyond own requests when this picker takes over.
 
@@ -236,15 +176,12 @@ class Inheritance:
     ever.
     """
 
-    __slots__ = ("_expected", "_heirs", "_table", "_until")
-
-    def __init__(self, table: ColumnTable) -> None:
-        self._table = table
-        self._expected: set[int] = set()
-        """Slots whose first report is to come."""
-        self._heirs: set[int] = set()
-        """Slots with inherited requests."""
-        self._until = -inf
+    _table: ColumnTable
+    _expected: set[int] = field(default_factory=set)
+    """Slots whose first report is to come."""
+    _heirs: set[int] = field(default_factory=set)
+    """Slots with inherited requests."""
+    _until: float = -inf
 
     def begin(self, slots: Iterable[int], now: float, seconds: float) -> None:
         """Take over from another picker at these slots; slots with a report inherit by their last report."""

@@ -2,6 +2,7 @@
 """Changes of very many endpoints at once, prepared in steps and applied as a whole."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -20,50 +21,39 @@ Tagged: TypeAlias = tuple[Endpoint, Iterable[Report]]
 """An endpoint and the reports of its taggers."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Staging:
     """The next content of the datastore; requests see the present content until all of it is replaced.
 
     Valid only while the pool is the one of its beginning, if it replaces the pool.
     """
 
-    def __init__(
-        self,
-        *,
-        version: int,
-        snapshot: Snapshot,
-        places: Slots,
-        attributes: Mapping[str, tuple[Attribute[Any], list[Any]]],
-        writes: Mapping[str, int],
-        tagged: Mapping[str, Tagged],
-        wanted: Mapping[str, Endpoint] | None,
-        derivations: Mapping[str, Iterable[Derivation]],
-    ) -> None:
-        """Begin; `attributes` are copies of the records by slot, and `writes` counts their writes so far."""
-        self.version = version
-        self.places = places
-        self.change = Change((), ())
-        self.tags: dict[str, tuple[Attribute[Any], list[int], list[Endpoint], list[Any]]] = {}
-        """By attribute: slots, their endpoints and their records."""
-        self.cells: list[tuple[int, Endpoint, Column, float]] = []
-        self.records: dict[str, Records[Any]] = {}
-        """The next records, with values derived from them."""
-        self._snapshot = snapshot
-        self.attributes = dict(attributes)
-        """All next records by slot."""
-        self.writes = writes
-        self.tagged = tagged
-        self._wanted = wanted
-        self._derivations = derivations
+    version: int
+    snapshot: Snapshot
+    places: Slots
+    attributes: dict[str, tuple[Attribute[Any], list[Any]]]
+    """All next records by slot; copies of the present ones at first."""
+    writes: Mapping[str, int]
+    """Number of writes of each attribute so far."""
+    tagged: Mapping[str, Tagged]
+    wanted: Mapping[str, Endpoint] | None
+    derivations: Mapping[str, Iterable[Derivation]]
+    change: Change = field(default_factory=lambda: Change((), ()))
+    tags: dict[str, tuple[Attribute[Any], list[int], list[Endpoint], list[Any]]] = field(default_factory=dict)
+    """By attribute: slots, their endpoints and their records."""
+    cells: list[tuple[int, Endpoint, Column, float]] = field(default_factory=list)
+    records: dict[str, Records[Any]] = field(default_factory=dict)
+    """The next records, with values derived from them."""
 
     def steps(self) -> Iterator[None]:
         """Prepare it, in steps of a fraction of a millisecond; a plugin's build from all records is one step."""
-        if self._wanted is not None:
-            yield from self._fill(self.places, self._wanted)
+        if self.wanted is not None:
+            yield from self._fill(self.places, self.wanted)
         yield from self._tag()
-        if self._wanted is not None:
-            yield from self._derive(ENDPOINTS, self.places.endpoints, self._snapshot.endpoints)
+        if self.wanted is not None:
+            yield from self._derive(ENDPOINTS, self.places.endpoints, self.snapshot.endpoints)
         for name in self.tags:
-            yield from self._derive(name, self.attributes[name][1], self._snapshot.attributes.get(name))
+            yield from self._derive(name, self.attributes[name][1], self.snapshot.attributes.get(name))
 
     def _fill(self, before: Slots, wanted: Mapping[str, Endpoint]) -> Iterator[None]:
         """Find the slot of each endpoint: its present one, or the lowest free one."""
@@ -104,7 +94,7 @@ class Staging:
         for number, (identity, (tagged, reports)) in enumerate(self.tagged.items()):
             slot = self.places.slots.get(identity)
             endpoint = None if slot is None else self.places.endpoints[slot]
-            if slot is None or endpoint is None or (self._wanted is None and endpoint is not tagged):
+            if slot is None or endpoint is None or (self.wanted is None and endpoint is not tagged):
                 continue  # it has left
             for report in reports:
                 self.cells += [(slot, endpoint, column, value) for column, value in report.columns.items()]
@@ -130,5 +120,5 @@ class Staging:
     def _derive(self, name: str, values: Iterable[Any], former: Records[Any] | None) -> Iterator[None]:
         records = self.records[name] = Records(tuple(values), former)
         usual = () if former is None else former.derivations
-        for derivation in dict.fromkeys((*usual, *self._derivations.get(name, ()))):
+        for derivation in dict.fromkeys((*usual, *self.derivations.get(name, ()))):
             yield from records.derive_ahead(derivation)

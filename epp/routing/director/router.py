@@ -3,7 +3,7 @@
 
 import re
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -35,7 +35,7 @@ from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH, DataKey, Headers
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Admitter, PreRequest, Producer, Screener
 from epp.framework.snapshot import Snapshot
-from epp.routing.datastore import Credit, Datastore, Flow, Ticket
+from epp.routing.datastore import Datastore, Flow, Ticket
 from epp.routing.director.incoming_request import IncomingRequest
 from epp.routing.director.observers import DirectorObserver
 from epp.routing.director.open_requests import Attempts, Reservations
@@ -84,48 +84,36 @@ class BlockedError(Exception):
         self.blocked = blocked
 
 
+@dataclass(slots=True, eq=False)
 class Router:
     """Routes admitted requests; each call uses the present snapshot."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        pipeline: Pipeline,
-        *,
-        evictions: Evictions,
-        quotas: Quotas,
-        reservations: Reservations,
-        attempts: Attempts,
-        outliers: OutlierDetector,
-    ) -> None:
-        self.pipeline = pipeline
-        """The pipeline for requests that have waited."""
-        self._clock = runtime.clock
-        self._store = runtime.store
-        self._observer = runtime.observer
-        self._guard = runtime.guard
-        self._evictions = evictions
-        self._quotas = quotas
-        self._reservations = reservations
-        self._attempts = attempts
-        self._outliers = outliers
+    runtime: Runtime
+    pipeline: Pipeline
+    """The pipeline for requests that have waited."""
+    _: KW_ONLY
+    evictions: Evictions
+    quotas: Quotas
+    reservations: Reservations
+    attempts: Attempts
+    outliers: OutlierDetector
 
     def candidates(self, incoming: IncomingRequest) -> Candidates:
         """Return the endpoints of the present snapshot that the gateway allows for a request."""
-        return self.among(self._store.snapshot(), incoming)
+        return self.among(self.runtime.store.snapshot(), incoming)
 
     def among(self, snapshot: Snapshot, incoming: IncomingRequest) -> Candidates:
         """Return the endpoints of a snapshot that the gateway allows for a request."""
-        return Candidates(snapshot, _eligible(snapshot, incoming.request.subset), now=self._clock.now())
+        return Candidates(snapshot, _eligible(snapshot, incoming.request.subset), now=self.runtime.clock.now())
 
     def blocked(self, incoming: IncomingRequest) -> Blocked | None:
         """Return why a request does not fit into the quota of its tenant, wherever it goes; None where it does."""
-        return self._quotas.breach(incoming.request) if self._quotas.is_active else None
+        return self.quotas.breach(incoming.request) if self.quotas.is_active else None
 
     def preempt(self, incoming: IncomingRequest) -> bool:
         """End requests of its tenant and of lower priority so that a request fits; return whether any ends."""
-        request, quotas = incoming.request, self._quotas
-        endable = self._evictions.endable(request.priority)
+        request, quotas = incoming.request, self.quotas
+        endable = self.evictions.endable(request.priority)
         if not endable:
             return False
         candidates = self.fitting(incoming)
@@ -133,7 +121,7 @@ class Router:
         if not victims:
             return False
         ended = [endable[each.request] for each in victims]
-        if not self._evictions.end(ended, LATER_SECONDS, priority=request.priority):
+        if not self.evictions.end(ended, LATER_SECONDS, priority=request.priority):
             return False
         quotas.nominate(request, victims)
         return True
@@ -162,7 +150,7 @@ class Router:
         try:
             candidates = self._screened(incoming, candidates)
             for producer in incoming.pipeline.of(Producer):
-                self._guard.call(Producer.role, producer, producer.produce, incoming.request, candidates)
+                self.runtime.guard.call(Producer.role, producer, producer.produce, incoming.request, candidates)
             return incoming.pipeline.scheduler.schedule(incoming.request, candidates).primary.candidates
         except ResourceExhaustedError:  # filters drop full endpoints
             return candidates
@@ -186,21 +174,21 @@ class Router:
             raise none_eligible(snapshot)
         eligible = len(candidates)
         candidates = self._screened(incoming, candidates)
-        self._observer.candidates_found(request, snapshot, eligible, len(candidates))
+        self.runtime.observer.candidates_found(request, snapshot, eligible, len(candidates))
         for producer in incoming.pipeline.of(Producer):
-            self._guard.call(Producer.role, producer, producer.produce, request, candidates)
+            self.runtime.guard.call(Producer.role, producer, producer.produce, request, candidates)
         for admitter in incoming.admitters:
             awaited = self._admit(admitter, request, candidates)
             if awaited is not None:
-                self._observer.held(request, admitter.name)
+                self.runtime.observer.held(request, admitter.name)
                 return QueueDirective(admitter, awaited)
-        began = self._clock.now()
+        began = self.runtime.clock.now()
         try:
             result = incoming.pipeline.scheduler.schedule(request, candidates)
         except RequestError:
-            self._observer.scheduled(request, self._clock.now() - began, None)
+            self.runtime.observer.scheduled(request, self.runtime.clock.now() - began, None)
             raise
-        self._observer.scheduled(request, self._clock.now() - began, result)
+        self.runtime.observer.scheduled(request, self.runtime.clock.now() - began, result)
         if _prefers_cached(request.headers) and not _is_cached(incoming.pipeline, request, result):
             error = PreconditionFailedError()
             error.scheduling = result.as_failed()
@@ -212,8 +200,8 @@ class Router:
         reservation = self._assume(request, result)
         try:
             for plugin in pipeline.of(PreRequest):
-                self._guard.call(PreRequest.role, plugin, plugin.pre_request, request, result)
-            self._observer.routed(request, result, self._clock.now() - started)
+                self.runtime.guard.call(PreRequest.role, plugin, plugin.pre_request, request, result)
+            self.runtime.observer.routed(request, result, self.runtime.clock.now() - started)
         except BaseException as error:  # no other code would release it
             if reservation is not None:
                 reservation.release(None)
@@ -225,21 +213,21 @@ class Router:
             result,
             self._credit(request, result),
             pipeline,
-            guard=self._guard,
-            observer=self._observer,
-            find=self._store.find,
-            outliers=self._outliers,
-            settled=self._reservations.settle,
+            guard=self.runtime.guard,
+            observer=self.runtime.observer,
+            find=self.runtime.store.find,
+            outliers=self.outliers,
+            settled=self.reservations.settle,
             reservation=reservation,
         )
-        if self._outliers.on_trial:
-            self._outliers.picked(routing.slot)
-        self._reservations.assume(routing, started)
+        if self.outliers.on_trial:
+            self.outliers.picked(routing.slot)
+        self.reservations.assume(routing, started)
         if ATTEMPT_COUNT in request.headers:
-            self._attempts.opened(routing)
-            routing.tell_end(self._attempts.ended)
-        if self._evictions.started(routing):
-            routing.tell_end(self._evictions.ended)
+            self.attempts.opened(routing)
+            routing.tell_end(self.attempts.ended)
+        if self.evictions.started(routing):
+            routing.tell_end(self.evictions.ended)
         return routing
 
     def _check_others(
@@ -255,13 +243,13 @@ class Router:
 
     def _screened(self, incoming: IncomingRequest, candidates: Candidates) -> Candidates:
         """Return the candidates that the quota of its tenant allows for, and that all screeners keep."""
-        if self._quotas.is_active:
+        if self.quotas.is_active:
             candidates = self._within_quota(incoming.request, candidates)
         screeners = incoming.pipeline.of(Screener)
         if not screeners:
             return candidates
         masks = [
-            self._guard.call(Screener.role, screener, screener.mask, incoming.request, candidates)
+            self.runtime.guard.call(Screener.role, screener, screener.mask, incoming.request, candidates)
             for screener in screeners
         ]
         kept = [mask for mask in masks if not isinstance(mask, Failure)]
@@ -278,7 +266,7 @@ class Router:
         Raises OverQuotaError if the request is too large for all candidates, and BlockedError if no candidate has room
         beside the running requests.
         """
-        quotas = self._quotas
+        quotas = self.quotas
         large = quotas.fits_single(request, candidates)
         fits = None if large is None else quotas.fitting(request, candidates)
         if fits is None:
@@ -292,27 +280,27 @@ class Router:
 
     def _assume(self, request: Request, result: SchedulingResult) -> Reservation | None:
         """Reserve the request's share of the quota of its tenant; raises BlockedError."""
-        if not self._quotas.is_active:
+        if not self.quotas.is_active:
             return None
         primary = result.primary
         legs = [leg.slot for leg in result.profiles.values() if leg is not None and leg.slot != primary.slot]
-        reservation = self._quotas.assume(request, primary.candidates.snapshot, primary.slot, legs)
+        reservation = self.quotas.assume(request, primary.candidates.snapshot, primary.slot, legs)
         if isinstance(reservation, Blocked):
             raise BlockedError(reservation)
         return reservation
 
     def _admit(self, admitter: Admitter[Any], request: Request, candidates: Candidates) -> Awaitable[None] | None:
         try:
-            awaited = self._guard.call(Admitter.role, admitter, admitter.admit, request, candidates)
+            awaited = self.runtime.guard.call(Admitter.role, admitter, admitter.admit, request, candidates)
         except RequestError as error:
             raise AdmissionDeniedError(error) from error
         return None if isinstance(awaited, Failure) else awaited
 
-    def _credit(self, request: Request, result: SchedulingResult) -> Credit:
+    def _credit(self, request: Request, result: SchedulingResult) -> Ticket:
         """Credit the request to its target, and to the targets of the other legs."""
         costs = request.get(IN_FLIGHT_COST) or _NO_COSTS
         flow = Flow(request.fairness_id, request.priority)
-        ledger = self._store.ledger
+        ledger = self.runtime.store.ledger
         primary = result.primary
         slot = primary.slot
         legs: Sequence[Ticket] = ()
@@ -322,7 +310,7 @@ class Router:
                 for profile, leg in result.profiles.items()
                 if leg is not None and leg.slot != slot
             ]
-        return Credit(ledger.open(slot, costs.get(primary.profile, 0), flow), legs)
+        return ledger.open(slot, costs.get(primary.profile, 0), flow, legs)
 
 
 def none_eligible(snapshot: Snapshot) -> RequestError:

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
 
@@ -14,7 +15,7 @@ from epp.framework.request import Headers, Request, Response, Usage
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Metadata, MetadataValue, PreRequest, ResponseHeaders, ResponseReporter, ResponseTiming
 from epp.routing.bodies import UsageReader
-from epp.routing.datastore import Credit
+from epp.routing.datastore import Ticket
 from epp.routing.director.decision import Decision
 from epp.routing.director.pipeline import Pipeline
 from epp.routing.outliers import Failure as EndpointFailure
@@ -71,106 +72,62 @@ class ShowsHeaders(Protocol):
         """Whether it has shown the headers of any response."""
 
 
-def _unnoted(_: object) -> None:
-    pass
-
-
+@dataclass(slots=True, eq=False, repr=False)
 class Routing:
     """The wire reports the response; after `complete`, reports have no effect."""
 
-    __slots__ = (
-        "_awaits_token",
-        "_completed",
-        "_credit",
-        "_evict",
-        "_eviction",
-        "_find",
-        "_gateway",
-        "_guard",
-        "_is_unseen",
-        "_last_piece_at",
-        "_observer",
-        "_on_end",
-        "_outliers",
-        "_pipeline",
-        "_reservation",
-        "_response_headers",
-        "_served_address",
-        "_settled",
-        "_tell_interval",
-        "_usage",
-        "ended_at",
-        "first_byte_at",
-        "is_committed",
-        "is_stream",
-        "processing_seconds",
-        "request",
-        "response_bytes",
-        "result",
-        "served",
-        "status",
-    )
+    request: Request
+    result: SchedulingResult
+    credit: Ticket
+    pipeline: Pipeline
+    """The pipeline that routed it."""
+    _: KW_ONLY
+    guard: Guard
+    observer: RoutingObserver
+    find: Callable[[str], tuple[int, Endpoint] | None]
+    outliers: OutlierDetector
+    reservation: Reservation | None = None
+    """Of the quota of the tenant; it is released with the credit."""
+    settled: "Callable[[Routing], None]" = lambda _: None
+    """Called at least once: when the endpoint has answered, or the request expires or ends."""
+    status: int = 0
+    """HTTP status of the response; 0 before it came."""
+    response_bytes: int = 0
+    first_byte_at: float | None = None
+    """Seconds on the clock."""
+    ended_at: float | None = None
+    """Seconds on the clock, where the observer is told later."""
+    served: Endpoint = field(init=False)
+    """The endpoint that serves it, as far as is known."""
+    is_committed: bool = False
+    """Whether the endpoint has answered."""
+    is_stream: bool = field(init=False)
+    """Whether the response comes piece by piece: it was asked for like that, or is an event stream."""
+    processing_seconds: float = 0.0
+    """Time that the exchange spent on the response; 0 where it does not measure that."""
+    _gateway: ShowsHeaders | None = None
+    _served_address: str = ""
+    _response_headers: Headers = field(init=False)
+    _usage: UsageReader | None = None
+    _tell_interval: Callable[[float], None] | None = None
+    _last_piece_at: float = 0.0
+    _completed: bool = False
+    _awaits_token: bool = True
+    _is_unseen: bool = False
+    _on_end: "tuple[Callable[[Routing], None], ...]" = ()
+    _evict: Callable[[], None] | None = None
+    _eviction: tuple[RequestError, bool] | None = None
 
-    def __init__(
-        self,
-        request: Request,
-        result: SchedulingResult,
-        credit: Credit,
-        pipeline: Pipeline,
-        *,
-        guard: Guard,
-        observer: RoutingObserver,
-        find: Callable[[str], tuple[int, Endpoint] | None],
-        outliers: OutlierDetector,
-        reservation: Reservation | None = None,
-        settled: "Callable[[Routing], None]" = _unnoted,
-    ) -> None:
-        """`reservation` is of the quota of the tenant; it is released with the credit.
-
-        `settled` is called at least once: when the endpoint has answered, or the request expires or ends.
-        """
-        self.request = request
-        self.result = result
-        self.status = 0
-        """HTTP status of the response; 0 before it came."""
-        self.response_bytes = 0
-        self.first_byte_at: float | None = None
-        """Seconds on the clock."""
-        self.ended_at: float | None = None
-        """Seconds on the clock, where the observer is told later."""
-        self.served: Endpoint = result.targets[0]
-        """The endpoint that serves it, as far as is known."""
-        self.is_committed = False
-        """Whether the endpoint has answered."""
-        self.is_stream = request.body.streaming
-        """Whether the response comes piece by piece: it was asked for like that, or is an event stream."""
-        self.processing_seconds = 0.0
-        """Time that the exchange spent on the response; 0 where it does not measure that."""
-        self._credit = credit
-        self._reservation = reservation
-        self._settled = settled
-        self._gateway: ShowsHeaders | None = None
-        self._pipeline = pipeline
-        self._guard = guard
-        self._observer = observer
-        self._find = find
-        self._outliers = outliers
-        self._served_address = ""
+    def __post_init__(self) -> None:
+        """Expect the first target to serve it."""
+        self.served = self.result.targets[0]
         self._response_headers = _NO_HEADERS
-        self._usage: UsageReader | None = None
-        self._tell_interval: Callable[[float], None] | None = None
-        self._last_piece_at = 0.0
-        self._completed = False
-        self._awaits_token = True
-        self._is_unseen = False
-        self._on_end: tuple[Callable[[Routing], None], ...] = ()
-        self._evict: Callable[[], None] | None = None
-        self._eviction: tuple[RequestError, bool] | None = None
+        self.is_stream = self.request.body.streaming
 
     @property
     def slot(self) -> int:
         """Slot of the endpoint that is credited."""
-        return self._credit.slot
+        return self.credit.slot
 
     @property
     def is_answered(self) -> bool:
@@ -216,9 +173,9 @@ class Routing:
         """Release its reservations while its exchange is open; return False if its answer may have been missed."""
         if self._gateway is not None and not self._gateway.shows_response_headers:
             return False
-        self._settled(self)
+        self.settled(self)
         self._release(failed=False)
-        self._observer.expired(self)
+        self.observer.expired(self)
         self._tell_end()
         return True
 
@@ -231,11 +188,6 @@ class Routing:
         return error if even_if_answered or not self.is_answered else None
 
     @property
-    def pipeline(self) -> Pipeline:
-        """The pipeline that routed it."""
-        return self._pipeline
-
-    @property
     def decision(self) -> Decision:
         """Explanation of the pick."""
         return Decision(self.request, self.result)
@@ -243,7 +195,7 @@ class Routing:
     @property
     def control_names(self) -> list[str]:
         """Headers of the client that must not reach the endpoint."""
-        return self._pipeline.control_names(self.request.headers)
+        return self.pipeline.control_names(self.request.headers)
 
     @property
     def usage(self) -> Usage | None:
@@ -276,21 +228,21 @@ class Routing:
             number = destination.addresses.index(hostport)
             expected = destination.targets[number]
             if number and is_news:
-                self._outliers.passed_over(destination.targets[:number])
-        found = self._find(hostport if expected is None else expected.hostport)
+                self.outliers.passed_over(destination.targets[:number])
+        found = self.find(hostport if expected is None else expected.hostport)
         if found is None or self._completed:
             return
         slot, served = found
         if expected is None or not served.identity.is_another_than(expected.identity):
-            moved = slot != self._credit.slot
+            moved = slot != self.credit.slot
             self.served = served
-            self._credit.move(slot)
-            if moved and self._reservation is not None:
-                self._reservation.move(self.result.primary.candidates.snapshot, slot)
+            self.credit.move(slot)
+            if moved and self.reservation is not None:
+                self.reservation.move(self.result.primary.candidates.snapshot, slot)
 
     def needs_response(self, *, event_stream: bool) -> bool:
         """Whether plugins need the body of the response to be shown."""
-        needs = self._pipeline.response_needs
+        needs = self.pipeline.response_needs
         return needs.body or (needs.streams and event_stream)
 
     def response_started(
@@ -311,28 +263,28 @@ class Routing:
         if failure is not None:
             self._failed(failure)
         elif CLIENT_ERROR <= status < SERVER_ERROR:
-            self._outliers.succeeded(self.served, self.request.model)
+            self.outliers.succeeded(self.served, self.request.model)
         self._commit()
         self.is_stream = self.is_stream or event_stream
-        if self._pipeline.sees_responses:
+        if self.pipeline.sees_responses:
             self._response_headers = headers()
         if count_tokens and not self.request.body.skip_response:
             self._usage = UsageReader(event_stream=event_stream)
         added: dict[str, str] = {}
-        for plugin in self._pipeline.of(ResponseHeaders):
-            found = self._guard.call(
+        for plugin in self.pipeline.of(ResponseHeaders):
+            found = self.guard.call(
                 ResponseHeaders.role, plugin, plugin.response_headers, self.request, self._response()
             )
             if not isinstance(found, Failure):
                 added.update(found)
-        self._observer.response_started(self)
+        self.observer.response_started(self)
         return added
 
     def report(self) -> Metadata:
         """Return the dynamic metadata that plugins send to the gateway at the end of the response."""
         metadata: dict[str, dict[str, MetadataValue]] = {}
-        for plugin in self._pipeline.of(ResponseReporter):
-            found = self._guard.call(ResponseReporter.role, plugin, plugin.report, self.request, self._response())
+        for plugin in self.pipeline.of(ResponseReporter):
+            found = self.guard.call(ResponseReporter.role, plugin, plugin.report, self.request, self._response())
             if not isinstance(found, Failure):
                 for namespace, values in found.items():
                     metadata.setdefault(namespace, {}).update(values)
@@ -351,7 +303,7 @@ class Routing:
             self._time("first_token", now() - self.request.received_at)
         if self.first_byte_at is None and piece:
             self.first_byte_at = self._last_piece_at = now()
-            self._observer.first_piece(self)
+            self.observer.first_piece(self)
         elif self._tell_interval is not None and piece:
             at = now()
             self._tell_interval(at - self._last_piece_at)
@@ -375,54 +327,54 @@ class Routing:
             return
         self._completed = True
         if not self.is_committed:
-            self._settled(self)
+            self.settled(self)
         if cause in (Cause.EVICTED, Cause.SUPERSEDED) and self._eviction is not None and not self.status:
             self.status = self._eviction[0].status
         if self._awaits_token and self.status:
             self._end_without_token(cause)
         self._release(failed=self.status >= SERVER_ERROR)
         if cause is not Cause.CLIENT_DISCONNECT or not self.status or not self._inquire():
-            self._observer.completed(self, cause)
+            self.observer.completed(self, cause)
         self._tell_end()
 
     def _inquire(self) -> bool:
         """Probe whether the model server has gone; return False if probes are impossible."""
-        self.ended_at = self._outliers.now
-        return self._outliers.inquire(self.served, self._told)
+        self.ended_at = self.outliers.now
+        return self.outliers.inquire(self.served, self._told)
 
     def _told(self, verdict: Verdict) -> None:
         lost = verdict is Verdict.REFUSES
         if lost:
-            self._credit.fail()
+            self.credit.fail()
             if self._awaits_token:
                 self._take_back()
-        self._observer.completed(self, Cause.SERVER_LOST if lost else Cause.CLIENT_DISCONNECT)
+        self.observer.completed(self, Cause.SERVER_LOST if lost else Cause.CLIENT_DISCONNECT)
 
     def _commit(self) -> None:
         if not self.is_committed:
             self.is_committed = True
-            self._settled(self)
+            self.settled(self)
 
     def _first_token(self) -> None:
         self._awaits_token = False
-        self._outliers.succeeded(self.served, self.request.model)
+        self.outliers.succeeded(self.served, self.request.model)
         self._commit()
-        self._credit.first_token()
-        if self._reservation is not None:
-            self._reservation.first_token()
+        self.credit.first_token()
+        if self.reservation is not None:
+            self.reservation.first_token()
 
     @property
     def _has_content(self) -> bool:
         return self._usage is None or self._usage.has_content
 
     def _failed(self, failure: EndpointFailure) -> None:
-        self._outliers.failed(self.served, failure, _hash_of(self.request), self.request.model)
+        self.outliers.failed(self.served, failure, _hash_of(self.request), self.request.model)
 
     def _end_without_token(self, cause: Cause) -> None:
         if self.status >= CLIENT_ERROR:
             self._take_back()
         elif cause is Cause.UNSEEN:
-            self._outliers.succeeded(self.served, self.request.model)
+            self.outliers.succeeded(self.served, self.request.model)
         elif cause is Cause.NATURAL:
             if self.request.model:  # an empty response, or an error with status 200
                 self._failed(EndpointFailure.SERVER)
@@ -430,14 +382,14 @@ class Routing:
 
     def _take_back(self) -> None:
         """Tell plugins that the endpoint did not compute the prompt."""
-        for plugin in self._pipeline.of(PreRequest):
+        for plugin in self.pipeline.of(PreRequest):
             with suppress(PluginFailedError):
-                self._guard.call(PreRequest.role, plugin, plugin.request_failed, self.request, self.result)
+                self.guard.call(PreRequest.role, plugin, plugin.request_failed, self.request, self.result)
 
     def _release(self, *, failed: bool) -> None:
-        self._credit.close(failed=failed)
-        if self._reservation is not None:
-            reservation, self._reservation = self._reservation, None
+        self.credit.close(failed=failed)
+        if self.reservation is not None:
+            reservation, self.reservation = self.reservation, None
             reservation.release(self.usage)
 
     def _tell_end(self) -> None:
@@ -446,9 +398,9 @@ class Routing:
             on_end(self)
 
     def _time(self, event: Literal["first_token", "ended"], seconds: float) -> None:
-        for plugin in self._pipeline.of(ResponseTiming):
+        for plugin in self.pipeline.of(ResponseTiming):
             method = plugin.first_token if event == "first_token" else plugin.ended
-            self._guard.call(ResponseTiming.role, plugin, method, self.request, self._response(), seconds)
+            self.guard.call(ResponseTiming.role, plugin, method, self.request, self._response(), seconds)
 
     def _response(self) -> Response:
         events = 0 if self._usage is None else self._usage.events

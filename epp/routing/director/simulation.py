@@ -4,7 +4,7 @@
 import asyncio
 from collections.abc import Awaitable, Coroutine
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -71,6 +71,7 @@ class _Trace(SchedulingObserver, DirectorObserver):
             self.problems.append(printable(f"{plugin}: {problem}", _MOST_PROBLEM))
 
 
+@dataclass(eq=False)
 class Simulation:
     """Simulates routing by one pipeline at one moment; for the event loop of the director.
 
@@ -78,32 +79,28 @@ class Simulation:
     pick, and plugins record nothing, because request and snapshot have `dry_run` set.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        pipeline: Pipeline,
-        *,
-        snapshot: Snapshot | None,
-        policies: PoolPolicies,
-        quotas: Quotas,
-        queues: Queues | None,
-        outliers: OutlierDetector,
-        use_subset: bool,
-        is_closed: bool,
-    ) -> None:
+    runtime: Runtime
+    pipeline: Pipeline
+    """The pipeline that is simulated."""
+    _: KW_ONLY
+    snapshot: Snapshot | None
+    policies: PoolPolicies
+    quotas: Quotas
+    queues: Queues | None
+    outliers: OutlierDetector
+    use_subset: bool
+    is_closed: bool
+
+    def __post_init__(self) -> None:
+        """Replace what has side effects by copies without."""
         self._trace = trace = _Trace()
-        clock = runtime.clock
-        dry = Runtime(runtime.store, clock, trace)
+        clock = self.runtime.clock
+        dry = Runtime(self.runtime.store, clock, trace)
         self._guard = dry.guard
-        self.pipeline = replace(pipeline, scheduler=pipeline.scheduler.observed_by(trace))
-        """The pipeline that is simulated."""
         self._clock = clock
-        self._snapshot = msgspec.structs.replace(snapshot or runtime.store.snapshot(), dry_run=True)
-        self._policies = policies
-        self._quotas = quotas.twin(pipeline.of(QuotaSource), guard=dry.guard)
-        self._queues = queues
-        self._use_subset = use_subset
-        self._is_closed = is_closed
+        self._snapshot = msgspec.structs.replace(self.snapshot or dry.store.snapshot(), dry_run=True)
+        self._quotas = self.quotas.twin(self.pipeline.of(QuotaSource), guard=dry.guard)
+        self.pipeline = replace(self.pipeline, scheduler=self.pipeline.scheduler.observed_by(trace))
         self._router = Router(
             dry,
             self.pipeline,
@@ -111,12 +108,12 @@ class Simulation:
             quotas=self._quotas,
             reservations=Reservations(clock),
             attempts=Attempts(),
-            outliers=outliers,
+            outliers=self.outliers,
         )
 
     def read(self, headers: Headers, body: bytes, subset: Subset | None) -> IncomingRequest:
         """Return the request with its parsed body, for one `run`; raises a RequestError."""
-        return IncomingRequest.read(self.pipeline, headers, body, subset if self._use_subset else None, dry_run=True)
+        return IncomingRequest.read(self.pipeline, headers, body, subset if self.use_subset else None, dry_run=True)
 
     def refusal(self, headers: Headers, error: RequestError) -> Simulated:
         """Return the refusal of an unreadable request."""
@@ -132,8 +129,8 @@ class Simulation:
         waits = ""
         outcome: SchedulingResult | RequestError
         try:
-            incoming.identify(self._policies, seed=seed, now=self._clock.now(), observer=trace)
-            if self._is_closed:
+            incoming.identify(self.policies, seed=seed, now=self._clock.now(), observer=trace)
+            if self.is_closed:
                 raise StartingError
             incoming.give_flow(self._guard)
             outcome, waits = self._decided(incoming)
@@ -235,7 +232,7 @@ class Simulation:
 
     def _wait_for_others(self, request: Request) -> str:
         """Describe the flow that is next in turn; empty without one."""
-        queues = self._queues
+        queues = self.queues
         if (
             queues is None
             or not queues.requests

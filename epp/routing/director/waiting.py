@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass, field
 
 from epp.admission.flow_control import QueuedRequest
 from epp.framework.arrays import Mask
@@ -88,25 +89,19 @@ class WaitingRequest(QueuedRequest):
             self._settled.set_result(None)
 
 
+@dataclass(slots=True, eq=False)
 class PendingRequest:
     """Await `settle`, then take the outcome from `routing`; or `abandon` it."""
 
-    __slots__ = ("_abandoned", "_has_begun", "_outcome", "_proceed", "longest_seconds")
-
-    def __init__(
-        self,
-        proceed: Callable[[], Awaitable[Routing]],
-        abandoned: Callable[[], None] = lambda: None,
-        *,
-        longest_seconds: float = 0.0,
-    ) -> None:
-        """`abandoned` is called if the request is abandoned before `settle`; after that, `proceed` is cancelled."""
-        self.longest_seconds = longest_seconds
-        """Longest wait for room; infinite for no limit, 0 if it does not wait for room."""
-        self._proceed = proceed
-        self._abandoned = abandoned
-        self._has_begun = False
-        self._outcome: Routing | Exception | None = None
+    _proceed: Callable[[], Awaitable[Routing]]
+    """Cancelled if the request is abandoned after `settle`."""
+    _abandoned: Callable[[], None] = lambda: None
+    """Called if the request is abandoned before `settle`."""
+    _: KW_ONLY
+    longest_seconds: float = 0.0
+    """Longest wait for room; infinite for no limit, 0 if it does not wait for room."""
+    _has_begun: bool = field(default=False, init=False)
+    _outcome: Routing | Exception | None = field(default=None, init=False)
 
     async def settle(self) -> None:
         """Wait until the request is routed, refused or failed; an error is raised by `routing`, not here."""

@@ -132,14 +132,12 @@ _Kept: TypeAlias = tuple[ProfileFilter | None, Mapping[DropCause, Mask]]
 """A filter, or None for the age of metrics, and the candidates that it keeps by cause."""
 
 
+@dataclass(frozen=True, slots=True)
 class Narrowing:
     """Runs the filters of one profile, each time for another request."""
 
-    __slots__ = ("_guard", "_profile")
-
-    def __init__(self, profile: Profile, guard: Guard) -> None:
-        self._profile = profile
-        self._guard = guard
+    _profile: Profile
+    _guard: Guard
 
     def run(self, request: Request, candidates: Candidates, trace: list[FilterTrace]) -> Candidates:
         """Return the candidates that all filters keep, and append a step for each that ran to `trace`.

@@ -29,7 +29,7 @@ from epp.extproc.wire import (
 from epp.framework import Endpoint, Headers, SystemClock
 from epp.framework.guard import Guard
 from epp.framework.registry import Registry
-from epp.routing.datastore import Credit, Datastore
+from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver, Routing, Runtime
 from epp.routing.outliers import OutlierDetector
 
@@ -89,7 +89,7 @@ class Decided(Director):
             return Routing(
                 first.request,
                 first.result,
-                Credit(store.ledger.open(0)),
+                store.ledger.open(0),
                 pipeline,
                 guard=guard,
                 observer=observer,

@@ -174,7 +174,7 @@ async def test_what_an_observer_breaks_is_given_back(world):
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
-    world.director._router._observer.routed = broken  # noqa: SLF001  no plugin can fail here
+    world.director._router.runtime.observer.routed = broken  # noqa: SLF001  no plugin can fail here
     with pytest.raises(RuntimeError):
         world.route("a")
     assert used(world, "a") == {"total.max.workers.limit": 0}

@@ -20,7 +20,7 @@ from epp.framework.guard import Guard
 from epp.framework.snapshot import IN_FLIGHT
 from epp.framework.testing import candidates
 from epp.plugins.profile_handlers import SingleProfileHandler
-from epp.routing.datastore import Credit, Datastore
+from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, ParserTable, Pipeline, Routing
 from epp.routing.director.open_requests import RESERVATION_SECONDS, Reservations
 from epp.routing.director.routing import RoutingObserver
@@ -90,7 +90,7 @@ class World:
         return Routing(
             Request("r", RequestBody(model="m")),
             RESULT,
-            Credit(self.store.ledger.open(0)),
+            self.store.ledger.open(0),
             PIPELINE,
             guard=Guard(RoutingObserver()),
             observer=self.observed,

@@ -12,7 +12,7 @@ from epp.admission.flow_control.queued_request import Outcome, QueueingOutcome
 from epp.config import Builder, assemble
 from epp.config.load import load_text
 from epp.explain.building import record_of
-from epp.explain.record import DecisionRecord, Ending, Timings
+from epp.explain.record import DecisionRecord, Timings
 from epp.framework import Candidates, Filter, FilterParameters, Headers, ManualClock, Mask, Request, Scorer
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
 from epp.framework.arrays import Floats
@@ -207,13 +207,11 @@ def test_no_text_of_the_prompt_and_no_control_characters():
     assert record.seen.eligible == 0
 
 
-def test_time_in_a_queue_and_the_ending_are_in_the_record():
+def test_time_in_a_queue_is_in_the_record():
     request = Request("r4")
     request.put(QUEUEING_OUTCOME, QueueingOutcome(Outcome.DISPATCHED, 0.25))
-    ending = Ending(cause="natural", status=200)
-    record = recorded(ZONES, zones("a"), request, ending=ending, timings=Timings(scheduling=0.001))
+    record = recorded(ZONES, zones("a"), request, timings=Timings(scheduling=0.001))
     assert record.timings == Timings(queue=0.25, queue_outcome="Dispatched", scheduling=0.001)
-    assert record.ending == ending
 
 
 def test_record_survives_json():
