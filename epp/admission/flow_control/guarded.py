@@ -2,14 +2,13 @@
 """Guarded policies of flow control: a failure or an invalid result is counted, and replaced by a default."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from epp.admission.flow_control.eviction import EvictionSettings
 from epp.admission.flow_control.settings import BandSettings, FlowControlSettings
 from epp.framework import Parameters
 from epp.framework.arrays import Floats, ResultError
@@ -32,7 +31,10 @@ from epp.framework.flow_control import (
     as_numbers,
 )
 from epp.framework.guard import Failure, Guard
+from epp.framework.plugin import Plugin
 from epp.framework.request import Request
+
+T = TypeVar("T")
 
 _MOST_CEILING = 1.0
 _ARRIVAL = 0.0
@@ -41,155 +43,133 @@ _ORDERED = 64
 """Flows that are put into order of arrival at each dispatch: there may be 100,000."""
 
 
-def guarded_eviction(settings: EvictionSettings, guard: Guard) -> EvictionSettings:
-    """Return the settings with guarded policies, which never raise."""
-    return replace(
-        settings,
-        filter=GuardedEvictionFilter(settings.filter, guard),
-        order=GuardedEvictionOrder(settings.order, guard),
-    )
+class _Guarded(Plugin[Parameters]):
+    """A policy behind a guard; equal to another one of the same policy."""
 
+    copied: ClassVar[tuple[str, ...]] = ()
+    """Attributes of the policy that this one has too."""
 
-class GuardedEvictionFilter(EvictionFilter[Parameters]):
-    """A filter; a request for which it fails is not evicted."""
-
-    def __init__(self, policy: EvictionFilter[Any], guard: Guard) -> None:
+    def __init__(self, policy: Any, guard: Guard) -> None:
         super().__init__(name=policy.name, clock=policy.clock)
-        self.after_first_token = policy.after_first_token
         self._policy = policy
         self._guard = guard
+        for name in self.copied:
+            setattr(self, name, getattr(policy, name))
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both guard the same policy."""
+        return isinstance(other, _Guarded) and other._policy is self._policy
+
+    def __hash__(self) -> int:
+        return hash(self._policy)
+
+    def _call(self, method: Callable[[], T]) -> T | Failure:
+        return self._guard.call(self.role, self._policy, method)
+
+
+class GuardedEvictionFilter(_Guarded, EvictionFilter[Parameters]):
+    """A filter; a request for which it fails is not evicted."""
+
+    copied = ("after_first_token",)
 
     def evictable(self, request: Request) -> bool:
         """Return the result of the filter; false if it fails."""
-        policy = self._policy
-        found = self._guard.call(EvictionFilter.role, policy, lambda: as_bool(policy.evictable(request)))
+        found = self._call(lambda: as_bool(self._policy.evictable(request)))
         return not isinstance(found, Failure) and found
 
 
-class GuardedEvictionOrder(EvictionOrder[Parameters]):
+class GuardedEvictionOrder(_Guarded, EvictionOrder[Parameters]):
     """An order; on failure, requests are ordered by priority, then the most recently dispatched first."""
-
-    def __init__(self, policy: EvictionOrder[Any], guard: Guard) -> None:
-        super().__init__(name=policy.name, clock=policy.clock)
-        self._policy = policy
-        self._guard = guard
 
     def key(self, under_way: UnderWay) -> tuple[float, ...]:
         """Return the key of the order, or the default key if it fails."""
-        policy = self._policy
-        found = self._guard.call(EvictionOrder.role, policy, lambda: as_numbers(policy.key(under_way)))
+        found = self._call(lambda: as_numbers(self._policy.key(under_way)))
         return (under_way.request.priority, -under_way.dispatched_at) if isinstance(found, Failure) else found
 
 
 def guarded(settings: FlowControlSettings, guard: Guard) -> FlowControlSettings:
     """Return the settings with guarded policies, which never raise."""
-    bands: Mapping[int, BandSettings] = {
-        priority: _guarded_band(band, guard) for priority, band in settings.bands.items()
-    }
+
+    def of_band(band: BandSettings) -> BandSettings:
+        fairness = GuardedFairness(band.fairness, guard)
+        return replace(band, ordering=GuardedOrdering(band.ordering, guard), fairness=fairness)
+
+    eviction = settings.eviction
     return replace(
         settings,
         detector=GuardedDetector(settings.detector, guard),
         usage_limits=GuardedUsageLimits(settings.usage_limits, guard),
-        default_band=_guarded_band(settings.default_band, guard),
-        negative_band=_guarded_band(settings.negative_band, guard),
-        bands=MappingProxyType(dict(bands)),
-        eviction=None if settings.eviction is None else guarded_eviction(settings.eviction, guard),
+        default_band=of_band(settings.default_band),
+        negative_band=of_band(settings.negative_band),
+        bands=MappingProxyType({priority: of_band(band) for priority, band in settings.bands.items()}),
+        eviction=eviction
+        and replace(
+            eviction,
+            filter=GuardedEvictionFilter(eviction.filter, guard),
+            order=GuardedEvictionOrder(eviction.order, guard),
+        ),
     )
 
 
-def _guarded_band(band: BandSettings, guard: Guard) -> BandSettings:
-    return replace(band, ordering=GuardedOrdering(band.ordering, guard), fairness=GuardedFairness(band.fairness, guard))
-
-
-class GuardedDetector(SaturationDetector[Parameters]):
+class GuardedDetector(_Guarded, SaturationDetector[Parameters]):
     """A detector; if it fails, all endpoints have room."""
-
-    def __init__(self, detector: SaturationDetector[Any], guard: Guard) -> None:
-        super().__init__(name=detector.name, clock=detector.clock)
-        self._detector = detector
-        self._guard = guard
 
     @property
     def oldest_metrics_seconds(self) -> float:
         """Age limit of the detector."""
-        return self._detector.oldest_metrics_seconds
+        limit: float = self._policy.oldest_metrics_seconds
+        return limit
 
     def fullness(self, candidates: Candidates) -> Floats:
         """Return the result of the detector; 0 if it fails."""
-        detector, count = self._detector, len(candidates)
-        found = self._guard.call(
-            SaturationDetector.role, detector, lambda: as_fullness(detector.fullness(candidates), count)
-        )
+        count = len(candidates)
+        found = self._call(lambda: as_fullness(self._policy.fullness(candidates), count))
         return np.zeros(count) if isinstance(found, Failure) else found
 
     def saturation(self, candidates: Candidates) -> float:
         """Return the result of the detector; 0 if it fails."""
-        detector = self._detector
-        found = self._guard.call(SaturationDetector.role, detector, lambda: as_number(detector.saturation(candidates)))
+        found = self._call(lambda: as_number(self._policy.saturation(candidates)))
         return 0.0 if isinstance(found, Failure) else found
 
 
-class GuardedUsageLimits(UsageLimitPolicy[Parameters]):
+class GuardedUsageLimits(_Guarded, UsageLimitPolicy[Parameters]):
     """Usage limits; if they fail, endpoints may be used until they are full."""
 
-    def __init__(self, policy: UsageLimitPolicy[Any], guard: Guard) -> None:
-        super().__init__(name=policy.name, clock=policy.clock)
-        self.reads_saturation = policy.reads_saturation
-        self._policy = policy
-        self._guard = guard
+    copied = ("reads_saturation",)
 
     def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
         """Return the ceilings of the policy; 1 if it fails."""
-        policy, count = self._policy, len(priorities)
-        found = self._guard.call(
-            UsageLimitPolicy.role, policy, lambda: as_ceilings(policy.ceilings(priorities, saturation), count)
-        )
+        count = len(priorities)
+        found = self._call(lambda: as_ceilings(self._policy.ceilings(priorities, saturation), count))
         return [_MOST_CEILING] * count if isinstance(found, Failure) else found
 
 
-class GuardedOrdering(OrderingPolicy[Parameters]):
+class GuardedOrdering(_Guarded, OrderingPolicy[Parameters]):
     """An order of requests; if it fails for a request, that request is ordered by its arrival."""
 
-    def __init__(self, policy: OrderingPolicy[Any], guard: Guard) -> None:
-        super().__init__(name=policy.name, clock=policy.clock)
-        self.in_order_of_arrival = policy.in_order_of_arrival
-        self._policy = policy
-        self._guard = guard
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether both guard the same policy."""
-        return isinstance(other, GuardedOrdering) and other._policy is self._policy
-
-    def __hash__(self) -> int:
-        return hash(self._policy)
+    copied = ("in_order_of_arrival",)
 
     def key(self, queued: Queued) -> float:
         """Return the key of the policy, or the time of arrival if it fails."""
-        policy = self._policy
-        found = self._guard.call(OrderingPolicy.role, policy, lambda: as_number(policy.key(queued)))
+        found = self._call(lambda: as_number(self._policy.key(queued)))
         return queued.enqueued_at if isinstance(found, Failure) else found
 
 
-class GuardedFairness(FairnessPolicy[Parameters]):
+class GuardedFairness(_Guarded, FairnessPolicy[Parameters]):
     """Fairness between flows; a band falls back to the order of arrival if the policy fails."""
 
-    def __init__(self, policy: FairnessPolicy[Any], guard: Guard) -> None:
-        super().__init__(name=policy.name, clock=policy.clock)
-        self.in_order_of_arrival = policy.in_order_of_arrival
-        self._policy = policy
-        self._guard = guard
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether both guard the same policy."""
-        return isinstance(other, GuardedFairness) and other._policy is self._policy
-
-    def __hash__(self) -> int:
-        return hash(self._policy)
+    copied = ("in_order_of_arrival",)
 
     def order(self) -> FlowOrder:
         """Return an order of the policy that falls back to the order of arrival."""
-        found = self._guard.call(FairnessPolicy.role, self._policy, _order, self._policy)
+        found = self._call(self._order)
         return HeadOrder() if isinstance(found, Failure) else _GuardedOrder(found, self._policy, self._guard)
+
+    def _order(self) -> FlowOrder:
+        order = self._policy.order()
+        if not isinstance(order, FlowOrder):
+            raise ResultError(f"returned {type(order).__name__} instead of a FlowOrder")
+        return order
 
 
 class _GuardedOrder(FlowOrder):
@@ -207,17 +187,11 @@ class _GuardedOrder(FlowOrder):
 
     def head(self, flow: str, key: float, queued: Queued) -> None:
         self._heads[flow] = key, queued
-        if self._has_failed:
-            self._order.head(flow, _ARRIVAL, queued)
-        else:
-            self._check(self._guard.call(FairnessPolicy.role, self._policy, self._order.head, flow, key, queued))
+        self._tell(lambda: self._order.head(flow, _ARRIVAL if self._has_failed else key, queued))
 
     def empty(self, flow: str) -> None:
         self._heads.pop(flow, None)
-        if self._has_failed:
-            self._order.empty(flow)
-        else:
-            self._check(self._guard.call(FairnessPolicy.role, self._policy, self._order.empty, flow))
+        self._tell(lambda: self._order.empty(flow))
 
     def first(self) -> str:
         if not self._has_failed:
@@ -229,10 +203,7 @@ class _GuardedOrder(FlowOrder):
         return self._order.first()
 
     def dispatched(self, flow: str) -> None:
-        if self._has_failed:
-            self._order.dispatched(flow)
-        else:
-            self._check(self._guard.call(FairnessPolicy.role, self._policy, self._order.dispatched, flow))
+        self._tell(lambda: self._order.dispatched(flow))
 
     def _first(self) -> str:
         flow = self._order.first()
@@ -240,8 +211,10 @@ class _GuardedOrder(FlowOrder):
             raise ResultError("chose a flow without queued requests")
         return flow
 
-    def _check(self, outcome: Failure | None) -> None:
-        if isinstance(outcome, Failure):
+    def _tell(self, act: Callable[[], None]) -> None:
+        if self._has_failed:
+            act()
+        elif isinstance(self._guard.call(FairnessPolicy.role, self._policy, act), Failure):
             self._fall_back()
 
     def _fall_back(self) -> None:
@@ -257,10 +230,3 @@ class _GuardedOrder(FlowOrder):
             if flow in self._heads:
                 self._order.head(flow, _ARRIVAL, self._heads[flow][1])
                 ordered += 1
-
-
-def _order(policy: FairnessPolicy[Any]) -> FlowOrder:
-    order = policy.order()
-    if not isinstance(order, FlowOrder):
-        raise ResultError(f"returned {type(order).__name__} instead of a FlowOrder")
-    return order
