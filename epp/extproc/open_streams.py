@@ -42,33 +42,29 @@ class OpenStreams:
     """Call `opened` and `closed` for each stream; await `quiet` for an idle period."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self.count = 0
+        """Streams that are open now."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._arrival = asyncio.Event()
 
-    @property
-    def count(self) -> int:
-        """Streams that are open now."""
-        return self._count
-
     def opened(self) -> None:
         """Count a stream."""
-        self._count += 1
-        if self._count == 1:
+        self.count += 1
+        if self.count == 1:
             self._idle.clear()
         self._arrival.set()
 
     def closed(self) -> None:
         """Stop counting a stream."""
-        self._count -= 1
-        if self._count == 0:
+        self.count -= 1
+        if self.count == 0:
             self._idle.set()
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream has been open for so many seconds."""
         while True:
-            while self._count:  # a stream may have opened after the event
+            while self.count:  # a stream may have opened after the event
                 await self._idle.wait()
             self._arrival.clear()
             with suppress(TimeoutError):
