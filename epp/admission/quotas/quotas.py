@@ -161,8 +161,9 @@ class Quotas:
 
     def breach(self, request: Request) -> Blocked | None:
         """Return the limit that a request exceeds at every endpoint; None if it fits. Has no side effects."""
-        found = self._account(request)
-        return None if found is None else self._blocked(found[1], request)
+        allowance = self._allowances.of(request.fairness_id)
+        account = None if allowance is None else self._ledger.account_of(request.fairness_id, allowance.quota)
+        return None if account is None else self._blocked(account, request)
 
     def fits_single(self, request: Request, candidates: Candidates) -> Mask | None:
         """Mark the candidates where a request on its own is within the limits; None for all of them.
@@ -170,8 +171,10 @@ class Quotas:
         Raises OverQuotaError if there are candidates and it exceeds a limit at all of them.
         """
         allowance = self._allowances.of(request.fairness_id)
-        bounds = [] if allowance is None else self._bounds(allowance, request, candidates)
-        if allowance is None or not bounds:
+        if allowance is None:
+            return None
+        bounds = self._bounds(allowance, request, candidates)
+        if not bounds:
             return None
         mask = joint_mask(bounds)
         try:
@@ -184,18 +187,22 @@ class Quotas:
     def fitting(self, request: Request, candidates: Candidates) -> Mask | None:
         """Mark the candidates where a request fits beside the requests in flight; None for all of them."""
         allowance = self._allowances.of(request.fairness_id)
-        bounds = [] if allowance is None else self._bounds(allowance, request, candidates)
-        if allowance is None or not bounds:
+        if allowance is None:
+            return None
+        bounds = self._bounds(allowance, request, candidates)
+        if not bounds:
             return None
         account = self._ledger.account_of(request.fairness_id, allowance.quota)
         return joint_mask(bounds if account is None else self._with_usage(account, request, bounds))
 
     def shortage(self, request: Request, candidates: Candidates) -> Blocked | None:
         """Return the limit that a request exceeds at all candidates; None if it fits at one."""
-        found = self._account(request)
-        if found is None or not len(candidates):
+        allowance = self._allowances.of(request.fairness_id)
+        account = None if allowance is None else self._ledger.account_of(request.fairness_id, allowance.quota)
+        if allowance is None or account is None or not len(candidates):
             return None
-        return self._blocked(found[1], request, *self._least(*found, request, candidates))
+        memory, tflops = self._least(allowance, account, request, candidates)
+        return self._blocked(account, request, memory, tflops)
 
     def assume(
         self, request: Request, snapshot: Snapshot, slot: int, legs: Sequence[int] = ()
@@ -221,13 +228,15 @@ class Quotas:
         The lowest priorities come first, at equal priority the newest requests. None if evictions cannot help: time has
         to pass, or too few requests may be evicted. Empty if the request fits already.
         """
-        if (found := self._account(request)) is None:
+        allowance = self._allowances.of(request.fairness_id)
+        account = None if allowance is None else self._ledger.account_of(request.fairness_id, allowance.quota)
+        if allowance is None or account is None:
             return []
-        allowance, account = found
         memory, tflops = 0.0, 0.0
         if candidates is not None and len(candidates):
             memory, tflops = self._least(allowance, account, request, candidates)
-        if self._blocked(account, request, memory, tflops) is None:
+        found = self._blocked(account, request, memory, tflops)
+        if found is None:
             return []
         now = self._clock.now()
         need = account.need(request, memory, tflops)
@@ -309,12 +318,6 @@ class Quotas:
     def sweep(self) -> None:
         """Charge the time of some long requests, and drop idle accounts; to be called every 3 seconds."""
         self._ledger.sweep()
-
-    def _account(self, request: Request) -> tuple[Allowance, Account] | None:
-        """Return the allowance and the account of the tenant of a request; None without one of them."""
-        allowance = self._allowances.of(request.fairness_id)
-        account = None if allowance is None else self._ledger.account_of(request.fairness_id, allowance.quota)
-        return None if allowance is None or account is None else (allowance, account)
 
     def _blocked(
         self, account: Account, request: Request, accelerator_bytes: float = 0.0, tflops: float = 0.0
