@@ -2,7 +2,6 @@
 """Shared by both halves of an exchange: body modes, settings, progress, answers, and protocol errors."""
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum, auto
 from typing import NamedTuple, TypeAlias
@@ -150,17 +149,13 @@ class Faults:
     """Counts protocol errors and logs them at a limited rate."""
 
     def __init__(self) -> None:
-        self._counts: Counter[str] = Counter({fault.value: 0 for fault in Fault})
-        self._warnings = RateLimitedLog()
-
-    @property
-    def counts(self) -> Mapping[str, int]:
+        self.counts: Counter[str] = Counter({fault.value: 0 for fault in Fault})
         """Errors by kind, those of 0 included; may be read in any thread."""
-        return self._counts
+        self._warnings = RateLimitedLog()
 
     def note(self, error: ProtocolError, peer: str, now: float) -> None:
         """Count an error, and log that it ended the stream of a gateway."""
-        self._counts[error.fault.value] += 1
+        self.counts[error.fault.value] += 1
         self._warnings.warn(
             "stream closed: protocol error", now, peer=peer, problem=str(error), fault=error.fault.value
         )

@@ -1,35 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ext_proc and health over grpcio: binding, TLS, and one session for each stream."""
+"""The ext_proc and health services over grpcio: binding, TLS, and the calls of our own HTTP/2 server."""
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from epp.extproc.codec import RequestPiece, decode
-from epp.extproc.exchange import Answer, NotReadyError, ProtocolError
-from epp.extproc.health import Health
-from epp.extproc.http2.capacity import Account
-from epp.extproc.open_streams import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
+from epp.extproc.budgets import Budgets
+from epp.extproc.health import Health, health_methods
+from epp.extproc.http2.service import Answers, Call, Methods, Outlet
+from epp.extproc.http2.status import RpcError, Status
+from epp.extproc.open_streams import SessionSource, session_methods
 from epp.extproc.server import ServerSettings
-from epp.extproc.session import Session
 from epp.extproc.tls import CertificateFiles, TlsVersion, self_signed
-from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 from epp.framework import ConfigurationError
-from epp.framework.errors import BodyTimeoutError, TooManyBytesError
-from epp.routing.director import Cause, PendingRequest
 from epp.runtime.addresses import listener, parse_host_port, refusal
 
-if TYPE_CHECKING:
-    _Message: TypeAlias = ProcessingRequest | RequestPiece
-    _Context: TypeAlias = grpc.aio.ServicerContext[_Message, bytes]
-
-_INTERRUPTED = object()
+_Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 _LATE = object()
 _GRPC_MOST_BYTES = 2**31 - 1
 _PENDING_STREAMS = 100_000
@@ -47,18 +40,14 @@ def server_credentials(cert_path: Path | None, *, reload: bool = True) -> grpc.S
     files = CertificateFiles(cert_path)
     if not reload:
         return grpc.ssl_server_credentials([files.pair])
+
+    def current() -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([files.pair])
+
     return grpc.dynamic_ssl_server_credentials(
-        _configuration(files.pair),
-        lambda: _renewed(files),  # type: ignore[arg-type,return-value]  # None is "no change"
+        current(),
+        lambda: current() if files.renew() else None,  # type: ignore[arg-type,return-value]  # None is "no change"
     )
-
-
-def _renewed(files: CertificateFiles) -> grpc.ServerCertificateConfiguration | None:
-    return _configuration(files.pair) if files.renew() else None
-
-
-def _configuration(pair: tuple[bytes, bytes]) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([pair])
 
 
 def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
@@ -82,47 +71,24 @@ def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredenti
     return 0 if place is None else port
 
 
-class HealthServicer(health_pb2_grpc.HealthServicer):
-    """The gRPC health service; an unknown name is NOT_FOUND for `Check` and SERVICE_UNKNOWN for `Watch`."""
+class CallHandlers(grpc.GenericRpcHandler):
+    """Carries the calls of these methods."""
 
-    def __init__(self, health: Health) -> None:
-        self._health = health
+    def __init__(self, methods: Methods, settings: ServerSettings, budgets: Budgets) -> None:
+        self._methods = methods
+        self._settings = settings
+        self._budgets = budgets
 
-    def register(self, server: grpc.aio.Server) -> None:
-        """Answer health checks on this server."""
-        health_pb2_grpc.add_HealthServicer_to_server(self, server)
+    def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+        """Return the handler of a method, None for an unknown one; a single message is a stream of one."""
+        open_call = self._methods.get(details.method)
+        if open_call is None:
+            return None
 
-    async def Check(  # noqa: N802  the protocol's name
-        self, request: HealthCheckRequest, context: grpc.aio.ServicerContext[HealthCheckRequest, HealthCheckResponse]
-    ) -> HealthCheckResponse:
-        """Answer for one name."""
-        status = self._health.statuses.get(request.service)
-        if status is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, self._health.unknown(request.service))
-        return HealthCheckResponse(status=status)
+        async def carry(_: object, context: _Context) -> None:
+            await _CarriedCall(context, self._settings, self._budgets).run(open_call)
 
-    async def List(self, _request: object, _context: object) -> object:  # noqa: N802  the protocol's name
-        """Answer for all names at once."""
-        statuses = {name: HealthCheckResponse(status=status) for name, status in self._health.statuses.items()}
-        return health_pb2.HealthListResponse(statuses=statuses)  # type: ignore[attr-defined]  # younger than the stubs
-
-    async def Watch(  # noqa: N802  the protocol's name
-        self, request: HealthCheckRequest, _context: object
-    ) -> AsyncIterator[HealthCheckResponse]:
-        """Send the status now and after each change."""
-        changed = asyncio.Event()
-        unwatch = self._health.watch(changed.set)
-        told = None
-        try:
-            while self._health.open:
-                changed.clear()
-                status = self._health.statuses.get(request.service, HealthCheckResponse.SERVICE_UNKNOWN)
-                if status != told:
-                    yield HealthCheckResponse(status=status)
-                    told = status
-                await changed.wait()
-        finally:
-            unwatch()
+        return grpc.stream_stream_rpc_method_handler(carry)
 
 
 class GrpcioCarrier:
@@ -130,7 +96,7 @@ class GrpcioCarrier:
 
     def __init__(self, sessions: SessionSource, health: Health, settings: ServerSettings) -> None:
         self._sessions = sessions
-        self._health = HealthServicer(health)
+        self._health = health_methods(health)
         self._settings = settings
         self._server: grpc.aio.Server | None = None
         self._health_server: grpc.aio.Server | None = None
@@ -139,8 +105,8 @@ class GrpcioCarrier:
 
     async def start(self) -> None:
         """Listen; raises ConfigurationError when an address is taken or a certificate is bad."""
-        settings = self._settings
-        server = grpc.aio.server(
+        settings, budgets = self._settings, self._sessions.budgets
+        self._server = server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", min(settings.max_receive_bytes, _GRPC_MOST_BYTES)),
                 ("grpc.max_send_message_length", min(settings.max_send_bytes, _GRPC_MOST_BYTES)),
@@ -150,18 +116,15 @@ class GrpcioCarrier:
                 ("grpc.server.max_pending_requests_hard_limit", _PENDING_STREAMS),
             ]
         )
-        server.add_generic_rpc_handlers((_handler(self._carry),))
-        if settings.health_on_main:
-            self._health.register(server)
+        methods = {**session_methods(self._sessions), **(self._health if settings.health_on_main else {})}
+        server.add_generic_rpc_handlers((CallHandlers(methods, settings, budgets),))
         self.port = bind(server, settings.address, _credentials(settings) if settings.secure else None)
         await server.start()
-        self._server = server
         if settings.health_address is not None:
-            health_server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-            self._health.register(health_server)
-            self.health_port = bind(health_server, settings.health_address, None)
-            await health_server.start()
-            self._health_server = health_server
+            self._health_server = server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+            server.add_generic_rpc_handlers((CallHandlers(self._health, settings, budgets),))
+            self.health_port = bind(server, settings.health_address, None)
+            await server.start()
 
     async def stop(self, grace_seconds: float, health_grace_seconds: float) -> None:
         """Stop listening, and cut the streams that are open after this time."""
@@ -169,61 +132,6 @@ class GrpcioCarrier:
             await self._server.stop(grace_seconds)
         if self._health_server is not None:
             await self._health_server.stop(health_grace_seconds)
-
-    async def _carry(self, _: object, context: "_Context") -> None:
-        account = self._sessions.budgets.gathered.account()
-        session = self._sessions.open(context.peer(), account, self._metadata(context))
-        if session is None:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams are open")
-        cause, code = Cause.CLIENT_DISCONNECT, ""
-        inbox = _Inbox(context)
-        session.on_eviction = account.on_evict = inbox.interrupt
-        try:
-            while not session.done:
-                message = await self._next(context, session, inbox)
-                if message is _INTERRUPTED or message is _LATE:
-                    for answer in _last_answers(message, session, account):
-                        await context.write(answer)
-                    if message is _LATE:
-                        cause = Cause.ERROR
-                        break
-                    continue
-                if not isinstance(message, (ProcessingRequest, RequestPiece)):  # the end of the stream
-                    code = OK
-                    break
-                await _send(context, session, session.receive(message))
-        except ProtocolError as error:
-            cause, code = Cause.ERROR, INVALID_ARGUMENT
-            self._sessions.warn_of(error, context.peer())
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except NotReadyError as error:
-            code = UNAVAILABLE
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        finally:
-            inbox.close()
-            self._sessions.close(session, cause, code)
-            account.close()
-
-    def _metadata(self, context: "_Context") -> Mapping[str, str]:
-        names = self._settings.metadata_names
-        if not names:
-            return {}
-        given = context.invocation_metadata() or ()
-        return {name: value for name, value in given if name in names and isinstance(value, str)}
-
-    async def _next(self, context: "_Context", session: Session, inbox: "_Inbox") -> object:
-        """Return the next message, `_INTERRUPTED` or `_LATE`."""
-        timeout = session.silence_timeout
-        if timeout is not None:
-            message = await inbox.next(timeout)
-            if message is not _LATE:
-                return message
-            await _send(context, session, session.on_silence())
-        if session.is_evictable or inbox.is_reading:
-            return await inbox.next()
-        if session.is_incomplete:
-            return await inbox.next(self._settings.budgets.body_timeout_seconds)
-        return await context.read()
 
 
 def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
@@ -235,73 +143,116 @@ def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
     return server_credentials(settings.cert_path, reload=settings.cert_reload)
 
 
-class _Inbox:
-    """Messages of a stream; an interrupted wait loses no message."""
+class _CarriedCall(Outlet):
+    """One call: reads its messages, and sends its answers."""
 
-    def __init__(self, context: "_Context") -> None:
+    def __init__(self, context: _Context, settings: ServerSettings, budgets: Budgets) -> None:
+        names = settings.metadata_names
+        given = (context.invocation_metadata() or ()) if names else ()
+        self.peer = context.peer()
+        self.account = budgets.gathered.account()
+        self.metadata = {name: value for name, value in given if name in names and isinstance(value, str)}
         self._context = context
+        self._body_timeout = settings.budgets.body_timeout_seconds
+        self._task = asyncio.current_task()
         self._reading: asyncio.Task[object] | None = None
-        self._interrupted = asyncio.Event()
+        self._unsent: deque[bytes] = deque()
+        self._is_finished = False
+        self._flushing: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
 
-    @property
-    def is_reading(self) -> bool:
-        return self._reading is not None
+    def send(self, message: bytes) -> None:
+        """Send one more message soon."""
+        self._unsent.append(message)
+        self._flush_soon()
 
-    def interrupt(self) -> None:
-        """Interrupt the current wait, or the next one."""
-        self._interrupted.set()
+    def finish(self) -> None:
+        """End the call with OK after the messages so far."""
+        self._is_finished = True
+        self._flush_soon()
 
-    async def next(self, seconds: float = math.inf) -> object:
-        """Return the next message, `_INTERRUPTED`, or `_LATE` after a timeout."""
-        reading = self._reading
-        if reading is None:
-            reading = self._reading = asyncio.create_task(self._read())
-        interruption: asyncio.Task[object] = asyncio.create_task(self._interrupted.wait())
+    async def run(self, open_call: Callable[[Outlet], Call]) -> None:
+        """Open the call, and carry it to its end."""
+        call: Call | None = None
         try:
-            await asyncio.wait(
-                {reading, interruption},
-                timeout=None if seconds == math.inf else seconds,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            call = open_call(self)
+            self.account.on_evict = partial(self._evict_soon, call)
+            while not call.done:
+                await self._step(call)
+        except RpcError as error:
+            await self._context.abort(grpc.StatusCode[error.status.name], str(error))
+        except asyncio.CancelledError:
+            if not self._is_finished:
+                raise
         finally:
-            interruption.cancel()
-        if self._interrupted.is_set():
-            self._interrupted.clear()
-            return _INTERRUPTED
-        if not reading.done():
+            for task in (self._reading, self._flushing):
+                if task is not None:
+                    task.cancel()
+            if call is not None:
+                call.close()
+            self.account.close()
+
+    async def _step(self, call: Call) -> None:
+        """Answer the next message, or its absence."""
+        silence = call.silence_timeout
+        message = await self._next(silence or (self._body_timeout if call.awaits_more else math.inf))
+        if isinstance(message, bytes):
+            await self._answer(call, call.receive(message))
+        elif message is not _LATE:  # the end of the stream
+            await self._answer(call, call.half_close())
+            if not call.done:
+                await asyncio.get_running_loop().create_future()  # until `finish`, or until the client leaves
+        elif silence is not None:
+            await self._answer(call, call.on_silence())
+        else:
+            await self._answer(call, call.end_early(Status.DEADLINE_EXCEEDED))
+            if not call.done:
+                raise RpcError(Status.DEADLINE_EXCEEDED, "the rest of the request did not arrive in time")
+
+    async def _next(self, seconds: float) -> object:
+        """Return the next message, EOF, or `_LATE` after a timeout, which loses no message."""
+        if self._reading is None:
+            if seconds == math.inf:
+                return await self._context.read()
+            self._reading = asyncio.create_task(self._read())
+        await asyncio.wait({self._reading}, timeout=None if seconds == math.inf else seconds)
+        if not self._reading.done():
             return _LATE
-        self._reading = None
+        reading, self._reading = self._reading, None
         return reading.result()
 
     async def _read(self) -> object:
         return await self._context.read()
 
-    def close(self) -> None:
-        """Read no more."""
-        if self._reading is not None:
-            self._reading.cancel()
+    async def _answer(self, call: Call, answers: Answers) -> None:
+        for answer in answers:
+            if not isinstance(answer, bytes):
+                await answer.settle()
+                await self._answer(call, call.resume())
+                return
+            async with self._writing:
+                await self._context.write(answer)
 
+    def _evict_soon(self, call: Call) -> None:
+        asyncio.get_running_loop().call_soon(self._evict, call)  # a call of another request is active now
 
-def _last_answers(why: object, session: Session, account: Account) -> Sequence[bytes]:
-    """Return the answers to a request that ends early: by eviction, for room, or by timeout."""
-    if why is _LATE:
-        return session.give_up(BodyTimeoutError())
-    return session.give_up(TooManyBytesError()) if account.closed else session.evict()
+    def _evict(self, call: Call) -> None:
+        """End an incomplete call early: another one needs its room."""
+        answers = call.end_early(Status.RESOURCE_EXHAUSTED)
+        for answer in answers:
+            if isinstance(answer, bytes):
+                self.send(answer)
+        if answers:
+            self.finish()
 
+    def _flush_soon(self) -> None:
+        if self._flushing is None or self._flushing.done():
+            self._flushing = asyncio.create_task(self._flush())
 
-async def _send(context: "_Context", session: Session, answers: Iterable[Answer]) -> None:
-    for answer in answers:
-        if isinstance(answer, PendingRequest):
-            await answer.settle()
-            await _send(context, session, session.resume())
-        else:
-            await context.write(answer)
-
-
-def _handler(carry: Callable[..., object]) -> grpc.GenericRpcHandler:
-    method: grpc.RpcMethodHandler[_Message, bytes] = grpc.stream_stream_rpc_method_handler(
-        carry,
-        request_deserializer=decode,
-        response_serializer=None,  # replies are bytes already
-    )
-    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})
+    async def _flush(self) -> None:
+        with suppress(grpc.aio.BaseError):  # the client has left
+            async with self._writing:
+                while self._unsent:
+                    await self._context.write(self._unsent.popleft())
+        if self._is_finished and self._task is not None:
+            self._task.cancel()  # `run` returns

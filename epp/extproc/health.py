@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Health of the picker under the names that gateways and probes ask for, and the gRPC service of our own server."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
@@ -36,26 +36,22 @@ class Health:
 
     def __init__(self) -> None:
         waiting = dict.fromkeys((PROBED_FOR_BOTH, *_READY_NAMES), _status(ready=False))
-        self._status = {LIVENESS: HealthCheckResponse.SERVING, **waiting}
+        self.statuses: dict[str, int] = {LIVENESS: HealthCheckResponse.SERVING, **waiting}
+        """The status of each name."""
         self._watchers: dict[object, Callable[[], None]] = {}
         self.open = True
         """Whether watches continue; False once the server closes."""
 
-    @property
-    def statuses(self) -> Mapping[str, int]:
-        """The status of each name."""
-        return self._status
-
     def set_ready(self, *, ready: bool) -> None:
         """Set whether new requests are served, and notify watchers."""
-        self._status.update(dict.fromkeys(_READY_NAMES, _status(ready=ready)))
+        self.statuses.update(dict.fromkeys(_READY_NAMES, _status(ready=ready)))
         if ready:
-            self._status[PROBED_FOR_BOTH] = HealthCheckResponse.SERVING
+            self.statuses[PROBED_FOR_BOTH] = HealthCheckResponse.SERVING
         self._notify()
 
     def stand_by(self) -> None:
         """Report a follower: able to serve, but not the leader."""
-        self._status[PROBED_FOR_BOTH] = HealthCheckResponse.SERVING
+        self.statuses[PROBED_FOR_BOTH] = HealthCheckResponse.SERVING
         self.set_ready(ready=False)
 
     def close(self) -> None:
@@ -75,7 +71,7 @@ class Health:
 
     def unknown(self, name: str) -> str:
         """Return the error message for an unknown name."""
-        return f"no service {name!r}: {sorted(self._status)}"
+        return f"no service {name!r}: {sorted(self.statuses)}"
 
     def _notify(self) -> None:
         for changed in list(self._watchers.values()):
@@ -120,16 +116,13 @@ def _name(request: bytes) -> str:
 class _Unary(Call):
     awaits_more = True
 
+    done = False
+
     def __init__(self, answer: Callable[[bytes], bytes]) -> None:
         self._answer = answer
-        self._is_done = False
-
-    @property
-    def done(self) -> bool:
-        return self._is_done
 
     def receive(self, message: bytes) -> Answers:
-        self._is_done = True
+        self.done = True
         return [self._answer(message)]
 
     def half_close(self) -> Answers:

@@ -1,24 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries sessions on the HTTP/2 server of our own: one stream, one session."""
 
-import asyncio
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
-from epp.extproc.codec import decode
-from epp.extproc.exchange import Fault, NotReadyError, ProtocolError
 from epp.extproc.health import Health, health_methods
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.server import Contexts, GrpcServer
-from epp.extproc.http2.service import Answers, Call, Outlet
-from epp.extproc.http2.status import RpcError, Status
-from epp.extproc.open_streams import INVALID_ARGUMENT, OK, UNAVAILABLE, SessionSource
+from epp.extproc.open_streams import SessionSource, session_methods
 from epp.extproc.server import ServerSettings
-from epp.extproc.wire import METHOD, SERVICE
 from epp.framework import ConfigurationError
-from epp.framework.errors import BodyTimeoutError, TooManyBytesError
-from epp.routing.director import Cause
 from epp.runtime.addresses import listener, parse_host_port, refusal
 
 _UNIX = "unix:"
@@ -82,7 +73,7 @@ class Http2Carrier:
         """Listen; raises ConfigurationError when an address is taken or a certificate is bad."""
         settings = self._settings
         health = health_methods(self._health)
-        methods = {f"/{SERVICE}/{METHOD}": self._open, **(health if settings.health_on_main else {})}
+        methods = {**session_methods(self._sessions), **(health if settings.health_on_main else {})}
         tls = _contexts(settings) if settings.secure else None
         sock = bound_socket(settings.address)
         limits = Limits(
@@ -109,99 +100,6 @@ class Http2Carrier:
             unlink(self._settings.address)
         if self._health_server is not None:
             await self._health_server.stop(health_grace_seconds)
-
-    def _open(self, outlet: Outlet) -> "SessionCall":
-        return SessionCall(self._sessions, outlet)
-
-
-class SessionCall(Call):
-    """A session as a call."""
-
-    __slots__ = ("_cause", "_code", "_ended", "_outlet", "_peer", "_session", "_sessions")
-
-    def __init__(self, sessions: SessionSource, outlet: Outlet) -> None:
-        self._sessions = sessions
-        self._outlet = outlet
-        self._peer = outlet.peer
-        session = sessions.open(outlet.peer, outlet.account, outlet.metadata)
-        if session is None:
-            raise RpcError(Status.RESOURCE_EXHAUSTED, "too many streams are open")
-        self._session = session
-        self._session.on_eviction = self._evict
-        self._cause = Cause.CLIENT_DISCONNECT
-        self._code = ""
-        self._ended = False
-
-    @property
-    def done(self) -> bool:
-        """Whether the exchange is complete, or the gateway ended the stream."""
-        return self._session.done or self._ended
-
-    @property
-    def silence_timeout(self) -> float | None:
-        """That of the session."""
-        return self._session.silence_timeout
-
-    def receive(self, message: bytes) -> Answers:
-        """Decode a message for the session."""
-        return self._answered(lambda: self._session.receive(decode(message)))
-
-    def resume(self) -> Answers:
-        """Resume after a pending request."""
-        return self._answered(self._session.resume)
-
-    def on_silence(self) -> Answers:
-        """Return the answers after a silence of the gateway."""
-        return self._answered(self._session.on_silence)
-
-    def half_close(self) -> Answers:
-        """End the exchange: there are no more messages to answer."""
-        self._ended = True
-        self._code = OK
-        return ()
-
-    @property
-    def awaits_more(self) -> bool:
-        """Whether the request is incomplete."""
-        return self._session.is_incomplete
-
-    def end_early(self, status: Status) -> Answers:
-        """Refuse an incomplete request."""
-        self._cause = Cause.ERROR
-        return self._session.give_up(TooManyBytesError() if status is Status.RESOURCE_EXHAUSTED else BodyTimeoutError())
-
-    def unreadable(self, error: RpcError) -> None:
-        """Count and log an unreadable message."""
-        self._cause = Cause.ERROR
-        self._code = error.status.name.title().replace("_", "")
-        fault = Fault.TOO_LARGE if error.status is Status.RESOURCE_EXHAUSTED else Fault.UNREADABLE
-        self._sessions.warn_of(ProtocolError(str(error), fault), self._peer)
-
-    def close(self) -> None:
-        """Close the session."""
-        self._sessions.close(self._session, self._cause, self._code)
-
-    def _evict(self) -> None:
-        """Evict in a later iteration of the loop: a call of another request is active now."""
-        asyncio.get_running_loop().call_soon(self._send_eviction)
-
-    def _send_eviction(self) -> None:
-        answers = self._session.evict()
-        for answer in answers:
-            self._outlet.send(answer)
-        if answers:
-            self._outlet.finish()
-
-    def _answered(self, callback: Callable[[], Answers]) -> Answers:
-        try:
-            return callback()
-        except NotReadyError as error:
-            self._cause, self._code = Cause.ERROR, UNAVAILABLE
-            raise RpcError(Status.UNAVAILABLE, str(error)) from error
-        except ProtocolError as error:
-            self._cause, self._code = Cause.ERROR, INVALID_ARGUMENT
-            self._sessions.warn_of(error, self._peer)
-            raise RpcError(Status.INVALID_ARGUMENT, str(error)) from error
 
 
 def _contexts(settings: ServerSettings) -> Contexts:

@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open streams: the session of each, their count, and how each one ended."""
+"""Open streams: the session of each one as a call, their count, and how each one ended."""
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TypeAlias
 
 from epp.extproc.budgets import Budgets, Claim
-from epp.extproc.exchange import Faults, GatewayTraits, ProtocolError
+from epp.extproc.codec import decode
+from epp.extproc.exchange import Fault, Faults, GatewayTraits, NotReadyError, ProtocolError
 from epp.extproc.http2.capacity import Account
+from epp.extproc.http2.service import Answers, Call, Methods, Outlet
+from epp.extproc.http2.status import RpcError, Status
 from epp.extproc.session import Session
+from epp.extproc.wire import METHOD, SERVICE
+from epp.framework.errors import BodyTimeoutError, TooManyBytesError
 from epp.routing.director import Cause
 
 _MOST_GATEWAYS = 1024
-OK, CANCELED, INVALID_ARGUMENT, UNAVAILABLE = "OK", "Canceled", "InvalidArgument", "Unavailable"
+_OK, _CANCELED, _INVALID_ARGUMENT, _UNAVAILABLE = "OK", "Canceled", "InvalidArgument", "Unavailable"
 """Statuses of streams in the spelling of Go's gRPC library."""
 SessionMaker: TypeAlias = Callable[[GatewayTraits, Claim, Mapping[str, str]], Session]
 """Makes a session from the traits of its gateway, its claim, and the initial metadata of its stream."""
@@ -36,33 +42,29 @@ class OpenStreams:
     """Call `opened` and `closed` for each stream; await `quiet` for an idle period."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self.count = 0
+        """Streams that are open now."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._arrival = asyncio.Event()
 
-    @property
-    def count(self) -> int:
-        """Streams that are open now."""
-        return self._count
-
     def opened(self) -> None:
         """Count a stream."""
-        self._count += 1
-        if self._count == 1:
+        self.count += 1
+        if self.count == 1:
             self._idle.clear()
         self._arrival.set()
 
     def closed(self) -> None:
         """Stop counting a stream."""
-        self._count -= 1
-        if self._count == 0:
+        self.count -= 1
+        if self.count == 0:
             self._idle.set()
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream has been open for so many seconds."""
         while True:
-            while self._count:  # a stream may have opened after the event
+            while self.count:  # a stream may have opened after the event
                 await self._idle.wait()
             self._arrival.clear()
             with suppress(TimeoutError):
@@ -114,7 +116,7 @@ class SessionSource:
         self.streams.closed()
         if self._observer is not None:
             seconds = time.monotonic() - self._since.pop(session)
-            self._observer.ended(code or (OK if session.done else CANCELED), seconds)
+            self._observer.ended(code or (_OK if session.done else _CANCELED), seconds)
         session.close(cause)
         session.claim.close()
 
@@ -130,3 +132,98 @@ class SessionSource:
                 self._traits.clear()
             traits = self._traits[host] = GatewayTraits(host)
         return traits
+
+
+def session_methods(sessions: SessionSource) -> Methods:
+    """Return the method of ext_proc: each call has a session of its own."""
+    return {f"/{SERVICE}/{METHOD}": partial(SessionCall, sessions)}
+
+
+class SessionCall(Call):
+    """A session as a call."""
+
+    __slots__ = ("_cause", "_code", "_ended", "_outlet", "_peer", "_session", "_sessions")
+
+    def __init__(self, sessions: SessionSource, outlet: Outlet) -> None:
+        self._sessions = sessions
+        self._outlet = outlet
+        self._peer = outlet.peer
+        session = sessions.open(outlet.peer, outlet.account, outlet.metadata)
+        if session is None:
+            raise RpcError(Status.RESOURCE_EXHAUSTED, "too many streams are open")
+        self._session = session
+        self._session.on_eviction = self._evict
+        self._cause = Cause.CLIENT_DISCONNECT
+        self._code = ""
+        self._ended = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the exchange is complete, or the gateway ended the stream."""
+        return self._session.done or self._ended
+
+    @property
+    def silence_timeout(self) -> float | None:
+        """That of the session."""
+        return self._session.silence_timeout
+
+    def receive(self, message: bytes) -> Answers:
+        """Decode a message for the session."""
+        return self._answered(lambda: self._session.receive(decode(message)))
+
+    def resume(self) -> Answers:
+        """Resume after a pending request."""
+        return self._answered(self._session.resume)
+
+    def on_silence(self) -> Answers:
+        """Return the answers after a silence of the gateway."""
+        return self._answered(self._session.on_silence)
+
+    def half_close(self) -> Answers:
+        """End the exchange: there are no more messages to answer."""
+        self._ended = True
+        self._code = _OK
+        return ()
+
+    @property
+    def awaits_more(self) -> bool:
+        """Whether the request is incomplete."""
+        return self._session.is_incomplete
+
+    def end_early(self, status: Status) -> Answers:
+        """Refuse an incomplete request."""
+        self._cause = Cause.ERROR
+        return self._session.give_up(TooManyBytesError() if status is Status.RESOURCE_EXHAUSTED else BodyTimeoutError())
+
+    def unreadable(self, error: RpcError) -> None:
+        """Count and log an unreadable message."""
+        self._cause = Cause.ERROR
+        self._code = error.status.name.title().replace("_", "")
+        fault = Fault.TOO_LARGE if error.status is Status.RESOURCE_EXHAUSTED else Fault.UNREADABLE
+        self._sessions.warn_of(ProtocolError(str(error), fault), self._peer)
+
+    def close(self) -> None:
+        """Close the session."""
+        self._sessions.close(self._session, self._cause, self._code)
+
+    def _evict(self) -> None:
+        """Evict in a later iteration of the loop: a call of another request is active now."""
+        asyncio.get_running_loop().call_soon(self._send_eviction)
+
+    def _send_eviction(self) -> None:
+        answers = self._session.evict()
+        for answer in answers:
+            self._outlet.send(answer)
+        if answers:
+            self._outlet.finish()
+
+    def _answered(self, callback: Callable[[], Answers]) -> Answers:
+        try:
+            return callback()
+        except NotReadyError as error:
+            self._cause, self._code = Cause.ERROR, _UNAVAILABLE
+            raise RpcError(Status.UNAVAILABLE, str(error)) from error
+        except ProtocolError as error:
+            self._cause, self._code = Cause.ERROR, _INVALID_ARGUMENT
+            self._sessions.warn_of(error, self._peer)
+            raise RpcError(Status.INVALID_ARGUMENT, str(error)) from error

@@ -159,8 +159,7 @@ def destination_with_body(forwarding: Forwarding, changed: bytes | None) -> byte
 
 def request_body_pieces(body: bytes, *, end_of_stream: bool) -> list[bytes]:
     """Return a full-duplex request body in pieces; an empty body is one empty piece."""
-    last = _LAST_REQUEST_PIECE if end_of_stream else _REQUEST_PIECE
-    return [last(body)] if len(body) <= PIECE_BYTES else _pieces(body, _REQUEST_PIECE, last)
+    return _pieces(body, _REQUEST_PIECE, _LAST_REQUEST_PIECE if end_of_stream else _REQUEST_PIECE)
 
 
 def response_headers_pass(added: Mapping[str, str], remove: Sequence[str]) -> bytes:
@@ -192,8 +191,7 @@ def response_body_replaced(changed: bytes) -> bytes:
 
 def response_body_pieces(body: bytes, *, end_of_stream: bool) -> list[bytes]:
     """Return a piece of a full-duplex response body, split if it is too large."""
-    last = _LAST_RESPONSE_PIECE if end_of_stream else _RESPONSE_PIECE
-    return [last(body)] if len(body) <= PIECE_BYTES else _pieces(body, _RESPONSE_PIECE, last)
+    return _pieces(body, _RESPONSE_PIECE, _LAST_RESPONSE_PIECE if end_of_stream else _RESPONSE_PIECE)
 
 
 def metadata_field(metadata: Metadata) -> bytes:
@@ -244,6 +242,8 @@ def _destination_metadata(forwarding: Forwarding) -> bytes:
 
 def _pieces(body: bytes, piece: Nested, last: Nested) -> list[bytes]:
     """Split a body that is too large for one piece; the replies are the only copy."""
+    if len(body) <= PIECE_BYTES:
+        return [last(body)]
     view = memoryview(body)
     *parts, rest = [view[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES)]
     before = piece.before(PIECE_BYTES)

@@ -219,7 +219,7 @@ class RequestHalf:
         if not last:
             return ()
         body = self._gathered()
-        return self._route(body, partial(self._with_pieces, body))
+        return self._route(body, partial(self._with_pieces, body, trailers=False))
 
     def on_trailers(self) -> Sequence[Answer]:
         """Let the trailers pass; they end a full-duplex body."""
@@ -230,7 +230,7 @@ class RequestHalf:
         if self._mode in _BUFFERED:
             raise self._refuse(BodyMissingError())  # Envoy sends a buffered body before the trailers
         body = self._gathered()
-        return self._route(body, partial(self._with_trailers, body, has_pieces=self._body_seen))
+        return self._route(body, partial(self._with_pieces, body, trailers=True))
 
     def resume(self) -> Sequence[bytes]:
         """Return the answers of a pending request that is settled."""
@@ -330,23 +330,14 @@ class RequestHalf:
         _set_length(forwarding, len(sent), is_changed=changed is not None, whole=last)
         return (replies.destination_with_body(forwarding, changed),)
 
-    def _with_pieces(self, body: bytes, routing: Routing) -> Sequence[bytes]:
+    def _with_pieces(self, body: bytes, routing: Routing, *, trailers: bool) -> Sequence[bytes]:
         forwarding = self._forwarding(routing)
-        pieces = self._returned(forwarding, routing, body, end_of_stream=True)
-        return [replies.destination_with_headers(forwarding), *pieces]
-
-    def _with_trailers(self, body: bytes, routing: Routing, *, has_pieces: bool) -> Sequence[bytes]:
-        forwarding = self._forwarding(routing)
-        # Envoy accepts no piece without one of its own.
-        pieces = self._returned(forwarding, routing, body, end_of_stream=False) if has_pieces else ()
-        return [replies.destination_with_headers(forwarding), *pieces, replies.REQUEST_TRAILERS_PASS]
-
-    def _returned(
-        self, forwarding: Forwarding, routing: Routing, body: bytes, *, end_of_stream: bool
-    ) -> Sequence[bytes]:
         sent = _rewritten(routing, body)
-        _set_length(forwarding, len(sent), is_changed=sent is not body, whole=end_of_stream)
-        return replies.request_body_pieces(sent, end_of_stream=end_of_stream)
+        _set_length(forwarding, len(sent), is_changed=sent is not body, whole=not trailers)
+        answers = [replies.destination_with_headers(forwarding)]
+        if self._body_seen or not trailers:  # Envoy accepts no piece without one of its own
+            answers += replies.request_body_pieces(sent, end_of_stream=not trailers)
+        return [*answers, replies.REQUEST_TRAILERS_PASS] if trailers else answers
 
     def _forwarding(self, routing: Routing) -> Forwarding:
         destination = routing.result.destination

@@ -40,7 +40,7 @@ class Band:
         self._throttled = ThrottledFlows()
         """Flows that are not in the order."""
         self._order = settings.fairness.order()
-        self._shares: Shares[QueuedRequest] | None = None if settings.fairness.in_order_of_arrival else Shares()
+        self._shares: Shares | None = None if settings.fairness.in_order_of_arrival else Shares()
         """None if requests are dispatched in order of arrival, so that flows have no shares."""
 
     def __len__(self) -> int:
@@ -87,7 +87,7 @@ class Band:
         self._arrivals[queued.number] = queued
         self.size_bytes += queued.size_bytes
         if self._shares is not None:
-            self._shares.add(queued.flow, queued.number, queued.size_bytes, queued)
+            self._shares.add(queued)
         self._enqueue(queued)
 
     def remove(self, queued: QueuedRequest, *, dispatched: bool = False) -> None:
@@ -95,7 +95,7 @@ class Band:
         del self._arrivals[queued.number]
         self.size_bytes -= queued.size_bytes
         if self._shares is not None:
-            self._shares.remove(queued.flow, queued.number)
+            self._shares.remove(queued)
         if queued.number in self._set_aside:
             del self._set_aside[queued.number]
         else:
@@ -186,7 +186,7 @@ class Band:
             queued = self._arrivals.popitem()[1]
             self._flows.pop(queued.flow, None)
             if self._shares is not None:
-                self._shares.remove(queued.flow, queued.number)
+                self._shares.remove(queued)
         return bool(self._arrivals)
 
     def victims(

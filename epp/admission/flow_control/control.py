@@ -63,64 +63,42 @@ class FlowControl:
         observer: FlowObserver | None = None,
         evictions: Evictions | None = None,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
+        """Detector, policies and limits in effect."""
         self._evictions = Evictions(clock) if evictions is None else evictions
         self._evictions.use(settings.eviction)
         self._clock = clock
         self._observer = observer or FlowObserver()
-        self._queues = Queues(settings.of, settings.limits)
+        self.queues = Queues(settings.of, settings.limits)
         self._queued: set[QueuedRequest] = set()
         self._ttl = QueueTtl()
         self._targets: Heap[QueuedRequest] = Heap()
         """Queued requests with a target for the first token, by the time when it is due."""
         self._numbers = 0
-        self._drain = DrainRate()
-        self._refusals = Refusals(self._queues, self._drain, clock)
+        self.drain = DrainRate()
+        self._refusals = Refusals(self.queues, self.drain, clock)
         self._is_dispatching = False
-        self._is_behind = False
+        self.is_behind = False
+        """Whether the last dispatch left work that can be done now."""
         self._surplus_priority: int | None = None
         """Priority of a request that was queued before enough requests of lower priority were evicted for it."""
         self._is_stopped = False
-        self._has_ended = False
-
-    @property
-    def settings(self) -> FlowControlSettings:
-        """Detector, policies and limits in effect."""
-        return self._settings
-
-    @property
-    def has_ended(self) -> bool:
+        self.has_ended = False
         """Whether queueing is switched off, and the queues are being emptied."""
-        return self._has_ended
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the last dispatch left work that can be done now."""
-        return self._is_behind
-
-    @property
-    def queues(self) -> Queues:
-        """The queues."""
-        return self._queues
-
-    @property
-    def drain(self) -> DrainRate:
-        """The rate of dispatches."""
-        return self._drain
 
     def enter(self, entering: QueuedRequest, candidates: Candidates) -> Mask | None:
         """Return the candidates with room for a request that need not wait; None after the request was queued.
 
         A queued request may be routed or refused before this returns. Raises a RequestError if it cannot be queued.
         """
-        request, queues = entering.request, self._queues
+        request, queues = entering.request, self.queues
         if not queues.requests or (queues.all_throttled and not queues.is_throttled(request.fairness_id)):
             room = self.room(candidates, request.priority)
             if room.any():
                 self._observer.left(request, Outcome.DISPATCHED, 0.0)
                 return room
         self.wait(entering, has_endpoints=bool(len(candidates)))
-        if not self._is_behind:  # else the next dispatch is due anyway, and many more requests may arrive before it
+        if not self.is_behind:  # else the next dispatch is due anyway, and many more requests may arrive before it
             self.dispatch()
         return None
 
@@ -133,14 +111,14 @@ class FlowControl:
             self._observer.enqueued(entering.request, perf_counter() - started, waits=entering in self._queued)
 
     def _enqueue(self, entering: QueuedRequest, *, has_endpoints: bool) -> None:
-        request, now, queues = entering.request, self._clock.now(), self._queues
+        request, now, queues = entering.request, self._clock.now(), self.queues
         if self._is_stopped:
             self._observer.left(request, Outcome.REJECTED_OTHER, 0.0)
             raise ShuttingDownError("requests that would have to wait are refused")
         self._check_target(request, now)
         self._make_room(request, has_endpoints=has_endpoints)
-        self._drain.start(now)
-        self._drain.arrived(now, request.priority)
+        self.drain.start(now)
+        self.drain.arrived(now, request.priority)
         self._numbers += 1
         entering.queued = Queued(request, self._numbers, now, now + queues.settings(request.priority).ttl_seconds)
         queues.add(entering)
@@ -156,7 +134,7 @@ class FlowControl:
 
     def room(self, candidates: Candidates, priority: int) -> Mask:
         """Mark the candidates that have room for a request of a priority."""
-        room: Mask = self._settings.detector.fullness(candidates) < self._settings.ceiling(priority, candidates)
+        room: Mask = self.settings.detector.fullness(candidates) < self.settings.ceiling(priority, candidates)
         return room
 
     def dispatch(self) -> bool:
@@ -168,8 +146,8 @@ class FlowControl:
             return False
         self._is_dispatching, started = True, perf_counter()
         try:
-            self._is_behind = self._dispatch_some()
-            return self._is_behind
+            self.is_behind = self._dispatch_some()
+            return self.is_behind
         finally:
             self._is_dispatching = False
             self._observer.cycled(perf_counter() - started)
@@ -178,13 +156,13 @@ class FlowControl:
         """Do a limited part of the work; return whether there may be more."""
         if self._is_stopped:
             return self._refuse_some()
-        if self._has_ended:
+        if self.has_ended:
             return self._release_some()
-        is_behind = self._queues.apply_some(_REQUEUED) | self._expire_some()
+        is_behind = self.queues.apply_some(_REQUEUED) | self._expire_some()
         is_behind |= self._evict_surplus()
-        is_behind |= self._queues.resume_due(self._clock.now(), _REQUEUED)
+        is_behind |= self.queues.resume_due(self._clock.now(), _REQUEUED)
         dispatched = 0
-        for priority in self._queues.priorities:
+        for priority in self.queues.priorities:
             found = self._dispatch_band(priority, _DISPATCHED - dispatched)
             if found is None:
                 break
@@ -196,14 +174,14 @@ class FlowControl:
 
     def next_deadline(self) -> float | None:
         """Return when the next request expires or a flow resumes, in seconds on the clock; None for never."""
-        ends = [self._expires_at(band.oldest) for band in self._queues.bands.values() if band.oldest is not None]
-        resumes = [band.next_resume for band in self._queues.bands.values()]
+        ends = [self._expires_at(band.oldest) for band in self.queues.bands.values() if band.oldest is not None]
+        resumes = [band.next_resume for band in self.queues.bands.values()]
         due = self._targets.first()
         return min(*ends, *resumes, inf if due is None else due[0]) if ends else None
 
     def resume(self, flow: str) -> None:
         """Resume a throttled flow, whose tenant has quota again."""
-        self._queues.resume(flow)
+        self.queues.resume(flow)
 
     def pool_changed(self, *, has_endpoints: bool) -> None:
         """Record whether the pool has endpoints."""
@@ -214,14 +192,14 @@ class FlowControl:
 
         Re-sorting a long queue spans several dispatches.
         """
-        self._settings, self._has_ended = settings, False
+        self.settings, self.has_ended = settings, False
         self._evictions.use(settings.eviction)
-        self._queues.use(settings.of, settings.limits)
+        self.queues.use(settings.of, settings.limits)
         self.dispatch()
 
     def end(self) -> None:
         """Stop queueing: queued requests are routed in this and the next dispatches, even without room."""
-        self._has_ended = True
+        self.has_ended = True
         self.dispatch()
 
     def stop(self) -> None:
@@ -233,7 +211,7 @@ class FlowControl:
         """Refuse some requests; return whether there are more."""
         for queued in self._some(_REFUSED):
             self._refuse(queued, ShuttingDownError("requests that wait are refused"), Outcome.EVICTED_OTHER)
-        return bool(self._queues.requests)
+        return bool(self.queues.requests)
 
     def _release_some(self) -> bool:
         """Route some requests without regard to room; return whether there are more."""
@@ -244,11 +222,11 @@ class FlowControl:
                 self._refuse(queued, routed.error(), Outcome.EVICTED_OTHER)
             else:
                 self._remove(queued, Outcome.DISPATCHED)
-        return bool(self._queues.requests)
+        return bool(self.queues.requests)
 
     def _some(self, most: int) -> Iterator[QueuedRequest]:
         """Yield at most so many requests, the oldest of the highest priority first; the caller removes each."""
-        queues = self._queues
+        queues = self.queues
         for _ in range(min(most, queues.requests)):
             if (queued := next(iter(queues), None)) is None:
                 return
@@ -259,7 +237,7 @@ class FlowControl:
 
         None if the pool has no room, which holds for lower priorities too.
         """
-        band = self._queues.bands.get(priority)
+        band = self.queues.bands.get(priority)
         if band is None:
             return 0
         done = set_aside = 0
@@ -294,17 +272,17 @@ class FlowControl:
         routed = room.any() and queued.route(candidates, room)
         if routed is not True:
             return routed if isinstance(routed, Blocked) else False
-        self._drain.dispatched(self._clock.now(), queued.priority, queued.flow)
+        self.drain.dispatched(self._clock.now(), queued.priority, queued.flow)
         self._remove(queued, Outcome.DISPATCHED, dispatched=not queued.is_set_aside)
         return True
 
     def _evict_at_endpoint(self) -> None:
         """Evict requests in flight for a queued request of higher priority, if eviction is enabled and due."""
         tried = 0
-        for priority in self._queues.priorities:
+        for priority in self.queues.priorities:
             if not self._evictions.may_decide(priority):
                 break  # and at lower priorities neither
-            band = self._queues.bands[priority]
+            band = self.queues.bands[priority]
             first = [] if band.first is None else [band.first]
             for queued in (*first, *band.some_set_aside(_RETRIED)):
                 if self._evict_for(queued):
@@ -320,12 +298,12 @@ class FlowControl:
             self._evictions.put_off()
 
     def _evict_for(self, queued: QueuedRequest) -> bool:
-        candidates, settings = queued.fitting(), self._settings
+        candidates, settings = queued.fitting(), self.settings
         if not len(candidates):
             return False
         fullness = settings.detector.fullness(candidates)
         ceiling = settings.ceiling(queued.priority, candidates)
-        retry_after_seconds = self._refusals.retry_after(self._queues.priorities[-1], LATER_SECONDS)
+        retry_after_seconds = self._refusals.retry_after(self.queues.priorities[-1], LATER_SECONDS)
         return self._evictions.make_room(queued.priority, candidates, fullness, ceiling, retry_after_seconds) > 0
 
     def _check_target(self, request: Request, now: float) -> None:
@@ -333,15 +311,15 @@ class FlowControl:
         left = due_at(request) - now
         if left == inf:
             return
-        ahead = self._queues.ahead_of(request.priority, request.fairness_id)
-        wait = self._drain.seconds_for(ahead, now, request.priority)
+        ahead = self.queues.ahead_of(request.priority, request.fairness_id)
+        wait = self.drain.seconds_for(ahead, now, request.priority)
         if wait is not None and wait > left:
             self._observer.left(request, Outcome.REJECTED_OTHER, 0.0)
             raise self._refusals.too_late(request, wait)
 
     def _make_room(self, request: Request, *, has_endpoints: bool) -> None:
         """Evict queued requests for a new one; raises a RequestError if that is not possible."""
-        queues, priority, size_bytes = self._queues, request.priority, request.size_bytes
+        queues, priority, size_bytes = self.queues, request.priority, request.size_bytes
         victims = queues.victims(priority, request.fairness_id, size_bytes)
         if self._surplus_priority is not None and queues.next_victim(priority, 1, size_bytes) is not None:
             victims = None  # requests are being evicted for another one
@@ -358,11 +336,11 @@ class FlowControl:
     def _evict_lower(self, priority: int, requests: int, size_bytes: int) -> bool:
         """Evict queued requests of lower priority until this amount fits; return whether more must leave."""
         for _ in range(_REFUSED):
-            lower = self._queues.next_victim(priority, requests, size_bytes)
+            lower = self.queues.next_victim(priority, requests, size_bytes)
             if lower is None:
                 return False
             self._refuse(lower, self._refusals.evicted(lower), Outcome.EVICTED_OTHER)
-        return self._queues.next_victim(priority, requests, size_bytes) is not None
+        return self.queues.next_victim(priority, requests, size_bytes) is not None
 
     def _evict_surplus(self) -> bool:
         """Evict some requests for one that was queued before its place was free; return whether there are more."""
@@ -373,8 +351,8 @@ class FlowControl:
     def _expire_some(self) -> bool:
         """Refuse some of the requests that expired or missed their target; return whether there may be more."""
         now, has_endpoints, most = self._clock.now(), self._ttl.has_endpoints, _REFUSED
-        for priority in self._queues.priorities:
-            band = self._queues.bands[priority]
+        for priority in self.queues.priorities:
+            band = self.queues.bands[priority]
             while (oldest := band.oldest) is not None and self._expires_at(oldest) <= now:
                 if not most:
                     return True
@@ -388,8 +366,8 @@ class FlowControl:
         return False
 
     def _expires_at(self, queued: QueuedRequest) -> float:
-        ttl = self._queues.settings(queued.priority).ttl_seconds
-        return self._ttl.expires_at(queued, ttl, self._settings.no_endpoint_ttl_seconds)
+        ttl = self.queues.settings(queued.priority).ttl_seconds
+        return self._ttl.expires_at(queued, ttl, self.settings.no_endpoint_ttl_seconds)
 
     def _refuse(self, queued: QueuedRequest, error: RequestError, outcome: Outcome) -> None:
         self._remove(queued, outcome)
@@ -398,8 +376,8 @@ class FlowControl:
     def _remove(self, queued: QueuedRequest, outcome: Outcome, *, dispatched: bool = False) -> None:
         self._queued.remove(queued)
         self._targets.discard(queued.number)
-        self._queues.remove(queued, dispatched=dispatched)
+        self.queues.remove(queued, dispatched=dispatched)
         now = self._clock.now()
-        if not self._queues.requests:
-            self._drain.stop(now)
+        if not self.queues.requests:
+            self.drain.stop(now)
         self._observer.left(queued.request, outcome, now - queued.queued.enqueued_at)

@@ -5,14 +5,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 from math import inf
-from typing import Generic, NamedTuple
 
-from typing_extensions import TypeVar
-
+from epp.admission.flow_control.queued_request import QueuedRequest
 from epp.framework.heap import Heap
 from epp.framework.quotas import Blocked
-
-T = TypeVar("T")
 
 _MOST_VICTIMS = 32
 """Requests to evict for one with a long body."""
@@ -74,19 +70,13 @@ class ThrottledFlows:
         return None if first is None or first[0] > now else first[1]
 
 
-class _Entry(NamedTuple, Generic[T]):
-    number: int
-    size_bytes: int
-    queued: T
-
-
-class Shares(Generic[T]):
+class Shares:
     """Queued requests of one band by flow; their numbers are unique and ascending."""
 
     __slots__ = ("_flows", "_largest", "_longest", "_size_bytes")
 
     def __init__(self) -> None:
-        self._flows: dict[str, OrderedDict[int, _Entry[T]]] = {}
+        self._flows: dict[str, OrderedDict[int, QueuedRequest]] = {}
         """Requests of each flow by number, oldest first."""
         self._size_bytes: dict[str, int] = {}
         self._longest: Heap[str, tuple[float, ...], str] = Heap()
@@ -94,31 +84,33 @@ class Shares(Generic[T]):
         self._largest: Heap[str, tuple[float, ...], str] = Heap()
         """Flows by bytes, then requests, likewise."""
 
-    def add(self, flow: str, number: int, size_bytes: int, queued: T) -> None:
+    def add(self, queued: QueuedRequest) -> None:
         """Add a request."""
-        self._flows.setdefault(flow, OrderedDict())[number] = _Entry(number, size_bytes, queued)
-        self._resize(flow, size_bytes)
+        self._flows.setdefault(queued.flow, OrderedDict())[queued.number] = queued
+        self._resize(queued.flow, queued.size_bytes)
 
-    def remove(self, flow: str, number: int) -> None:
+    def remove(self, queued: QueuedRequest) -> None:
         """Remove a request."""
-        entry = self._flows[flow].pop(number)
-        self._resize(flow, -entry.size_bytes)
+        del self._flows[queued.flow][queued.number]
+        self._resize(queued.flow, -queued.size_bytes)
 
-    def newest_of_longest(self) -> T:
+    def newest_of_longest(self) -> QueuedRequest:
         """Return the newest request of the flow with most requests; there must be one."""
-        return next(self._newest(_first_of(self._longest))).queued
+        return next(self._newest(_first_of(self._longest)))
 
-    def newest_of_largest(self) -> T:
+    def newest_of_largest(self) -> QueuedRequest:
         """Return the newest request of the flow with most bytes; there must be one."""
-        return next(self._newest(_first_of(self._largest))).queued
+        return next(self._newest(_first_of(self._largest)))
 
-    def victims(self, flow: str, size_bytes: int, *, needs_place: bool, lacking_bytes: int) -> list[T] | None:
+    def victims(
+        self, flow: str, size_bytes: int, *, needs_place: bool, lacking_bytes: int
+    ) -> list[QueuedRequest] | None:
         """Return the requests to evict for one more request of a flow; None if that would not be fair.
 
         A place comes from the flow with most requests, bytes from the flow with most bytes, the newest requests first.
         A flow that loses requests keeps at least as much as the flow of the new request then has.
         """
-        found: list[_Entry[T]] = []
+        found: list[QueuedRequest] = []
         longest = _first_of(self._longest)
         if needs_place:
             if self._requests_of(longest) - 1 < self._requests_of(flow) + 1:
@@ -126,7 +118,7 @@ class Shares(Generic[T]):
             found.append(next(self._newest(longest)))
             lacking_bytes -= found[0].size_bytes
         if lacking_bytes <= 0:
-            return [each.queued for each in found]
+            return found
         largest = _first_of(self._largest)
         own = self._size_bytes.get(flow, 0) + size_bytes
         left = self._size_bytes.get(largest, 0)
@@ -139,10 +131,10 @@ class Shares(Generic[T]):
             found.append(entry)
             lacking_bytes -= entry.size_bytes
             if lacking_bytes <= 0:
-                return [each.queued for each in found]
+                return found
         return None
 
-    def _newest(self, flow: str) -> Iterator[_Entry[T]]:
+    def _newest(self, flow: str) -> Iterator[QueuedRequest]:
         return reversed(self._flows.get(flow, OrderedDict()).values())
 
     def _requests_of(self, flow: str) -> int:

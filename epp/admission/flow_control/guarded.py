@@ -2,14 +2,13 @@
 """Guarded policies of flow control: a failure or an invalid result is counted, and replaced by a default."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from epp.admission.flow_control.eviction import EvictionSettings
 from epp.admission.flow_control.settings import BandSettings, FlowControlSettings
 from epp.framework import Parameters
 from epp.framework.arrays import Floats, ResultError
@@ -35,7 +34,6 @@ from epp.framework.guard import Failure, Guard
 from epp.framework.plugin import Plugin
 from epp.framework.request import Request
 
-R = TypeVar("R", bound=Plugin[Any])
 T = TypeVar("T")
 
 _MOST_CEILING = 1.0
@@ -45,125 +43,133 @@ _ORDERED = 64
 """Flows that are put into order of arrival at each dispatch: there may be 100,000."""
 
 
-def guarded_eviction(settings: EvictionSettings, guard: Guard) -> EvictionSettings:
-    """Return the settings with guarded policies, which never raise."""
-    return replace(
-        settings,
-        filter=GuardedEvictionFilter(settings.filter, guard),
-        order=GuardedEvictionOrder(settings.order, guard),
-    )
+class _Guarded(Plugin[Parameters]):
+    """A policy behind a guard; equal to another one of the same policy."""
 
+    copied: ClassVar[tuple[str, ...]] = ()
+    """Attributes of the policy that this one has too."""
 
-class _Guarded(Plugin[Parameters], Generic[R]):
-    """A policy whose failures are counted and replaced; equal to another one that guards the same policy."""
-
-    def __init__(self, policy: R, guard: Guard) -> None:
+    def __init__(self, policy: Any, guard: Guard) -> None:
         super().__init__(name=policy.name, clock=policy.clock)
         self._policy = policy
         self._guard = guard
+        for name in self.copied:
+            setattr(self, name, getattr(policy, name))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, type(self)) and other._policy is self._policy
+        """Return whether both guard the same policy."""
+        return isinstance(other, _Guarded) and other._policy is self._policy
 
     def __hash__(self) -> int:
         return hash(self._policy)
 
-    def _result(self, method: Callable[[], T], otherwise: T) -> T:
-        """Return the result of a method of the policy, or the other value if it fails."""
-        found = self._guard.call(self.role, self._policy, method)
-        return otherwise if isinstance(found, Failure) else found
+    def _call(self, method: Callable[[], T]) -> T | Failure:
+        return self._guard.call(self.role, self._policy, method)
 
 
-class GuardedEvictionFilter(_Guarded[EvictionFilter[Any]], EvictionFilter[Parameters]):
+class GuardedEvictionFilter(_Guarded, EvictionFilter[Parameters]):
     """A filter; a request for which it fails is not evicted."""
 
-    def __init__(self, policy: EvictionFilter[Any], guard: Guard) -> None:
-        super().__init__(policy, guard)
-        self.after_first_token = policy.after_first_token
+    copied = ("after_first_token",)
 
     def evictable(self, request: Request) -> bool:
-        return self._result(lambda: as_bool(self._policy.evictable(request)), otherwise=False)
+        """Return the result of the filter; false if it fails."""
+        found = self._call(lambda: as_bool(self._policy.evictable(request)))
+        return not isinstance(found, Failure) and found
 
 
-class GuardedEvictionOrder(_Guarded[EvictionOrder[Any]], EvictionOrder[Parameters]):
+class GuardedEvictionOrder(_Guarded, EvictionOrder[Parameters]):
     """An order; on failure, requests are ordered by priority, then the most recently dispatched first."""
 
     def key(self, under_way: UnderWay) -> tuple[float, ...]:
-        otherwise = (under_way.request.priority, -under_way.dispatched_at)
-        return self._result(lambda: as_numbers(self._policy.key(under_way)), otherwise)
+        """Return the key of the order, or the default key if it fails."""
+        found = self._call(lambda: as_numbers(self._policy.key(under_way)))
+        return (under_way.request.priority, -under_way.dispatched_at) if isinstance(found, Failure) else found
 
 
 def guarded(settings: FlowControlSettings, guard: Guard) -> FlowControlSettings:
     """Return the settings with guarded policies, which never raise."""
-    bands: Mapping[int, BandSettings] = {
-        priority: _guarded_band(band, guard) for priority, band in settings.bands.items()
-    }
+
+    def of_band(band: BandSettings) -> BandSettings:
+        fairness = GuardedFairness(band.fairness, guard)
+        return replace(band, ordering=GuardedOrdering(band.ordering, guard), fairness=fairness)
+
+    eviction = settings.eviction
     return replace(
         settings,
         detector=GuardedDetector(settings.detector, guard),
         usage_limits=GuardedUsageLimits(settings.usage_limits, guard),
-        default_band=_guarded_band(settings.default_band, guard),
-        negative_band=_guarded_band(settings.negative_band, guard),
-        bands=MappingProxyType(dict(bands)),
-        eviction=None if settings.eviction is None else guarded_eviction(settings.eviction, guard),
+        default_band=of_band(settings.default_band),
+        negative_band=of_band(settings.negative_band),
+        bands=MappingProxyType({priority: of_band(band) for priority, band in settings.bands.items()}),
+        eviction=eviction
+        and replace(
+            eviction,
+            filter=GuardedEvictionFilter(eviction.filter, guard),
+            order=GuardedEvictionOrder(eviction.order, guard),
+        ),
     )
 
 
-def _guarded_band(band: BandSettings, guard: Guard) -> BandSettings:
-    return replace(band, ordering=GuardedOrdering(band.ordering, guard), fairness=GuardedFairness(band.fairness, guard))
-
-
-class GuardedDetector(_Guarded[SaturationDetector[Any]], SaturationDetector[Parameters]):
+class GuardedDetector(_Guarded, SaturationDetector[Parameters]):
     """A detector; if it fails, all endpoints have room."""
 
     @property
     def oldest_metrics_seconds(self) -> float:
-        return self._policy.oldest_metrics_seconds
+        """Age limit of the detector."""
+        limit: float = self._policy.oldest_metrics_seconds
+        return limit
 
     def fullness(self, candidates: Candidates) -> Floats:
+        """Return the result of the detector; 0 if it fails."""
         count = len(candidates)
-        return self._result(lambda: as_fullness(self._policy.fullness(candidates), count), np.zeros(count))
+        found = self._call(lambda: as_fullness(self._policy.fullness(candidates), count))
+        return np.zeros(count) if isinstance(found, Failure) else found
 
     def saturation(self, candidates: Candidates) -> float:
-        return self._result(lambda: as_number(self._policy.saturation(candidates)), 0.0)
+        """Return the result of the detector; 0 if it fails."""
+        found = self._call(lambda: as_number(self._policy.saturation(candidates)))
+        return 0.0 if isinstance(found, Failure) else found
 
 
-class GuardedUsageLimits(_Guarded[UsageLimitPolicy[Any]], UsageLimitPolicy[Parameters]):
+class GuardedUsageLimits(_Guarded, UsageLimitPolicy[Parameters]):
     """Usage limits; if they fail, endpoints may be used until they are full."""
 
-    def __init__(self, policy: UsageLimitPolicy[Any], guard: Guard) -> None:
-        super().__init__(policy, guard)
-        self.reads_saturation = policy.reads_saturation
+    copied = ("reads_saturation",)
 
     def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
+        """Return the ceilings of the policy; 1 if it fails."""
         count = len(priorities)
-        return self._result(
-            lambda: as_ceilings(self._policy.ceilings(priorities, saturation), count), [_MOST_CEILING] * count
-        )
+        found = self._call(lambda: as_ceilings(self._policy.ceilings(priorities, saturation), count))
+        return [_MOST_CEILING] * count if isinstance(found, Failure) else found
 
 
-class GuardedOrdering(_Guarded[OrderingPolicy[Any]], OrderingPolicy[Parameters]):
+class GuardedOrdering(_Guarded, OrderingPolicy[Parameters]):
     """An order of requests; if it fails for a request, that request is ordered by its arrival."""
 
-    def __init__(self, policy: OrderingPolicy[Any], guard: Guard) -> None:
-        super().__init__(policy, guard)
-        self.in_order_of_arrival = policy.in_order_of_arrival
+    copied = ("in_order_of_arrival",)
 
     def key(self, queued: Queued) -> float:
-        return self._result(lambda: as_number(self._policy.key(queued)), queued.enqueued_at)
+        """Return the key of the policy, or the time of arrival if it fails."""
+        found = self._call(lambda: as_number(self._policy.key(queued)))
+        return queued.enqueued_at if isinstance(found, Failure) else found
 
 
-class GuardedFairness(_Guarded[FairnessPolicy[Any]], FairnessPolicy[Parameters]):
+class GuardedFairness(_Guarded, FairnessPolicy[Parameters]):
     """Fairness between flows; a band falls back to the order of arrival if the policy fails."""
 
-    def __init__(self, policy: FairnessPolicy[Any], guard: Guard) -> None:
-        super().__init__(policy, guard)
-        self.in_order_of_arrival = policy.in_order_of_arrival
+    copied = ("in_order_of_arrival",)
 
     def order(self) -> FlowOrder:
         """Return an order of the policy that falls back to the order of arrival."""
-        found = self._guard.call(FairnessPolicy.role, self._policy, _order, self._policy)
+        found = self._call(self._order)
         return HeadOrder() if isinstance(found, Failure) else _GuardedOrder(found, self._policy, self._guard)
+
+    def _order(self) -> FlowOrder:
+        order = self._policy.order()
+        if not isinstance(order, FlowOrder):
+            raise ResultError(f"returned {type(order).__name__} instead of a FlowOrder")
+        return order
 
 
 class _GuardedOrder(FlowOrder):
@@ -181,17 +187,11 @@ class _GuardedOrder(FlowOrder):
 
     def head(self, flow: str, key: float, queued: Queued) -> None:
         self._heads[flow] = key, queued
-        if self._has_failed:
-            self._order.head(flow, _ARRIVAL, queued)
-        else:
-            self._check(self._guard.call(FairnessPolicy.role, self._policy, self._order.head, flow, key, queued))
+        self._tell(lambda: self._order.head(flow, _ARRIVAL if self._has_failed else key, queued))
 
     def empty(self, flow: str) -> None:
         self._heads.pop(flow, None)
-        if self._has_failed:
-            self._order.empty(flow)
-        else:
-            self._check(self._guard.call(FairnessPolicy.role, self._policy, self._order.empty, flow))
+        self._tell(lambda: self._order.empty(flow))
 
     def first(self) -> str:
         if not self._has_failed:
@@ -203,10 +203,7 @@ class _GuardedOrder(FlowOrder):
         return self._order.first()
 
     def dispatched(self, flow: str) -> None:
-        if self._has_failed:
-            self._order.dispatched(flow)
-        else:
-            self._check(self._guard.call(FairnessPolicy.role, self._policy, self._order.dispatched, flow))
+        self._tell(lambda: self._order.dispatched(flow))
 
     def _first(self) -> str:
         flow = self._order.first()
@@ -214,8 +211,10 @@ class _GuardedOrder(FlowOrder):
             raise ResultError("chose a flow without queued requests")
         return flow
 
-    def _check(self, outcome: Failure | None) -> None:
-        if isinstance(outcome, Failure):
+    def _tell(self, act: Callable[[], None]) -> None:
+        if self._has_failed:
+            act()
+        elif isinstance(self._guard.call(FairnessPolicy.role, self._policy, act), Failure):
             self._fall_back()
 
     def _fall_back(self) -> None:
@@ -231,10 +230,3 @@ class _GuardedOrder(FlowOrder):
             if flow in self._heads:
                 self._order.head(flow, _ARRIVAL, self._heads[flow][1])
                 ordered += 1
-
-
-def _order(policy: FairnessPolicy[Any]) -> FlowOrder:
-    order = policy.order()
-    if not isinstance(order, FlowOrder):
-        raise ResultError(f"returned {type(order).__name__} instead of a FlowOrder")
-    return order

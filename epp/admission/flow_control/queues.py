@@ -2,7 +2,7 @@
 """All queued requests: a band for each priority, limits for all together, and migration to another order."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from epp.admission.flow_control.band import Band
@@ -17,24 +17,19 @@ SettingsOf: TypeAlias = Callable[[int], BandSettings]
 class _Migration:
     """Queues the requests of a band in another order, in steps; the source band stays in use until all are done."""
 
-    __slots__ = ("_left", "_source", "_to")
+    __slots__ = ("_source", "_to", "left")
 
     def __init__(self, source: Band, settings: BandSettings) -> None:
         self._source = source
         self._to = Band(settings)
-        self._left = deque(source.numbers)
+        self.left = deque(source.numbers)
         """Numbers of the requests that are still to be queued, oldest first; some may have left the source."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all requests are in the new band."""
-        return not self._left
 
     def step(self, most: int) -> int:
         """Queue at most so many requests; return their number."""
         done = 0
-        while done < most and self._left:
-            queued = self._source.numbered(self._left.popleft())
+        while done < most and self.left:
+            queued = self._source.numbered(self.left.popleft())
             if queued is not None:
                 self._to.add(queued)
             done += 1
@@ -42,7 +37,7 @@ class _Migration:
 
     def added(self, queued: QueuedRequest) -> None:
         """Record a request that was added to the source."""
-        self._left.append(queued.number)
+        self.left.append(queued.number)
 
     def removed(self, queued: QueuedRequest) -> None:
         """Record a request that was removed from the source."""
@@ -59,7 +54,7 @@ class Queues:
     """Bands by priority; a band exists while it has requests."""
 
     __slots__ = (
-        "_bands", "_migrations", "_resuming", "_retired", "_settings_of", "limits", "priorities", "requests",
+        "_migrations", "_resuming", "_retired", "_settings_of", "bands", "limits", "priorities", "requests",
         "size_bytes",
     )  # fmt: skip
 
@@ -72,7 +67,7 @@ class Queues:
         self.priorities: tuple[int, ...] = ()
         """Priorities with queued requests, highest first."""
         self._settings_of = settings_of
-        self._bands: dict[int, Band] = {}
+        self.bands: dict[int, Band] = {}
         self._migrations: dict[int, _Migration] = {}
         """By priority."""
         self._retired: list[Band] = []
@@ -80,57 +75,52 @@ class Queues:
         self._resuming: dict[int, int] = {}
         """Number of flows still to be resumed, by priority."""
 
-    @property
-    def bands(self) -> Mapping[int, Band]:
-        """The bands by priority."""
-        return self._bands
-
     def __iter__(self) -> Iterator[QueuedRequest]:
         """Yield all requests, highest priority first, each priority in order of arrival."""
         for priority in self.priorities:
-            yield from self._bands[priority]
+            yield from self.bands[priority]
 
     def settings(self, priority: int) -> BandSettings:
         """Return the settings of the band of a priority."""
-        band = self._bands.get(priority)
+        band = self.bands.get(priority)
         return self._settings_of(priority) if band is None or priority in self._migrations else band.settings
 
     @property
     def all_throttled(self) -> bool:
         """Whether all queued requests belong to throttled flows."""
-        return self.requests == sum(band.throttled_requests for band in self._bands.values())
+        return self.requests == sum(band.throttled_requests for band in self.bands.values())
 
     def is_throttled(self, flow: str) -> bool:
         """Return whether a flow is throttled at any priority."""
-        return any(band.is_throttled(flow) for band in self._bands.values())
+        return any(band.is_throttled(flow) for band in self.bands.values())
 
     def throttled_by(self, queued: QueuedRequest) -> Blocked | None:
         """Return the quota that throttles the flow of a request; None without one."""
-        return self._bands[queued.priority].throttled_by(queued)
+        return self.bands[queued.priority].throttled_by(queued)
 
     def resume_due(self, now: float, most: int) -> bool:
         """Resume at most so many flows that are due; return whether more may be due, as at midnight."""
-        for band in self._bands.values():
+        for band in self.bands.values():
             most -= band.resume_due(now, most)
         return not most
 
     def resume(self, flow: str) -> None:
         """Resume a flow at every priority."""
-        for band in self._bands.values():
+        for band in self.bands.values():
             band.resume(flow)
 
     def at_least(self, priority: int) -> int:
         """Return the number of requests of this or a higher priority, without throttled flows."""
-        return sum(len(band) - band.throttled_requests for each, band in self._bands.items() if each >= priority)
+        return sum(len(band) - band.throttled_requests for each, band in self.bands.items() if each >= priority)
 
     def queue_length(self, priority: int, flow: str) -> int | None:
         """Return the number of requests in the queue of a flow; None if flows have no shares at this priority."""
-        band = self._bands.get(priority)
+        band = self.bands.get(priority)
         return None if band is None else band.queue_length(flow)
 
     def ahead_of(self, priority: int, flow: str) -> int:
         """Return the least number of requests that are dispatched before a new request of a flow."""
-        band = self._bands.get(priority)
+        band = self.bands.get(priority)
         return self.at_least(priority + 1) + (0 if band is None else band.ahead_of(flow))
 
     def victims(self, priority: int, flow: str, size_bytes: int) -> list[QueuedRequest] | None:
@@ -142,9 +132,9 @@ class Queues:
         limits = self.settings(priority).limits
         if not limits.allow(1, size_bytes) or not self.limits.allow(1, size_bytes):
             return None
-        band = self._bands.get(priority)
+        band = self.bands.get(priority)
         own_requests, own_bytes = (0, 0) if band is None else (len(band), band.size_bytes)
-        lower = [each for number, each in self._bands.items() if number < priority]
+        lower = [each for number, each in self.bands.items() if number < priority]
         all_requests = self.requests - sum(len(each) for each in lower)
         all_bytes = self.size_bytes - sum(each.size_bytes for each in lower)
         needs_place = not limits.allow(own_requests + 1, 0) or not self.limits.allow(all_requests + 1, 0)
@@ -165,14 +155,14 @@ class Queues:
         requests, used = self.requests + requests, self.size_bytes + size_bytes
         if self.limits.allow(requests, used) or not self.priorities or self.priorities[-1] >= priority:
             return None
-        return self._bands[self.priorities[-1]].last(by_bytes=self.limits.allow(requests, 0))
+        return self.bands[self.priorities[-1]].last(by_bytes=self.limits.allow(requests, 0))
 
     def use(self, settings_of: SettingsOf, limits: Limits) -> None:
         """Apply other settings; `apply_some` completes that in steps."""
         self._settings_of, self.limits = settings_of, limits
         self._migrations.clear()
         self._resuming.clear()
-        for priority, band in self._bands.items():
+        for priority, band in self.bands.items():
             settings = settings_of(priority)
             if not settings.orders_as(band.settings):
                 self._migrations[priority] = _Migration(band, settings)
@@ -189,13 +179,13 @@ class Queues:
         """
         for priority, migration in tuple(self._migrations.items()):
             most -= migration.step(most)
-            if migration.is_done:
-                self._retired.append(self._bands[priority])
-                self._bands[priority] = migration.finish()
+            if not migration.left:
+                self._retired.append(self.bands[priority])
+                self.bands[priority] = migration.finish()
                 del self._migrations[priority]
         for priority, flows in tuple(self._resuming.items()):
             some = min(most, flows)
-            self._bands[priority].resume_some(some)
+            self.bands[priority].resume_some(some)
             most -= some
             self._resuming[priority] -= some
             if some == flows:
@@ -207,10 +197,10 @@ class Queues:
     def add(self, queued: QueuedRequest) -> None:
         """Add a request, without a check of the limits."""
         priority = queued.priority
-        band = self._bands.get(priority)
+        band = self.bands.get(priority)
         if band is None:
-            band = self._bands[priority] = Band(self._settings_of(priority))
-            self.priorities = tuple(sorted(self._bands, reverse=True))
+            band = self.bands[priority] = Band(self._settings_of(priority))
+            self.priorities = tuple(sorted(self.bands, reverse=True))
         band.add(queued)
         if priority in self._migrations:
             self._migrations[priority].added(queued)
@@ -220,14 +210,14 @@ class Queues:
     def remove(self, queued: QueuedRequest, *, dispatched: bool = False) -> None:
         """Remove a request; `dispatched` if it was the first one of its band."""
         priority = queued.priority
-        band = self._bands[priority]
+        band = self.bands[priority]
         band.remove(queued, dispatched=dispatched)
         self.requests -= 1
         self.size_bytes -= queued.size_bytes
         if priority in self._migrations:
             self._migrations[priority].removed(queued)
         if not len(band):
-            del self._bands[priority]
+            del self.bands[priority]
             self._migrations.pop(priority, None)
             self._resuming.pop(priority, None)
-            self.priorities = tuple(sorted(self._bands, reverse=True))
+            self.priorities = tuple(sorted(self.bands, reverse=True))

@@ -179,14 +179,11 @@ class Refusals:
         if not has_endpoints:
             return QueueFullNoEndpointsError(f"{self._queues.requests} requests wait")
         error = QueueFullError("the queue for a model server is full: retry later")
-        error.retry_after_seconds = self.retry_after(priority, SOON_SECONDS, flow)
-        return error
+        return self._after_queue(error, priority, flow)
 
     def evicted(self, queued: QueuedRequest) -> RequestError:
         """Return the error of a queued request that is replaced by one of higher priority."""
-        error = EvictedError("evicted-queue-pressure")
-        error.retry_after_seconds = self.retry_after(queued.priority, LATER_SECONDS, queued.flow)
-        return error
+        return self._after_queue(EvictedError("evicted-queue-pressure"), queued.priority, queued.flow, LATER_SECONDS)
 
     def expired(self, queued: QueuedRequest, *, has_endpoints: bool) -> tuple[RequestError, Outcome]:
         """Return the error and outcome of a request whose time to live ended."""
@@ -197,9 +194,7 @@ class Refusals:
             return blocked.error(), Outcome.EVICTED_TTL
         if not has_endpoints:
             return QueueTimeoutNoEndpointsError(waited), Outcome.EVICTED_NO_ENDPOINTS
-        error = QueueTimeoutError(waited)
-        error.retry_after_seconds = self.retry_after(queued.priority, SOON_SECONDS, queued.flow)
-        return error, Outcome.EVICTED_TTL
+        return self._after_queue(QueueTimeoutError(waited), queued.priority, queued.flow), Outcome.EVICTED_TTL
 
     def missed(self, queued: QueuedRequest, *, has_endpoints: bool) -> tuple[RequestError, Outcome]:
         """Return the error and outcome of a request whose first token is overdue."""
@@ -207,13 +202,17 @@ class Refusals:
         if not has_endpoints:
             return QueueTimeoutNoEndpointsError(waited), Outcome.EVICTED_NO_ENDPOINTS
         error = TargetMissedError(f"it has waited {waited} for a model server")
-        error.retry_after_seconds = self.retry_after(queued.priority, SOON_SECONDS, queued.flow)
-        return error, Outcome.EVICTED_TTL
+        return self._after_queue(error, queued.priority, queued.flow), Outcome.EVICTED_TTL
 
     def too_late(self, request: Request, wait: float) -> RequestError:
         """Return the error of a request that would wait in the queue for longer than its target allows."""
         error = TargetMissedError(f"it would have to wait {wait:.1f} s for a model server")
-        error.retry_after_seconds = self.retry_after(request.priority, SOON_SECONDS)
+        return self._after_queue(error, request.priority, None)
+
+    def _after_queue(
+        self, error: RequestError, priority: int, flow: str | None, otherwise: int = SOON_SECONDS
+    ) -> RequestError:
+        error.retry_after_seconds = self.retry_after(priority, otherwise, flow)
         return error
 
     def retry_after(self, priority: int, otherwise: int, flow: str | None = None) -> int:

@@ -214,15 +214,11 @@ def _in_flight(account: Account, need: Amounts, held: Amounts, now: float) -> li
         if not total.is_exceeded:
             continue
         key, used, kept, more, limit = total
-        requested = used + kept + more
-        if used + more <= limit * _ROUNDING:  # the rest is reserved, until its nomination expires
-            seconds = account.nominations.until(now) - now
-            found.append(_Shortfall(key, requested, limit, seconds, LONGEST_SECONDS, needs_release=False))
-            continue
+        needs_release = used + more > limit * _ROUNDING  # otherwise the rest is reserved, until its nomination expires
         rate = account.releases_per_second(now)
         releases = total.beyond / (used / account.requests) if used and account.requests else 1.0
-        seconds = releases / rate if rate else 1.0
-        found.append(_Shortfall(key, requested, limit, seconds, LONGEST_SECONDS, needs_release=True))
+        seconds = (releases / rate if rate else 1.0) if needs_release else account.nominations.until(now) - now
+        found.append(_Shortfall(key, used + kept + more, limit, seconds, LONGEST_SECONDS, needs_release))
     return found
 
 

@@ -2,10 +2,11 @@
 """Quotas in configurations and in the API of the admin port."""
 
 from math import ceil
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import asdict
 
 from epp.framework.accelerators.requirements import Memory
 from epp.framework.plugin import Parameters
@@ -15,6 +16,13 @@ from epp.framework.quotas import ALERT_PERCENT, Quota, SingleLimits, TotalLimits
 _MOST_BYTES = 2**56
 _NOTHING = frozenset({"0", "0Gi", "0Mi", "0Ki", "0G", "0M", "0k"})
 """Spellings of 0, which means no limit."""
+
+_LIMITS = {
+    "accelerator_memory": "accelerator_bytes",
+    "concurrent_requests": "requests",
+    "tokens_in_flight": "tokens",
+}
+"""Names of limits by parameter, where they differ."""
 
 Tokens: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
 Requests: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
@@ -63,17 +71,6 @@ class SingleParameters(Parameters, frozen=True):
         """Refuse an invalid size; raises ValueError."""
         _memory_bytes(self.accelerator_memory)
 
-    def limits(self) -> SingleLimits:
-        """Return the limits."""
-        return SingleLimits(
-            prompt_tokens=self.prompt_tokens,
-            output_tokens=self.output_tokens,
-            accelerator_bytes=_memory_bytes(self.accelerator_memory),
-            tflops=self.tflops,
-            devices=self.devices,
-            dollars=self.dollars,
-        )
-
 
 class TotalParameters(Parameters, frozen=True):
     """Limits of all requests of a tenant together; 0 for no limit."""
@@ -98,18 +95,6 @@ class TotalParameters(Parameters, frozen=True):
         """Refuse an invalid size; raises ValueError."""
         _memory_bytes(self.accelerator_memory)
 
-    def limits(self) -> TotalLimits:
-        """Return the limits."""
-        return TotalLimits(
-            requests=self.concurrent_requests,
-            tokens=self.tokens_in_flight,
-            tokens_per_minute=self.tokens_per_minute,
-            accelerator_bytes=_memory_bytes(self.accelerator_memory),
-            tflops=self.tflops,
-            device_seconds_per_day=self.device_seconds_per_day,
-            dollars_per_day=self.dollars_per_day,
-        )
-
 
 class QuotaParameters(Parameters, frozen=True):
     """Limits of a tenant."""
@@ -127,8 +112,8 @@ class QuotaParameters(Parameters, frozen=True):
     def quota(self, origin: str) -> Quota:
         """Return the quota; `origin` describes its source."""
         return Quota(
-            single=self.single.limits(),
-            total=self.total.limits(),
+            single=SingleLimits(**_limits(self.single)),
+            total=TotalLimits(**_limits(self.total)),
             waits=self.when_exceeded != "Refuse",
             alert_percent=self.alert_threshold_percent,
             origin=origin,
@@ -142,27 +127,23 @@ class TenantQuotaParameters(QuotaParameters, frozen=True, kw_only=True):
     """Name of the tenant, as the plugin `tenants` identifies it, or else the fairness id of its requests."""
 
 
+def _limits(given: SingleParameters | TotalParameters) -> dict[str, Any]:
+    """Return the limits by their names in `SingleLimits` and `TotalLimits`."""
+    values = asdict(given) | {"accelerator_memory": _memory_bytes(given.accelerator_memory)}
+    return {_LIMITS.get(name, name): value for name, value in values.items()}
+
+
+def _parameters(limits: SingleLimits | TotalLimits, kind: type[Parameters]) -> dict[str, Any]:
+    """Return the parameters by their names, of which `_limits` makes these limits."""
+    found = {name: getattr(limits, _LIMITS.get(name, name)) for name in kind.__struct_fields__}
+    return found | {"accelerator_memory": _quantity(limits.accelerator_bytes)}
+
+
 def written(quota: Quota) -> dict[str, object]:
     """Return a quota as plain data, in the format of a configuration, without unset limits."""
-    single, total = quota.single, quota.total
     parameters = QuotaParameters(
-        single=SingleParameters(
-            prompt_tokens=single.prompt_tokens,
-            output_tokens=single.output_tokens,
-            accelerator_memory=_quantity(single.accelerator_bytes),
-            tflops=single.tflops,
-            devices=single.devices,
-            dollars=single.dollars,
-        ),
-        total=TotalParameters(
-            concurrent_requests=total.requests,
-            tokens_in_flight=total.tokens,
-            tokens_per_minute=total.tokens_per_minute,
-            accelerator_memory=_quantity(total.accelerator_bytes),
-            tflops=total.tflops,
-            device_seconds_per_day=total.device_seconds_per_day,
-            dollars_per_day=total.dollars_per_day,
-        ),
+        single=SingleParameters(**_parameters(quota.single, SingleParameters)),
+        total=TotalParameters(**_parameters(quota.total, TotalParameters)),
         when_exceeded="Wait" if quota.waits else "Refuse",
         alert_threshold_percent=quota.alert_percent,
     )

@@ -48,8 +48,8 @@ class Directory:
             if (digest := read_digest(str(text))) is not None
         }
         self._by_digest = {digest: self._tenants[name] for digest, name in {**keys.tenants, **owners}.items()}
-        self._by_namespace = {name: listed[each.name] for each in parameters.tenants for name in each.namespaces}
-        self._by_fairness_id = {name: listed[each.name] for each in parameters.tenants for name in each.fairness_ids}
+        self.by_namespace = {name: listed[each.name] for each in parameters.tenants for name in each.namespaces}
+        self.by_fairness_id = {name: listed[each.name] for each in parameters.tenants for name in each.fairness_ids}
         self._unnamed = self._tenant(parameters.default.name or DEFAULT_FLOW, parameters.default)
         self.remarks = (
             *_unlisted_remarks(unlisted, keys),
@@ -67,14 +67,6 @@ class Directory:
         """Return the tenant with this API key."""
         digest = digest_of(key)
         return None if digest is None else self._by_digest.get(digest)
-
-    def of_namespace(self, namespace: str) -> Tenant | None:
-        """Return the tenant of a namespace."""
-        return self._by_namespace.get(namespace)
-
-    def of_fairness_id(self, fairness_id: str) -> Tenant | None:
-        """Return the tenant of a fairness id."""
-        return self._by_fairness_id.get(fairness_id)
 
     def none(self, fairness_id: str) -> Tenant:
         """Return the tenant for an unidentified request; never a configured one, whatever the fairness id is."""
@@ -226,13 +218,13 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
         if has_key and self._wants_key:
             raise UnknownApiKeyError
         if self._namespace_header:
-            tenant = directory.of_namespace(fields.get(self._namespace_header, ""))
+            tenant = directory.by_namespace.get(fields.get(self._namespace_header, ""))
             if tenant is not None:
                 return tenant, By.NAMESPACE
         if self._wants_key:
             raise WithoutApiKeyError(self._key_headers[0] if self._key_headers else headers.AUTHORIZATION)
         fairness_id = fields.first_of(*headers.FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
-        tenant = directory.of_fairness_id(fairness_id)
+        tenant = directory.by_fairness_id.get(fairness_id)
         if tenant is not None:
             return tenant, By.FAIRNESS_ID
         if self._refuses:

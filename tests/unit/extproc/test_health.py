@@ -6,12 +6,13 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse, HealthListRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from epp.extproc.grpcio_carrier import HealthServicer
+from epp.extproc.budgets import Budgets, BudgetSettings
+from epp.extproc.grpcio_carrier import CallHandlers
 from epp.extproc.health import Health, health_methods
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.server import GrpcServer
 from epp.extproc.http2_carrier import bound_socket
-from epp.extproc.server import Transport
+from epp.extproc.server import ServerSettings, Transport
 from epp.extproc.wire import SERVICE
 
 SERVING = HealthCheckResponse.SERVING
@@ -29,7 +30,8 @@ async def health():
 async def stub(health, request):
     if request.param is Transport.GRPCIO:
         server = grpc.aio.server()
-        HealthServicer(health).register(server)
+        handlers = CallHandlers(health_methods(health), ServerSettings("unset"), Budgets(BudgetSettings()))
+        server.add_generic_rpc_handlers((handlers,))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
     else:

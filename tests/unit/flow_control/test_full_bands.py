@@ -2,6 +2,7 @@
 """A flood fills the queues of its priority, and other flows have their places there all the same."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -186,23 +187,26 @@ def test_requests_that_were_set_aside_count_and_give_way_too():
     )
 )
 def test_index_knows_the_longest_and_the_largest_flow_after_any_changes(changes):
-    shares: Shares[int] = Shares()
+    shares = Shares()
     flows: dict[str, dict[int, int]] = {}
+    queued = {}
     for number, (flow, size, comes) in enumerate(changes):
         held = flows.setdefault(flow, {})
         if comes or not held:
             held[number] = size
-            shares.add(flow, number, size, number)
+            queued[number] = SimpleNamespace(flow=flow, number=number, size_bytes=size)
+            shares.add(queued[number])
         else:
             gone = sorted(held)[size % len(held)]
             del held[gone]
-            shares.remove(flow, gone)
+            shares.remove(queued[gone])
         takes = [(len(each), sum(each.values()), max(each)) for each in flows.values() if each]
         if not takes:
             continue
         longest, largest = max(each[:2] for each in takes), max(each[1::-1] for each in takes)
-        assert shares.newest_of_longest() in {newest for *found, newest in takes if tuple(found) == longest}
-        assert shares.newest_of_largest() in {newest for *found, newest in takes if tuple(found[::-1]) == largest}
+        of_longest, of_largest = shares.newest_of_longest().number, shares.newest_of_largest().number
+        assert of_longest in {newest for *found, newest in takes if tuple(found) == longest}
+        assert of_largest in {newest for *found, newest in takes if tuple(found[::-1]) == largest}
 
 
 def test_thousands_of_short_bodies_give_way_to_a_long_one_some_in_each_look():

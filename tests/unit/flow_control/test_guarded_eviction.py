@@ -5,8 +5,7 @@ import math
 
 import pytest
 
-from epp.admission.flow_control.eviction import EvictionSettings
-from epp.admission.flow_control.guarded import guarded_eviction
+from epp.admission.flow_control.guarded import GuardedEvictionFilter, GuardedEvictionOrder
 from epp.framework import Parameters, Request
 from epp.framework.flow_control import EvictionFilter, EvictionOrder, UnderWay
 from epp.framework.guard import Guard, PluginObserver
@@ -51,21 +50,20 @@ UNDER_WAY = UnderWay(Request("r", priority=-3), dispatched_at=7.0)
 
 def test_filter_that_fails_spares_the_request():
     counted = Counted()
-    settings = guarded_eviction(EvictionSettings(Broken(), Order(lambda: (1.0,))), Guard(counted))
-    assert not settings.filter.evictable(UNDER_WAY.request)
+    assert not GuardedEvictionFilter(Broken(), Guard(counted)).evictable(UNDER_WAY.request)
     assert counted.failed == ["broken"]
 
 
 @pytest.mark.parametrize("key", [lambda: 1 / 0, lambda: (math.nan,), lambda: ("a",), lambda: None])
 def test_order_without_a_usable_key_goes_by_priority_and_ends_the_last_first(key):
     counted = Counted()
-    settings = guarded_eviction(EvictionSettings(Anybody(), Order(key)), Guard(counted))
-    assert settings.order.key(UNDER_WAY) == (-3, -7.0)
+    assert GuardedEvictionOrder(Order(key), Guard(counted)).key(UNDER_WAY) == (-3, -7.0)
     assert counted.failed == ["order"]
 
 
 def test_policies_that_work_are_asked_as_they_are():
-    settings = guarded_eviction(EvictionSettings(Anybody(), Order(lambda: (4.0, 2.0))), Guard(Counted()))
-    assert settings.filter.evictable(UNDER_WAY.request)
-    assert settings.filter.after_first_token
-    assert settings.order.key(UNDER_WAY) == (4.0, 2.0)
+    guard = Guard(Counted())
+    filtering = GuardedEvictionFilter(Anybody(), guard)
+    assert filtering.evictable(UNDER_WAY.request)
+    assert filtering.after_first_token
+    assert GuardedEvictionOrder(Order(lambda: (4.0, 2.0)), guard).key(UNDER_WAY) == (4.0, 2.0)

@@ -16,9 +16,9 @@ import aiohttp
 import grpc
 import msgspec
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
 
-from epp.extproc.grpcio_carrier import HealthServicer
-from epp.extproc.health import Health
 from epp.framework import Endpoint
 from epp.framework.headers import DESTINATION, OBEYED_BY_ENDPOINTS
 from epp.lab.gateway import (
@@ -177,20 +177,18 @@ class SlowToBeReady(HealthServicer):
     """The health service of a picker that is not ready for its first two checks."""
 
     def __init__(self) -> None:
-        self.state = Health()
-        super().__init__(self.state)
         self.checks = 0
 
     async def Check(self, request, context):  # noqa: N802  the protocol's name
         self.checks += 1
-        self.state.set_ready(ready=self.checks > 2)
-        return await super().Check(request, context)
+        is_ready = self.checks > 2
+        return HealthCheckResponse(status="SERVING" if is_ready else "NOT_SERVING")
 
 
 async def test_picker_that_fails_its_first_health_checks_is_waited_for(directory):
     health = SlowToBeReady()
     picker = grpc.aio.server()
-    health.register(picker)
+    add_HealthServicer_to_server(health, picker)
     picker.add_insecure_port(f"unix:{directory}/picker.sock")
     await picker.start()
     settings = GatewaySettings(listen_port=0, picker_address=f"unix:{directory}/picker.sock")
