@@ -114,6 +114,15 @@ async def page_of(gateway: Gateway) -> dict[str, Metric]:
         return {family.name + ("_total" if family.type == "counter" else ""): family for family in families}
 
 
+async def whole_page(gateway: Gateway) -> dict[str, Metric]:
+    """The metrics of a page during which no plugin was called: its families are written one after the other."""
+    while True:
+        page = await page_of(gateway)
+        older = page.get("inference_extension_plugin_duration_seconds")
+        if older is None or total(older) == pytest.approx(total(page[f"{PREFIX}plugin_duration_seconds"])):
+            return page
+
+
 async def is_shown(gateway: Gateway, *names: str) -> bool:
     page = await page_of(gateway)
     return all(f"{PREFIX}{name}" in page and page[f"{PREFIX}{name}"].samples for name in names)
@@ -146,7 +155,7 @@ async def served(simulated: Callable, directory: Path, *flags: str) -> list[dict
             assert await ask(gateway, headers={"x-revision": "none"}) == 503
             names = ("datalayer_poll_errors_total", "datalayer_extract_errors_total", "flow_control_stale_endpoints")
             await until(lambda: is_shown(gateway, *names), "polls of the endpoints that have no page are counted")
-            pages.append(await page_of(gateway))
+            pages.append(await whole_page(gateway))
     config = directory / "evicting.yaml"
     config.write_text(EVICTING)
     endpoints = f"--endpoints=d={sims['d'].address}"
@@ -155,11 +164,11 @@ async def served(simulated: Callable, directory: Path, *flags: str) -> list[dict
             ask(gateway, tokens=ENDLESS, headers={"x-llm-d-inference-objective": "low"}, prompt="a")
         )
         await until(lambda: is_shown(gateway, "inflight_requests"), "a request is in flight")
-        pages.append(await page_of(gateway))
+        pages.append(await whole_page(gateway))
         assert await ask(gateway, headers={"x-llm-d-inference-objective": "high"}) == 200
         assert await low == 429
         await until(lambda: is_shown(gateway, "flow_control_revocations_total"), "its end is counted")
-        pages.append(await page_of(gateway))
+        pages.append(await whole_page(gateway))
     return pages
 
 
