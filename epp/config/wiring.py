@@ -184,7 +184,7 @@ def _extractors(
     found: list[Plugin[Any]] = []
     for position, ref in enumerate(spec.extractors):
         told = instances.class_of(ref.plugin_ref)
-        if notifies and told is not None and issubclass(told, (Producer, PreRequest)):
+        if notifies and told is not None and issubclass(told, (Producer, PreRequest)) and not issubclass(told, Tagger):
             message = f"has no effect: plugin {ref.plugin_ref!r} is notified of endpoints without it"
             instances.warn(message, *path, "extractors", position)
             continue

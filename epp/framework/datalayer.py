@@ -175,6 +175,9 @@ class Tagger(Plugin[P], role=Role(title="Taggers")):
     def tag(self, endpoint: Endpoint) -> Report:
         """Return the data in the endpoint's labels; called when it joins the pool and when labels change."""
 
+    def untag(self, endpoint: Endpoint) -> None:
+        """Forget an endpoint that left the pool."""
+
     def tag_made_up(self, endpoint: Endpoint) -> Report:
         """Return what `tag` would of an endpoint that there is not; one that notes or logs anything does not here."""
         return self.tag(endpoint)

@@ -127,6 +127,8 @@ class RequestBody(msgspec.Struct, frozen=True):
     """Those of them that the parser gave a placeholder of its own size."""
     prompt_ends: tuple[int, ...] = ()
     """Where each prompt of a list ends within `prompt`, in bytes; empty for a single prompt."""
+    is_token_ids: bool = False
+    """Whether the prompt is token ids: four bytes each, unsigned and little endian."""
 
     @property
     def prompts(self) -> Sequence[bytes]:

@@ -40,7 +40,7 @@ class _VLLMGenerate(Common, gc=False):
             prompt = _with_media(prompt, self.features)
             media_items = sum(map(len, (self.features.mm_placeholders or {}).values()))
         limit = None if self.sampling_params is None else self.sampling_params.max_tokens
-        return request_body(self, prompt, limit, media_items)
+        return request_body(self, prompt, limit, media_items, is_token_ids=self.features is None)
 
 
 MOST_FEATURES = 2048
@@ -105,7 +105,8 @@ class _SGLangGenerate(ApiBody, gc=False):
         limit = None if self.sampling_params is None else self.sampling_params.max_new_tokens
         common = Common(stream=self.stream, cache_salt=self.extra_key)
         media_lists = map(_items, (self.image_data, self.audio_data, self.video_data))
-        return request_body(common, prompt, limit, sum(len(_items(one)) for media in media_lists for one in media))
+        media_items = sum(len(_items(one)) for media in media_lists for one in media)
+        return request_body(common, prompt, limit, media_items, is_token_ids=not media_items)
 
 
 _NO_MEDIA = frozenset({b"", b"null"})

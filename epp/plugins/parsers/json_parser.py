@@ -152,6 +152,7 @@ def request_body(
     *,
     media: tuple[Media, ...] = (),
     ends: tuple[int, ...] = (),
+    is_token_ids: bool = False,
 ) -> RequestBody:
     """Return the parsed body; a negative limit means no limit. Raises MalformedBodyError for one beyond 64 bits."""
     if common.model is not None and len(common.model) > MOST_MODEL:
@@ -173,6 +174,7 @@ def request_body(
         media_items=media_items,
         media=media,
         prompt_ends=ends,
+        is_token_ids=is_token_ids,
     )
 
 

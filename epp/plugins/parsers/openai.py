@@ -170,6 +170,7 @@ def _write_input(prompt: PromptWriter, raw: msgspec.Raw, field: str) -> None:
         if kinds == {str}:
             prompt.prompts(cast("list[str]", found), lambda texts: "".join(texts).encode())
         elif kinds == {list}:
+            prompt.is_token_ids = True
             prompt.prompts(cast("list[list[int]]", found), lambda lists: pack(chain.from_iterable(lists)))
         else:
             raise MalformedBodyError(

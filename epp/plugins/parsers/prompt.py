@@ -129,11 +129,13 @@ class PromptWriter:
     the size of the prompt.
     """
 
-    __slots__ = ("_ends", "_media", "_media_items", "_media_left", "_pieces", "_rest", "_text_left")
+    __slots__ = ("_ends", "_media", "_media_items", "_media_left", "_pieces", "_rest", "_text_left", "is_token_ids")
 
     def __init__(self) -> None:
         self._media_items = 0
         """Images, audio clips and videos written so far."""
+        self.is_token_ids = False
+        """Whether the prompt is token ids."""
         self._pieces: list[bytes] = []
         self._ends: list[int] = []
         self._rest = False
@@ -148,7 +150,15 @@ class PromptWriter:
         ends = self._ends if self._rest else self._ends[:-1]
         if ends:
             ends = [*ends, starts[-1]]
-        return request_body(common, b"".join(self._pieces), limit, self._media_items, media=media, ends=tuple(ends))
+        return request_body(
+            common,
+            b"".join(self._pieces),
+            limit,
+            self._media_items,
+            media=media,
+            ends=tuple(ends),
+            is_token_ids=self.is_token_ids,
+        )
 
     def prompts(self, prompts: list[T], encode: Callable[[list[T]], bytes]) -> None:
         """Write a list of prompts, before other content; the 256th and later prompts count as one."""
@@ -212,7 +222,8 @@ class PromptWriter:
         return True
 
     def packed(self, ids: bytes) -> None:
-        """Write token ids, packed."""
+        """Write token ids, packed, into an empty prompt."""
+        self.is_token_ids = True
         self._pieces.append(ids)
 
     def opaque(self, digest: bytes, tokens: int) -> None:

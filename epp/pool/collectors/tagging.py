@@ -249,6 +249,9 @@ class Tagging:
         self._store.forget({datum for tagger in before for datum in tagger.writes} - kept)
 
     def _pool_changed(self, change: Change) -> None:
+        for _, endpoint in change.removed:
+            for tagger in self._taggers:
+                tagger.untag(endpoint)
         if self._is_tagged:
             return
         updated = [endpoint for _, endpoint in change.updated]

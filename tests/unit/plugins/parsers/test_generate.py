@@ -30,13 +30,17 @@ def test_vllm_prompt_is_its_token_ids():
     sampling = {"max_tokens": 7, "temperature": 0}
     fields = {"model": "m", "stream": True, "cache_salt": "s", "sampling_params": sampling}
     body = parse(VLLM, {"token_ids": [1, LARGEST]} | fields)
-    assert body == RequestBody("m", struct.pack("<2I", 1, LARGEST), 2, 7, streaming=True, cache_salt="s")
+    assert body == RequestBody(
+        "m", struct.pack("<2I", 1, LARGEST), 2, 7, streaming=True, cache_salt="s", is_token_ids=True
+    )
 
 
 def test_sglang_prompt_is_its_token_ids_and_it_names_no_model():
     fields = {"stream": True, "extra_key": "s", "sampling_params": {"max_new_tokens": 7}}
     body = parse(SGLANG, {"input_ids": [1, LARGEST], "model": 5} | fields)
-    assert body == RequestBody("", struct.pack("<2I", 1, LARGEST), 2, 7, streaming=True, cache_salt="s")
+    assert body == RequestBody(
+        "", struct.pack("<2I", 1, LARGEST), 2, 7, streaming=True, cache_salt="s", is_token_ids=True
+    )
     assert not SGLangHTTPParser.names_model
 
 

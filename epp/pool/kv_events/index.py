@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Index of the blocks that the caches of endpoints hold, by tier, as KV events report them."""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epp.pool.kv_events.block_keys import BlockHash, ExtraKeys
+from epp.pool.kv_events.events import DEFAULT_TIER, BlockRemoved, BlockStored, Event, hash_of, is_indexed
+from epp.pool.kv_events.rows import Keys, Rows, RowTable
+
+_BITS = 64
+"""Lanes in one word of a set of holders."""
+_SWEPT = 1 << 17
+"""Rows that one step clears of removed lanes: half a millisecond."""
+_MOST_BLOCK_SIZES = 4
+"""Sizes of blocks of the engines of one pool."""
+_MOST_COPIES = 1 << 20
+"""Blocks whose copies within one cache are counted."""
+SPECULATIVE = "speculative"
+"""Tier of blocks that an engine is expected to store."""
+
+
+class Lane:
+    """The caches of one engine. Its number is a bit in sets of holders."""
+
+    __slots__ = ("bit", "id", "number", "word")
+
+    def __init__(self, identifier: int) -> None:
+        self.id = identifier
+        self.number, self.word, self.bit = -1, 0, np.uint64(0)
+
+    def renumber(self, number: int) -> None:
+        """Use another bit."""
+        self.number, self.word, self.bit = number, number // _BITS, np.uint64(1 << number % _BITS)
+
+
+class Message(NamedTuple):
+    """Events of one engine."""
+
+    lane: Lane
+    model: str
+    events: Sequence[Event]
+
+
+class Held(NamedTuple):
+    """Leading blocks of a prompt in the caches of each lane."""
+
+    blocks: NDArray[np.int32]
+    """Blocks in any tier."""
+    weighted: NDArray[np.float64]
+    """The same, where a block counts with the weight of its best tier."""
+
+
+class _Batch:
+    """Changes whose order does not matter: each block is stored or removed once in each cache."""
+
+    def __init__(self) -> None:
+        self.stored, self.stored_hashes, self.removed_hashes = array("Q"), array("Q"), array("Q")
+        self.stored_in: list[tuple[Lane, str, int]] = []
+        """Lane, tier and number of blocks, in the order of `stored`."""
+        self.removed_from: list[tuple[Lane, str, int]] = []
+        self.touched: set[tuple[int, int]] = set()
+        """Lane numbers and hashes."""
+
+
+class BlockIndex:
+    """Blocks by key, with the lanes that hold them in each tier; the least recently used are evicted.
+
+    Engines name blocks by hashes of their own. The index computes a key from the tokens in the events, and remembers it
+    by the engine's hash, for later events. Not thread-safe.
+    """
+
+    def __init__(self, block_hash: BlockHash, *, capacity: int, secret: int) -> None:
+        self._hash = block_hash
+        self._first = lru_cache(1024)(block_hash.first)
+        self._blocks = RowTable(capacity, secret)
+        self._engine_blocks = RowTable(capacity, secret)
+        """By the engine's hash."""
+        self._keys: Keys = self._engine_blocks.column(np.uint64)
+        self._holders: dict[str, list[NDArray[np.uint64]]] = {}
+        """By tier, word and row: sets of lanes."""
+        self._numbers = np.zeros(0, dtype=np.intp)
+        """Number of each lane, by id; -1 if it is removed."""
+        self._count = 0
+        """Numbers in use."""
+        self._free_ids: list[int] = []
+        self._alive = np.zeros(0, dtype=np.uint64)
+        """Lanes in use, by word."""
+        self._free: list[int] = []
+        self._leaving: list[int] = []
+        """Numbers that the next sweep clears."""
+        self._clearing: list[int] = []
+        """Numbers that the present sweep clears."""
+        self._swept = 0
+        self._copies: Counter[tuple[int, int, int, str]] = Counter()
+        """By key, word and bit of the lane, and tier: copies beyond the first one."""
+        self.block_sizes: set[int] = set()
+        """Tokens in a block, of engines that stored any."""
+        self.orphans = 0
+        """Stored blocks dropped because their parent is unknown."""
+
+    def __len__(self) -> int:
+        return self._blocks.count
+
+    def add(self) -> Lane:
+        """Return a new lane, which is empty."""
+        if not self._free_ids:
+            self._free_ids.append(len(self._numbers))
+            self._numbers = np.append(self._numbers, -1)
+        lane = Lane(self._free_ids.pop())
+        self._number(lane)
+        return lane
+
+    def remove(self, lane: Lane) -> None:
+        """Remove a lane. Lookups do not see it any more; `sweep` frees the memory."""
+        self._retire(lane)
+        self._numbers[lane.id] = -1
+        self._free_ids.append(lane.id)
+
+    def clear(self, lane: Lane) -> None:
+        """Forget the blocks of a lane."""
+        self._retire(lane)
+        self._number(lane)
+
+    def apply(self, messages: Sequence[Message], now: int) -> None:
+        """Apply the events of lanes that are not removed, in order. `now` is a time in any unit."""
+        parents = self._parents(messages)
+        own: dict[int, int] = {}
+        batch = _Batch()
+        for lane, model, events in messages:
+            scope = self._first(model)
+            for event in events:
+                if not isinstance(event, BlockStored | BlockRemoved):
+                    self._write(batch, now)
+                    batch = _Batch()
+                    self.clear(lane)
+                    continue
+                hashes = [hash_of(each) ^ scope for each in event.block_hashes]
+                touched = {(lane.number, each) for each in hashes}
+                if not touched.isdisjoint(batch.touched):
+                    self._write(batch, now)
+                    batch = _Batch()
+                batch.touched |= touched
+                tier = (event.medium or DEFAULT_TIER).lower()
+                if isinstance(event, BlockRemoved):
+                    batch.removed_hashes.extend(hashes)
+                    batch.removed_from.append((lane, tier, len(hashes)))
+                    continue
+                keys = self._keys_of(event, model, hashes, own, parents)
+                own.update(zip(hashes, keys, strict=False))
+                batch.stored.extend(keys)
+                batch.stored_hashes.extend(hashes[: len(keys)])
+                batch.stored_in.append((lane, tier, len(keys)))
+        self._write(batch, now)
+
+    def match(self, keys: Keys, weights: Mapping[str, float], lanes: NDArray[np.intp], now: int) -> Held:
+        """Return the leading blocks in the caches of lanes, given by id; a tier without a weight counts 1.
+
+        An id of -1 stands for an endpoint without a lane.
+        """
+        blocks, weighted = np.zeros(len(lanes), dtype=np.int32), np.zeros(len(lanes))
+        rows = self._blocks.find(keys)
+        missing = np.flatnonzero(rows < 0)
+        rows = rows[: missing[0]] if len(missing) else rows
+        numbers = np.where(lanes < 0, -1, self._numbers[lanes]) if len(self._numbers) else np.full(len(lanes), -1)
+        where = np.flatnonzero(numbers >= 0)
+        if not len(rows) or not len(where) or not self._holders:
+            return Held(blocks, weighted)
+        numbers = numbers[where]
+        self._blocks.touch(rows, now)
+        tiers = sorted(self._holders, key=lambda tier: -weights.get(tier, 1.0))
+        held = {tier: np.stack([word[rows] for word in self._holders[tier]], axis=1) for tier in tiers}
+        left = np.bitwise_and.accumulate(np.bitwise_or.reduce(list(held.values())) & self._alive, axis=0)
+        blocks[where] = _counts(left)[numbers]
+        for tier in tiers:
+            weighted[where] += weights.get(tier, 1.0) * _counts(left & held[tier])[numbers]
+            left &= ~held[tier]
+        return Held(blocks, weighted)
+
+    def blocks_of(self, lanes: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Return the number of blocks that lanes hold; reads the whole index, for a debug page."""
+        counts = np.zeros(len(self._alive) * _BITS, dtype=np.int64)
+        for start in range(0, self._blocks.end, _SWEPT):
+            rows = slice(start, min(start + _SWEPT, self._blocks.end))
+            held = [np.stack([word[rows] for word in words], axis=1) for words in self._holders.values()]
+            if held:
+                counts += _counts(np.bitwise_or.reduce(held))
+        numbers = np.where(lanes < 0, -1, self._numbers[lanes]) if len(self._numbers) else np.full(len(lanes), -1)
+        return np.where(numbers < 0, 0, counts[numbers]) if len(counts) else np.zeros(len(lanes), dtype=np.int64)
+
+    def store(self, keys: Keys, places: Sequence[tuple[Lane, str, int]], now: int) -> None:
+        """Add blocks to caches: lanes, tiers and numbers of blocks, in the order of `keys`."""
+        rows = self._blocks.put(keys, now)
+        for tier, word, chosen, bits in _by_word(places, rows >= 0):
+            column, at = self._column(tier, word), rows[chosen]
+            for index in np.flatnonzero(column[at] & bits):
+                if len(self._copies) < _MOST_COPIES:
+                    self._copies[self._blocks.keys.item(at[index]), word, bits.item(index), tier] += 1
+            np.bitwise_or.at(column, at, bits)
+
+    def withdraw(self, keys: Keys, places: Sequence[tuple[Lane, str, int]]) -> None:
+        """Remove blocks from caches; blocks without a holder are forgotten."""
+        rows = self._blocks.find(keys)
+        for tier, word, chosen, bits in _by_word(places, rows >= 0):
+            column, at = self._column(tier, word), rows[chosen]
+            if self._copies:
+                named = zip(self._blocks.keys[at].tolist(), bits.tolist(), strict=True)
+                last = np.array([not self._drop_copy((key, word, bit, tier)) for key, bit in named], dtype=bool)
+                np.bitwise_and.at(column, at[last], ~bits[last])
+            else:
+                np.bitwise_and.at(column, at, ~bits)
+        self._drop_unheld(np.unique(rows[rows >= 0]))
+
+    def sweep(self) -> bool:
+        """Free some memory of removed lanes; return whether there is more."""
+        if not self._clearing:
+            self._clearing, self._leaving, self._swept = self._leaving, [], 0
+        if not self._clearing:
+            return False
+        masks = np.zeros(len(self._alive), dtype=np.uint64)
+        for number in self._clearing:
+            masks[number // _BITS] |= np.uint64(1 << number % _BITS)
+        end = min(self._swept + _SWEPT, self._blocks.end)
+        for words in self._holders.values():
+            for word, mask in zip(words, masks, strict=True):
+                if mask:
+                    word[self._swept : end] &= ~mask
+        in_use = self._swept + np.flatnonzero(self._blocks.keys[self._swept : end])
+        self._drop_unheld(in_use.astype(np.int32))
+        self._swept = end
+        if end == self._blocks.end:
+            self._free += self._clearing
+            self._clearing = []
+        return bool(self._clearing or self._leaving)
+
+    def _number(self, lane: Lane) -> None:
+        if not self._free:
+            self._free.append(self._count)
+            if self._count % _BITS == 0:
+                self._alive = np.append(self._alive, np.uint64(0))
+                for words in self._holders.values():
+                    words.append(self._blocks.column(np.uint64))
+            self._count += 1
+        lane.renumber(self._free.pop())
+        self._numbers[lane.id] = lane.number
+        self._alive[lane.word] |= lane.bit
+
+    def _retire(self, lane: Lane) -> None:
+        self._alive[lane.word] &= ~lane.bit
+        self._leaving.append(lane.number)
+
+    def _parents(self, messages: Sequence[Message]) -> dict[int, int]:
+        """Return the keys of the parents that are known, by the engine's hash."""
+        wanted = {
+            hash_of(event.parent_block_hash) ^ self._first(model)
+            for _, model, events in messages
+            for event in events
+            if isinstance(event, BlockStored) and event.parent_block_hash is not None
+        }
+        hashes = np.fromiter(wanted, dtype=np.uint64, count=len(wanted))
+        rows = self._engine_blocks.find(hashes)
+        known = rows >= 0
+        return dict(zip(hashes[known].tolist(), self._keys[rows[known]].tolist(), strict=True))
+
+    def _keys_of(
+        self, event: BlockStored, model: str, hashes: Sequence[int], own: Mapping[int, int], parents: Mapping[int, int]
+    ) -> list[int]:
+        """Return the keys of stored blocks: of none if they are not indexed, or their parent is unknown."""
+        sizes = self.block_sizes
+        if not is_indexed(event) or (event.block_size not in sizes and len(sizes) >= _MOST_BLOCK_SIZES):
+            return []
+        scope = self._first(model)
+        parent: int | None = self._first(event.lora_name or model)
+        if event.parent_block_hash is not None:
+            above = hash_of(event.parent_block_hash) ^ scope
+            parent = own.get(above, parents.get(above))
+        if parent is None:
+            self.orphans += len(hashes)
+            return []
+        self.block_sizes.add(event.block_size)
+        extras = [_strings(each, event.lora_name) for each in event.extra_keys or ()]
+        tokens = array("I", event.token_ids).tobytes()
+        return self._hash.chain(parent, tokens, event.block_size, extras)[: len(hashes)]
+
+    def _write(self, batch: _Batch, now: int) -> None:
+        keys, hashes = np.array(batch.stored, dtype=np.uint64), np.array(batch.stored_hashes, dtype=np.uint64)
+        if len(keys):
+            self.store(keys, batch.stored_in, now)
+            rows = self._engine_blocks.put(hashes, now)
+            self._keys[rows[rows >= 0]] = keys[rows >= 0]
+        removed = np.array(batch.removed_hashes, dtype=np.uint64)
+        if len(removed):
+            rows = self._engine_blocks.find(removed)
+            self.withdraw(np.where(rows < 0, np.uint64(0), self._keys[rows]), batch.removed_from)
+            rows = np.unique(rows[rows >= 0])
+            self._engine_blocks.remove(rows[self._blocks.find(self._keys[rows]) < 0])
+
+    def _column(self, tier: str, word: int) -> NDArray[np.uint64]:
+        if tier not in self._holders:
+            self._holders[tier] = [self._blocks.column(np.uint64) for _ in self._alive]
+        return self._holders[tier][word]
+
+    def _drop_copy(self, copy: tuple[int, int, int, str]) -> bool:
+        """Drop a copy of a block; return false if there is only one."""
+        if copy not in self._copies:
+            return False
+        self._copies[copy] -= 1
+        if not self._copies[copy]:
+            del self._copies[copy]
+        return True
+
+    def _drop_unheld(self, rows: Rows) -> None:
+        """Forget those of different blocks that no lane holds."""
+        held = np.zeros(len(rows), dtype=bool)
+        for words in self._holders.values():
+            for word in words:
+                held |= word[rows] != 0
+        self._blocks.remove(rows[~held])
+
+
+def _by_word(
+    places: Sequence[tuple[Lane, str, int]], chosen: NDArray[np.bool_]
+) -> Iterator[tuple[str, int, NDArray[np.intp], NDArray[np.uint64]]]:
+    """Yield tier, word, and indices of the chosen blocks there, with the bits of their lanes."""
+    counts = [count for *_, count in places]
+    bits = np.repeat(np.array([lane.bit for lane, *_ in places], dtype=np.uint64), counts)
+    kinds = {(tier, lane.word): 0 for lane, tier, _ in places}
+    kinds = {kind: number for number, kind in enumerate(kinds)}
+    kind_of = np.repeat(np.array([kinds[tier, lane.word] for lane, tier, _ in places], dtype=np.intp), counts)
+    for (tier, word), number in kinds.items():
+        at = np.flatnonzero(chosen & (kind_of == number))
+        yield tier, word, at, bits[at]
+
+
+def _bits(sets: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """Return the bits of sets of lanes, in the last dimension."""
+    return np.unpackbits(np.ascontiguousarray(sets).view(np.uint8), axis=-1, bitorder="little")
+
+
+def _counts(sets: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """Return how many of the sets each lane is in."""
+    counts: NDArray[np.intp] = _bits(sets).sum(axis=0, dtype=np.intp)
+    return counts
+
+
+def _strings(keys: Sequence[Any] | None, lora_name: str | None) -> ExtraKeys:
+    """Return the strings among the extra keys of a block, without the name of the adapter, which is in the chain."""
+    texts = [each[0] if isinstance(each, list) and each else each for each in keys or ()]
+    found = [text for text in texts if isinstance(text, str)]
+    if lora_name in found:
+        found.remove(lora_name)
+    return found

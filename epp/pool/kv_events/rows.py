@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bounded hash table from 64-bit keys to rows of columns, for arrays of keys at a time."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Keys: TypeAlias = NDArray[np.uint64]
+Rows: TypeAlias = NDArray[np.int32]
+"""Indices into the columns of a table; -1 for a key that is not in it."""
+
+_NONE = -1
+_FIRST_BUCKETS = 64
+_KEYS_PER_BUCKET = 1.25
+_SAMPLES = 8
+"""Rows compared for each one that is evicted."""
+_FEWEST_SAMPLES = 256
+
+
+class RowTable:
+    """Rows by key, in chains by bucket; the least recently used of a sample is evicted if there are too many.
+
+    Buckets are added as rows are (linear hashing), so that no call rehashes the whole table. Columns have their full
+    length from the start, and the operating system supplies memory for the rows in use.
+    """
+
+    def __init__(self, capacity: int, secret: int) -> None:
+        """Hold up to `capacity` keys; which keys share a bucket depends on `secret`."""
+        self.capacity = capacity
+        self.count = 0
+        self._secret = np.uint64(secret | 1)
+        self._random = np.random.default_rng(secret)
+        self._columns: list[NDArray[Any]] = []
+        self.keys: Keys = self.column(np.uint64)
+        """Key of each row; 0 for a free row."""
+        self.used: NDArray[np.uint32] = self.column(np.uint32)
+        """Time of the last use, in any unit."""
+        self._next: Rows = np.zeros(capacity, dtype=np.int32)
+        self._heads: Rows = np.zeros(self._buckets_for(capacity), dtype=np.int32)
+        self._heads[:_FIRST_BUCKETS] = _NONE
+        self._buckets = self._base = _FIRST_BUCKETS
+        self._free: list[Rows] = []
+        self.end = 0
+        """Index after the last row that was ever used."""
+
+    def column(self, kind: type[Any]) -> NDArray[Any]:
+        """Add a column, with a value for each row: 0 in free rows."""
+        column = np.zeros(self.capacity, dtype=kind)
+        self._columns.append(column)
+        return column
+
+    def find(self, keys: Keys) -> Rows:
+        """Return the row of each key."""
+        rows = self._heads[self._bucket(keys)]
+        wrong = np.flatnonzero((rows >= 0) & (self.keys[rows] != keys))
+        while len(wrong):
+            follow = self._next[rows[wrong]]
+            rows[wrong] = follow
+            wrong = wrong[(follow >= 0) & (self.keys[follow] != keys[wrong])]
+        return rows
+
+    def put(self, keys: Keys, now: int) -> Rows:
+        """Return the row of each key, which is added if it is not in the table. Keys may repeat, and are not 0."""
+        rows = self.find(keys)
+        missing = np.unique(keys[rows < 0])
+        if len(missing):
+            self.used[rows[rows >= 0]] = now  # these are not evicted
+            self._evict(self.count + len(missing) - self.capacity, now)
+            self._grow(self.count + len(missing))
+            self._insert(missing[: self.capacity - self.count], now)
+            rows = self.find(keys)
+        self.used[rows[rows >= 0]] = now
+        return rows
+
+    def touch(self, rows: Rows, now: int) -> None:
+        """Mark rows as used."""
+        self.used[rows] = now
+
+    def remove(self, rows: Rows) -> None:
+        """Remove different rows that have keys."""
+        if not len(rows):
+            return
+        buckets = np.unique(self._bucket(self.keys[rows]))
+        for column in self._columns:
+            column[rows] = 0
+        members = self._members(buckets)
+        self._heads[buckets] = _NONE
+        self._link(members[self.keys[members] != 0])
+        self._free.append(rows)
+        self.count -= len(rows)
+
+    def _bucket(self, keys: Keys) -> NDArray[np.int64]:
+        hashes = ((keys * self._secret) >> np.uint64(32)).astype(np.int64)
+        buckets = hashes & (2 * self._base - 1)
+        return np.where(buckets < self._buckets, buckets, hashes & (self._base - 1))
+
+    def _buckets_for(self, keys: int) -> int:
+        return max(_FIRST_BUCKETS, int(keys / _KEYS_PER_BUCKET))
+
+    def _insert(self, keys: Keys, now: int) -> None:
+        """Add different keys that are not in the table."""
+        rows = self._free_rows(len(keys))
+        self.keys[rows] = keys
+        self.used[rows] = now
+        self.count += len(rows)
+        self._link(rows)
+
+    def _free_rows(self, count: int) -> Rows:
+        found: list[Rows] = []
+        while count and self._free:
+            rows = self._free.pop()
+            if len(rows) > count:
+                self._free.append(rows[count:])
+                rows = rows[:count]
+            found.append(rows)
+            count -= len(rows)
+        found.append(np.arange(self.end, self.end + count, dtype=np.int32))
+        self.end += count
+        return np.concatenate(found)
+
+    def _members(self, buckets: NDArray[np.int64]) -> Rows:
+        """Return all rows in the chains of different buckets."""
+        found: list[Rows] = []
+        rows = self._heads[buckets]
+        while len(rows := rows[rows >= 0]):
+            found.append(rows)
+            rows = self._next[rows]
+        return np.concatenate(found) if found else rows
+
+    def _link(self, rows: Rows) -> None:
+        """Put rows at the beginning of the chains of their keys."""
+        if not len(rows):
+            return
+        homes = self._bucket(self.keys[rows])
+        order = np.argsort(homes, kind="stable")
+        rows, homes = rows[order], homes[order]
+        firsts = np.flatnonzero(np.diff(homes, prepend=-1))
+        self._next[rows[:-1]] = rows[1:]
+        self._next[rows[np.append(firsts[1:], len(rows)) - 1]] = self._heads[homes[firsts]]
+        self._heads[homes[firsts]] = rows[firsts]
+
+    def _evict(self, excess: int, now: int) -> None:
+        """Remove so many keys, which were not used now."""
+        if excess <= 0 or not self.end:
+            return
+        sample = np.unique(self._random.integers(0, self.end, max(_FEWEST_SAMPLES, excess * _SAMPLES), dtype=np.int32))
+        sample = sample[(self.keys[sample] != 0) & (self.used[sample] != now)]
+        self.remove(sample[np.argsort(self.used[sample], kind="stable")[:excess]])
+
+    def _grow(self, count: int) -> None:
+        """Add buckets for so many keys."""
+        wanted = min(self._buckets_for(count), len(self._heads))
+        while self._buckets < wanted:
+            base = self._base
+            split = np.arange(self._buckets - base, min(wanted - base, base))
+            rows = self._members(split)
+            self._heads[split] = self._heads[split + base] = _NONE
+            self._buckets += len(split)
+            if self._buckets == 2 * base:
+                self._base = self._buckets
+            self._link(rows)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KV events: the forms in which engines send them, and what is refused."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from epp.pool.kv_events.events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    decode_events,
+    hash_of,
+    is_indexed,
+    pieces_of,
+)
+from tests.support.kv_publisher import CLEARED, removed, stored
+
+RECORDED = Path(__file__).parents[2] / "data" / "kv_events" / "vllm-0.32.txt"
+
+
+def decoded(*events):
+    return decode_events(msgspec.msgpack.encode([1.5, list(events), 0]))
+
+
+def test_messages_of_a_real_engine_are_read():
+    lines = [line.split() for line in RECORDED.read_text().splitlines() if not line.startswith("#")]
+    events = [event for _, _, payload in lines for event in decode_events(bytes.fromhex(payload))]
+    assert {type(event) for event in events} == {BlockStored, BlockRemoved, AllBlocksCleared}
+    first = events[0]
+    assert first.block_hashes[0] == 6641085209413538332
+    assert (first.block_size, len(first.token_ids), first.medium, first.parent_block_hash) == (32, 128, "GPU", None)
+    assert all(is_indexed(event) for event in events if isinstance(event, BlockStored))
+
+
+def test_maps_and_arrays_say_the_same():
+    as_map = decoded(stored([1, 2], range(8), size=4, medium="GPU", lora_name="a"), removed([3], group_idx=0), CLEARED)
+    as_array = decoded(
+        ["BlockStored", [1, 2], None, list(range(8)), 4, None, "GPU", "a"],
+        ["BlockRemoved", [3], None, 0],
+        ["AllBlocksCleared"],
+    )
+    assert [msgspec.structs.asdict(each) for each in as_map] == [msgspec.structs.asdict(each) for each in as_array]
+
+
+def test_sglang_leaves_out_fields_at_the_end_and_newer_engines_add_some():
+    (short,) = decoded(["BlockStored", [1], 7, [1, 2], 2])
+    assert (short.parent_block_hash, short.medium, short.group_idx) == (7, None, None)
+    (long,) = decoded({**stored([1], [1, 2], size=2), "new_field": {"x": 1}})
+    assert long.block_hashes == [1]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        msgspec.msgpack.encode({"events": []}),
+        msgspec.msgpack.encode([1.5, [{"type": "BlockMoved"}], 0]),
+        msgspec.msgpack.encode([1.5, [stored([1], [-1], size=1)], 0]),
+        msgspec.msgpack.encode([1.5, [stored([1], [2**32], size=1)], 0]),
+        msgspec.msgpack.encode([1.5, [stored([b""], [1], size=1)], 0]),
+        msgspec.msgpack.encode([1.5, [stored([1], [1], size=0)], 0]),
+        msgspec.msgpack.encode([1.5, [["BlockStored", [1]]], 0]),
+        msgspec.msgpack.encode([1.5, [removed(["a"])], 0]),
+        b"\x93" * 5_000,
+    ],
+)
+def test_malformed_messages_are_refused(payload):
+    with pytest.raises(msgspec.DecodeError):
+        decode_events(payload)
+
+
+def test_last_eight_bytes_of_a_hash_count():
+    assert hash_of(b"\x01" * 24 + (7).to_bytes(8, "big")) == hash_of(7) == 7
+    assert hash_of(b"\x07") == 7
+    assert hash_of(-1) == 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("more", "indexed"),
+    [
+        ({}, True),
+        ({"group_idx": 0, "kv_cache_spec_kind": "full_attention"}, True),
+        ({"group_idx": 1, "kv_cache_spec_kind": "mla_attention"}, True),
+        ({"group_idx": 0, "kv_cache_spec_kind": "sliding_window"}, False),
+        ({"group_idx": 0}, False),
+    ],
+)
+def test_only_caches_whose_blocks_serve_all_later_tokens_are_indexed(more, indexed):
+    (event,) = decoded(stored([1], [1, 2], size=2, **more))
+    assert is_indexed(event) is indexed
+
+
+def test_group_without_the_tokens_of_each_block_is_not_indexed():
+    (event,) = decoded(stored([1, 2], [1, 2], size=2, group_idx=0, kv_cache_spec_kind="full_attention"))
+    assert not is_indexed(event)
+
+
+def test_long_event_is_split_into_pieces_that_follow_one_another():
+    (event,) = decoded(stored([10, 11, 12], range(6), size=2, parent=9, extra_keys=[["a"], None, ["b"]]))
+    first, second = pieces_of(event, 2)
+    assert (first.block_hashes, first.parent_block_hash, first.token_ids) == ([10, 11], 9, [0, 1, 2, 3])
+    assert (second.block_hashes, second.parent_block_hash, second.token_ids) == ([12], 11, [4, 5])
+    assert second.extra_keys == [["b"]]

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The index of blocks, fed by events, and compared with sets."""
+
+from array import array
+from collections import Counter, defaultdict
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.pool.kv_events.block_keys import XxHash
+from epp.pool.kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored
+from epp.pool.kv_events.index import BlockIndex, Message
+
+SIZE = 4
+HASH = XxHash()
+WEIGHTS = {"gpu": 1.0, "cpu": 0.8}
+
+
+def prompt(first: int, blocks: int) -> list[int]:
+    return [1000 * first + number for number in range(SIZE * blocks)]
+
+
+def keys_of(tokens, model="m", extras=(), size=SIZE) -> np.ndarray:
+    return np.array(HASH.chain(HASH.first(model), array("I", tokens).tobytes(), size, extras), dtype=np.uint64)
+
+
+def stored(hashes, tokens, parent=None, size=SIZE, **more) -> BlockStored:
+    return BlockStored(list(hashes), parent, list(tokens), size, **more)
+
+
+class Fleet:
+    """An index with lanes, and what they hold of a prompt."""
+
+    def __init__(self, lanes: int = 2, capacity: int = 10_000) -> None:
+        self.index = BlockIndex(HASH, capacity=capacity, secret=0x4F1BBCDCBFA53E0B)
+        self.lanes = [self.index.add() for _ in range(lanes)]
+        self.now = 1
+
+    def apply(self, lane: int, *events, model="m") -> None:
+        self.index.apply([Message(self.lanes[lane], model, events)], self.now)
+
+    def held(self, tokens, **more) -> list[int]:
+        return self.index.match(keys_of(tokens, **more), WEIGHTS, self.ids, self.now).blocks.tolist()
+
+    def weighted(self, tokens) -> list[float]:
+        return self.index.match(keys_of(tokens), WEIGHTS, self.ids, self.now).weighted.round(6).tolist()
+
+    @property
+    def ids(self) -> np.ndarray:
+        return np.array([lane.id for lane in self.lanes], dtype=np.intp)
+
+
+def test_leading_blocks_that_an_engine_stored_are_found():
+    fleet = Fleet()
+    fleet.apply(0, stored([1, 2, 3], prompt(1, 3)))
+    fleet.apply(1, stored([1], prompt(1, 1)))
+    assert fleet.held(prompt(1, 4)) == [3, 1]
+    assert fleet.held(prompt(2, 4)) == [0, 0]
+    assert fleet.held(prompt(1, 4), model="other") == [0, 0]
+
+
+def test_child_of_a_stored_block_continues_its_chain_and_an_orphan_is_dropped():
+    fleet = Fleet()
+    tokens = prompt(1, 3)
+    fleet.apply(0, stored([1], tokens[:4]), stored([2, 3], tokens[4:], parent=1))
+    fleet.apply(1, stored([3], tokens[8:], parent=77))
+    assert fleet.held(tokens) == [3, 0]
+    assert fleet.index.orphans == 1
+
+
+def test_parent_that_another_engine_stored_is_known():
+    """Engines with the same tokens have the same hashes."""
+    fleet = Fleet()
+    tokens = prompt(1, 2)
+    fleet.apply(0, stored([1], tokens[:4]))
+    fleet.apply(1, stored([2], tokens[4:], parent=1))
+    assert fleet.held(tokens) == [1, 0]
+    fleet.apply(1, stored([1], tokens[:4]))
+    assert fleet.held(tokens) == [1, 2]
+
+
+def test_block_in_the_middle_that_is_removed_ends_the_match():
+    fleet = Fleet()
+    fleet.apply(0, stored([1, 2, 3], prompt(1, 3)))
+    fleet.apply(0, BlockRemoved([2]))
+    assert fleet.held(prompt(1, 3)) == [1, 0]
+    fleet.apply(0, BlockRemoved([1]), BlockRemoved([3]), BlockRemoved([99]))
+    assert fleet.held(prompt(1, 3)) == [0, 0]
+    assert len(fleet.index) == 0
+
+
+def test_block_that_was_stored_twice_is_gone_with_the_second_removal():
+    fleet = Fleet()
+    for _ in range(2):
+        fleet.apply(0, stored([1], prompt(1, 1)))
+    fleet.apply(0, BlockRemoved([1]))
+    assert fleet.held(prompt(1, 1)) == [1, 0]
+    fleet.apply(0, BlockRemoved([1]))
+    assert fleet.held(prompt(1, 1)) == [0, 0]
+
+
+def test_removal_without_a_group_removes_a_block_of_a_group():
+    fleet = Fleet()
+    fleet.apply(0, stored([1], prompt(1, 1), group_idx=0, kv_cache_spec_kind="full_attention"))
+    fleet.apply(0, BlockRemoved([1]))
+    assert fleet.held(prompt(1, 1)) == [0, 0]
+
+
+def test_block_counts_with_the_weight_of_its_best_tier():
+    fleet = Fleet()
+    fleet.apply(0, stored([1, 2], prompt(1, 2), medium="CPU"), stored([1], prompt(1, 1), medium="GPU"))
+    fleet.apply(1, stored([1, 2], prompt(1, 2), medium="disk"))
+    assert fleet.weighted(prompt(1, 2)) == [1.8, 2.0]
+    fleet.apply(0, BlockRemoved([1], medium="gpu"))
+    assert fleet.weighted(prompt(1, 2)) == [1.6, 2.0]
+
+
+def test_adapter_is_found_though_its_name_is_in_the_extra_keys():
+    fleet = Fleet()
+    event = stored([1, 2], prompt(1, 2), lora_name="lora-a", extra_keys=[["lora-a"], ["lora-a"]])
+    fleet.apply(0, event)
+    assert fleet.held(prompt(1, 2), model="lora-a") == [2, 0]
+    assert fleet.held(prompt(1, 2)) == [0, 0]
+
+
+def test_salt_and_identifiers_of_media_are_part_of_the_chain():
+    fleet = Fleet()
+    fleet.apply(0, stored([1, 2], prompt(1, 2), extra_keys=[["salt"], [["image", 3], 7]]))
+    assert fleet.held(prompt(1, 2), extras=[["salt"], ["image"]]) == [2, 0]
+    assert fleet.held(prompt(1, 2), extras=[["salt"]]) == [1, 0]
+    assert fleet.held(prompt(1, 2)) == [0, 0]
+
+
+def test_cleared_engine_holds_nothing_and_its_bit_serves_again_after_a_sweep():
+    fleet = Fleet()
+    fleet.apply(0, stored([1], prompt(1, 1)))
+    fleet.apply(1, stored([1], prompt(1, 1)))
+    fleet.apply(0, AllBlocksCleared(), stored([5], prompt(5, 1)))
+    assert fleet.held(prompt(1, 1)) == [0, 1]
+    assert fleet.held(prompt(5, 1)) == [1, 0]
+    while fleet.index.sweep():
+        pass
+    fleet.lanes.append(fleet.index.add())
+    assert fleet.held(prompt(1, 1)) == [0, 1, 0]
+    assert fleet.held(prompt(5, 1)) == [1, 0, 0]
+
+
+def test_endpoint_that_left_is_no_holder_and_its_blocks_are_forgotten():
+    fleet = Fleet()
+    fleet.apply(0, stored([1], prompt(1, 1)))
+    fleet.index.remove(fleet.lanes.pop(0))
+    while fleet.index.sweep():
+        pass
+    assert len(fleet.index) == 0
+    assert fleet.held(prompt(1, 1)) == [0]
+
+
+def test_more_endpoints_than_one_word_has_bits():
+    fleet = Fleet(lanes=150)
+    for lane in range(150):
+        fleet.apply(lane, stored(range(1, lane % 5 + 1), prompt(1, lane % 5)))
+    assert fleet.held(prompt(1, 5)) == [lane % 5 for lane in range(150)]
+    assert fleet.index.blocks_of(fleet.ids).tolist() == [lane % 5 for lane in range(150)]
+
+
+def test_endpoint_without_a_lane_holds_nothing():
+    fleet = Fleet(lanes=1)
+    fleet.apply(0, stored([1], prompt(1, 1)))
+    found = fleet.index.match(keys_of(prompt(1, 1)), WEIGHTS, np.array([-1, fleet.lanes[0].id]), 1)
+    assert found.blocks.tolist() == [0, 1]
+
+
+def test_full_index_forgets_blocks_that_were_used_longest_ago():
+    fleet = Fleet(capacity=1_000)
+    for number in range(100):
+        fleet.now = number + 1
+        fleet.apply(0, stored(range(100 * number, 100 * number + 50), prompt(100 + number, 50)))
+    assert len(fleet.index) <= 1_000
+    assert fleet.held(prompt(199, 50)) == [50, 0]
+    assert fleet.held(prompt(100, 50))[0] < 50
+
+
+LANES, PROMPTS, BLOCKS = 3, 3, 4
+TIERS = ("gpu", "cpu")
+
+
+class Model:
+    """The same in counters. Block b of prompt p has the hash 10 p + b + 1."""
+
+    def __init__(self) -> None:
+        self.fleet = Fleet(lanes=LANES)
+        self.known: set[int] = set()
+        """Hashes whose tokens the index knows."""
+        self.held: dict[int, Counter] = defaultdict(Counter)
+
+    def store(self, lane: int, which: int, start: int, count: int, tier: str) -> None:
+        blocks = range(start, min(start + count, BLOCKS))
+        hashes = [10 * which + block + 1 for block in blocks]
+        parent = 10 * which + start if start else None
+        tokens = prompt(which + 1, BLOCKS)[SIZE * start : SIZE * (start + len(blocks))]
+        self.fleet.apply(lane, stored(hashes, tokens, parent=parent, medium=tier.upper()))
+        if parent is None or parent in self.known:
+            self.known.update(hashes)
+            self.held[lane].update((each, tier) for each in hashes)
+
+    def remove(self, lane: int, which: int, block: int, _: int, tier: str) -> None:
+        name = 10 * which + block + 1
+        self.fleet.apply(lane, BlockRemoved([name], medium=tier))
+        if self.held[lane][name, tier] > 0:
+            self.held[lane][name, tier] -= 1
+        if not any(held[name, each] for held in self.held.values() for each in TIERS):
+            self.known.discard(name)
+
+    def clear(self, lane: int, *_: object) -> None:
+        self.fleet.apply(lane, AllBlocksCleared())
+        self.empty(lane)
+
+    def leave(self, lane: int, *_: object) -> None:
+        self.fleet.index.remove(self.fleet.lanes[lane])
+        self.fleet.lanes[lane] = self.fleet.index.add()
+        self.empty(lane)
+
+    def empty(self, lane: int) -> None:
+        self.held[lane].clear()
+        while self.fleet.index.sweep():
+            pass
+
+    def leading(self, lane: int, which: int) -> int:
+        """Return how many leading blocks of a prompt a lane holds."""
+        has = [any(self.held[lane][10 * which + block + 1, tier] for tier in TIERS) for block in range(BLOCKS)]
+        return [*has, False].index(False)
+
+
+STEP = st.tuples(
+    st.sampled_from([Model.store, Model.store, Model.remove, Model.clear, Model.leave]),
+    st.integers(0, LANES - 1),
+    st.integers(0, PROMPTS - 1),
+    st.integers(0, BLOCKS - 1),
+    st.integers(1, BLOCKS),
+    st.sampled_from(TIERS),
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(STEP, max_size=40))
+def test_index_agrees_with_counters(steps):
+    model = Model()
+    for step, *arguments in steps:
+        step(model, *arguments)
+        for which in range(PROMPTS):
+            expected = [model.leading(lane, which) for lane in range(LANES)]
+            assert model.fleet.held(prompt(which + 1, BLOCKS)) == expected

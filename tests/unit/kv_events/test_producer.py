@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The producer, with publishers in place of engines: the scores that llm-d-router has in the same states."""
+
+import asyncio
+import json
+from array import array
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import numpy as np
+import pytest
+
+from epp.framework import (
+    PREFIX_MATCH,
+    PROMPT_TOKENS,
+    Candidates,
+    ConfigurationError,
+    Endpoint,
+    ManualClock,
+    PromptTokens,
+    Request,
+    RequestBody,
+)
+from epp.framework.registry import Registry
+from epp.framework.result import Destination, ProfileResult, SchedulingResult
+from epp.pool.collectors import Tagging
+from epp.pool.kv_events.producer import PrecisePrefixCacheProducer
+from epp.routing.datastore import Datastore
+from tests.support.apis import parse
+from tests.support.kv_publisher import CLEARED, Publisher, removed, stored
+from tests.support.waiting import until
+
+PROMPT = list(range(100, 164))
+"""Four blocks of sixteen tokens."""
+HASHES = [11, 12, 13, 14]
+
+
+def build(clock=None, name="precise", **parameters) -> PrecisePrefixCacheProducer:
+    registry = Registry({})
+    registry.register(PrecisePrefixCacheProducer)
+    return registry.build("precise-prefix-cache-producer", parameters, name=name, clock=clock or ManualClock(1000.0))
+
+
+class Fleet:
+    """Three endpoints on 127.0.0.1 to 127.0.0.3, each with a publisher, and a producer that follows them."""
+
+    def __init__(self, port: int, publishers: list[Publisher], **parameters) -> None:
+        self.clock = ManualClock(1000.0)
+        self.publishers = publishers
+        events = {"podDiscoveryConfig": {"socketPort": port}}
+        self.producer = build(self.clock, kvEventsConfig=events, **parameters)
+        self.scorer = Registry().build(
+            "prefix-cache-scorer", {"prefixMatchInfoProducerName": "precise"}, name="scorer", clock=self.clock
+        )
+        self.store = Datastore(self.clock)
+        self.endpoints = [Endpoint(f"p{number}", f"127.0.0.{number + 1}", 8000) for number in range(len(publishers))]
+        self.store.replace(self.endpoints)
+        self.tagging = Tagging(self.store, [self.producer])
+
+    async def tell(self, number: int, *events) -> None:
+        """Send events of an endpoint, and wait until they are applied."""
+        before = self.received
+        self.publishers[number].send(*events)
+        await until(lambda: self.received > before, "the events have arrived")
+        await asyncio.sleep(0.02)
+
+    @property
+    def received(self) -> float:
+        return self.value("kv_cache_events_messages_received", "received")
+
+    def value(self, name: str, *labels: str) -> float:
+        found = {(each.metric.name, *each.labels): each.value for each in self.producer.samples}
+        return found[name, *labels]
+
+    def request(self, ids=PROMPT, *, model="m", salt="", prompts=None) -> tuple[Request, Candidates]:
+        given = prompts or [ids]
+        packed = [array("I", each).tobytes() for each in given]
+        ends = tuple(np.cumsum([len(each) for each in packed]).tolist()) if len(packed) > 1 else ()
+        body = RequestBody(prompt=b"".join(packed), prompt_ends=ends, is_token_ids=True, cache_salt=salt)
+        request = Request("r", body=body, target_model=model)
+        return request, Candidates(self.store.snapshot(), self.store.snapshot().available)
+
+    def scores(self, ids=PROMPT, **more) -> list[float]:
+        request, candidates = self.request(ids, **more)
+        self.producer.produce(request, candidates)
+        return np.asarray(self.scorer.score(request, candidates)).round(6).tolist()
+
+
+@asynccontextmanager
+async def fleet(count=3, **parameters):
+    async with AsyncExitStack() as stack:
+        first = Publisher("tcp://127.0.0.1:*")
+        publishers = [first] + [Publisher(f"tcp://127.0.0.{number + 1}:{first.port}") for number in range(1, count)]
+        for each in publishers:
+            stack.callback(each.close)
+        found = Fleet(first.port, publishers, **parameters)
+        tasks = [
+            asyncio.create_task(found.tagging.follow()),
+            asyncio.create_task(found.producer.follow(lambda _: None)),
+        ]
+        try:
+            for each in publishers:
+                await each.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+            yield found
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_scores_are_those_of_llm_d_in_the_same_states():
+    async with fleet() as world:
+        await world.tell(0, stored(HASHES, PROMPT, medium="GPU"))
+        await world.tell(1, ["BlockStored", HASHES[:2], None, PROMPT[:32], 16])
+        await world.tell(2, stored(HASHES, PROMPT, medium="CPU"))
+        assert world.scores() == [1.0, 0.5, 0.75]  # 4 x 0.8 = 3.2 blocks, floored
+        await world.tell(2, stored(HASHES[:1], PROMPT[:16], medium="GPU"))
+        assert world.scores() == [1.0, 0.5, 0.75]
+        assert world.scores([*PROMPT, *range(6)]) == [1.0, 0.5, 0.75]
+        assert world.scores(PROMPT[:10]) == [0, 0, 0]
+        assert world.scores(model="another") == [0, 0, 0]
+        await world.tell(0, removed(HASHES[3:], medium="GPU"))
+        assert world.scores() == [0.75, 0.5, 0.75]
+        other = [*PROMPT[:48], *range(16)]
+        await world.tell(0, stored([99], other[48:], parent=HASHES[2], medium="GPU"))
+        assert world.scores(other)[:2] == [1.0, 0.5]
+        await world.tell(1, CLEARED)
+        assert world.scores() == [0.75, 0, 0.75]
+        assert world.scores(prompts=[PROMPT, PROMPT]) == [0.75, 0, 0.75]
+
+
+async def test_salted_request_matches_the_blocks_of_its_salt():
+    async with fleet(1) as world:
+        await world.tell(0, stored(HASHES, PROMPT, extra_keys=[["tenant1"], None, None, None]))
+        assert world.scores(salt="tenant1") == [1.0]
+        assert world.scores() == world.scores(salt="tenant2") == [0]
+
+
+async def test_request_for_an_adapter_matches():
+    async with fleet(1) as world:
+        await world.tell(0, stored(HASHES, PROMPT, lora_name="lora-a", extra_keys=[["lora-a"]] * 4))
+        assert world.scores(model="lora-a") == [1.0]
+        assert world.scores() == [0]
+
+
+async def test_blocks_of_the_engine_may_be_larger_or_smaller():
+    async with fleet(2) as world:
+        await world.tell(0, stored([1, 2], PROMPT, size=32))
+        await world.tell(0, removed([2]))
+        assert world.scores() == [0.5, 0]
+    async with fleet(1) as world:
+        await world.tell(0, stored(range(1, 9), PROMPT, size=8))
+        await world.tell(0, removed([8]))
+        assert world.scores() == [0.75]
+
+
+async def test_what_an_engine_holds_is_unknown_after_a_gap():
+    async with fleet(2) as world:
+        await world.tell(0, stored(HASHES, PROMPT))
+        await world.tell(1, stored(HASHES, PROMPT))
+        world.publishers[0].sequence += 5
+        await world.tell(0, stored([77], range(16)))
+        assert world.scores() == [0, 1.0]
+        assert world.value("kv_cache_events_messages_received", "after a gap") == 1
+        assert world.scores(list(range(16))) == [1.0, 0]
+
+
+async def test_endpoint_that_left_holds_nothing_when_it_is_back():
+    async with fleet(2) as world:
+        await world.tell(0, stored(HASHES, PROMPT))
+        world.store.replace(world.endpoints[1:])
+        await until(lambda: world.value("kv_cache_events_active_subscribers") == 1, "the subscription has ended")
+        assert world.scores() == [0]
+        await until(lambda: world.value("kv_cache_index_blocks") == 0, "its blocks are forgotten")
+        world.store.replace(world.endpoints)
+        await until(lambda: world.value("kv_cache_events_active_subscribers") == 2, "it is subscribed to again")
+        assert world.scores() == [0, 0]
+
+
+async def test_target_is_expected_to_hold_the_blocks_for_a_while():
+    async with fleet(2, speculativeIndexing=True, speculativeTTL="3s") as world:
+        request, candidates = world.request()
+        world.producer.produce(request, candidates)
+        picked = ProfileResult("default", candidates, np.zeros(2), np.array([1]))
+        world.producer.pre_request(request, SchedulingResult(Destination(picked), {"default": picked}, {}))
+        assert world.scores() == [0, 1.0]
+        await world.tell(1, stored(HASHES[:2], PROMPT[:32]))
+        world.clock.advance(3.1)
+        await until(lambda: world.scores() == [0, 0.5], "only what the engine said is left")
+
+
+async def test_tokens_of_a_token_producer_are_used():
+    async with fleet(1) as world:
+        await world.tell(0, stored(HASHES, PROMPT))
+        _, candidates = world.request()
+        request = Request("r", body=RequestBody(prompt=b"text"), target_model="m")
+        request.put(PROMPT_TOKENS, PromptTokens(len(PROMPT), np.array(PROMPT)))
+        world.producer.produce(request, candidates)
+        assert request.get(PREFIX_MATCH.produced_by("precise")).matched_blocks[0] == 4
+
+
+async def test_request_without_token_ids_has_no_match_and_is_counted():
+    async with fleet(1) as world:
+        _, candidates = world.request()
+        request = Request("r", body=RequestBody(prompt=b"text"), target_model="m")
+        world.producer.produce(request, candidates)
+        assert request.get(PREFIX_MATCH.produced_by("precise")) is None
+        assert world.value("prefix_requests_without_tokens") == 1
+
+
+async def test_state_says_what_each_endpoint_holds_and_nothing_of_prompts():
+    async with fleet(1) as world:
+        await world.tell(0, stored(HASHES, PROMPT))
+        state = world.producer.dump_state(world.store.snapshot())
+        assert (state["distinctBlocks"], state["blockSizes"]) == (4, [16])
+        assert state["subscriptions"] == [f"tcp://127.0.0.1:{world.publishers[0].port}"]
+        assert state["endpoints"] == [{"name": "p0", "address": "127.0.0.1:8000", "blocks": 4}]
+
+
+def test_ranks_of_a_pod_have_ports_one_after_another():
+    producer = build(kvEventsConfig={"podDiscoveryConfig": {"socketPort": 6000}})
+    store = Datastore(ManualClock())
+    store.replace(
+        [
+            Endpoint("pod-rank-0", "10.0.0.1", 8000),
+            Endpoint("pod-rank-3", "10.0.0.1", 8003),
+            Endpoint("pod", "fd00::1", 8000),
+        ]
+    )
+    Tagging(store, [producer])
+    assert producer.dump_state(store.snapshot())["subscriptions"] == [
+        "tcp://10.0.0.1:6000",
+        "tcp://10.0.0.1:6003",
+        "tcp://[fd00::1]:6000",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"tokenProcessorConfig": {"blockSizeTokens": 0}}, "blockSizeTokens must be at least 1"),
+        ({"tokenProcessorConfig": {"hashAlgorithm": "md5"}}, "'md5' is not known; use '', 'cbor-fnv', 'xxh64'"),
+        ({"indexerConfig": {"tokenizersPoolConfig": {}}}, "declare a token-producer plugin"),
+        ({"indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {}}}}, "redisConfig is known, not supported yet"),
+        ({"kvEventsConfig": {"zmqEndpoint": "tcp://*:5557"}}, "zmqEndpoint is known, not supported yet"),
+        ({"kvEventsConfig": {"engineType": "other"}}, "'other' is not known; use 'vllm', 'sglang'"),
+        ({"kvEventsConfig": {"podDiscoveryConfig": {"socketPort": 0}}}, "socketPort"),
+        ({"speculativeTTL": "soon"}, "soon"),
+        ({"blockSize": 16}, "unknown key; known are indexerConfig"),
+    ],
+)
+def test_mistakes_in_parameters_are_said(parameters, message):
+    with pytest.raises(ConfigurationError, match=message):
+        build(**parameters)
+
+
+async def test_deprecated_block_size_counts_where_the_new_one_is_zero():
+    async with fleet(1, tokenProcessorConfig={"blockSizeTokens": 0, "blockSize": 32}) as world:
+        request, candidates = world.request()
+        world.producer.produce(request, candidates)
+        assert request.get(PREFIX_MATCH.produced_by("precise")).total_blocks == 2
+
+
+@pytest.mark.parametrize(
+    ("suffix", "body", "expected"),
+    [
+        ("completions", {"prompt": [1, 2]}, True),
+        ("completions", {"prompt": [[1, 2], [3]]}, True),
+        ("embeddings", {"input": [1, 2]}, True),
+        ("inference/v1/generate", {"token_ids": [1, 2]}, True),
+        ("/generate", {"input_ids": [1, 2]}, True),
+        ("completions", {"prompt": "text"}, False),
+        ("completions", {"prompt": ["a", "b"]}, False),
+        ("chat/completions", {"messages": [{"role": "user", "content": "a"}]}, False),
+        ("/generate", {"input_ids": [1, 2], "image_data": "x"}, False),
+        (
+            "inference/v1/generate",
+            {
+                "token_ids": [1, 2],
+                "features": {"mm_hashes": {"image": ["h"]}, "mm_placeholders": {"image": [{"offset": 0, "length": 1}]}},
+            },
+            False,
+        ),
+    ],
+)
+def test_prompts_that_are_token_ids(suffix, body, expected):
+    found = parse(suffix, json.dumps({"model": "m", **body}).encode())
+    assert found.is_token_ids is expected
