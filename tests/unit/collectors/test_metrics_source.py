@@ -183,10 +183,10 @@ async def test_server_that_hangs_on_a_kept_connection_is_told_from_one_that_clos
     one = source(timeout="60s")
     client = one.client_for(server.endpoint())
     await client.page()
-    server.hanging, one.deadlines.seconds = True, 0.05
+    server.hanging, one.timeout_seconds = True, 0.05
     with pytest.raises(UnreachableError, match=r"did not answer within 0.05 s"):
         await client.page()
-    server.hanging, one.deadlines.seconds = False, 60.0
+    server.hanging, one.timeout_seconds = False, 60.0
     assert await client.page() == server.page
     client.close()
 

@@ -16,7 +16,7 @@ from epp.framework.snapshot import LORA, MODELS, WAITING
 from epp.pool.collectors import CollectorObserver, PageLimits
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
 from epp.pool.collectors.sources.models import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
-from epp.pool.collectors.sources.response_parser import IncompletePages, InvalidResponseError, ResponseParser, WholePage
+from epp.pool.collectors.sources.response_parser import InvalidResponseError, Reading, ResponseParser, WholePage
 from epp.routing.datastore import Datastore
 from tests.support.hostile_servers import HONEST, answering, answers, endless, whole
 
@@ -141,7 +141,7 @@ async def test_list_of_models_made_to_be_expensive(collecting, until, store, kin
 
 def test_one_piece_of_an_answer_is_small_work():
     """What the parser calls for each chunk is bounded, by the buffer and by the number of chunks."""
-    reader = ResponseParser(2**30)
+    reader = ResponseParser(2**30, WholePage(Reading()))
     reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     with pytest.raises(Exception, match="more than 8192 pieces"):
         reader.feed(b"1\r\nx\r\n" * 20_000)
@@ -193,11 +193,11 @@ async def test_all_whole_pages_together_are_limited_and_small_ones_come_through(
         seen, feed = Limited(), models()
         await collecting(store, feed, observer=seen, limits=PageLimits(arriving_bytes=1_500_000))
         await until(lambda: seen.seen["pages_bytes"])
-        await until(lambda: feed.source.incomplete_pages.used == 2**20 - 64 * 1024)  # what one of them holds
+        await until(lambda: feed.source.reading.incomplete_bytes == 2**20 - 64 * 1024)  # what one of them holds
         store.update([Endpoint("c", "127.0.0.1", third.port)])
         await until(lambda: frozenset({"a"}) in store.snapshot().records(MODELS).values)
         store.replace([])
-        await until(lambda: not feed.source.incomplete_pages.used)
+        await until(lambda: not feed.source.reading.incomplete_bytes)
 
 
 @given(
@@ -207,8 +207,8 @@ async def test_all_whole_pages_together_are_limited_and_small_ones_come_through(
 )
 def test_whole_pages_give_back_what_they_took(steps):
     """The first 64 KiB of each are not counted; a page that was refused is begun anew, as its connection is closed."""
-    incomplete_pages = IncompletePages()
-    pages = [WholePage(incomplete_pages, 100_000) for _ in range(3)]
+    reading = Reading(PageLimits(arriving_bytes=100_000))
+    pages = [WholePage(reading) for _ in range(3)]
     sizes = [0, 0, 0]
     for which, step in steps:
         page = pages[which]
@@ -229,7 +229,7 @@ def test_whole_pages_give_back_what_they_took(steps):
                 assert not fits
                 page.begin()
                 sizes[which] = 0
-        assert incomplete_pages.used == sum(max(size - 65_536, 0) for size in sizes)
+        assert reading.incomplete_bytes == sum(max(size - 65_536, 0) for size in sizes)
 
 
 async def test_page_with_impossible_values_is_shown_as_read_in_part(collecting, until, store):

@@ -21,6 +21,7 @@ from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget, slowe
 from epp.pool.collectors.polling.poller import PolledFeed, Poller
 from epp.pool.collectors.sources.http import HttpSource
 from epp.pool.collectors.sources.probes import ConnectionProbe, EndpointTls
+from epp.pool.collectors.sources.response_parser import Reading
 from epp.pool.collectors.tagging import run_in_steps
 from epp.routing.datastore import Change, Datastore
 from epp.routing.outliers import Told
@@ -132,7 +133,7 @@ class Collector:
         self.conditions = Conditions()
         self._trusted_seconds = math.inf
         self._budget = budget or PollBudget()
-        self._poller = Poller(store, clock, self._budget, generator)
+        self._poller = Poller(store, clock, self._budget, generator, reading=Reading(self._limits))
         self._feeds = self.checked(feeds)
         self._equip(self._feeds)
         self._ending: set[asyncio.Task[None]] = set()
@@ -297,13 +298,11 @@ class Collector:
         return not by_name if endpoint.host else endpoint.address not in addresses
 
     def _equip(self, feeds: Iterable[Feed]) -> None:
-        """Set the TLS, limits and counters that all sources share."""
+        """Set the TLS and the state that all sources share."""
         for feed in feeds:
             if isinstance(feed.source, HttpSource):
                 feed.source.endpoint_tls = self._endpoint_tls
-                feed.source.cost = self._poller.cost
-                feed.source.incomplete_pages = self._poller.incomplete_pages
-                feed.source.limits = self._limits
+                feed.source.reading = self._poller.reading
 
     def _feeds_of(self, endpoint: Endpoint) -> tuple[Feed, ...]:
         if self._is_ruled_out(endpoint):

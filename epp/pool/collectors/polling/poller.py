@@ -14,10 +14,9 @@ from epp.framework.datalayer import DataSource
 from epp.framework.endpoint import Endpoint
 from epp.pool.collectors.polling.poll import Poll
 from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget, PollPriority, Timetable, UrgentBudget
-from epp.pool.collectors.sources.connection import ReadingCost
 from epp.pool.collectors.sources.http import HttpSource
 from epp.pool.collectors.sources.page_client import PageClient
-from epp.pool.collectors.sources.response_parser import IncompletePages
+from epp.pool.collectors.sources.response_parser import Reading
 from epp.routing.datastore import Datastore
 from epp.routing.outliers import Told, Verdict
 
@@ -142,13 +141,12 @@ class Poller:
         budget: PollBudget,
         generator: random.Random,
         *,
+        reading: Reading | None = None,
         cpu_seconds: Callable[[], float] = time.thread_time,
     ) -> None:
         """Use `cpu_seconds` for the CPU time of the event loop's thread."""
-        self.cost = ReadingCost()
-        """CPU time of reading pages, to which sources add."""
-        self.incomplete_pages = IncompletePages()
-        """Counts the bytes of incomplete pages that sources buffer whole."""
+        self.reading = reading or Reading()
+        """State that the connections of all sources share."""
         self.on_connection_end: Callable[[Endpoint], None] | None = None
         """Called when a server closes a persistent connection, unless it does so regularly: it may have failed."""
         self._store = store
@@ -242,7 +240,7 @@ class Poller:
         self._waiting.extend(self._timetable.take_due(now))
         self._budget.ran(now, started, max(now - self._latest_step, 0.0))
         began = self._begin(self._budget.allowance(now), self._budget.at_once)
-        self._unaccounted_seconds += self._cpu_seconds() - started + self.cost.take()
+        self._unaccounted_seconds += self._cpu_seconds() - started + self.reading.take()
         if began:
             self._budget.spent(self._unaccounted_seconds, began)
             self._unaccounted_seconds = 0.0

@@ -4,92 +4,18 @@
 import asyncio
 import socket
 import ssl
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from epp.pool.collectors.sources.response_parser import (
-    IncompletePages,
+    BUFFER_BYTES,
     InvalidResponseError,
     PageBuffer,
+    Reading,
     ResponseParser,
     WholePage,
 )
-
-_BUFFER_BYTES = 64 * 1024
-"""Most bytes read in one event-loop iteration: a page of 51 KB with its head. asyncio would read 32 times as many."""
-
-
-class ReadingCost:
-    """CPU time of reading pages: the sum of the times between `begin` and `end`, which `take` returns and resets."""
-
-    __slots__ = ("_began", "_spent")
-
-    def __init__(self) -> None:
-        self._began = 0.0
-        self._spent = 0.0
-
-    def begin(self) -> None:
-        """Start the clock."""
-        self._began = time.thread_time()
-
-    def end(self) -> None:
-        """Stop the clock."""
-        if self._began:
-            self._spent += time.thread_time() - self._began
-            self._began = 0.0
-
-    @property
-    def lap(self) -> float:
-        """Seconds since the clock was started, without stopping it."""
-        return time.thread_time() - self._began if self._began else 0.0
-
-    def take(self) -> float:
-        """Return the seconds since the last call."""
-        spent, self._spent = self._spent, 0.0
-        return spent
-
-
-class Expiring(Protocol):
-    """Something that waits for a response."""
-
-    def expire(self) -> None:
-        """End the wait: the response did not arrive in time."""
-
-
-class Deadlines:
-    """Time limits of outstanding responses, all equal, with one timer."""
-
-    __slots__ = ("_due", "_timer", "seconds")
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._due: dict[Expiring, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def begin(self, waiting: Expiring) -> None:
-        """Start a time limit."""
-        loop = asyncio.get_running_loop()
-        self._due[waiting] = due = loop.time() + self.seconds
-        if self._timer is None:
-            self._timer = loop.call_at(due, self._expire)
-
-    def end(self, waiting: Expiring) -> None:
-        """Cancel a time limit."""
-        self._due.pop(waiting, None)
-
-    def _expire(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = None
-        now = loop.time()
-        while self._due:
-            waiting, due = next(iter(self._due.items()))
-            if due > now:
-                self._timer = loop.call_at(due, self._expire)
-                return
-            del self._due[waiting]
-            waiting.expire()
 
 
 class ConnectError(Exception):
@@ -134,38 +60,15 @@ class Target:
     """The name that the certificate is verified against."""
 
 
-class Shared:
-    """State that the connections of one source share: the read buffer, limits and the cost of reading.
-
-    One buffer is enough, since the event loop requests, fills and delivers it in one call.
-    """
-
-    __slots__ = ("_arriving_limit", "_incomplete_pages", "buffer", "cost", "limit", "view")
-
-    def __init__(
-        self, *, limit: int, cost: ReadingCost, incomplete_pages: IncompletePages, arriving_limit: int
-    ) -> None:
-        """Limit the bytes of one page, and with `arriving_limit` those of all incomplete pages."""
-        self._incomplete_pages = incomplete_pages
-        self._arriving_limit = arriving_limit
-        self.buffer = bytearray(_BUFFER_BYTES)
-        self.view = memoryview(self.buffer)
-        self.limit = limit
-        self.cost = cost
-
-    def whole_page(self) -> WholePage:
-        """Return a buffer for the pages of one connection."""
-        return WholePage(self._incomplete_pages, self._arriving_limit)
-
-
 class Connection(asyncio.BufferedProtocol):
     """A persistent connection to a server, with one request at a time."""
 
-    __slots__ = ("_done", "_reader", "_shared", "_transport", "begun", "on_idle_end", "seconds")
+    __slots__ = ("_done", "_reader", "_reading", "_transport", "begun", "on_idle_end", "seconds")
 
-    def __init__(self, shared: Shared, page_buffer: PageBuffer | None = None) -> None:
-        self._shared = shared
-        self._reader: ResponseParser | None = ResponseParser(shared.limit, page_buffer or shared.whole_page())
+    def __init__(self, reading: Reading, limit: int, page_buffer: PageBuffer | None = None) -> None:
+        """Limit the bytes of a page; `page_buffer` collects pages, if given."""
+        self._reading = reading
+        self._reader: ResponseParser | None = ResponseParser(limit, page_buffer or WholePage(reading))
         self.begun = False
         """Whether a part of the last response was received."""
         self.seconds = 0.0
@@ -206,8 +109,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002  as asyncio calls it
         """Return the shared buffer."""
-        self._shared.cost.begin()
-        return self._shared.buffer
+        self._reading.begin()
+        return self._reading.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Parse received bytes."""
@@ -217,17 +120,17 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.begun = True
         try:
-            reader.feed(self._shared.view[:nbytes])
+            reader.feed(self._reading.view[:nbytes])
         except InvalidResponseError as error:
-            self.seconds += self._shared.cost.lap
+            self.seconds += self._reading.lap
             self.close()
             done(error)
         else:
             if reader.done:
                 self._answered(reader, done)
             else:
-                self._pause(whole=nbytes == _BUFFER_BYTES)
-        self._shared.cost.end()
+                self._pause(whole=nbytes == BUFFER_BYTES)
+        self._reading.end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report an outstanding response as complete or lost."""
@@ -251,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pause(self, *, whole: bool) -> None:
         """Let the event loop run other tasks before more bytes are read."""
-        self.seconds += self._shared.cost.lap
+        self.seconds += self._reading.lap
         if whole and self._transport is not None:
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._resume)
@@ -269,34 +172,29 @@ class Connection(asyncio.BufferedProtocol):
 
 
 async def connect(
-    target: Target, make_socket: Callable[[int], socket.socket], shared: Shared, page_buffer: PageBuffer | None = None
+    target: Target, make_socket: Callable[[int], socket.socket], make_connection: Callable[[], Connection]
 ) -> Connection:
     """Return a connection; raises ConnectError, or ssl.SSLError where TLS fails.
 
-    `make_socket` returns a socket of an address family; `page_buffer` collects pages, if given.
+    `make_socket` returns a socket of an address family.
     """
     loop = asyncio.get_running_loop()
+    connecting: socket.socket | None = None
     try:
         connecting = make_socket(socket.AF_INET6 if ":" in target.address else socket.AF_INET)
-    except OSError as error:
-        raise ConnectError(error) from error
-    try:
         connecting.setblocking(False)  # noqa: FBT003  as sockets have it
         await loop.sock_connect(connecting, (target.address, target.port))
         _, connection = await loop.create_connection(
-            lambda: Connection(shared, page_buffer),
+            make_connection,
             sock=connecting,
             ssl=target.tls,
             server_hostname=target.server_name if target.tls is not None else None,
         )
-    except ssl.SSLError:
-        connecting.close()
-        raise
-    except OSError as error:
-        connecting.close()
-        raise ConnectError(error) from error
-    except BaseException:
-        connecting.close()
+    except BaseException as error:
+        if connecting is not None:
+            connecting.close()
+        if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+            raise ConnectError(error) from error
         raise
     return connection
 

@@ -19,14 +19,11 @@ from epp.framework.datalayer import DataSource, PageError, UnreachableError
 from epp.framework.endpoint import Endpoint
 from epp.framework.limits import AbsolutePath, PortOrZero
 from epp.framework.quantities import parse_duration
-from epp.pool.collectors.page_limits import REMEDIES, Limit, PageLimits
+from epp.pool.collectors.page_limits import REMEDIES, Limit
 from epp.pool.collectors.sources.connection import (
     ConnectError,
     Connection,
-    Deadlines,
     DisconnectedError,
-    ReadingCost,
-    Shared,
     Target,
     connect,
 )
@@ -40,7 +37,7 @@ from epp.pool.collectors.sources.probes import (
     speaks_tls,
     tls_context,
 )
-from epp.pool.collectors.sources.response_parser import IncompletePages, PageBuffer
+from epp.pool.collectors.sources.response_parser import PageBuffer, Reading
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _UNQUOTED = "/?&=%:@!$'()*+,;~-._[]"
@@ -90,24 +87,20 @@ class HttpSource(DataSource[HP]):
 
     def setup(self) -> None:
         """Prepare TLS; raises ValueError for an invalid certificate file."""
-        self.deadlines = Deadlines(parse_duration(self.parameters.timeout))
-        self.cost = ReadingCost()
-        """CPU time of reading pages."""
-        self.incomplete_pages = IncompletePages()
-        """Counts the bytes of incomplete pages that are buffered whole."""
-        self.limits = PageLimits()
+        self.timeout_seconds = parse_duration(self.parameters.timeout)
+        self.reading = Reading()
+        """State that the connections of all sources share."""
         self.endpoint_tls: EndpointTls | None = None
         """TLS with HTTPS endpoints as in the gateway; None for the parameters of this source."""
         self._tls = tls_context(self.parameters, self.name) if self.parameters.scheme == "https" else None
         self._default_tls: ssl.SSLContext | None = self._tls
-        self._shared: Shared | None = None
         self._descriptor_lock = asyncio.Lock()
         self._checked: dict[tuple[str, bool], tuple[float, bool]] = {}
         """Time and result of the last protocol check, by URL and protocol."""
 
     def remedy(self, limit: Limit) -> str:
         """Return the remedy for a page that exceeds a limit."""
-        if limit is Limit.PAGE_BYTES and self.most_bytes is not None and self.most_bytes < self.limits.page_bytes:
+        if limit is Limit.PAGE_BYTES and self._most_bytes < self.reading.limits.page_bytes:
             return "check the path of the source: pages of its kind are not so large"
         return REMEDIES[limit]
 
@@ -159,15 +152,13 @@ class HttpSource(DataSource[HP]):
 
     async def open_connection(self, target: Target, page_buffer: PageBuffer | None, *, keep: bool) -> Connection:
         """Return a connection; raises ConnectError or ssl.SSLError."""
-        if self._shared is None:
-            limits = self.limits
-            self._shared = Shared(
-                limit=min(limits.page_bytes, self.most_bytes or limits.page_bytes),
-                cost=self.cost,
-                incomplete_pages=self.incomplete_pages,
-                arriving_limit=limits.arriving_bytes,
-            )
-        return await connect(target, kept_socket if keep else brief_socket, self._shared, page_buffer)
+        make_socket = kept_socket if keep else brief_socket
+        return await connect(target, make_socket, lambda: Connection(self.reading, self._most_bytes, page_buffer))
+
+    @property
+    def _most_bytes(self) -> int:
+        common = self.reading.limits.page_bytes
+        return min(common, self.most_bytes or common)
 
     async def classify(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
         """Classify a failure."""
@@ -177,7 +168,7 @@ class HttpSource(DataSource[HP]):
     async def _classify_plain(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
         """Classify the failure of a request in plaintext."""
         if isinstance(error, TimeoutError):
-            return attempt.timed_out(self.deadlines.seconds)
+            return attempt.timed_out(self.timeout_seconds)
         if isinstance(error, ConnectError):
             return attempt.lost(error.error)
         if await self._speaks(speaks_tls, attempt):
@@ -193,7 +184,7 @@ class HttpSource(DataSource[HP]):
         if lost and await self._speaks(speaks_http, attempt):
             return attempt.speaks_plaintext()
         if isinstance(error, TimeoutError):
-            return attempt.timed_out(self.deadlines.seconds)
+            return attempt.timed_out(self.timeout_seconds)
         if isinstance(error, ssl.SSLError):
             return attempt.no_handshake(error)
         return _failed_after_connection(error, attempt)
@@ -211,7 +202,7 @@ class HttpSource(DataSource[HP]):
         key, now = (attempt.url, check is speaks_tls), asyncio.get_running_loop().time()
         checked_at, found = self._checked.get(key, (-math.inf, False))
         if now - checked_at > _PROTOCOL_CHECK_SECONDS:
-            found = await check(attempt.endpoint.address, attempt.port, self.deadlines.seconds)
+            found = await check(attempt.endpoint.address, attempt.port, self.timeout_seconds)
             if len(self._checked) >= _MAX_CHECKED:  # of former endpoints
                 self._checked.clear()
             self._checked[key] = (now, found)
@@ -220,7 +211,7 @@ class HttpSource(DataSource[HP]):
     async def wait_for_descriptor(self) -> None:
         """Wait for a file descriptor in order of the calls, at most for the timeout of a page."""
         async with self._descriptor_lock:
-            for _ in range(math.ceil(self.deadlines.seconds / _BRIEF_INTERVAL_SECONDS)):
+            for _ in range(math.ceil(self.timeout_seconds / _BRIEF_INTERVAL_SECONDS)):
                 await asyncio.sleep(_BRIEF_INTERVAL_SECONDS)
                 with contextlib.suppress(OSError), brief_socket(socket.AF_INET):
                     return

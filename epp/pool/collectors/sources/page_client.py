@@ -6,11 +6,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 from epp.framework.datalayer import Contact, NotAskedError, PageError, UnreachableError
 from epp.framework.endpoint import Endpoint
@@ -18,13 +17,15 @@ from epp.pool.collectors.page_limits import Limit, PageLimitError
 from epp.pool.collectors.sources.connection import (
     ConnectError,
     Connection,
-    Deadlines,
     DisconnectedError,
     Outcome,
     Target,
 )
 from epp.pool.collectors.sources.response_parser import IDENTITY, InvalidResponseError, PageBuffer
 from epp.runtime.process import NO_DESCRIPTOR
+
+if TYPE_CHECKING:
+    from epp.pool.collectors.sources.http import HttpSource
 
 _REFUSALS = frozenset({errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE})
 _EXPIRED = 10
@@ -116,42 +117,23 @@ class WantsTlsError(PageError):
     """The server requires TLS."""
 
 
-class Link(Protocol):
-    """The source of a client."""
-
-    deadlines: Deadlines
-
-    @abstractmethod
-    async def open_connection(self, target: Target, page_buffer: PageBuffer | None, *, keep: bool) -> Connection:
-        """Return a connection; raises ConnectError or ssl.SSLError."""
-
-    @abstractmethod
-    def remedy(self, limit: Limit) -> str:
-        """Return the remedy for a page that exceeds a limit."""
-
-    @abstractmethod
-    async def wait_for_descriptor(self) -> None:
-        """Wait for a free file descriptor."""
-
-    @abstractmethod
-    async def classify(self, error: Exception, attempt: Attempt) -> Exception:
-        """Classify a failure as UnreachableError or PageError."""
-
-
 class PageClient:
     """Requests one page repeatedly; to be closed when the endpoint has left."""
 
     __slots__ = (
-        "_connection", "_done", "_link", "_page_buffer", "_task", "attempt", "on_end", "seconds", "target",
+        "_connection", "_done", "_page_buffer", "_source", "_task", "_timer", "attempt", "on_end", "seconds", "target",
     )  # fmt: skip
 
-    def __init__(self, link: Link, target: Target, attempt: Attempt, page_buffer: PageBuffer | None = None) -> None:
+    def __init__(
+        self, source: HttpSource[Any], target: Target, attempt: Attempt, page_buffer: PageBuffer | None = None
+    ) -> None:
         self.target = target
         self.attempt = attempt
         self.seconds = 0.0
         """CPU time of the last page, without its last piece."""
         self._page_buffer = page_buffer
-        self._link = link
+        self._source = source
+        self._timer: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
         self._done: Callable[[bytes | Exception], None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -168,7 +150,8 @@ class PageClient:
         self._done = done
         connection = self._connection
         if connection is not None and connection.open:
-            self._link.deadlines.begin(self)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._source.timeout_seconds, self._expire)
             connection.send(self.target.request, self._answered)
         else:
             self._start(None)
@@ -186,7 +169,7 @@ class PageClient:
             raise result
         return result
 
-    def expire(self) -> None:
+    def _expire(self) -> None:
         """Handle a response on a persistent connection that did not arrive in time."""
         error = self._late()
         self._disconnect()
@@ -195,12 +178,17 @@ class PageClient:
     def close(self) -> asyncio.Task[None] | None:
         """Close the connection; an outstanding response is not reported. Return the cancelled task, if any."""
         self._done = None
-        self._link.deadlines.end(self)
+        self._stop_timer()
         self._disconnect()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
         return task
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -212,12 +200,12 @@ class PageClient:
         """Return the error of a response that did not arrive in time, or only in part."""
         if self._connection is None or not self._connection.begun:
             return TimeoutError()
-        text = f"{self.attempt.url}: the page was not all there after {self._link.deadlines.seconds} s"
-        return PageLimitError(text, Limit.PAGE_SECONDS, remedy=self._link.remedy(Limit.PAGE_SECONDS))
+        text = f"{self.attempt.url}: the page was not all there after {self._source.timeout_seconds} s"
+        return PageLimitError(text, Limit.PAGE_SECONDS, remedy=self._source.remedy(Limit.PAGE_SECONDS))
 
     def _answered(self, outcome: Outcome) -> None:
         """Report the outcome on a persistent connection; if that was closed, try a new one first."""
-        self._link.deadlines.end(self)
+        self._stop_timer()
         if isinstance(outcome, DisconnectedError):
             self._start(None)
             if self.on_end is not None:
@@ -225,7 +213,7 @@ class PageClient:
             return
         self.seconds = 0.0 if self._connection is None else self._connection.seconds
         try:
-            page = page_of(outcome, self.attempt.url, self._link.remedy)
+            page = page_of(outcome, self.attempt.url, self._source.remedy)
         except WantsTlsError as error:
             self._start(error)
         except PageError as error:
@@ -256,7 +244,7 @@ class PageClient:
         try:
             return await self._request_once(keep=True)
         except NotAskedError:
-            await self._link.wait_for_descriptor()
+            await self._source.wait_for_descriptor()
         except Exception as error:  # noqa: BLE001  classified
             return await self._classify(error)
         try:
@@ -268,9 +256,9 @@ class PageClient:
         self._disconnect()
         self.seconds = 0.0
         try:
-            async with asyncio.timeout(self._link.deadlines.seconds):
+            async with asyncio.timeout(self._source.timeout_seconds):
                 try:
-                    connection = await self._link.open_connection(self.target, self._page_buffer, keep=keep)
+                    connection = await self._source.open_connection(self.target, self._page_buffer, keep=keep)
                 except ConnectError as error:
                     if error.error.errno in NO_DESCRIPTOR:
                         raise NotAskedError(f"{self.attempt.url}: {error.error.strerror}") from None
@@ -282,7 +270,7 @@ class PageClient:
                 connection.send(self.target.request, lambda got: None if outcome.done() else outcome.set_result(got))
                 answer = await outcome
             self.seconds = connection.seconds
-            return page_of(answer, self.attempt.url, self._link.remedy)
+            return page_of(answer, self.attempt.url, self._source.remedy)
         except TimeoutError:
             late = self._late()
             self._disconnect()
@@ -297,7 +285,7 @@ class PageClient:
     async def _classify(self, error: Exception) -> Exception:
         if isinstance(error, NotAskedError) or (isinstance(error, PageError) and not isinstance(error, WantsTlsError)):
             return error
-        return await self._link.classify(error, self.attempt)
+        return await self._source.classify(error, self.attempt)
 
 
 def page_of(outcome: Outcome, url: str, remedy: Callable[[Limit], str]) -> bytes:

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP responses to GET requests, parsed from the bytes of a connection; no I/O."""
 
+import time
 from typing import Protocol
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from epp.pool.collectors.page_limits import Limit
+from epp.pool.collectors.page_limits import Limit, PageLimits
 
+BUFFER_BYTES = 64 * 1024
+"""Most bytes read in one event-loop iteration: a page of 51 KB with its head. asyncio would read 32 times as many."""
 _HEAD_LIMIT_BYTES = 16 * 1024
 MOST_PIECES = 8 * 1024
 """Most headers, chunks and trailers of a response: servers do not need so many."""
@@ -43,23 +46,51 @@ class PageBuffer(Protocol):
         """Return the page, or the wanted parts of it."""
 
 
-class IncompletePages:
-    """Bytes of incomplete pages that are buffered whole, of all connections together."""
+class Reading:
+    """State that all connections of a collector share: limits, CPU time, and the bytes of incomplete pages.
 
-    __slots__ = ("used",)
+    One read buffer is enough, since the event loop requests, fills and delivers it in one call.
+    """
 
-    def __init__(self) -> None:
-        self.used = 0
+    __slots__ = ("_began", "_spent", "buffer", "incomplete_bytes", "limits", "view")
+
+    def __init__(self, limits: PageLimits | None = None) -> None:
+        self.limits = limits or PageLimits()
+        self.incomplete_bytes = 0
+        """Bytes of incomplete pages that are buffered whole, beyond the first 64 KiB of each."""
+        self.buffer = bytearray(BUFFER_BYTES)
+        self.view = memoryview(self.buffer)
+        self._began = 0.0
+        self._spent = 0.0
+
+    def begin(self) -> None:
+        """Start the measurement of CPU time."""
+        self._began = time.thread_time()
+
+    def end(self) -> None:
+        """Stop the measurement."""
+        if self._began:
+            self._spent += time.thread_time() - self._began
+            self._began = 0.0
+
+    @property
+    def lap(self) -> float:
+        """CPU seconds since `begin`, without stopping the measurement."""
+        return time.thread_time() - self._began if self._began else 0.0
+
+    def take(self) -> float:
+        """Return the CPU seconds between `begin` and `end` since the last call."""
+        spent, self._spent = self._spent, 0.0
+        return spent
 
 
 class WholePage:
     """Buffers a page whole; all such pages together are limited, beyond the first 64 KiB of each."""
 
-    __slots__ = ("_counted", "_incomplete_pages", "_limit", "_pieces", "_size")
+    __slots__ = ("_counted", "_pieces", "_reading", "_size")
 
-    def __init__(self, incomplete_pages: IncompletePages, limit: int) -> None:
-        self._incomplete_pages = incomplete_pages
-        self._limit = limit
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
         self._pieces: list[bytes] = []
         self._size = 0
         self._counted = 0
@@ -68,18 +99,18 @@ class WholePage:
         """Start a new page, and drop the last one."""
         self._pieces = []
         self._size = 0
-        self._incomplete_pages.used -= self._counted
+        self._reading.incomplete_bytes -= self._counted
         self._counted = 0
 
     def feed(self, piece: bytes) -> None:
         """Add the next piece; raises InvalidResponseError if all pages together are too large."""
-        incomplete_pages = self._incomplete_pages
+        limit = self._reading.limits.arriving_bytes
         self._size += len(piece)
         more = max(self._size - UNCOUNTED_BYTES, 0) - self._counted
-        if more and incomplete_pages.used + more > self._limit:
-            text = f"the pages that are on their way have more than {self._limit} bytes together"
+        if more and self._reading.incomplete_bytes + more > limit:
+            text = f"the pages that are on their way have more than {limit} bytes together"
             raise InvalidResponseError(text, Limit.PAGES_BYTES)
-        incomplete_pages.used += more
+        self._reading.incomplete_bytes += more
         self._counted += more
         self._pieces.append(piece)
 
@@ -103,9 +134,9 @@ class ResponseParser:
         "status",
     )  # fmt: skip
 
-    def __init__(self, limit: int, page_buffer: PageBuffer | None = None) -> None:
+    def __init__(self, limit: int, page_buffer: PageBuffer) -> None:
         self._limit = limit
-        self._page_buffer = WholePage(IncompletePages(), limit) if page_buffer is None else page_buffer
+        self._page_buffer = page_buffer
         self._parser = HttpResponseParser(self)
         self.next()
 
