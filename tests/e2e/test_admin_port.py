@@ -9,26 +9,19 @@ from pathlib import Path
 import aiohttp
 import grpc
 import pytest
-import pytest_asyncio
 import yaml
 
 from epp.framework.request import DEFAULT_FLOW
-from epp.lab.sim import RunningSim, running
+from epp.lab.sim import RunningSim
 from tests.support.commands import outcome
 from tests.support.exchanges import BODY, request_body
 from tests.support.serving import ANY_PORT, PLAIN, Exchange, Served, answer, ask, exchange, first_message, serving
-from tests.support.world import FAST, until
+from tests.support.world import until
 
 WORKERS = "total.max.workers.limit"
 JSON = {"Content-Type": "application/json"}
 TOKEN = "a-token-of-this-test-alone"  # noqa: S105  of this test alone
 QUOTA = {"tenant": DEFAULT_FLOW, "total": {"concurrentRequests": 1}, "whenExceeded": "Refuse"}
-
-
-@pytest_asyncio.fixture
-async def sim() -> AsyncIterator[RunningSim]:
-    async with running(FAST) as sim:
-        yield sim
 
 
 class Admin:

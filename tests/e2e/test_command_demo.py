@@ -6,9 +6,7 @@ import os
 import pty
 import shlex
 import shutil
-import tempfile
 import termios
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -18,13 +16,6 @@ from tests.support.waiting import until
 
 QUIET = "--traffic=0"
 ANY_PORTS = ("--listen=127.0.0.1:0", "--admin-port=0")
-
-
-@pytest.fixture
-def directory():
-    """For temporary files; short enough for the path of a unix socket, which `tmp_path` is not always."""
-    with tempfile.TemporaryDirectory() as directory:
-        yield Path(directory)
 
 
 async def test_printed_command_gets_an_answer_and_ctrl_c_leaves_nothing_behind(directory):

@@ -11,25 +11,17 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from epp.extproc.wire import METHOD, SERVICE
-from epp.lab.sim import running
 from tests.support.exchanges import BODY, request_body
 from tests.support.http2 import http2_bytes as h2
 from tests.support.http2.http2_peer import Call
 from tests.support.http2.raw_connection import RawConnection, connected
 from tests.support.serving import PLAIN, Served, answer, ask, destination_of, exchange, first_message, serving
-from tests.support.world import FAST
 
 SERVING = HealthCheckResponse.SERVING
 NOT_SERVING = HealthCheckResponse.NOT_SERVING
 FOR_EVER = "10m"
 """Longer than a test waits for a process to end."""
 CUT = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
-
-
-@pytest.fixture
-async def sim():
-    async with running(FAST) as sim:
-        yield sim
 
 
 async def told_to_end(served: Served) -> None:

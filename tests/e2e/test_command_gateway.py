@@ -8,9 +8,7 @@ import json
 import os
 import signal
 import socket
-import tempfile
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import aiohttp
 import openai
@@ -24,13 +22,6 @@ from tests.support.world import ENDLESS, until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MODEL = "outside-8b"
-
-
-@pytest.fixture
-def directory():
-    """For temporary files; short enough for the path of a unix socket, which `tmp_path` is not always."""
-    with tempfile.TemporaryDirectory() as directory:
-        yield Path(directory)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

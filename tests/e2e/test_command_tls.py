@@ -7,17 +7,9 @@ import ssl
 import grpc
 import pytest
 
-from epp.lab.sim import running
 from tests.support.certificates import mount, new_pair, write
 from tests.support.commands import outcome
 from tests.support.serving import Served, answer, ask, destination_of, exchange, serving
-from tests.support.world import FAST
-
-
-@pytest.fixture
-async def sim():
-    async with running(FAST) as sim:
-        yield sim
 
 
 def shown(served: Served) -> bytes:

@@ -14,7 +14,7 @@ from tests.support.config_files import ConfigMap, endpoints_file, replace, with_
 from tests.support.gateways import gateway_with
 from tests.support.serving import PLAIN, destination_of, serving
 from tests.support.traffic import client_of, some_after, traffic
-from tests.support.world import ENDLESS, MODEL, World, open_world, until
+from tests.support.world import ENDLESS, MODEL, World, open_world, pool_of, until
 
 ONLY = """
 apiVersion: llm-d.ai/v1alpha1
@@ -159,7 +159,7 @@ async def test_prefix_index_outlives_what_does_not_concern_it_and_no_more(simula
     file = tmp_path / "config.yaml"
     replace(file, BY_PREFIX)  # the scorer brings the index along
     long = "The quick brown fox jumps over the lazy dog. " * 200
-    endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
+    endpoints = pool_of(sims)
     async with open_world(endpoints=endpoints, sims=sims, config_file=file) as world:
         await world.scraped()
         holder = await world.ask(long + "What jumps?")

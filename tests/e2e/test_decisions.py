@@ -12,18 +12,12 @@ import pytest
 
 from epp.explain.record import DecisionRecord
 from epp.extproc.wire import FULL_DUPLEX_STREAMED
-from epp.lab.sim import RunningSim
 from tests.support.commands import command
 from tests.support.exchanges import BODY, request_body, request_headers, response_body, response_headers
 from tests.support.serving import PLAIN, Served, exchange, serving
 from tests.support.world import until
 
 RECORD = "x-gateway-decision-record"
-
-
-@pytest.fixture
-async def sim(simulated) -> RunningSim:
-    return (await simulated("a"))["a"]
 
 
 async def served_once(channel: grpc.aio.Channel, request_id: str, status: int = 200, **headers: str) -> set[str]:

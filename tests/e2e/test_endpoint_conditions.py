@@ -22,7 +22,6 @@ from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.commands import outcome
 from tests.support.fronts import BareServer, TlsFront, certificate_for, tls_in_front_of
 from tests.support.gateways import Gateway, gateway_of
-from tests.support.ports import reserved_ports
 from tests.support.serving import PLAIN, serving
 from tests.support.transports import server_settings
 from tests.support.world import ANY_PORT, MODEL, World, open_world, until
@@ -137,12 +136,6 @@ def told_of(gateway: Gateway) -> dict[str, dict]:
     lines = [json.loads(line) for line in gateway.process.err if line.startswith("{")]
     reports = [line for line in lines if line["msg"] == "endpoints"]
     return {entry["endpoint"]: entry for entry in reports[-1]["attention"]} if reports else {}
-
-
-@pytest.fixture
-def port():
-    with reserved_ports(1) as (port,):
-        yield port
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import yaml
 
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.lab.gateway import BodyMode, GatewaySettings
-from tests.support.world import MODEL, World, open_world, until
+from tests.support.world import MODEL, World, open_world, pool_of, until
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
@@ -55,7 +55,7 @@ async def servers(
     objects = tmp_path / "objects.yaml"
     objects.write_text(yaml.safe_dump_all([objective("high", 10), objective("low", -5), objective("lower", -9)]))
     async with open_world(
-        endpoints=",".join(f"{name}={sim.address}" for name, sim in sims.items()),
+        endpoints=pool_of(sims),
         sims=sims,
         config=CONFIG.replace("AFTER", str(after_first_token).lower()),
         gateway=GatewaySettings(listen_port=0, request_body_mode=mode),

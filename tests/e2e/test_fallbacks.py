@@ -21,7 +21,7 @@ from epp.lab.gateway import ClusterType, GatewaySettings
 from epp.lab.gateway.eds_file import discovery_response
 from epp.routing.outliers import OutlierSettings
 from tests.support.commands import command, outcome
-from tests.support.world import ENDLESS, MODEL, World, open_world, until
+from tests.support.world import ENDLESS, MODEL, World, open_world, pool_of, until
 
 OVERRIDE_HOST = GatewaySettings(listen_port=0, cluster_type=ClusterType.OVERRIDE_HOST)
 BY_QUEUE = """
@@ -109,7 +109,7 @@ async def next_in_turn(world: World) -> str:
 
 async def test_first_choice_of_the_picker_is_honoured(simulated):
     sims = await simulated("a", "b", "c")
-    endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
+    endpoints = pool_of(sims)
     async with open_world(endpoints=endpoints, sims=sims, config=BY_QUEUE, gateway=OVERRIDE_HOST) as world:
         await world.occupy("a", waiting=1)
         await world.occupy("b", waiting=2)

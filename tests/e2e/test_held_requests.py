@@ -19,7 +19,7 @@ from tests.support.exchanges import BODY, request_body
 from tests.support.gate import CONFIG, Gate
 from tests.support.serving import APART, answer, ask, exchange, first_message
 from tests.support.transports import server_settings
-from tests.support.world import World, open_world, until
+from tests.support.world import World, open_world, pool_of, until
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ async def held_world(simulated, request) -> AsyncIterator[World]:
     """A server behind a gateway that hands request bodies over in the mode, and a picker that holds each request."""
     sims = await simulated("a")
     async with open_world(
-        endpoints=f"a={sims['a'].address}",
+        endpoints=pool_of(sims),
         sims=sims,
         config=CONFIG,
         gateway=GatewaySettings(listen_port=0, request_body_mode=request.param),

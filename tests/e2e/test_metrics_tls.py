@@ -4,28 +4,18 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
 import aiohttp
 import pytest
-import pytest_asyncio
 
-from epp.lab.sim import RunningSim, running
 from tests.support.certificates import mount, new_pair, write
 from tests.support.commands import outcome
 from tests.support.serving import ANY_PORT, PLAIN, Served, serving
 from tests.support.waiting import until
-from tests.support.world import FAST
 
 TOKEN = "a-token-of-this-test-alone"  # noqa: S105  of this test alone
-
-
-@pytest_asyncio.fixture
-async def sim() -> AsyncIterator[RunningSim]:
-    async with running(FAST) as sim:
-        yield sim
 
 
 def trusting(certificate: bytes, client: Path | None = None) -> ssl.SSLContext:

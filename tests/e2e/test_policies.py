@@ -17,7 +17,7 @@ from epp.lab.sim import RunningSim
 from tests.support.commands import outcome
 from tests.support.config_files import ConfigMap, replace
 from tests.support.gateways import Gateway, gateway_of
-from tests.support.world import World, open_world
+from tests.support.world import World, open_world, pool_of
 
 OBJECTIVE = "x-llm-d-inference-objective"
 DROPPED = "x-llm-d-request-dropped-reason"
@@ -90,7 +90,7 @@ async def test_requests_are_shared_out_by_weight_and_answers_have_the_name_that_
     sims, objects = await with_objects(
         rewrite("half", ("canary", {"blue": 50, "green": 50})), rewrite("all", ("stable", {"blue": None, "green": 100}))
     )
-    async with open_world(endpoints=f"a={sims['a'].address}", sims=sims, objects=objects) as world:
+    async with open_world(endpoints=pool_of(sims), sims=sims, objects=objects) as world:
         assert {answer["model"] for answer in await answers(world, 60, question("canary"))} == {"canary"}
         models = await asked_for(world)
         assert set(models) == {"blue", "green"}
@@ -110,7 +110,7 @@ async def test_requests_are_shared_out_by_weight_and_answers_have_the_name_that_
 
 async def test_exact_rule_counts_before_a_generic_one_which_takes_requests_without_a_model_too(with_objects):
     sims, objects = await with_objects(rewrite("any", ("", {"blue": None}), ("canary", {"green": None})))
-    async with open_world(endpoints=f"a={sims['a'].address}", sims=sims, objects=objects) as world:
+    async with open_world(endpoints=pool_of(sims), sims=sims, objects=objects) as world:
         for model in ("canary", "made up", None):
             await answers(world, 1, question(model))
         assert [record["model"] for record in await world.requests_at("a")] == ["green", "blue", "blue"]
@@ -127,7 +127,7 @@ async def test_exact_rule_counts_before_a_generic_one_which_takes_requests_witho
 async def test_rule_holds_in_every_body_mode(with_objects, request_mode, response_mode):
     sims, objects = await with_objects(rewrite("r", ("canary", {"green": None})))
     modes = GatewaySettings(listen_port=0, request_body_mode=request_mode, response_body_mode=response_mode)
-    async with open_world(endpoints=f"a={sims['a'].address}", sims=sims, objects=objects, gateway=modes) as world:
+    async with open_world(endpoints=pool_of(sims), sims=sims, objects=objects, gateway=modes) as world:
         (answer,) = await answers(world, 1, question())
         async with world.http.post(f"{world.url}/v1/chat/completions", json=question(stream=True)) as response:
             lines = (await response.text()).splitlines()
@@ -139,7 +139,7 @@ async def test_rule_holds_in_every_body_mode(with_objects, request_mode, respons
 
 async def test_sheddable_request_is_refused_while_the_servers_are_busy_and_others_are_not(with_objects):
     sims, objects = await with_objects(objective("batch", -1), objective("chat", 5))
-    async with open_world(endpoints=f"a={sims['a'].address}", sims=sims, objects=objects) as world:
+    async with open_world(endpoints=pool_of(sims), sims=sims, objects=objects) as world:
 
         async def status(headers: Mapping[str, str]) -> int:
             url = f"{world.url}/v1/chat/completions"

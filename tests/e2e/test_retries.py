@@ -4,13 +4,11 @@
 import asyncio
 import contextlib
 import json
-import tempfile
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
-import pytest
 from aiohttp import web
 
 from epp.app import PickerSettings
@@ -152,12 +150,6 @@ async def behind_an_edge(directory: Path, patience: str, *, hedged: bool = False
         await stack.enter_async_context(edge(port, str(gateway.envoy.address), directory, patience, hedged=hedged))
         http = await stack.enter_async_context(aiohttp.ClientSession())
         yield Setup(servers, gateway, endings, f"http://127.0.0.1:{port}", http)
-
-
-@pytest.fixture
-def directory():
-    with tempfile.TemporaryDirectory() as directory:
-        yield Path(directory)
 
 
 async def test_tf_8_attempt_that_a_gateway_gives_up_counts_no_more_and_the_next_goes_elsewhere(directory):

@@ -2,7 +2,7 @@
 """What an end-to-end test sees: a real Envoy, a real picker and simulated model servers, all on loopback."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,11 @@ FAST = msgspec.structs.replace(
 )
 
 ANY_PORT = GatewaySettings(listen_port=0)
+
+
+def pool_of(sims: Mapping[str, RunningSim]) -> str:
+    """Return the servers as `--endpoints` takes them."""
+    return ",".join(f"{name}={sim.address}" for name, sim in sims.items())
 
 
 @dataclass
@@ -87,6 +92,13 @@ class World:
     async def occupy(self, name: str, **load) -> None:
         async with self.http.post(f"http://{self.sims[name].address}/sim/occupy", json=load) as response:
             assert response.status == 200, await response.text()
+        await self.scraped()
+
+    async def release(self) -> None:
+        """End the synthetic load of all servers."""
+        for sim in self.sims.values():
+            async with self.http.post(f"http://{sim.address}/sim/release") as response:
+                assert response.status == 200
         await self.scraped()
 
     async def requests_at(self, name: str) -> list[dict]:
