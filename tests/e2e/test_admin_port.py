@@ -84,13 +84,11 @@ async def test_tf_16_quota_is_tried_changed_and_taken_back_while_requests_come(s
     async with (
         administered(sim, configured(tmp_path / "c.yaml", quotas=[QUOTA])) as (served, admin),
         served.channel() as channel,
-        aiohttp.ClientSession() as http,
     ):
         calls = [await begun(channel, sim)]
         assert await refused(channel) == 429
         assert await admin.used() == 1
-        async with http.get(f"http://127.0.0.1:{served.metrics_port}/healthz") as page:
-            (alert,) = (await page.json())["quota_alerts"]
+        (alert,) = (await served.health_page())[1]["quota_alerts"]
         assert (alert["tenant"], alert["limit"], alert["used"]) == (DEFAULT_FLOW, WORKERS, 1)
 
         larger = {"total": {"concurrentRequests": 2}}

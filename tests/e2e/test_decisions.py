@@ -129,30 +129,21 @@ async def test_tf_5_record_tells_the_whole_way_of_a_request(sim):
 async def test_file_that_cannot_be_written_stops_no_request_and_is_said(sim, tmp_path: Path):
     path = tmp_path / "decisions.jsonl"
     flags = ("--decision-sample-rate=1", f"--decision-file={path}", "--drain-quiet-period=10ms")
-    async with (
-        serving(sim, PLAIN, *flags) as served,
-        served.channel() as channel,
-        aiohttp.ClientSession() as http,
-    ):
-
-        async def health() -> dict:
-            async with http.get(f"http://127.0.0.1:{served.metrics_port}/healthz") as page:
-                return await page.json()
-
+    async with serving(sim, PLAIN, *flags) as served, served.channel() as channel:
         await served_once(channel, "first")
         await until(lambda: b'"first"' in path.read_bytes(), "the first is written")
         path.rename(tmp_path / "moved")
         path.mkdir()  # nobody can write there, not even root
         await served_once(channel, "lost")
         await until(lambda: "decisions are not written" in str(served.command), "the log says so")
-        shown = await health()
+        shown = (await served.health_page())[1]
         assert shown["ready"]
         assert str(path) in shown["decision_file"]["problem"]
         assert shown["decision_file"]["lost"] == 1
         path.rmdir()
         await served_once(channel, "again")
         await until(lambda: "decisions are written again" in str(served.command), "the log says so")
-        assert "decision_file" not in await health()
+        assert "decision_file" not in (await served.health_page())[1]
         await served_once(channel, "last")
         served.command.terminate()
         assert await served.command.end() == 0

@@ -188,9 +188,7 @@ async def test_picker_that_reaches_no_endpoint_is_not_ready_but_still_answers_it
         async with serving(None, f"--endpoints=dead=127.0.0.1:{port}", PLAIN) as served, served.health() as channel:
 
             async def unready() -> bool:
-                address = f"http://127.0.0.1:{served.metrics_port}/healthz"
-                async with aiohttp.ClientSession() as http, http.get(address) as response:
-                    return response.status == 503
+                return (await served.health_page())[0] == 503
 
             await until(unready, "the picker is not ready")
             answer = await HealthStub(channel).Check(HealthCheckRequest(service=""))

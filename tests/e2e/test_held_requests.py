@@ -127,34 +127,29 @@ async def held_world(simulated, request) -> AsyncIterator[World]:
         yield world
 
 
-async def test_envoy_waits_for_the_release(held_world):
-    gate = held_world.gateway.picker.plugins["gate"]
-    asking = asyncio.create_task(held_world.ask("hello"))
-    await until(lambda: gate.held, "the request is held")
-    assert await held_world.requests_at("a") == []
-    gate.held[0].set_result(None)
-    assert await asking == "a"
-    assert len(await held_world.requests_at("a")) == 1
-    assert books(held_world.gateway.picker) == (0, 1)
+async def test_client_of_a_held_request_waits_is_refused_or_hangs_up(held_world):
+    picker = held_world.gateway.picker
+    gate = picker.plugins["gate"]
 
+    async def asked(number: int) -> asyncio.Task[str]:
+        asking = asyncio.create_task(held_world.ask("hello"))
+        await until(lambda: len(gate.held) == number, "the request is held")
+        return asking
 
-async def test_client_of_a_refused_hold_gets_status_and_sentence(held_world):
-    gate = held_world.gateway.picker.plugins["gate"]
-    asking = asyncio.create_task(held_world.ask("hello"))
-    await until(lambda: gate.held, "the request is held")
+    asking = await asked(1)
     gate.held[0].set_exception(SaturatedError("queue is full"))
     with pytest.raises(openai.RateLimitError, match="request cannot be admitted: queue is full"):
         await asking
-    assert await held_world.requests_at("a") == []
 
-
-async def test_client_that_hangs_up_during_a_hold_leaves_nothing_in_flight(held_world):
-    picker = held_world.gateway.picker
-    gate = picker.plugins["gate"]
-    asking = asyncio.create_task(held_world.ask("hello"))
-    await until(lambda: gate.held, "the request is held")
+    asking = await asked(2)
     asking.cancel()
-    await until(gate.held[0].cancelled, "the hold has ended")
+    await until(gate.held[1].cancelled, "the hold has ended")
     await until(lambda: picker.open_streams == 0, "the stream has ended")
     assert books(picker) == (0, 0)
+
+    asking = await asked(3)
     assert await held_world.requests_at("a") == []
+    gate.held[2].set_result(None)
+    assert await asking == "a"
+    assert len(await held_world.requests_at("a")) == 1
+    assert books(picker) == (0, 1)

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from epp.lab.sim import running
@@ -36,9 +35,7 @@ class Beside:
 
     async def condition(self) -> dict[str, object]:
         """What `/healthz` says of the hostile server; nothing while it is well."""
-        url = f"http://127.0.0.1:{self.served.metrics_port}/healthz"
-        async with aiohttp.ClientSession() as http, http.get(url) as page:
-            health = json.loads(await page.text())
+        _, health = await self.served.health_page()
         return next((one for one in health["attention"] if one["endpoint"] == "hostile"), {})
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objectives and model rewrites from files, before requests through a real Envoy."""
 
-import asyncio
 import json
 import time
 from collections import Counter
@@ -17,11 +16,10 @@ from epp.lab.sim import RunningSim
 from tests.support.commands import outcome
 from tests.support.config_files import ConfigMap, replace
 from tests.support.gateways import Gateway, gateway_of
-from tests.support.world import World, open_world, pool_of
+from tests.support.world import World, open_world, pool_of, until
 
 OBJECTIVE = "x-llm-d-inference-objective"
 DROPPED = "x-llm-d-request-dropped-reason"
-DEADLINE_SECONDS = 20.0
 
 
 def objective(name: str, priority: int) -> dict:
@@ -181,18 +179,10 @@ class Asking:
         return f"{line['targetModelName']} {line['rewrite']} {line['priority']}"
 
     async def until_target(self, target: str) -> None:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while (found := await self.target()) != target:
-            assert time.monotonic() < deadline, found
+        async def is_target() -> bool:
+            return await self.target() == target
 
-    async def not_in_effect(self, count: int) -> list[dict]:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while True:
-            _, health = await self.gateway.health()
-            if len(health["not_in_effect"]) == count:
-                return health["not_in_effect"]
-            assert time.monotonic() < deadline, health
-            await asyncio.sleep(0.05)
+        await until(is_target, f"the target is {target}")
 
 
 @pytest.fixture
@@ -220,10 +210,10 @@ async def test_files_are_applied_without_a_restart_and_a_broken_version_leaves_t
 
     objects.update(policies=yaml.safe_dump_all([objective("batch", 2), rewrite("r", ("canary", {"green": None}))]))
     await asking.until_target("green r 2")
-    assert await asking.not_in_effect(0) == []
+    assert await asking.gateway.not_in_effect(0) == []
 
     objects.update(policies="{{ not yaml")
-    (broken,) = await asking.not_in_effect(1)
+    (broken,) = await asking.gateway.not_in_effect(1)
     assert (broken["plugin"], broken["file"], broken["kept"]) == ("--objects", file, 2)
     assert broken["reason"].startswith("neither YAML nor JSON: ")
     assert await asking.target() == "green r 2"
@@ -232,12 +222,12 @@ async def test_files_are_applied_without_a_restart_and_a_broken_version_leaves_t
     objects.update(policies=yaml.safe_dump_all([objective("batch", 3), rewrite("r", ("canary", {"blue": 0}))]))
     await asking.gateway.process.says("InferenceModelRewrite r stays as it was: spec.rules[0].targets[0].weight is 0")
     await asking.until_target("green r 3")
-    (broken,) = await asking.not_in_effect(1)
+    (broken,) = await asking.gateway.not_in_effect(1)
     assert (broken["object"], broken["kept"]) == ("InferenceModelRewrite r", 1)
 
     objects.update(policies=yaml.safe_dump(objective("batch", 4)))
     await asking.until_target("None None 4")
-    assert await asking.not_in_effect(0) == []
+    assert await asking.gateway.not_in_effect(0) == []
 
 
 async def test_path_where_there_is_nothing_is_refused_at_the_start():

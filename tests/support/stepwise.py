@@ -59,6 +59,10 @@ class Stepwise:
     finish: asyncio.Event = field(default_factory=asyncio.Event)
     break_off: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def forget(self) -> None:
+        """Begin again."""
+        vars(self).update(vars(Stepwise(self.address)))
+
     async def answer(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
         self.models.append(asked["model"])
@@ -122,6 +126,7 @@ class Setup:
     admin: str
     shows_headers_alone: bool
     """Whether Envoy shows the picker no body of a response that no plugin needs."""
+    _before: tuple[int, int] = (0, 0)
 
     @property
     def url(self) -> str:
@@ -135,8 +140,19 @@ class Setup:
 
     @property
     def served_and_failed(self) -> tuple[int, int]:
+        served, failed = self._counted
+        return served - self._before[0], failed - self._before[1]
+
+    @property
+    def _counted(self) -> tuple[int, int]:
         snapshot = self.gateway.picker.store.snapshot()
         return int(snapshot.column(SERVED)[0]), int(snapshot.column(FAILED)[0])
+
+    def forget(self) -> None:
+        """Count from here on, and let the server begin again."""
+        self._before = self._counted
+        self.server.forget()
+        vars(self.endings).update(vars(Endings()))
 
     def asking(self, headers: dict[str, str] | None = None, **more):
         """The context of one request and its response."""
