@@ -175,16 +175,9 @@ async def test_port_for_other_machines_needs_a_token_and_is_for_its_holders(sim,
         assert (await admin.get("/api/quota"))[0] == 401
         assert (await admin.get("/api/quota", Authorization="Bearer wrong"))[0] == 401
         assert await admin.get("/api/quota", Authorization=f"Bearer {TOKEN}") == (200, {"quotas": []})
-    pool = f"--endpoints={sim.address}"
-    for flags, error in (
-        (("--admin-port=0", every), "--admin-host: 0.0.0.0 can be reached from other machines, and there is no token"),
-        (("--admin-port=0", "--admin-host=all"), "--admin-host: 'all' is not an IP address"),
-        (("--admin-port=0", f"--admin-token-file={tmp_path}"), "cannot be read: it is a directory"),
-        ((f"--admin-token-file={token}",), "--admin-token-file has no effect without --admin-port"),
-    ):
-        code, said = await outcome("serve", PLAIN, pool, *flags)
-        assert code == 1
-        assert error in said.error
+    flags = ("--admin-port=0", f"--admin-token-file={tmp_path}")
+    code, said = await outcome("serve", PLAIN, f"--endpoints={sim.address}", *flags)
+    assert (code, "cannot be read: it is a directory" in said.error) == (1, True)
 
 
 async def test_without_a_port_there_is_none(sim):

@@ -175,9 +175,3 @@ def numbers(line: str, tenant: str) -> dict[str, int]:
     """The numbers of a tenant in the line of all."""
     (found,) = [part.split() for part in line.split(" | ") if part.startswith(f"{tenant} ")]
     return {name: int(found[found.index(name) + 1]) for name in ("sent", "answered", "waiting", "refused")}
-
-
-async def test_two_demos_at_once_are_refused(directory):
-    async with command("demo", "--tenants", "--clusters", TMPDIR=str(directory)) as demo:
-        await demo.says("--clusters and --tenants are two demos: give one of them")
-        assert await demo.end() == 1

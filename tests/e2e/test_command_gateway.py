@@ -123,13 +123,6 @@ async def test_buffered_gateway_sees_ends_and_tokens_where_it_is_told_to(endpoin
         assert ends == [("unseen", None, False), ("unseen", None, False), ("client-disconnect", None, False)]
 
 
-async def test_full_duplex_bodies_cannot_be_open(endpoints):
-    flags = ("--body-mode=full-duplex", "--failure-mode=FailOpen", "--cluster-type=override-host")
-    exit_code, said = await outcome("gateway", "--endpoints", endpoints, *flags)
-    assert exit_code == 1
-    assert said.error.startswith("error: --body-mode: full-duplex bodies are lost when the picker fails")
-
-
 async def test_quiet_gateway_has_no_line_and_a_thorough_one_has_every_step(endpoints):
     flags = ("--listen=127.0.0.1:0", "--endpoints", endpoints)
     async with (

@@ -180,9 +180,3 @@ async def test_flood_of_failures_is_recorded_in_part_and_counted():
         assert 50 <= shown["recorded"]["failed"] < 200
         assert shown["lost"]["rate"] > 0
         assert shown["decisions"][0]["kind"] == "refused"
-
-
-async def test_sample_without_a_place_for_it_ends_the_start():
-    async with command("serve", "--endpoints=127.0.0.1:1", "--decision-sample-rate=1") as process:
-        assert await process.end() == 1
-        assert process.error.startswith("error: --decision-sample-rate has no effect without --admin-port")

@@ -226,18 +226,3 @@ async def test_printed_configuration_for_https_endpoints_has_tls():
     exit_code, said = await outcome(*arguments, "--eds-file=/etc/envoy/endpoints.json")
     assert exit_code == 0
     assert {line.strip() for line in said.out} >= {"- name: https", "- name: ::1", "auto_host_rewrite: true"}
-
-
-async def test_file_of_authorities_that_is_none_is_named(tmp_path):
-    exit_code, said = await outcome(
-        "gateway", "--endpoints=a=https://localhost:1", f"--endpoint-ca-file={tmp_path}/missing.pem"
-    )
-    assert exit_code == 1
-    assert said.error == f"error: --endpoint-ca-file {tmp_path}/missing.pem: No such file or directory"
-
-
-async def test_authorities_that_would_not_be_asked_are_refused(tmp_path):
-    flags = (f"--endpoint-ca-file={tmp_path}/ca.pem", "--endpoint-insecure-skip-verify")
-    exit_code, said = await outcome("gateway", "--endpoints=a=https://localhost:1", *flags)
-    assert exit_code == 1
-    assert "--endpoint-ca-file has no effect with --endpoint-insecure-skip-verify" in said.error

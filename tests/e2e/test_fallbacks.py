@@ -20,7 +20,7 @@ from epp.lab.demo.servers import ModelServer, ServerSpec, model_servers
 from epp.lab.gateway import ClusterType, GatewaySettings
 from epp.lab.gateway.eds_file import discovery_response
 from epp.routing.outliers import OutlierSettings
-from tests.support.commands import command, outcome
+from tests.support.commands import command
 from tests.support.world import ENDLESS, MODEL, World, open_world, pool_of, until
 
 OVERRIDE_HOST = GatewaySettings(listen_port=0, cluster_type=ClusterType.OVERRIDE_HOST)
@@ -238,10 +238,3 @@ async def test_command_keeps_the_file_and_serves_with_it(simulated, tmp_path):
             )
         assert raw.headers["x-sim-server"] == "a"
         assert raw.headers["x-went-into-resp-headers"] == "true"
-
-
-async def test_command_refuses_to_fail_open_where_envoy_knows_no_endpoints():
-    exit_code, said = await outcome("gateway", "--failure-mode=FailOpen", "--endpoints=127.0.0.1:1")
-    assert exit_code == 1
-    assert "--failure-mode: FailOpen does not work with cluster type original-dst" in said.error
-    assert said.error.endswith("choose cluster type override-host")

@@ -233,15 +233,3 @@ async def test_watches_of_health_on_one_connection_hear_the_same(served):
         assert heard == [*[HealthCheckResponse.SERVING] * 3, HealthCheckResponse.SERVICE_UNKNOWN]
         for watch in watches:
             watch.cancel()
-
-
-@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
-async def test_compressed_calls_are_served(served, module_sim, compression):
-    async with served.channel() as channel:
-        call = channel.stream_stream(
-            PATH,
-            request_serializer=ProcessingRequest.SerializeToString,
-            response_deserializer=ProcessingResponse.FromString,
-        )(compression=compression)
-        assert await ask(call) == module_sim.address
-        await answer(call)

@@ -13,7 +13,6 @@ import yaml
 
 from epp.lab.gateway import BodyMode, GatewaySettings
 from epp.lab.sim import RunningSim
-from tests.support.commands import outcome
 from tests.support.config_files import ConfigMap, replace
 from tests.support.gateways import Gateway, gateway_of
 from tests.support.world import World, open_world, pool_of, until
@@ -228,9 +227,3 @@ async def test_files_are_applied_without_a_restart_and_a_broken_version_leaves_t
     objects.update(policies=yaml.safe_dump(objective("batch", 4)))
     await asking.until_target("None None 4")
     assert await asking.gateway.not_in_effect(0) == []
-
-
-async def test_path_where_there_is_nothing_is_refused_at_the_start():
-    exit_code, said = await outcome("serve", "--endpoints=127.0.0.1:1", "--objects=/nowhere/at-all")
-    assert exit_code == 1
-    assert said.error.startswith("error: --objects: there is neither file nor directory '/nowhere/at-all': ")
