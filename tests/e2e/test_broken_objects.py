@@ -14,8 +14,8 @@ import yaml
 from epp.lab.sim import RunningSim
 from tests.support.config_files import endpoints_file, replace
 from tests.support.gateways import Gateway, gateway_with
-from tests.support.traffic import client_of, some_after, traffic
-from tests.support.world import MODEL
+from tests.support.load import load_on
+from tests.support.world import MODEL, client_of
 
 PROFILE = """
 apiVersion: llm-d.ai/v1alpha1
@@ -86,8 +86,8 @@ async def input_metrics(gateway: Gateway, file: Path) -> dict[str, float]:
 @pytest.mark.slow
 async def test_no_request_is_refused_while_objects_are_broken(cluster: Callable):
     files: Cluster = await cluster("5m")
-    async with gateway_with(files.config) as gateway, traffic(gateway.url) as answers:
-        assert await some_after(answers, 0) == {"a", "b"}
+    async with gateway_with(files.config) as gateway, load_on(gateway.url, long=0) as load:
+        assert await load.answered_after(0) == {"a", "b"}
         assert await input_metrics(gateway, files.classes) == {
             "problems": 0, "objects_kept": 0, "versions_rejected_total": 0,
         }  # fmt: skip
@@ -96,7 +96,7 @@ async def test_no_request_is_refused_while_objects_are_broken(cluster: Callable)
         (broken,) = await gateway.not_in_effect(1)
         assert broken["reason"].startswith("neither YAML nor JSON: ")
         assert (broken["file"], broken["object"], broken["kept"]) == (str(files.classes), "", 2)
-        assert await some_after(answers, time.monotonic()) == {"a", "b"}
+        assert await load.answered_after(time.monotonic()) == {"a", "b"}
         assert await input_metrics(gateway, files.classes) == {
             "problems": 1, "objects_kept": 2, "versions_rejected_total": 1,
         }  # fmt: skip
@@ -113,7 +113,7 @@ async def test_no_request_is_refused_while_objects_are_broken(cluster: Callable)
                 "kept": 1,
             }
         ]
-        assert await some_after(answers, time.monotonic()) == {"a", "b"}
+        assert await load.answered_after(time.monotonic()) == {"a", "b"}
         assert await input_metrics(gateway, files.classes) == {
             "problems": 1, "objects_kept": 1, "versions_rejected_total": 2,
         }  # fmt: skip
@@ -121,13 +121,13 @@ async def test_no_request_is_refused_while_objects_are_broken(cluster: Callable)
         files.classes.unlink()
         gone = json.loads(await gateway.process.says("stays as it was, with 2 objects: it is gone"))
         assert gone["problem"].startswith(f"{files.classes} stays as it was")
-        assert await some_after(answers, time.monotonic()) == {"a", "b"}
+        assert await load.answered_after(time.monotonic()) == {"a", "b"}
         assert [each["kept"] for each in await gateway.not_in_effect(1)] == [2]
 
         files.write(a="80Gi", b="5Gi")  # a good version, by which b is too small
         assert await gateway.not_in_effect(0) == []
         await gateway.process.says('"problems":0')
-        assert await some_after(answers, time.monotonic()) == {"a"}
+        assert await load.answered_after(time.monotonic()) == {"a"}
         assert await input_metrics(gateway, files.classes) == {
             "problems": 0, "objects_kept": 0, "versions_rejected_total": 2,
         }  # fmt: skip

@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from epp.lab.gateway.envoy import find_envoy
 from tests.support.commands import Command, command, envoy_of, is_running, outcome
-from tests.support.world import ENDLESS, until
+from tests.support.world import ENDLESS, client_of, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,7 +45,7 @@ async def test_gateway_serves_until_ctrl_c_and_leaves_nothing_behind(endpoints, 
     async with command("gateway", "--listen=127.0.0.1:0", "--endpoints", endpoints, TMPDIR=str(directory)) as gateway:
         url = await url_of(gateway)
         assert gateway.out == [f"listening on {url} for one, other; Ctrl-C stops"]
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        async with client_of(url) as client:
             raw = await client.chat.completions.with_raw_response.create(
                 model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=3
             )
@@ -248,7 +248,7 @@ async def test_drain_lets_open_requests_finish_and_accepts_no_more(endpoints, mo
     flags = ("gateway", "-v=2", "--listen=127.0.0.1:0", "--endpoints", endpoints, "--drain-timeout=10m", *mode)
     async with command(*flags) as gateway:
         url = await url_of(gateway)
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        async with client_of(url) as client:
             stream = await client.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=1_000, stream=True, **ENDLESS
             )
@@ -274,7 +274,7 @@ async def test_second_signal_ends_the_drain(endpoints):
     flags = ("gateway", "-v=2", "--listen=127.0.0.1:0", "--endpoints", endpoints, "--drain-timeout=10m")
     async with command(*flags) as gateway:
         url = await url_of(gateway)
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        async with client_of(url) as client:
             stream = await client.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=8_000, stream=True, **ENDLESS
             )

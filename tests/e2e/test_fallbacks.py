@@ -21,7 +21,7 @@ from epp.lab.gateway import ClusterType, GatewaySettings
 from epp.lab.gateway.eds_file import discovery_response
 from epp.routing.outliers import OutlierSettings
 from tests.support.commands import command
-from tests.support.world import ENDLESS, MODEL, World, open_world, pool_of, until
+from tests.support.world import ENDLESS, MODEL, World, client_of, open_world, pool_of, until
 
 OVERRIDE_HOST = GatewaySettings(listen_port=0, cluster_type=ClusterType.OVERRIDE_HOST)
 BY_QUEUE = """
@@ -232,7 +232,7 @@ async def test_command_keeps_the_file_and_serves_with_it(simulated, tmp_path):
     async with command("gateway", *flags, f"--eds-file={eds_file}", f"--endpoints={sims['a'].address}") as gateway:
         url = (await gateway.says("listening on")).split()[2]
         assert eds_file.read_bytes() == discovery_response([Endpoint("a", sims["a"].host, sims["a"].port)])
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        async with client_of(url) as client:
             raw = await client.chat.completions.with_raw_response.create(
                 model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=3
             )

@@ -20,6 +20,7 @@ from epp.lab.local import LocalGateway, local_gateway
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.director import Cause
 from epp.runtime.addresses import parse_host_port
+from tests.support.echo import listening
 from tests.support.ports import reserved_ports
 from tests.support.stepwise import Endings
 from tests.support.transports import server_settings
@@ -131,13 +132,7 @@ async def behind_an_edge(directory: Path, patience: str, *, hedged: bool = False
     async with contextlib.AsyncExitStack() as stack:
         servers = [Server("a"), Server("b")]
         for server in servers:
-            app = web.Application()
-            app.router.add_route("*", "/{path:.*}", server.answer)
-            runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            server.address = f"127.0.0.1:{runner.addresses[0][1]}"
+            server.address = await stack.enter_async_context(listening(server.answer))
         endings = Endings()
         settings = PickerSettings(
             server=server_settings(),

@@ -21,6 +21,7 @@ from epp.lab.gateway import BodyMode, GatewaySettings
 from epp.lab.local import LocalGateway, local_gateway
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
+from tests.support.echo import listening
 from tests.support.waiting import until
 
 PIECE = b'data: {"model":"m","choices":[{"text":"word "}]}\n\n'
@@ -191,13 +192,7 @@ async def stepwise(
     **picker,
 ) -> AsyncIterator[Setup]:
     server = Stepwise()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.answer)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server.address = f"127.0.0.1:{runner.addresses[0][1]}"
+    async with listening(server.answer) as server.address:
         endings = Endings()
         admin = f"{directory}/admin.sock"
         picker_settings = PickerSettings(
@@ -214,5 +209,3 @@ async def stepwise(
             shown = settings.body_modes.response is BodyMode.STREAMED and usage is ResponseUsage.NEVER
             hidden = settings.body_modes.response is BodyMode.NONE and usage is not ResponseUsage.ALWAYS
             yield Setup(server, gateway, endings, http, admin, shows_headers_alone=shown or hidden)
-    finally:
-        await runner.cleanup()

@@ -34,6 +34,10 @@ FAST = msgspec.structs.replace(
 ANY_PORT = GatewaySettings(listen_port=0)
 
 
+def client_of(url: str) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=30)
+
+
 def pool_of(sims: Mapping[str, RunningSim]) -> str:
     """Return the servers as `--endpoints` takes them."""
     return ",".join(f"{name}={sim.address}" for name, sim in sims.items())
@@ -137,7 +141,7 @@ async def open_world(
     )
     async with (
         local_gateway(settings, gateway) as running,
-        AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0, timeout=30) as client,
+        client_of(running.url) as client,
         aiohttp.ClientSession() as http,
     ):
         yield World(running, client, http, sims or {})
