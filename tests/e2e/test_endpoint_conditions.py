@@ -20,8 +20,8 @@ from epp.framework.snapshot import REACHABLE
 from epp.lab.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.commands import outcome
-from tests.support.fronts import BareServer, TlsFront, certificate_for, tls_in_front_of
 from tests.support.gateways import Gateway, gateway_of
+from tests.support.model_servers import BareServer, TlsFront, certificate_for, tls_in_front_of
 from tests.support.serving import PLAIN, serving
 from tests.support.transports import server_settings
 from tests.support.world import ANY_PORT, MODEL, World, open_world, until

@@ -9,9 +9,9 @@ import pytest
 from aiohttp import web
 
 from tests.support import world
-from tests.support.dying import Mortal, mortals
 from tests.support.echo import Handler, listening
 from tests.support.gateways import gateway_of
+from tests.support.killed_servers import Mortal, mortals
 from tests.support.waiting import until
 
 IDLE = "vllm:num_requests_waiting 0\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0.0\n"

@@ -15,8 +15,8 @@ from epp.framework.errors import SaturatedError
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.lab.gateway import BodyMode, GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
+from tests.support.admitter import CONFIG, Gate
 from tests.support.exchanges import BODY, request_body
-from tests.support.gate import CONFIG, Gate
 from tests.support.serving import APART, answer, ask, exchange, first_message
 from tests.support.transports import server_settings
 from tests.support.world import World, open_world, pool_of, until
@@ -28,7 +28,7 @@ async def picker() -> AsyncIterator[Picker]:
         PickerSettings(
             server=server_settings("127.0.0.1:0"),
             config=load_text(CONFIG),
-            plugin_modules=("tests.support.gate",),
+            plugin_modules=("tests.support.admitter",),
             discovery=StaticDiscovery(parse_targets("10.0.0.1:8000")),
         )
     )
@@ -122,7 +122,7 @@ async def held_world(simulated, request) -> AsyncIterator[World]:
         sims=sims,
         config=CONFIG,
         gateway=GatewaySettings(listen_port=0, request_body_mode=request.param),
-        plugin_modules=("tests.support.gate",),
+        plugin_modules=("tests.support.admitter",),
     ) as world:
         yield world
 

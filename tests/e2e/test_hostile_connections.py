@@ -14,7 +14,7 @@ import pytest_asyncio
 from hpack import Encoder
 
 from epp.extproc.wire import METHOD, SERVICE
-from tests.support.attacked import Watched, under_attack
+from tests.support.attacked_picker import Watched, under_attack
 from tests.support.exchanges import BODY, request_body
 from tests.support.http2 import http2_bytes as h2
 from tests.support.http2.http2_bytes import Error, Setting

@@ -9,7 +9,7 @@ import yaml
 from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
 from epp.hardware.tag_builder import TagBuilder, TaggerOptions
-from tests.support.decoding import decode
+from tests.support.decoded_objects import decode
 
 DATA = Path(__file__).parents[2] / "data" / "accelerators"
 

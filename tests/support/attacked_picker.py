@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picker under attack: its memory, its descriptors, and a client of its own connection that is always served."""
+"""A picker under attack: its memory and descriptors, and a client that must be served all the time."""
 
 import asyncio
 import contextlib
