@@ -18,6 +18,7 @@ from epp.extproc.wire import ProcessingRequest, ProtocolConfiguration
 from epp.framework.errors import SaturatedError
 from epp.routing.director import Cause, PendingRequest
 from perf.fuzz.targets import FuzzTarget
+from tests.support.admitter import CONFIG, Gate
 from tests.support.exchanges import (
     BODY,
     Bench,
@@ -30,7 +31,6 @@ from tests.support.exchanges import (
     response_trailers,
     subset,
 )
-from tests.support.gate import CONFIG, Gate
 
 _MODES = ("NONE", "STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED", None)
 _PATHS = ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/x", "")

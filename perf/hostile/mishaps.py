@@ -17,8 +17,8 @@ from epp.lab.gateway import ClusterType
 from perf.hostile.behind_envoy import Behind, behind_envoy
 from perf.hostile.scene import HERE, WIDE, Campaign, attack_with
 from tests.support.config_files import ConfigMap, replace
-from tests.support.dying import Campaign as Toll
-from tests.support.dying import Sent, kill_in_turn, mortals, simulated_server
+from tests.support.killed_servers import Campaign as Toll
+from tests.support.killed_servers import Sent, kill_in_turn, mortals, simulated_server
 from tests.support.waiting import until
 
 OTHER = WIDE.replace("active-request-scorer", "queue-scorer")

@@ -13,7 +13,7 @@ from perf.hostile.mishaps import OTHER, under_load
 from perf.hostile.scene import WIDE, Campaign, Reading, attack_with
 from perf.hostile.visitors import PHASES
 from tests.support.config_files import endpoints_file, replace, with_pool
-from tests.support.dying import Mortal, mortals, simulated_server
+from tests.support.killed_servers import Mortal, mortals, simulated_server
 
 _SERVERS = 4
 _WARM_SHARE = 0.25

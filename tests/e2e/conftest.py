@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worlds and servers, fresh for each test."""
+"""Simulated servers, fresh for each test, and one gateway with the default configuration for each module."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from epp.lab.sim import RunningSim, running
 from tests.support.ports import reserved_ports
-from tests.support.world import FAST, World, open_world
+from tests.support.world import FAST, World, open_world, pool_of
+
+Start = Callable[..., Awaitable[dict[str, RunningSim]]]
 
 
-@pytest.fixture
-async def simulated() -> AsyncIterator[Callable[..., object]]:
-    """Start simulated servers by name: `await simulated("a", "b")`; on the ports of those that end, nobody answers."""
-    async with AsyncExitStack() as stack:
+@contextlib.asynccontextmanager
+async def _simulated_servers() -> AsyncIterator[Start]:
+    async with contextlib.AsyncExitStack() as stack:
 
         async def start(*names: str, **changes) -> dict[str, RunningSim]:
             ports = stack.enter_context(reserved_ports(len(names)))
@@ -30,10 +34,51 @@ async def simulated() -> AsyncIterator[Callable[..., object]]:
 
 
 @pytest.fixture
-async def world(simulated) -> AsyncIterator[World]:
-    """Three servers, `a`, `b` and `c`, behind the default configuration."""
-    sims = await simulated("a", "b", "c")
-    endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
-    async with open_world(endpoints=endpoints, sims=sims) as world:
-        await world.scraped()
-        yield world
+async def simulated() -> AsyncIterator[Start]:
+    """Start simulated servers by name: `await simulated("a", "b")`; on the ports of those that end, nobody answers."""
+    async with _simulated_servers() as start:
+        yield start
+
+
+@pytest.fixture
+async def sim(simulated: Start) -> RunningSim:
+    """One simulated server."""
+    return (await simulated("a"))["a"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def module_sim() -> AsyncIterator[RunningSim]:
+    """One simulated server for all tests of a module, which run in the module's event loop."""
+    async with running(FAST) as sim:
+        yield sim
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def _default_world() -> AsyncIterator[World]:
+    async with _simulated_servers() as start:
+        sims = await start("a", "b", "c")
+        async with open_world(endpoints=pool_of(sims), sims=sims) as world:
+            await world.scraped()
+            yield world
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def world(_default_world: World) -> AsyncIterator[World]:
+    """Three servers, `a`, `b` and `c`, behind the default configuration, idle; the tests of a module share them."""
+    yield _default_world
+    await _default_world.settled()
+    await _default_world.release()
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """For temporary files; short enough for the path of a unix socket, which `tmp_path` is not always."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A free port, for a program that comes and goes."""
+    with reserved_ports(1) as (port,):
+        yield port

@@ -11,7 +11,7 @@ import yaml
 
 from epp.framework.snapshot import ACCELERATOR, SERVED
 from epp.lab.sim import RunningSim
-from tests.support.config_files import replace
+from tests.support.config_files import endpoints_file, replace
 from tests.support.world import MODEL, World, open_world, until
 
 GPUS = {"big": "NVIDIA-H100-80GB-HBM3", "medium": "NVIDIA-A100-SXM4-40GB", "small": "Tesla-T4"}
@@ -65,11 +65,7 @@ def objects() -> list[dict]:
 
 
 def write(directory: Path, sims: dict[str, RunningSim], plugins: str) -> Path:
-    entries = []
-    for name, sim in sims.items():
-        host, _, port = sim.address.rpartition(":")
-        entries.append({"name": name, "address": host, "port": int(port)})
-    (directory / "endpoints.yaml").write_text(yaml.safe_dump({"endpoints": entries}))
+    endpoints_file(directory / "endpoints.yaml", **{name: (sim.address, {}) for name, sim in sims.items()})
     (directory / "objects").mkdir(exist_ok=True)
     (directory / "objects" / "cluster.yaml").write_text(yaml.safe_dump_all(objects()))
     config = directory / "config.yaml"

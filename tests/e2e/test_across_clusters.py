@@ -14,25 +14,17 @@ from epp.framework.clusters import CLUSTER
 from epp.framework.scoring import DYNAMIC_SCORES
 from epp.lab.demo.clusters import Phase, config_text, two_clusters
 from epp.lab.demo.servers import ModelServer
-from tests.support.config_files import replace, with_pool
+from tests.support.config_files import endpoints_file, replace, with_pool
+from tests.support.echo import listening
 from tests.support.world import ENDLESS, MODEL, World, open_world, until
 
 OCM = "cluster.open-cluster-management.io"
 
 
-def endpoints(path: Path, servers: dict[str, tuple[str, str]]) -> Path:
-    """Write an endpoints file: by name, address and cluster."""
-    entries = []
-    for name, (address, cluster) in servers.items():
-        host, _, port = address.rpartition(":")
-        entries.append({"name": name, "address": host, "port": int(port), "cluster": cluster})
-    path.write_text(yaml.safe_dump({"endpoints": entries}))
-    return path
-
-
 def config_of(tmp_path: Path, text: str, servers: dict[str, tuple[str, str]]) -> Path:
     config = tmp_path / "config.yaml"
-    config.write_text(with_pool(text, endpoints(tmp_path / "endpoints.yaml", servers)))
+    pool = {name: (address, {}, cluster) for name, (address, cluster) in servers.items()}
+    config.write_text(with_pool(text, endpoints_file(tmp_path / "endpoints.yaml", **pool)))
     return config
 
 
@@ -165,17 +157,12 @@ async def test_ocm_8_scorer_that_hangs_costs_requests_nothing_but_its_score(simu
         results = [{"metric": {"pod": name}, "score": score} for name, score in (("a", -50), ("b", 90.5))]
         return web.Response(text=json.dumps({"results": results}), content_type="application/json")
 
-    app = web.Application()
-    app.router.add_post("/scoring", scoring)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
+    async with listening(scoring) as scorer:
         sims = await simulated("a", "b")
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         servers = {name: (sim.address, "") for name, sim in sims.items()}
-        async with open_world(config_file=config_of(tmp_path, SCORED.format(url=url), servers), sims=sims) as world:
+        async with open_world(
+            config_file=config_of(tmp_path, SCORED.format(url=f"http://{scorer}"), servers), sims=sims
+        ) as world:
 
             def known(name: str) -> set[bool]:
                 snapshot = world.gateway.picker.store.snapshot()
@@ -193,5 +180,3 @@ async def test_ocm_8_scorer_that_hangs_costs_requests_nothing_but_its_score(simu
             hangs.clear()
             await until(lambda: known("power") == {True}, "the scorer answers again")
             assert [await world.ask("x") for _ in range(3)] == ["b"] * 3
-    finally:
-        await runner.cleanup()

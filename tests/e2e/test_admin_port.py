@@ -9,26 +9,19 @@ from pathlib import Path
 import aiohttp
 import grpc
 import pytest
-import pytest_asyncio
 import yaml
 
 from epp.framework.request import DEFAULT_FLOW
-from epp.lab.sim import RunningSim, running
+from epp.lab.sim import RunningSim
 from tests.support.commands import outcome
 from tests.support.exchanges import BODY, request_body
 from tests.support.serving import ANY_PORT, PLAIN, Exchange, Served, answer, ask, exchange, first_message, serving
-from tests.support.world import FAST, until
+from tests.support.world import until
 
 WORKERS = "total.max.workers.limit"
 JSON = {"Content-Type": "application/json"}
 TOKEN = "a-token-of-this-test-alone"  # noqa: S105  of this test alone
 QUOTA = {"tenant": DEFAULT_FLOW, "total": {"concurrentRequests": 1}, "whenExceeded": "Refuse"}
-
-
-@pytest_asyncio.fixture
-async def sim() -> AsyncIterator[RunningSim]:
-    async with running(FAST) as sim:
-        yield sim
 
 
 class Admin:
@@ -91,13 +84,11 @@ async def test_tf_16_quota_is_tried_changed_and_taken_back_while_requests_come(s
     async with (
         administered(sim, configured(tmp_path / "c.yaml", quotas=[QUOTA])) as (served, admin),
         served.channel() as channel,
-        aiohttp.ClientSession() as http,
     ):
         calls = [await begun(channel, sim)]
         assert await refused(channel) == 429
         assert await admin.used() == 1
-        async with http.get(f"http://127.0.0.1:{served.metrics_port}/healthz") as page:
-            (alert,) = (await page.json())["quota_alerts"]
+        (alert,) = (await served.health_page())[1]["quota_alerts"]
         assert (alert["tenant"], alert["limit"], alert["used"]) == (DEFAULT_FLOW, WORKERS, 1)
 
         larger = {"total": {"concurrentRequests": 2}}
@@ -184,16 +175,9 @@ async def test_port_for_other_machines_needs_a_token_and_is_for_its_holders(sim,
         assert (await admin.get("/api/quota"))[0] == 401
         assert (await admin.get("/api/quota", Authorization="Bearer wrong"))[0] == 401
         assert await admin.get("/api/quota", Authorization=f"Bearer {TOKEN}") == (200, {"quotas": []})
-    pool = f"--endpoints={sim.address}"
-    for flags, error in (
-        (("--admin-port=0", every), "--admin-host: 0.0.0.0 can be reached from other machines, and there is no token"),
-        (("--admin-port=0", "--admin-host=all"), "--admin-host: 'all' is not an IP address"),
-        (("--admin-port=0", f"--admin-token-file={tmp_path}"), "cannot be read: it is a directory"),
-        ((f"--admin-token-file={token}",), "--admin-token-file has no effect without --admin-port"),
-    ):
-        code, said = await outcome("serve", PLAIN, pool, *flags)
-        assert code == 1
-        assert error in said.error
+    flags = ("--admin-port=0", f"--admin-token-file={tmp_path}")
+    code, said = await outcome("serve", PLAIN, f"--endpoints={sim.address}", *flags)
+    assert (code, "cannot be read: it is a directory" in said.error) == (1, True)
 
 
 async def test_without_a_port_there_is_none(sim):

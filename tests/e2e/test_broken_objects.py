@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of accelerator objects break while requests need what they say; no request is refused for that."""
 
-import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -15,8 +14,8 @@ import yaml
 from epp.lab.sim import RunningSim
 from tests.support.config_files import endpoints_file, replace
 from tests.support.gateways import Gateway, gateway_with
-from tests.support.traffic import client_of, some_after, traffic
-from tests.support.world import MODEL
+from tests.support.load import load_on
+from tests.support.world import MODEL, client_of
 
 PROFILE = """
 apiVersion: llm-d.ai/v1alpha1
@@ -31,7 +30,6 @@ plugins:
 - type: random-picker
 dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
 """
-DEADLINE_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -78,18 +76,6 @@ def cluster(simulated: Callable, tmp_path: Path) -> Callable:
     return written
 
 
-async def not_in_effect(gateway: Gateway, count: int) -> list[dict]:
-    """Return what /healthz says is not in effect, once it is so many things."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while True:
-        status, health = await gateway.health()
-        assert status == 200
-        if len(health["not_in_effect"]) == count:
-            return health["not_in_effect"]
-        assert time.monotonic() < deadline, health
-        await asyncio.sleep(0.05)
-
-
 async def input_metrics(gateway: Gateway, file: Path) -> dict[str, float]:
     labels = frozenset({"plugin_name=accelerator-data-source", f"file={file}"})
     prefix = "llm_d_epp_input_"
@@ -100,17 +86,17 @@ async def input_metrics(gateway: Gateway, file: Path) -> dict[str, float]:
 @pytest.mark.slow
 async def test_no_request_is_refused_while_objects_are_broken(cluster: Callable):
     files: Cluster = await cluster("5m")
-    async with gateway_with(files.config) as gateway, traffic(gateway.url) as answers:
-        assert await some_after(answers, 0) == {"a", "b"}
+    async with gateway_with(files.config) as gateway, load_on(gateway.url, long=0) as load:
+        assert await load.answered_after(0) == {"a", "b"}
         assert await input_metrics(gateway, files.classes) == {
             "problems": 0, "objects_kept": 0, "versions_rejected_total": 0,
         }  # fmt: skip
 
         replace(files.classes, "{{ not yaml")
-        (broken,) = await not_in_effect(gateway, 1)
+        (broken,) = await gateway.not_in_effect(1)
         assert broken["reason"].startswith("neither YAML nor JSON: ")
         assert (broken["file"], broken["object"], broken["kept"]) == (str(files.classes), "", 2)
-        assert await some_after(answers, time.monotonic()) == {"a", "b"}
+        assert await load.answered_after(time.monotonic()) == {"a", "b"}
         assert await input_metrics(gateway, files.classes) == {
             "problems": 1, "objects_kept": 2, "versions_rejected_total": 1,
         }  # fmt: skip
@@ -118,7 +104,7 @@ async def test_no_request_is_refused_while_objects_are_broken(cluster: Callable)
         files.write(a="80GiB", b="40Gi")
         await gateway.process.says("AcceleratorClass acme-a stays as it was")
         reason = "spec.capabilities.memoryGB is '80GiB': write 80Gi, without the B"
-        assert await not_in_effect(gateway, 1) == [
+        assert await gateway.not_in_effect(1) == [
             {
                 "plugin": "accelerator-data-source",
                 "file": str(files.classes),
@@ -127,7 +113,7 @@ async def test_no_request_is_refused_while_objects_are_broken(cluster: Callable)
                 "kept": 1,
             }
         ]
-        assert await some_after(answers, time.monotonic()) == {"a", "b"}
+        assert await load.answered_after(time.monotonic()) == {"a", "b"}
         assert await input_metrics(gateway, files.classes) == {
             "problems": 1, "objects_kept": 1, "versions_rejected_total": 2,
         }  # fmt: skip
@@ -135,13 +121,13 @@ async def test_no_request_is_refused_while_objects_are_broken(cluster: Callable)
         files.classes.unlink()
         gone = json.loads(await gateway.process.says("stays as it was, with 2 objects: it is gone"))
         assert gone["problem"].startswith(f"{files.classes} stays as it was")
-        assert await some_after(answers, time.monotonic()) == {"a", "b"}
-        assert [each["kept"] for each in await not_in_effect(gateway, 1)] == [2]
+        assert await load.answered_after(time.monotonic()) == {"a", "b"}
+        assert [each["kept"] for each in await gateway.not_in_effect(1)] == [2]
 
         files.write(a="80Gi", b="5Gi")  # a good version, by which b is too small
-        assert await not_in_effect(gateway, 0) == []
+        assert await gateway.not_in_effect(0) == []
         await gateway.process.says('"problems":0')
-        assert await some_after(answers, time.monotonic()) == {"a"}
+        assert await load.answered_after(time.monotonic()) == {"a"}
         assert await input_metrics(gateway, files.classes) == {
             "problems": 0, "objects_kept": 0, "versions_rejected_total": 2,
         }  # fmt: skip
@@ -156,11 +142,11 @@ async def test_objects_of_a_missing_file_are_removed_after_the_grace_period(clus
         await client.chat.completions.create(**question)
 
         await gateway.process.says("objects of a missing file removed")
-        (missing,) = await not_in_effect(gateway, 1)
+        (missing,) = await gateway.not_in_effect(1)
         assert (missing["reason"], missing["kept"]) == ("it is gone: restore it, or take it out of `paths`", 0)
         with pytest.raises(openai.RateLimitError):
             await client.chat.completions.create(**question)
 
         files.write(a="80Gi")
-        await not_in_effect(gateway, 0)
+        await gateway.not_in_effect(0)
         await client.chat.completions.create(**question)

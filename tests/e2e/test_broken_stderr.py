@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import PATIENCE_SECONDS
-from tests.support.ports import reserved_ports
 from tests.support.world import until
 
 CONFIG = """
@@ -34,14 +33,8 @@ async def get(port: int, path: str) -> str:
     return answer.partition("\r\n\r\n")[2]
 
 
-@pytest.fixture
-def metrics_port():
-    with reserved_ports(1) as (port,):
-        yield port
-
-
 @pytest.mark.parametrize("stderr", ["closed pipe", "/dev/full"])
-async def test_edits_are_applied_though_no_log_line_can_be_written(tmp_path, metrics_port, stderr):
+async def test_edits_are_applied_though_no_log_line_can_be_written(tmp_path, port, stderr):
     pool, config = tmp_path / "endpoints.json", tmp_path / "config.yaml"
     pool.write_text(endpoints(1))
     config.write_text(CONFIG.format(path=pool))
@@ -53,14 +46,14 @@ async def test_edits_are_applied_though_no_log_line_can_be_written(tmp_path, met
     process = await asyncio.create_subprocess_exec(
         str(Path(sys.executable).parent / "epp"),
         *("serve", "--config-file", str(config), "--secure-serving=false"),
-        *("--grpc-port=0", "--grpc-health-port=0", f"--metrics-port={metrics_port}"),
+        *("--grpc-port=0", "--grpc-health-port=0", f"--metrics-port={port}"),
         stderr=writer,
     )
     os.close(writer)
 
     async def state() -> dict[str, object]:
         try:
-            return json.loads(await get(metrics_port, "/healthz"))
+            return json.loads(await get(port, "/healthz"))
         except (OSError, ValueError):
             return {}
 
@@ -81,7 +74,7 @@ async def test_edits_are_applied_though_no_log_line_can_be_written(tmp_path, met
             await sees(count)
         assert (await state())["lost_log_lines"] >= 3
         assert (await state())["failing_tasks"] == {}
-        assert "llm_d_epp_log_lines_lost_total" in await get(metrics_port, "/metrics")
+        assert "llm_d_epp_log_lines_lost_total" in await get(port, "/metrics")
     finally:
         process.terminate()
         await until(lambda: process.returncode is not None, "the picker has ended", PATIENCE_SECONDS)

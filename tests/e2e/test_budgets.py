@@ -104,8 +104,8 @@ async def test_bodies_that_are_too_much_together_are_refused_and_those_before_th
             await complete(after)
         assert await refusals(served, "gathered_bytes") == 1
         await served.command.says('"msg":"budget used up"')
-        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{served.metrics_port}/healthz") as page:
-            assert (await page.json())["budgets_used_up"]["gathered_bytes"]["refusals"] == 1
+        _, page = await served.health_page()
+        assert page["budgets_used_up"]["gathered_bytes"]["refusals"] == 1
 
 
 async def gathered(served: Served, size: int) -> bool:

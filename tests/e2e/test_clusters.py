@@ -4,9 +4,8 @@
 from pathlib import Path
 
 import aiohttp
-import yaml
 
-from tests.support.config_files import replace
+from tests.support.config_files import endpoints_file, replace
 from tests.support.gateways import Gateway, gateway_with
 from tests.support.waiting import until
 
@@ -35,16 +34,9 @@ def _states(labels: frozenset[str]) -> list[str]:
 
 async def test_ocm_2_and_12_scores_are_read_of_files_and_shown_to_a_hub(simulated, tmp_path):
     sims = await simulated("a", "b")
-    endpoints = [
-        {
-            "name": name,
-            "address": sim.address.partition(":")[0],
-            "port": int(sim.address.partition(":")[2]),
-            "cluster": at,
-        }
-        for (name, sim), at in zip(sims.items(), ("cluster-east", "cluster-west"), strict=True)
-    ]
-    (tmp_path / "endpoints.yaml").write_text(yaml.safe_dump({"endpoints": endpoints}))
+    clusters = dict(zip(sims, ("cluster-east", "cluster-west"), strict=True))
+    pool = {name: (sim.address, {}, clusters[name]) for name, sim in sims.items()}
+    endpoints_file(tmp_path / "endpoints.yaml", **pool)
     (tmp_path / "hub.yaml").write_text(HUB.read_text())
     (tmp_path / "config.yaml").write_text(PROFILE.format(directory=tmp_path))
     async with gateway_with(tmp_path / "config.yaml") as gateway:

@@ -6,9 +6,7 @@ import os
 import pty
 import shlex
 import shutil
-import tempfile
 import termios
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -18,13 +16,6 @@ from tests.support.waiting import until
 
 QUIET = "--traffic=0"
 ANY_PORTS = ("--listen=127.0.0.1:0", "--admin-port=0")
-
-
-@pytest.fixture
-def directory():
-    """For temporary files; short enough for the path of a unix socket, which `tmp_path` is not always."""
-    with tempfile.TemporaryDirectory() as directory:
-        yield Path(directory)
 
 
 async def test_printed_command_gets_an_answer_and_ctrl_c_leaves_nothing_behind(directory):
@@ -184,9 +175,3 @@ def numbers(line: str, tenant: str) -> dict[str, int]:
     """The numbers of a tenant in the line of all."""
     (found,) = [part.split() for part in line.split(" | ") if part.startswith(f"{tenant} ")]
     return {name: int(found[found.index(name) + 1]) for name in ("sent", "answered", "waiting", "refused")}
-
-
-async def test_two_demos_at_once_are_refused(directory):
-    async with command("demo", "--tenants", "--clusters", TMPDIR=str(directory)) as demo:
-        await demo.says("--clusters and --tenants are two demos: give one of them")
-        assert await demo.end() == 1

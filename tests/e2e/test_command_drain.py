@@ -4,32 +4,23 @@
 import contextlib
 import signal
 
-import aiohttp
 import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from epp.extproc.wire import METHOD, SERVICE
-from epp.lab.sim import running
 from tests.support.exchanges import BODY, request_body
 from tests.support.http2 import http2_bytes as h2
 from tests.support.http2.http2_peer import Call
 from tests.support.http2.raw_connection import RawConnection, connected
 from tests.support.serving import PLAIN, Served, answer, ask, destination_of, exchange, first_message, serving
-from tests.support.world import FAST
 
 SERVING = HealthCheckResponse.SERVING
 NOT_SERVING = HealthCheckResponse.NOT_SERVING
 FOR_EVER = "10m"
 """Longer than a test waits for a process to end."""
 CUT = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
-
-
-@pytest.fixture
-async def sim():
-    async with running(FAST) as sim:
-        yield sim
 
 
 async def told_to_end(served: Served) -> None:
@@ -50,6 +41,8 @@ async def test_it_is_unready_yet_alive_and_lets_open_streams_finish(sim):
             alive = {"liveness": SERVING, "inference-extension": SERVING}  # probed for liveness: a restart cuts streams
             for name, status in {**alive, "readiness": NOT_SERVING, "": NOT_SERVING, SERVICE: NOT_SERVING}.items():
                 assert (await HealthStub(health).Check(HealthCheckRequest(service=name))).status == status, name
+        status, page = await served.health_page()
+        assert (status, page["ready"], page["reason"]) == (503, False, "draining")
         await answer(call)
         assert await served.command.end() == 0
 
@@ -87,19 +80,6 @@ async def upload(connection: RawConnection, call: Call, pieces: list[bytes], *, 
     for number, piece in enumerate(pieces, start=1):
         await connection.until(lambda piece=piece: connection.peer.room(call) >= len(piece), "the server takes more")
         await connection.send(connection.peer.send(call, piece, end=end and number == len(pieces)))
-
-
-async def test_health_page_says_why_it_is_unready(sim):
-    async with serving(sim, PLAIN, f"--drain-timeout={FOR_EVER}") as served, served.channel() as channel:
-        call = exchange(channel)
-        await ask(call)
-        await told_to_end(served)
-        address = f"http://127.0.0.1:{served.metrics_port}/healthz"
-        async with aiohttp.ClientSession() as http, http.get(address) as page:
-            health = await page.json()
-            assert (page.status, health["ready"], health["reason"]) == (503, False, "draining")
-        await answer(call)
-        assert await served.command.end() == 0
 
 
 async def test_gateway_that_has_not_noticed_yet_is_still_served(sim):

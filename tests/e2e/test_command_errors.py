@@ -11,81 +11,101 @@ from tests.support.serving import ANY_PORT, served_by
 ENDPOINTS = "--endpoints=127.0.0.1:1"
 
 
+TLS = ("serve", ENDPOINTS, "--grpc-port=0")
+HTTPS = ("gateway", "--endpoints=a=https://localhost:1")
+NO_CHOICE = "--transport grpcio has no minimum version of TLS but 1.2, and no choice of "
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
         (
-            ["serve"],
+            ("serve",),
             "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery; ",
         ),
         (
-            ["serve", "--endpoints", "10.0.0.1"],
-            "--endpoints: endpoint 1: '10.0.0.1' has no port: write host:port or [ipv6]:port",
-        ),
-        (
-            ["serve", ENDPOINTS, "--config-file", "/no/such/file.yaml"],
+            ("serve", ENDPOINTS, "--config-file", "/no/such/file.yaml"),
             "/no/such/file.yaml: cannot be read: No such file or directory",
         ),
         (
-            ["gateway", "--endpoints", "own=127.0.0.1:1,host=localhost:1"],
+            ("gateway", "--endpoints", "own=127.0.0.1:1,host=localhost:1"),
             "endpoints 'own' and 'host' are one server, 127.0.0.1:1: leave one out",
         ),
         (
-            ["serve", ENDPOINTS, "--bind-address", "127.0.0.1:9002"],
-            "--bind-address: '127.0.0.1:9002' is not an IP address: write one of this machine, without a port",
-        ),
-        (
-            ["gateway", ENDPOINTS, "--bind-address", "::"],
+            ("gateway", ENDPOINTS, "--bind-address", "::"),
             "--bind-address has no effect without --metrics-port: add it",
         ),
         (
-            ["serve", ENDPOINTS, "--bind-address", "192.0.2.1"],
+            ("serve", ENDPOINTS, "--bind-address", "192.0.2.1"),
             "cannot listen on 192.0.2.1:9002: this machine has no such address: choose one of its own, or :: for all",
         ),
-        (["serve", ENDPOINTS, "--config-text", "plugins: ["], "--config-text:1:11: is not YAML: "),
+        (("serve", ENDPOINTS, "--config-text", "plugins: ["), "--config-text:1:11: is not YAML: "),
         (
-            ["gateway", ENDPOINTS, "--config-text", "kind: Pod", "--config-file", "pod.yaml"],
+            ("gateway", ENDPOINTS, "--config-text", "kind: Pod", "--config-file", "pod.yaml"),
             "--config-file and --config-text exclude each other: give one",
         ),
         (
-            ["gateway", "--listen", "nowhere", "--print-envoy-config"],
-            "--listen: 'nowhere' has no port: write host:port or [ipv6]:port",
-        ),
-        (
-            ["gateway", "--listen", "gateway.svc:80", "--print-envoy-config"],
+            ("gateway", "--listen", "gateway.svc:80", "--print-envoy-config"),
             "--listen: 'gateway.svc:80' is not an IP address and port; Envoy resolves no host names here",
         ),
         (
-            ["gateway", "--cluster-type", "override-host", "--print-envoy-config"],
+            ("gateway", "--cluster-type", "override-host", "--print-envoy-config"),
             "--eds-file: missing: an override-host cluster needs a file of endpoints, such as ",
         ),
-        (["demo", "--listen", "nowhere"], "--listen: 'nowhere' has no port: write host:port or [ipv6]:port"),
+        (("demo", "--listen", "nowhere"), "--listen: 'nowhere' has no port: write host:port or [ipv6]:port"),
         (
-            ["serve", ENDPOINTS, "--ha-enable-leader-election"],
-            "--ha-enable-leader-election needs a pool in Kubernetes, whose lease the replicas share: leave it out, or",
+            ("demo", "--tenants", "--clusters"),
+            "--clusters and --tenants are two demos: give one of them",
         ),
         (
-            ["serve", ENDPOINTS, "--metrics-cert-dir=x"],
+            ("serve", ENDPOINTS, "--metrics-cert-dir=x"),
             "--metrics-cert-dir: TLS alone does not authenticate clients: add --metrics-endpoint-auth, ",
         ),
+        (
+            ("serve", ENDPOINTS, "--metrics-client-ca-file=x"),
+            "--metrics-client-ca-file has no effect without --metrics-cert-dir",
+        ),
+        (("serve", ENDPOINTS, "--metrics-cert-dir=/none", "--metrics-client-ca-file=x"), "--metrics-cert-dir /none"),
+        (
+            ("serve", ENDPOINTS, "--objects=/nowhere/at-all"),
+            "--objects: there is neither file nor directory '/nowhere/at-all': ",
+        ),
+        (
+            (*HTTPS, "--endpoint-ca-file=/none/ca.pem"),
+            "--endpoint-ca-file /none/ca.pem: No such file or directory",
+        ),
+        (
+            (*HTTPS, "--endpoint-ca-file=/none/ca.pem", "--endpoint-insecure-skip-verify"),
+            "--endpoint-ca-file has no effect with --endpoint-insecure-skip-verify",
+        ),
+        (
+            ("gateway", "--failure-mode=FailOpen", ENDPOINTS),
+            "--failure-mode: FailOpen does not work with cluster ",
+        ),
+        (
+            (
+                *("gateway", ENDPOINTS, "--body-mode=full-duplex"),
+                *("--failure-mode=FailOpen", "--cluster-type=override-host"),
+            ),
+            "--body-mode: full-duplex bodies are lost when the picker fails",
+        ),
+        (
+            (*TLS, "--cert-path=/none"),
+            "--cert-path /none: No such file or directory: /none/tls.key; it must hold tls.crt and tls.key",
+        ),
+        ((*TLS, "--tls-min-version=VersionTLS13", "--transport=grpcio"), NO_CHOICE),
+        ((*TLS, "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "--transport=grpcio"), NO_CHOICE),
+        (
+            ("serve", ENDPOINTS, "--admin-port=0", "--admin-host=0.0.0.0"),
+            "--admin-host: 0.0.0.0 can be reached from other machines, and there is no token",
+        ),
+        (("serve", ENDPOINTS, "--admin-port=0", "--admin-host=all"), "--admin-host: 'all' is not an IP address"),
+        (
+            ("serve", ENDPOINTS, "--admin-token-file=/none"),
+            "--admin-token-file has no effect without --admin-port",
+        ),
     ],
-    ids=[
-        "no endpoints",
-        "bad endpoints",
-        "missing file",
-        "one server twice",
-        "bind address with a port",
-        "bind address of nothing",
-        "bind address of another machine",
-        "bad YAML",
-        "both configurations",
-        "no address to print",
-        "host name to listen on",
-        "no EDS file",
-        "no address to demonstrate on",
-        "leader election without a pool",
-        "flag not supported",
-    ],
+    ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
 )
 async def test_mistake_is_one_clear_line(arguments, error):
     exit_code, said = await outcome(*arguments)

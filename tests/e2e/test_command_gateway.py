@@ -8,9 +8,7 @@ import json
 import os
 import signal
 import socket
-import tempfile
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import aiohttp
 import openai
@@ -19,18 +17,11 @@ import pytest_asyncio
 
 from epp.lab.gateway.envoy import find_envoy
 from tests.support.commands import Command, command, envoy_of, is_running, outcome
-from tests.support.world import ENDLESS, until
+from tests.support.world import ENDLESS, client_of, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MODEL = "outside-8b"
-
-
-@pytest.fixture
-def directory():
-    """For temporary files; short enough for the path of a unix socket, which `tmp_path` is not always."""
-    with tempfile.TemporaryDirectory() as directory:
-        yield Path(directory)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -54,7 +45,7 @@ async def test_gateway_serves_until_ctrl_c_and_leaves_nothing_behind(endpoints, 
     async with command("gateway", "--listen=127.0.0.1:0", "--endpoints", endpoints, TMPDIR=str(directory)) as gateway:
         url = await url_of(gateway)
         assert gateway.out == [f"listening on {url} for one, other; Ctrl-C stops"]
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        async with client_of(url) as client:
             raw = await client.chat.completions.with_raw_response.create(
                 model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=3
             )
@@ -130,13 +121,6 @@ async def test_buffered_gateway_sees_ends_and_tokens_where_it_is_told_to(endpoin
         assert ends == [("natural", 3, False), ("natural", 3, False), ("client-disconnect", None, False)]
     else:  # the plugins that run without a configuration measure streams
         assert ends == [("unseen", None, False), ("unseen", None, False), ("client-disconnect", None, False)]
-
-
-async def test_full_duplex_bodies_cannot_be_open(endpoints):
-    flags = ("--body-mode=full-duplex", "--failure-mode=FailOpen", "--cluster-type=override-host")
-    exit_code, said = await outcome("gateway", "--endpoints", endpoints, *flags)
-    assert exit_code == 1
-    assert said.error.startswith("error: --body-mode: full-duplex bodies are lost when the picker fails")
 
 
 async def test_quiet_gateway_has_no_line_and_a_thorough_one_has_every_step(endpoints):
@@ -264,7 +248,7 @@ async def test_drain_lets_open_requests_finish_and_accepts_no_more(endpoints, mo
     flags = ("gateway", "-v=2", "--listen=127.0.0.1:0", "--endpoints", endpoints, "--drain-timeout=10m", *mode)
     async with command(*flags) as gateway:
         url = await url_of(gateway)
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        async with client_of(url) as client:
             stream = await client.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=1_000, stream=True, **ENDLESS
             )
@@ -290,7 +274,7 @@ async def test_second_signal_ends_the_drain(endpoints):
     flags = ("gateway", "-v=2", "--listen=127.0.0.1:0", "--endpoints", endpoints, "--drain-timeout=10m")
     async with command(*flags) as gateway:
         url = await url_of(gateway)
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        async with client_of(url) as client:
             stream = await client.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=8_000, stream=True, **ENDLESS
             )

@@ -16,13 +16,10 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from epp.extproc.wire import SERVICE
-from epp.lab.sim import RunningSim, running
 from tests.support.commands import command
 from tests.support.exchanges import request_body, response_headers
-from tests.support.ports import reserved_ports
 from tests.support.serving import PLAIN, Served, ask, destination_of, exchange, first_message, serving
 from tests.support.waiting import until
-from tests.support.world import FAST
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -30,24 +27,18 @@ SERVING = HealthCheckResponse.SERVING
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sim() -> AsyncIterator[RunningSim]:
-    async with running(FAST) as sim:
-        yield sim
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(sim) -> AsyncIterator[Served]:
-    async with serving(sim, PLAIN, "--refresh-prometheus-metrics-interval=20ms") as served:
+async def served(module_sim) -> AsyncIterator[Served]:
+    async with serving(module_sim, PLAIN, "--refresh-prometheus-metrics-interval=20ms") as served:
         yield served
 
 
-async def test_request_goes_to_the_endpoint_and_its_body_comes_back(served, sim):
+async def test_request_goes_to_the_endpoint_and_its_body_comes_back(served, module_sim):
     async with served.channel() as channel:
-        assert await destination_of(channel) == sim.address
+        assert await destination_of(channel) == module_sim.address
 
 
-async def test_request_has_a_line_and_its_response_tells_where_it_came_from_if_asked_to(sim):
-    async with serving(sim, PLAIN, "--decision-headers") as served:
+async def test_request_has_a_line_and_its_response_tells_where_it_came_from_if_asked_to(module_sim):
+    async with serving(module_sim, PLAIN, "--decision-headers") as served:
         async with served.channel() as channel:
             call = exchange(channel)
             await ask(call)
@@ -57,9 +48,9 @@ async def test_request_has_a_line_and_its_response_tells_where_it_came_from_if_a
             assert await call.code() is grpc.StatusCode.OK
         told = {option.header.key: option.header.raw_value.decode() for option in mutation.set_headers}
         line = json.loads(await served.command.says('"msg":"request"'))
-    assert told["x-epp-endpoint"] == f"only={sim.address}"
+    assert told["x-epp-endpoint"] == f"only={module_sim.address}"
     assert told["x-epp-reason"] == line["why"] == "default: the only one there is; 0% cached"
-    assert (line["endpoint"], line["address"], line["status"]) == ("only", sim.address, 200)
+    assert (line["endpoint"], line["address"], line["status"]) == ("only", module_sim.address, 200)
 
 
 async def test_health_answers_under_every_name_that_gateways_ask_for(served):
@@ -80,19 +71,13 @@ dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
 """
 
 
-@pytest.fixture
-def health_port():
-    with reserved_ports(1) as (port,):
-        yield port
-
-
-async def test_tf_15_health_is_alive_yet_not_ready_until_the_pool_is_read(tmp_path, health_port):
+async def test_tf_15_health_is_alive_yet_not_ready_until_the_pool_is_read(tmp_path, port):
     pool, config = tmp_path / "endpoints.yaml", tmp_path / "config.yaml"
     os.mkfifo(pool)  # reading it takes until something is written
     config.write_text(UNREAD_POOL.format(path=pool))
-    ports = ("--grpc-port=0", f"--grpc-health-port={health_port}", "--metrics-port=0")
+    ports = ("--grpc-port=0", f"--grpc-health-port={port}", "--metrics-port=0")
     async with command("serve", PLAIN, f"--config-file={config}", "--drain-quiet-period=10ms", *ports) as picker:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{health_port}") as channel:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             health = HealthStub(channel)
             names = ("inference-extension", "readiness")
             watches = [health.Watch(HealthCheckRequest(service=name), wait_for_ready=True) for name in names]
@@ -128,8 +113,8 @@ async def _accepts(host: str, port: str) -> bool:
     return True
 
 
-async def test_health_is_not_on_the_main_port_where_that_is_switched_off(sim):
-    async with serving(sim, PLAIN, "--health-checking=false") as served, served.channel() as channel:
+async def test_health_is_not_on_the_main_port_where_that_is_switched_off(module_sim):
+    async with serving(module_sim, PLAIN, "--health-checking=false") as served, served.channel() as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await HealthStub(channel).Check(HealthCheckRequest(service="readiness"))
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -157,11 +142,11 @@ async def test_metrics_page_counts_requests_and_shows_the_pool(served):
     assert all(shown[f"llm_d_epp_{name}"].keys() == {frozenset({"name=default"})} for name in pool)
 
 
-async def test_tls_is_the_default_and_health_checks_share_its_port(sim):
-    async with serving(sim) as served:
+async def test_tls_is_the_default_and_health_checks_share_its_port(module_sim):
+    async with serving(module_sim) as served:
         certificate = ssl.get_server_certificate(("127.0.0.1", served.grpc_port)).encode()
         async with served.trusting(certificate) as channel:
-            assert await destination_of(channel) == sim.address
+            assert await destination_of(channel) == module_sim.address
             status = await HealthStub(channel).Check(HealthCheckRequest(service=SERVICE))
             assert status.status == SERVING
         async with served.channel() as plaintext:
@@ -193,8 +178,8 @@ async def sent(served: Served, body_bytes: int) -> grpc.StatusCode:
     ],
     ids=["default", "follows the body", "of its own", "without end"],
 )
-async def test_message_may_be_as_large_as_a_body(sim, flags, most_bytes):
-    async with serving(sim, PLAIN, *flags) as served:
+async def test_message_may_be_as_large_as_a_body(module_sim, flags, most_bytes):
+    async with serving(module_sim, PLAIN, *flags) as served:
         if most_bytes is None:
             assert await sent(served, 40 << 20) is grpc.StatusCode.OK
         else:
@@ -202,8 +187,8 @@ async def test_message_may_be_as_large_as_a_body(sim, flags, most_bytes):
             assert await sent(served, most_bytes) is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_body_that_is_too_large_is_refused_with_413(sim):
-    async with serving(sim, PLAIN, "--max-request-body=1Ki") as served, served.channel() as channel:
+async def test_body_that_is_too_large_is_refused_with_413(module_sim):
+    async with serving(module_sim, PLAIN, "--max-request-body=1Ki") as served, served.channel() as channel:
         call = exchange(channel)
         await call.write(first_message())
         await call.write(request_body(bytes(1025), end=True))

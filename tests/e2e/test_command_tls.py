@@ -7,17 +7,9 @@ import ssl
 import grpc
 import pytest
 
-from epp.lab.sim import running
 from tests.support.certificates import mount, new_pair, write
 from tests.support.commands import outcome
 from tests.support.serving import Served, answer, ask, destination_of, exchange, serving
-from tests.support.world import FAST
-
-
-@pytest.fixture
-async def sim():
-    async with running(FAST) as sim:
-        yield sim
 
 
 def shown(served: Served) -> bytes:
@@ -73,13 +65,6 @@ async def test_without_reload_the_first_certificate_stays(sim, tmp_path):
         assert shown(served) == old[1]
 
 
-async def test_directory_without_a_certificate_is_named(tmp_path):
-    exit_code, said = await outcome("serve", "--endpoints=127.0.0.1:1", f"--cert-path={tmp_path}", "--grpc-port=0")
-    assert exit_code == 1
-    problem = f"--cert-path {tmp_path}: No such file or directory: {tmp_path}/tls.key"
-    assert said.error == f"error: {problem}; it must hold tls.crt and tls.key"
-
-
 async def test_pair_that_is_none_is_named_at_the_start(tmp_path):
     write(tmp_path, new_pair()[0], new_pair()[1])
     exit_code, said = await outcome("serve", "--endpoints=127.0.0.1:1", f"--cert-path={tmp_path}", "--grpc-port=0")
@@ -122,13 +107,3 @@ async def test_cipher_suites_of_tls_1_2_may_be_chosen(sim):
         assert spoken(served, ssl.TLSVersion.TLSv1_2, "ECDHE-ECDSA-CHACHA20-POLY1305") == "TLSv1.2"
         with pytest.raises(ssl.SSLError):
             spoken(served, ssl.TLSVersion.TLSv1_2, "ECDHE-ECDSA-AES128-GCM-SHA256")
-
-
-@pytest.mark.parametrize(
-    "flag", ["--tls-min-version=VersionTLS13", "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]
-)
-async def test_tls_that_cannot_be_insisted_on_is_named(flag):
-    flags = (flag, "--transport=grpcio")
-    exit_code, said = await outcome("serve", "--endpoints=127.0.0.1:1", "--grpc-port=0", *flags)
-    assert exit_code == 1
-    assert said.error.startswith("error: --transport grpcio has no minimum version of TLS but 1.2, and no choice of ")

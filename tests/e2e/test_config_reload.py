@@ -12,9 +12,9 @@ import pytest
 from epp.lab.sim import RunningSim
 from tests.support.config_files import ConfigMap, endpoints_file, replace, with_pool
 from tests.support.gateways import gateway_with
+from tests.support.load import load_on
 from tests.support.serving import PLAIN, destination_of, serving
-from tests.support.traffic import client_of, some_after, traffic
-from tests.support.world import ENDLESS, MODEL, World, open_world, until
+from tests.support.world import ENDLESS, MODEL, World, client_of, open_world, pool_of, until
 
 ONLY = """
 apiVersion: llm-d.ai/v1alpha1
@@ -62,24 +62,24 @@ async def test_edited_file_moves_all_traffic_and_no_request_is_lost(files: Files
         stream = await client.chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=1_000, stream=True, **ENDLESS
         )
-        async with traffic(gateway.url) as answers:
-            assert await some_after(answers, 0) == {"a"}
+        async with load_on(gateway.url, long=0) as load:
+            assert await load.answered_after(0) == {"a"}
 
             edited = time.monotonic()
             files.keep("other")
             await gateway.process.says('"msg":"configuration applied"')
 
-            assert await some_after(answers, time.monotonic()) == {"b"}
-        moved = min(answer.ended for answer in answers if answer.server == "b")
+            assert await load.answered_after(time.monotonic()) == {"b"}
+        moved = min(answer.ended for answer in load.answers if answer.server == "b")
         record_testsuite_property("seconds until an edited configuration is in effect", round(moved - edited, 3))
-        assert not [answer for answer in answers if answer.started > moved and answer.server == "a"]
+        assert not [answer for answer in load.answers if answer.started > moved and answer.server == "a"]
         chunks = [chunk async for chunk in stream]  # begun before the edit, where nobody is sent to now
         assert chunks[-1].choices[0].finish_reason == "length"
         assert await gateway.config_metrics() == {"generation": 2, "last_reload_successful": 1, "reloads_total": 1}
 
 
 async def test_bad_file_changes_nothing_and_is_explained_until_there_is_a_good_one(files: Files):
-    async with gateway_with(files.config) as gateway, traffic(gateway.url) as answers:
+    async with gateway_with(files.config) as gateway, load_on(gateway.url, long=0) as load:
         assert await gateway.health() == (200, healthy(generation=1))
         bad = files.text("other").replace("matchLabels", "matchLabel")
         (line,) = [number for number, line in enumerate(bad.splitlines(), 1) if "matchLabel" in line]
@@ -90,7 +90,7 @@ async def test_bad_file_changes_nothing_and_is_explained_until_there_is_a_good_o
         reason = json.loads(await gateway.process.says("configuration rejected"))["reason"]
         assert reason.startswith(f"{files.config}:{line}:{column}: plugins[0].parameters.matchLabel: ")
         assert "did you mean 'matchLabels'?" in reason
-        assert await some_after(answers, time.monotonic()) == {"a"}
+        assert await load.answered_after(time.monotonic()) == {"a"}
         assert await gateway.config_metrics() == {"generation": 1, "last_reload_successful": 0, "reloads_total": 1}
         assert await gateway.health() == (200, healthy(generation=1, refused=reason))
 
@@ -103,7 +103,7 @@ async def test_bad_file_changes_nothing_and_is_explained_until_there_is_a_good_o
         files.keep("other")
 
         await gateway.process.says('"msg":"configuration applied"')
-        assert await some_after(answers, time.monotonic()) == {"b"}
+        assert await load.answered_after(time.monotonic()) == {"b"}
         assert await gateway.health() == (200, healthy(generation=2))
 
 
@@ -159,7 +159,7 @@ async def test_prefix_index_outlives_what_does_not_concern_it_and_no_more(simula
     file = tmp_path / "config.yaml"
     replace(file, BY_PREFIX)  # the scorer brings the index along
     long = "The quick brown fox jumps over the lazy dog. " * 200
-    endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
+    endpoints = pool_of(sims)
     async with open_world(endpoints=endpoints, sims=sims, config_file=file) as world:
         await world.scraped()
         holder = await world.ask(long + "What jumps?")

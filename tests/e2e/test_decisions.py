@@ -12,18 +12,12 @@ import pytest
 
 from epp.explain.record import DecisionRecord
 from epp.extproc.wire import FULL_DUPLEX_STREAMED
-from epp.lab.sim import RunningSim
 from tests.support.commands import command
 from tests.support.exchanges import BODY, request_body, request_headers, response_body, response_headers
 from tests.support.serving import PLAIN, Served, exchange, serving
 from tests.support.world import until
 
 RECORD = "x-gateway-decision-record"
-
-
-@pytest.fixture
-async def sim(simulated) -> RunningSim:
-    return (await simulated("a"))["a"]
 
 
 async def served_once(channel: grpc.aio.Channel, request_id: str, status: int = 200, **headers: str) -> set[str]:
@@ -135,30 +129,21 @@ async def test_tf_5_record_tells_the_whole_way_of_a_request(sim):
 async def test_file_that_cannot_be_written_stops_no_request_and_is_said(sim, tmp_path: Path):
     path = tmp_path / "decisions.jsonl"
     flags = ("--decision-sample-rate=1", f"--decision-file={path}", "--drain-quiet-period=10ms")
-    async with (
-        serving(sim, PLAIN, *flags) as served,
-        served.channel() as channel,
-        aiohttp.ClientSession() as http,
-    ):
-
-        async def health() -> dict:
-            async with http.get(f"http://127.0.0.1:{served.metrics_port}/healthz") as page:
-                return await page.json()
-
+    async with serving(sim, PLAIN, *flags) as served, served.channel() as channel:
         await served_once(channel, "first")
         await until(lambda: b'"first"' in path.read_bytes(), "the first is written")
         path.rename(tmp_path / "moved")
         path.mkdir()  # nobody can write there, not even root
         await served_once(channel, "lost")
         await until(lambda: "decisions are not written" in str(served.command), "the log says so")
-        shown = await health()
+        shown = (await served.health_page())[1]
         assert shown["ready"]
         assert str(path) in shown["decision_file"]["problem"]
         assert shown["decision_file"]["lost"] == 1
         path.rmdir()
         await served_once(channel, "again")
         await until(lambda: "decisions are written again" in str(served.command), "the log says so")
-        assert "decision_file" not in await health()
+        assert "decision_file" not in (await served.health_page())[1]
         await served_once(channel, "last")
         served.command.terminate()
         assert await served.command.end() == 0
@@ -195,9 +180,3 @@ async def test_flood_of_failures_is_recorded_in_part_and_counted():
         assert 50 <= shown["recorded"]["failed"] < 200
         assert shown["lost"]["rate"] > 0
         assert shown["decisions"][0]["kind"] == "refused"
-
-
-async def test_sample_without_a_place_for_it_ends_the_start():
-    async with command("serve", "--endpoints=127.0.0.1:1", "--decision-sample-rate=1") as process:
-        assert await process.end() == 1
-        assert process.error.startswith("error: --decision-sample-rate has no effect without --admin-port")

@@ -14,7 +14,7 @@ from aiohttp import web
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
 from epp.lab.gateway import ClusterType, GatewaySettings
 from tests.support.config_files import endpoints_file, with_pool
-from tests.support.echo import echo
+from tests.support.echo import echo, listening
 from tests.support.world import MODEL, World, open_world, until
 
 PREFILL_DECODE = (Path(__file__).parents[2] / "config" / "prefill-decode.yaml").read_text()
@@ -102,7 +102,6 @@ async def test_clients_own_prefill_server_does_not_count(simulated, tmp_path):
 class Held:
     """A model server that gives its first token, and its last, when the test says so."""
 
-    address: str = ""
     first: asyncio.Event = field(default_factory=asyncio.Event)
     last: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -116,32 +115,18 @@ class Held:
         return response
 
 
-@contextlib.asynccontextmanager
-async def held() -> AsyncIterator[Held]:
-    server = Held()
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", server.answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server.address = f"127.0.0.1:{runner.addresses[0][1]}"
-        yield server
-    finally:
-        await runner.cleanup()
-
-
 def unasked(config: str) -> str:
     """The same configuration, in which servers are not asked for their metrics, so that they need not have any."""
     return yaml.safe_dump({**yaml.safe_load(config), "dataLayer": {"injectDefaults": False}})
 
 
 async def test_prefill_server_is_credited_until_the_first_token(tmp_path):
-    async with held() as server, echo() as prefill:
+    server = Held()
+    async with listening(server.answer) as address, echo() as prefill:
         pool = endpoints_file(
             tmp_path / "endpoints.yaml",
             prefill=(prefill.address, {ROLE: "prefill"}),
-            decode=(server.address, {ROLE: "decode"}),
+            decode=(address, {ROLE: "decode"}),
         )
         async with open_world(config=with_pool(unasked(PREFILL_DECODE), pool)) as world:
             body = {"model": MODEL, "messages": [{"role": "user", "content": LONG}], "stream": True}

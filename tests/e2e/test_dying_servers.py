@@ -10,8 +10,8 @@ from itertools import count
 import aiohttp
 import pytest
 
-from tests.support.dying import MODEL, Load, Mortal, killed_in_turn, mortals
 from tests.support.gateways import Gateway, gateway_of
+from tests.support.killed_servers import MODEL, Load, Mortal, killed_in_turn, mortals
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow

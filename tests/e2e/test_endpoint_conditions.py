@@ -20,9 +20,8 @@ from epp.framework.snapshot import REACHABLE
 from epp.lab.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.commands import outcome
-from tests.support.fronts import BareServer, TlsFront, certificate_for, tls_in_front_of
 from tests.support.gateways import Gateway, gateway_of
-from tests.support.ports import reserved_ports
+from tests.support.model_servers import BareServer, TlsFront, certificate_for, tls_in_front_of
 from tests.support.serving import PLAIN, serving
 from tests.support.transports import server_settings
 from tests.support.world import ANY_PORT, MODEL, World, open_world, until
@@ -139,12 +138,6 @@ def told_of(gateway: Gateway) -> dict[str, dict]:
     return {entry["endpoint"]: entry for entry in reports[-1]["attention"]} if reports else {}
 
 
-@pytest.fixture
-def port():
-    with reserved_ports(1) as (port,):
-        yield port
-
-
 @pytest.mark.slow
 async def test_server_without_metrics_that_dies_is_missed_everywhere_and_comes_back(port):
     server = BareServer(port)
@@ -195,9 +188,7 @@ async def test_picker_that_reaches_no_endpoint_is_not_ready_but_still_answers_it
         async with serving(None, f"--endpoints=dead=127.0.0.1:{port}", PLAIN) as served, served.health() as channel:
 
             async def unready() -> bool:
-                address = f"http://127.0.0.1:{served.metrics_port}/healthz"
-                async with aiohttp.ClientSession() as http, http.get(address) as response:
-                    return response.status == 503
+                return (await served.health_page())[0] == 503
 
             await until(unready, "the picker is not ready")
             answer = await HealthStub(channel).Check(HealthCheckRequest(service=""))
@@ -235,18 +226,3 @@ async def test_printed_configuration_for_https_endpoints_has_tls():
     exit_code, said = await outcome(*arguments, "--eds-file=/etc/envoy/endpoints.json")
     assert exit_code == 0
     assert {line.strip() for line in said.out} >= {"- name: https", "- name: ::1", "auto_host_rewrite: true"}
-
-
-async def test_file_of_authorities_that_is_none_is_named(tmp_path):
-    exit_code, said = await outcome(
-        "gateway", "--endpoints=a=https://localhost:1", f"--endpoint-ca-file={tmp_path}/missing.pem"
-    )
-    assert exit_code == 1
-    assert said.error == f"error: --endpoint-ca-file {tmp_path}/missing.pem: No such file or directory"
-
-
-async def test_authorities_that_would_not_be_asked_are_refused(tmp_path):
-    flags = (f"--endpoint-ca-file={tmp_path}/ca.pem", "--endpoint-insecure-skip-verify")
-    exit_code, said = await outcome("gateway", "--endpoints=a=https://localhost:1", *flags)
-    assert exit_code == 1
-    assert "--endpoint-ca-file has no effect with --endpoint-insecure-skip-verify" in said.error

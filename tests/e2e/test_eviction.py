@@ -8,11 +8,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-import yaml
 
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.lab.gateway import BodyMode, GatewaySettings
-from tests.support.world import MODEL, World, open_world, until
+from tests.e2e.test_policies import objective, written
+from tests.support.world import MODEL, World, open_world, pool_of, until
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
@@ -32,15 +32,6 @@ LONG = 150_000
 """Tokens that take much longer than any test."""
 
 
-def objective(name: str, priority: int) -> dict:
-    return {
-        "apiVersion": "llm-d.ai/v1alpha2",
-        "kind": "InferenceObjective",
-        "metadata": {"name": name},
-        "spec": {"priority": priority, "poolRef": {"name": "any"}},
-    }
-
-
 @asynccontextmanager
 async def servers(
     simulated: Callable,
@@ -52,10 +43,10 @@ async def servers(
 ) -> AsyncIterator[World]:
     """Two servers with room for two requests each."""
     sims = await simulated("a", "b")
-    objects = tmp_path / "objects.yaml"
-    objects.write_text(yaml.safe_dump_all([objective("high", 10), objective("low", -5), objective("lower", -9)]))
+    priorities = {"high": 10, "low": -5, "lower": -9}
+    objects = written(tmp_path / "objects.yaml", *(objective(*each) for each in priorities.items()))
     async with open_world(
-        endpoints=",".join(f"{name}={sim.address}" for name, sim in sims.items()),
+        endpoints=pool_of(sims),
         sims=sims,
         config=CONFIG.replace("AFTER", str(after_first_token).lower()),
         gateway=GatewaySettings(listen_port=0, request_body_mode=mode),
@@ -92,8 +83,8 @@ def under_way(world: World) -> float:
 async def full_of(world: World, *objectives: str, **more: object) -> list[asyncio.Task]:
     """Let these requests fill the servers, one after the other."""
     asking = []
-    for count, objective in enumerate(objectives, 1):
-        asking.append(asyncio.create_task(ask(world, objective, LONG, **more)))
+    for count, name in enumerate(objectives, 1):
+        asking.append(asyncio.create_task(ask(world, name, LONG, **more)))
         await until(lambda count=count: under_way(world) == count, "the request is under way")
     return asking
 

@@ -2,18 +2,16 @@
 """A server that fails every request at once, beside good ones: few requests are lost, whatever clients do."""
 
 import asyncio
-import contextlib
 import sys
-from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 from aiohttp import web
 
 from tests.support import world
-from tests.support.dying import Mortal, mortals
+from tests.support.echo import Handler, listening
 from tests.support.gateways import gateway_of
-from tests.support.ports import reserved_ports
+from tests.support.killed_servers import Mortal, mortals
 from tests.support.waiting import until
 
 IDLE = "vllm:num_requests_waiting 0\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0.0\n"
@@ -27,40 +25,24 @@ POOLS = {
 }
 
 
-async def fails(kind: str, request: web.Request) -> web.StreamResponse:
-    await request.read()
-    if kind == "reset":
-        request.transport.abort()
-    if kind == "empty stream":
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(b"data: [DONE]\n\n")
-        return response
-    body = {"error": {"message": "broken"}}
-    return web.json_response(body, status=int(kind) if kind.isdecimal() else 200)
-
-
-@contextlib.asynccontextmanager
-async def failing_server(kind: str) -> AsyncIterator[str]:
-    """A server with the metrics page of an idle one."""
-
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(text=IDLE)
+def failing(kind: str) -> Handler:
+    """The handler of a server with the metrics page of an idle one, which fails every other request."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        return await fails(kind, request)
+        await request.read()
+        if request.method == "GET":
+            return web.Response(text=IDLE)
+        if kind == "reset":
+            request.transport.abort()
+        if kind == "empty stream":
+            response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+            await response.prepare(request)
+            await response.write(b"data: [DONE]\n\n")
+            return response
+        body = {"error": {"message": "broken"}}
+        return web.json_response(body, status=int(kind) if kind.isdecimal() else 200)
 
-    app = web.Application()
-    app.router.add_get("/metrics", metrics)
-    app.router.add_post("/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    with reserved_ports(1) as (port,):
-        await web.TCPSite(runner, "127.0.0.1", port, reuse_port=True).start()
-        try:
-            yield f"127.0.0.1:{port}"
-        finally:
-            await runner.cleanup()
+    return answer
 
 
 def preset(machines: tuple[str, ...]):
@@ -98,8 +80,8 @@ async def send(http: aiohttp.ClientSession, url: str, number: int, *, stream: bo
 
 async def lost(kind: str, servers: list[Mortal], *, closes: bool) -> tuple[int, list[str]]:
     """Return how many requests were lost beside a failing server, and the endpoints that are out at the end."""
-    async with failing_server(kind) as failing:
-        endpoints = ",".join([f"failing={failing}", *(f"{server.name}={server.address}" for server in servers)])
+    async with listening(failing(kind)) as address:
+        endpoints = ",".join([f"failing={address}", *(f"{server.name}={server.address}" for server in servers)])
         async with gateway_of(f"--endpoints={endpoints}") as gateway, aiohttp.ClientSession() as http:
 
             async def all_used() -> bool:

@@ -20,8 +20,8 @@ from epp.lab.demo.servers import ModelServer, ServerSpec, model_servers
 from epp.lab.gateway import ClusterType, GatewaySettings
 from epp.lab.gateway.eds_file import discovery_response
 from epp.routing.outliers import OutlierSettings
-from tests.support.commands import command, outcome
-from tests.support.world import ENDLESS, MODEL, World, open_world, until
+from tests.support.commands import command
+from tests.support.world import ENDLESS, MODEL, World, client_of, open_world, pool_of, until
 
 OVERRIDE_HOST = GatewaySettings(listen_port=0, cluster_type=ClusterType.OVERRIDE_HOST)
 BY_QUEUE = """
@@ -109,7 +109,7 @@ async def next_in_turn(world: World) -> str:
 
 async def test_first_choice_of_the_picker_is_honoured(simulated):
     sims = await simulated("a", "b", "c")
-    endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
+    endpoints = pool_of(sims)
     async with open_world(endpoints=endpoints, sims=sims, config=BY_QUEUE, gateway=OVERRIDE_HOST) as world:
         await world.occupy("a", waiting=1)
         await world.occupy("b", waiting=2)
@@ -232,16 +232,9 @@ async def test_command_keeps_the_file_and_serves_with_it(simulated, tmp_path):
     async with command("gateway", *flags, f"--eds-file={eds_file}", f"--endpoints={sims['a'].address}") as gateway:
         url = (await gateway.says("listening on")).split()[2]
         assert eds_file.read_bytes() == discovery_response([Endpoint("a", sims["a"].host, sims["a"].port)])
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        async with client_of(url) as client:
             raw = await client.chat.completions.with_raw_response.create(
                 model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=3
             )
         assert raw.headers["x-sim-server"] == "a"
         assert raw.headers["x-went-into-resp-headers"] == "true"
-
-
-async def test_command_refuses_to_fail_open_where_envoy_knows_no_endpoints():
-    exit_code, said = await outcome("gateway", "--failure-mode=FailOpen", "--endpoints=127.0.0.1:1")
-    assert exit_code == 1
-    assert "--failure-mode: FailOpen does not work with cluster type original-dst" in said.error
-    assert said.error.endswith("choose cluster type override-host")

@@ -8,7 +8,6 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiohttp
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
@@ -53,9 +52,7 @@ async def assert_answers(served: Served, pool: list[str]) -> None:
             assert status == HealthCheckResponse.SERVING
         async with served.channel() as channel:
             assert await destination_of(channel) in pool
-        address = f"http://127.0.0.1:{served.metrics_port}/healthz"
-        async with aiohttp.ClientSession() as http, http.get(address) as health:
-            assert (await health.json())["endpoints"] == len(pool)
+        assert (await served.health_page())[1]["endpoints"] == len(pool)
         await until(lambda: all_reported(served, pool), "all endpoints have reported")
         assert (await served.metrics())["llm_d_epp_ready_endpoints"] == {frozenset({"name=default"}): len(pool)}
 

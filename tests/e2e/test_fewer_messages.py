@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between Envoy and the picker, as Envoy counts them: response bodies cost some only where they are needed."""
 
-import tempfile
-
 import pytest
 
 from epp.extproc.exchange import ResponseUsage
@@ -22,13 +20,6 @@ FEWEST = 3
 REWRITE = {"x-llm-d-model-name-rewrite": "other-name"}
 SETTLED_RATES = RATES.replace("endpoint-rates-producer", "endpoint-rates-producer, parameters: {learn: false}")
 TOKENS = CONFIG.replace("{type: queue-scorer}]", "{type: prefix-cache-affinity-filter}, {type: queue-scorer}]")
-
-
-@pytest.fixture
-def directory():
-    """For a unix socket, whose path is to be short."""
-    with tempfile.TemporaryDirectory() as directory:
-        yield directory
 
 
 async def messages_for(setup: Setup, headers: dict[str, str] | None = None, **asked) -> int:

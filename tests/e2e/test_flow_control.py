@@ -30,6 +30,7 @@ from tests.support.world import MODEL, until
 
 FLOW = "x-llm-d-inference-fairness-id"
 FLOWS = ("greedy", "modest")
+FAIR = {"type": "round-robin-fairness-policy", "name": "fair"}
 SECONDS = 60.0
 """More than anything takes."""
 
@@ -93,8 +94,8 @@ class Setting:
     def pool(self, *names: str) -> None:
         endpoints_file(self.endpoints, **{name: (self.sims[name].address, {}) for name in names})
 
-    def configure(self, *, on: bool = True, places: int = 1, **flow_control: object) -> None:
-        """Write the configuration."""
+    def configure(self, *plugins: dict, on: bool = True, places: int = 1, **flow_control: object) -> None:
+        """Write the configuration, with more plugins."""
         detector = {"type": "concurrency-detector", "parameters": {"maxConcurrency": places}}
         discovery = {"type": "file-discovery", "parameters": {"path": str(self.endpoints), "watchFile": True}}
         given = {
@@ -106,7 +107,7 @@ class Setting:
         content = {
             "apiVersion": "llm-d.ai/v1alpha1",
             "kind": "EndpointPickerConfig",
-            "plugins": [discovery, {"type": "queue-scorer"}, *([detector] if on else [])],
+            "plugins": [discovery, {"type": "queue-scorer"}, *([detector] if on else []), *plugins],
             "schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "queue-scorer"}]}],
             "dataLayer": {"discovery": {"pluginRef": "file-discovery"}},
             **({"featureGates": ["flowControl"], "flowControl": given} if on else {}),
@@ -185,10 +186,7 @@ async def test_order_is_that_of_the_objectives_and_operators_see_who_waited(sett
 
 
 async def test_flows_take_turns(setting):
-    setting.configure(defaultPriorityBand={"fairnessPolicyRef": "fair"})
-    content = yaml.safe_load(setting.config.read_text())
-    content["plugins"].append({"type": "round-robin-fairness-policy", "name": "fair"})
-    replace(setting.config, yaml.safe_dump(content))
+    setting.configure(FAIR, defaultPriorityBand={"fairnessPolicyRef": "fair"})
     async with setting.front() as front:
         async with taken(front):
             asked = []
@@ -201,10 +199,8 @@ async def test_flows_take_turns(setting):
 
 
 async def test_program_that_has_had_least_service_is_next_and_operators_see_what_each_has_had(setting):
-    setting.configure(defaultPriorityBand={"fairnessPolicyRef": "program-aware-fairness"})
-    content = yaml.safe_load(setting.config.read_text())
-    content["plugins"].append({"type": "program-aware-fairness", "parameters": {"lasHalfLifeSeconds": 3600}})
-    replace(setting.config, yaml.safe_dump(content))
+    aware = {"type": "program-aware-fairness", "parameters": {"lasHalfLifeSeconds": 3600}}
+    setting.configure(aware, defaultPriorityBand={"fairnessPolicyRef": "program-aware-fairness"})
     async with setting.front() as front:
         for number in range(3):  # 60 tokens and more for one program, nothing for the other
             assert (await front.ask(f"before-{number}", tokens=20, **{FLOW: "greedy"}))[0] == 200
@@ -225,10 +221,7 @@ async def test_program_that_has_had_least_service_is_next_and_operators_see_what
 
 @pytest.mark.slow
 async def test_flood_that_fills_the_queue_refuses_none_of_a_calm_tenant(setting):
-    setting.configure(defaultPriorityBand={"fairnessPolicyRef": "fair", "maxRequests": 100})
-    content = yaml.safe_load(setting.config.read_text())
-    content["plugins"].append({"type": "round-robin-fairness-policy", "name": "fair"})
-    replace(setting.config, yaml.safe_dump(content))
+    setting.configure(FAIR, defaultPriorityBand={"fairnessPolicyRef": "fair", "maxRequests": 100})
     async with setting.front() as front:
         async with taken(front):
             flood = [front.ask(f"flood-{number}", **{FLOW: "flood"}) for number in range(160)]

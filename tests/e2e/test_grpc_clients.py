@@ -12,7 +12,6 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest, ProcessingResponse
-from epp.lab.sim import RunningSim, running
 from tests.support.exchanges import BODY, request_body, response_body, response_headers
 from tests.support.serving import (
     APART,
@@ -27,7 +26,6 @@ from tests.support.serving import (
     serving,
 )
 from tests.support.waiting import until
-from tests.support.world import FAST
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -36,14 +34,8 @@ MIB = 1 << 20
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sim() -> AsyncIterator[RunningSim]:
-    async with running(FAST) as sim:
-        yield sim
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(sim) -> AsyncIterator[Served]:
-    async with serving(sim, PLAIN) as served:
+async def served(module_sim) -> AsyncIterator[Served]:
+    async with serving(module_sim, PLAIN) as served:
         yield served
 
 
@@ -142,7 +134,7 @@ async def test_twenty_mebibytes_come_back_however_they_were_cut(served, piece_by
         await answer(call)
 
 
-async def test_cancelled_calls_leave_nothing_behind_and_disturb_no_other(served, sim):
+async def test_cancelled_calls_leave_nothing_behind_and_disturb_no_other(served, module_sim):
     async with served.channel() as channel:
         kept = exchange(channel)
         await ask(kept)
@@ -156,10 +148,10 @@ async def test_cancelled_calls_leave_nothing_behind_and_disturb_no_other(served,
                 call.cancel()
         await answer(kept)
         await nothing_under_way(served)
-        assert await destination_of(channel) == sim.address
+        assert await destination_of(channel) == module_sim.address
 
 
-async def test_call_past_its_deadline_ends_at_both_ends(served, sim):
+async def test_call_past_its_deadline_ends_at_both_ends(served, module_sim):
     async with served.channel() as channel:
         process = channel.stream_stream(
             PATH,
@@ -171,7 +163,7 @@ async def test_call_past_its_deadline_ends_at_both_ends(served, sim):
         await call.write(first_message())
         assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         await nothing_under_way(served)
-        assert await destination_of(channel) == sim.address
+        assert await destination_of(channel) == module_sim.address
 
 
 async def test_client_that_sends_keepalive_pings_keeps_its_stream(served):
@@ -183,8 +175,8 @@ async def test_client_that_sends_keepalive_pings_keeps_its_stream(served):
         await answer(call)
 
 
-async def test_message_over_the_limit_is_resource_exhausted_and_the_connection_goes_on(sim):
-    async with serving(sim, PLAIN, "--grpc-max-recv-msg-size=64Ki") as served, served.channel() as channel:
+async def test_message_over_the_limit_is_resource_exhausted_and_the_connection_goes_on(module_sim):
+    async with serving(module_sim, PLAIN, "--grpc-max-recv-msg-size=64Ki") as served, served.channel() as channel:
         kept = exchange(channel)
         await ask(kept)
         call = exchange(channel)
@@ -203,10 +195,10 @@ async def test_method_that_is_not_there_is_unimplemented(served):
             assert await call.code() is grpc.StatusCode.UNIMPLEMENTED, path
 
 
-async def test_a_thousand_calls_at_once_on_one_connection_are_all_answered(served, sim):
+async def test_a_thousand_calls_at_once_on_one_connection_are_all_answered(served, module_sim):
     async with served.channel() as channel:
         destinations = await asyncio.gather(*(destination_of(channel) for _ in range(1_000)))
-    assert set(destinations) == {sim.address}
+    assert set(destinations) == {module_sim.address}
 
 
 async def test_client_that_ends_its_half_early_gets_what_is_due_and_an_end(served):
@@ -222,15 +214,15 @@ async def test_client_that_ends_its_half_early_gets_what_is_due_and_an_end(serve
         await nothing_under_way(served)
 
 
-async def test_client_comes_back_to_a_picker_that_was_replaced(sim):
+async def test_client_comes_back_to_a_picker_that_was_replaced(module_sim):
     flags = (PLAIN, "--drain-quiet-period=10ms")
-    async with serving(sim, *flags) as first, first.channel() as channel:
-        assert await destination_of(channel) == sim.address
+    async with serving(module_sim, *flags) as first, first.channel() as channel:
+        assert await destination_of(channel) == module_sim.address
         first.command.terminate()
         assert await first.command.end() == 0
-        async with serving(sim, *flags, f"--grpc-port={first.grpc_port}"):
+        async with serving(module_sim, *flags, f"--grpc-port={first.grpc_port}"):
             await channel.channel_ready()
-            assert await destination_of(channel) == sim.address
+            assert await destination_of(channel) == module_sim.address
 
 
 async def test_watches_of_health_on_one_connection_hear_the_same(served):
@@ -241,15 +233,3 @@ async def test_watches_of_health_on_one_connection_hear_the_same(served):
         assert heard == [*[HealthCheckResponse.SERVING] * 3, HealthCheckResponse.SERVICE_UNKNOWN]
         for watch in watches:
             watch.cancel()
-
-
-@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
-async def test_compressed_calls_are_served(served, sim, compression):
-    async with served.channel() as channel:
-        call = channel.stream_stream(
-            PATH,
-            request_serializer=ProcessingRequest.SerializeToString,
-            response_deserializer=ProcessingResponse.FromString,
-        )(compression=compression)
-        assert await ask(call) == sim.address
-        await answer(call)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from epp.lab.sim import running
-from tests.support.attacked import Watched, under_attack
+from tests.support.attacked_picker import Watched, under_attack
 from tests.support.certificates import new_pair, write
 from tests.support.http2 import http2_bytes as h2
 from tests.support.http2.raw_connection import connected

@@ -2,16 +2,16 @@
 """What a request's headers lose and gain on the way, and the name of its model."""
 
 import json
+from collections.abc import AsyncIterator
 
-import aiohttp
+import msgspec
 import pytest
+import pytest_asyncio
 
-from epp.app import PickerSettings
-from epp.lab.gateway import BodyMode, GatewaySettings
-from epp.lab.local import local_gateway
-from epp.pool.discovery import StaticDiscovery, parse_targets
-from tests.support.transports import server_settings
-from tests.support.world import MODEL, World, open_world
+from epp.lab.sim import running
+from tests.support.world import FAST, MODEL, World, open_world, pool_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WRONG_PATH_CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
@@ -22,11 +22,11 @@ requestHandler: {parsers: [{pluginRef: openai-parser}]}
 REWRITE = {"x-llm-d-model-name-rewrite": "tuned"}
 
 
-@pytest.fixture
-async def tuned(simulated):
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tuned() -> AsyncIterator[World]:
     """One server that serves a base model and an adapter of it."""
-    sims = await simulated("a", lora_adapters=("tuned",), max_lora=1)
-    async with open_world(endpoints=f"a={sims['a'].address}", sims=sims) as world:
+    profile = msgspec.structs.replace(FAST, name="a", lora_adapters=("tuned",), max_lora=1)
+    async with running(profile) as sim, open_world(endpoints=f"a={sim.address}", sims={"a": sim}) as world:
         yield world
 
 
@@ -61,21 +61,14 @@ async def test_control_headers_stay_behind_and_others_pass_twice_if_they_came_tw
     assert "x-request-id" in names
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+async def test_spelling_that_a_server_takes_for_a_control_header_stays_behind_too(tuned: World):
+    spelled = (
         *("x_gateway_destination_endpoint", "X_Prefiller_Host_Port", "x-data_parallel_rank", "x-epp_accelerator-class"),
-        *(
-            "x_llm_d_inference_fairness_id",
-            "x-gateway.model.name.rewrite",
-            "x~slo-ttft_ms",
-            "x_kv_cache-source_host_port",
-        ),
-    ],
-)
-async def test_spelling_that_a_server_takes_for_a_control_header_stays_behind_too(tuned: World, name):
+        *("x_llm_d_inference_fairness_id", "x-gateway.model.name.rewrite", "x~slo-ttft_ms"),
+        "x_kv_cache-source_host_port",
+    )
     body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1})
-    headers = {"content-type": "application/json", name: "6", "x-tag": "6"}
+    headers = {"content-type": "application/json", **dict.fromkeys(spelled, "6"), "x-tag": "6"}
     async with tuned.http.post(f"{tuned.url}/v1/chat/completions", data=body, headers=headers) as response:
         assert response.status == 200
     record, fields = await arrived(tuned)
@@ -99,42 +92,27 @@ async def test_model_is_rewritten_for_the_server_and_put_back_for_the_client(tun
     assert record["body_bytes"] == len(body) - len(MODEL) + len("tuned")
 
 
-@pytest.mark.parametrize("response_mode", [BodyMode.STREAMED, BodyMode.BUFFERED])
-@pytest.mark.parametrize("request_mode", [BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL])
-async def test_model_is_rewritten_and_put_back_in_other_modes_too(simulated, request_mode, response_mode):
-    sims = await simulated("a", lora_adapters=("tuned",), max_lora=1)
-    picker = PickerSettings(server=server_settings(), discovery=StaticDiscovery(parse_targets(sims["a"].address)))
-    modes = {"request_body_mode": request_mode, "response_body_mode": response_mode}
-    async with (
-        local_gateway(picker, GatewaySettings(listen_port=0, **modes)) as gateway,
-        aiohttp.ClientSession() as client,
-    ):
-        body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
-        async with client.post(f"{gateway.url}/v1/chat/completions", json=body, headers=REWRITE) as response:
-            assert response.status == 200
-            assert (await response.json())["model"] == MODEL
-        async with client.get(f"http://{sims['a'].address}/sim/requests") as response:
-            assert [record["model"] for record in await response.json()] == ["tuned"]
-
-
 async def test_usage_is_counted_from_the_response(tuned: World):
+    sample = tuned.gateway.picker.metrics.registry.get_sample_value
+    labels = {"model_name": MODEL, "target_model_name": MODEL, "fairness_id": "default-flow", "priority": "0"}
+    outcome = {"model_server_endpoint": "a", "outcome": "2xx"}
+
+    def counts() -> list[float]:
+        tokens = [sample(f"llm_d_epp_request_output_tokens_{kind}", labels) or 0.0 for kind in ("sum", "count")]
+        return [*tokens, sample("llm_d_epp_endpoint_responses_total", outcome) or 0.0]
+
+    before = counts()
     ask = {"model": MODEL, "messages": [{"role": "user", "content": "count me"}], "max_tokens": 7}
     await tuned.client.chat.completions.create(**ask)
     stream = await tuned.client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True})
     assert [chunk async for chunk in stream]
     await tuned.settled()
-    registry = tuned.gateway.picker.metrics.registry
-    labels = {"model_name": MODEL, "target_model_name": MODEL, "fairness_id": "default-flow", "priority": "0"}
-    assert registry.get_sample_value("llm_d_epp_request_output_tokens_sum", labels) == 14
-    assert registry.get_sample_value("llm_d_epp_request_output_tokens_count", labels) == 2
-    outcome = {"model_server_endpoint": "a", "outcome": "2xx"}
-    assert registry.get_sample_value("llm_d_epp_endpoint_responses_total", outcome) == 2
+    assert [after - each for after, each in zip(counts(), before, strict=True)] == [14, 2, 2]
 
 
-async def test_path_that_no_parser_knows_is_400_where_there_is_no_fallback(simulated):
-    sims = await simulated("a")
+async def test_path_that_no_parser_knows_is_400_where_there_is_no_fallback(tuned: World):
     async with (
-        open_world(endpoints=f"a={sims['a'].address}", sims=sims, config=WRONG_PATH_CONFIG) as world,
+        open_world(endpoints=pool_of(tuned.sims), config=WRONG_PATH_CONFIG) as world,
         world.http.post(f"{world.url}/v1/nope", data=b'{"model":"m"}') as response,
     ):
         assert response.status == 400

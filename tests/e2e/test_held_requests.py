@@ -15,11 +15,11 @@ from epp.framework.errors import SaturatedError
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.lab.gateway import BodyMode, GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
+from tests.support.admitter import CONFIG, Gate
 from tests.support.exchanges import BODY, request_body
-from tests.support.gate import CONFIG, Gate
 from tests.support.serving import APART, answer, ask, exchange, first_message
 from tests.support.transports import server_settings
-from tests.support.world import World, open_world, until
+from tests.support.world import World, open_world, pool_of, until
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ async def picker() -> AsyncIterator[Picker]:
         PickerSettings(
             server=server_settings("127.0.0.1:0"),
             config=load_text(CONFIG),
-            plugin_modules=("tests.support.gate",),
+            plugin_modules=("tests.support.admitter",),
             discovery=StaticDiscovery(parse_targets("10.0.0.1:8000")),
         )
     )
@@ -118,43 +118,38 @@ async def held_world(simulated, request) -> AsyncIterator[World]:
     """A server behind a gateway that hands request bodies over in the mode, and a picker that holds each request."""
     sims = await simulated("a")
     async with open_world(
-        endpoints=f"a={sims['a'].address}",
+        endpoints=pool_of(sims),
         sims=sims,
         config=CONFIG,
         gateway=GatewaySettings(listen_port=0, request_body_mode=request.param),
-        plugin_modules=("tests.support.gate",),
+        plugin_modules=("tests.support.admitter",),
     ) as world:
         yield world
 
 
-async def test_envoy_waits_for_the_release(held_world):
-    gate = held_world.gateway.picker.plugins["gate"]
-    asking = asyncio.create_task(held_world.ask("hello"))
-    await until(lambda: gate.held, "the request is held")
-    assert await held_world.requests_at("a") == []
-    gate.held[0].set_result(None)
-    assert await asking == "a"
-    assert len(await held_world.requests_at("a")) == 1
-    assert books(held_world.gateway.picker) == (0, 1)
+async def test_client_of_a_held_request_waits_is_refused_or_hangs_up(held_world):
+    picker = held_world.gateway.picker
+    gate = picker.plugins["gate"]
 
+    async def asked(number: int) -> asyncio.Task[str]:
+        asking = asyncio.create_task(held_world.ask("hello"))
+        await until(lambda: len(gate.held) == number, "the request is held")
+        return asking
 
-async def test_client_of_a_refused_hold_gets_status_and_sentence(held_world):
-    gate = held_world.gateway.picker.plugins["gate"]
-    asking = asyncio.create_task(held_world.ask("hello"))
-    await until(lambda: gate.held, "the request is held")
+    asking = await asked(1)
     gate.held[0].set_exception(SaturatedError("queue is full"))
     with pytest.raises(openai.RateLimitError, match="request cannot be admitted: queue is full"):
         await asking
-    assert await held_world.requests_at("a") == []
 
-
-async def test_client_that_hangs_up_during_a_hold_leaves_nothing_in_flight(held_world):
-    picker = held_world.gateway.picker
-    gate = picker.plugins["gate"]
-    asking = asyncio.create_task(held_world.ask("hello"))
-    await until(lambda: gate.held, "the request is held")
+    asking = await asked(2)
     asking.cancel()
-    await until(gate.held[0].cancelled, "the hold has ended")
+    await until(gate.held[1].cancelled, "the hold has ended")
     await until(lambda: picker.open_streams == 0, "the stream has ended")
     assert books(picker) == (0, 0)
+
+    asking = await asked(3)
     assert await held_world.requests_at("a") == []
+    gate.held[2].set_result(None)
+    assert await asking == "a"
+    assert len(await held_world.requests_at("a")) == 1
+    assert books(picker) == (0, 1)

@@ -3,20 +3,23 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 
 import grpc
 import pytest
+import pytest_asyncio
 
 from epp.extproc.wire import METHOD, SERVICE
 from tests.support.exchanges import BODY, request_body, request_headers, response_body, response_headers
 from tests.support.serving import PLAIN, Served, destination_of, exchange, serving
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-@pytest.fixture
-async def served(simulated):
-    sims = await simulated("a")
-    async with serving(sims["a"], PLAIN, "--max-request-body=1Mi") as served:
-        yield served, sims["a"].address
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(module_sim) -> AsyncIterator[tuple[Served, str]]:
+    async with serving(module_sim, PLAIN, "--max-request-body=1Mi") as served:
+        yield served, module_sim.address
 
 
 def raw_exchange(channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall[bytes, bytes]:
@@ -48,9 +51,8 @@ async def test_messages_out_of_order_are_an_invalid_argument_that_says_why(serve
         assert await destination_of(channel) == address
 
 
-async def test_flood_of_broken_streams_is_served_but_not_written_down_one_by_one(served):
-    picker, address = served
-    async with picker.channel() as channel:
+async def test_flood_of_broken_streams_is_served_but_not_written_down_one_by_one(module_sim):
+    async with serving(module_sim, PLAIN) as picker, picker.channel() as channel:
 
         async def broken() -> grpc.StatusCode:
             call = raw_exchange(channel)
@@ -59,9 +61,9 @@ async def test_flood_of_broken_streams_is_served_but_not_written_down_one_by_one
 
         for _ in range(10):
             assert set(await asyncio.gather(*(broken() for _ in range(50)))) == {grpc.StatusCode.INVALID_ARGUMENT}
-        assert await destination_of(channel) == address
-    picker.command.terminate()
-    await picker.command.end()
+        assert await destination_of(channel) == module_sim.address
+        picker.command.terminate()
+        await picker.command.end()
     lines = [line for line in picker.command.err if "stream closed: protocol error" in line]
     assert 20 <= len(lines) < 100
 
@@ -83,14 +85,14 @@ async def test_body_over_the_limit_is_413_and_a_message_over_it_ends_the_stream(
         assert await destination_of(channel) == address
 
 
-async def test_gateway_that_says_no_mode_and_waits_is_answered(served):
-    picker, address = served
-    async with picker.channel() as channel:
+async def test_gateway_that_says_no_mode_and_waits_is_answered(module_sim):
+    # A picker of its own: it learns from the streams of a gateway which modes that one has.
+    async with serving(module_sim, PLAIN) as picker, picker.channel() as channel:
         call = exchange(channel)
         await call.write(request_headers())
         answer = (await call.read()).request_headers.response  # without having sent a body
         setting = {field.header.key: field.header.raw_value for field in answer.header_mutation.set_headers}
-        assert setting["x-gateway-destination-endpoint"].decode() == address
+        assert setting["x-gateway-destination-endpoint"].decode() == module_sim.address
         await call.write(request_body(BODY))
         assert (await call.read()).WhichOneof("response") == "request_body"
         await call.write(response_headers())

@@ -2,10 +2,9 @@
 """Pages of real pickers that have served requests, held against the list of llm-d-router's metrics."""
 
 import asyncio
-import contextlib
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.test_policies import objective, rewrite, written
 from tests.support.config_files import endpoints_file, with_pool
+from tests.support.echo import listening
 from tests.support.gateways import Gateway, gateway_of
 from tests.support.waiting import until
 from tests.support.world import MODEL
@@ -76,24 +76,8 @@ schedulingProfiles:
 """
 
 
-@contextlib.asynccontextmanager
-async def unreadable_page() -> AsyncIterator[str]:
-    """A server whose metrics page is none; yields its address."""
-
-    async def page(_: web.Request) -> web.Response:
-        return web.Response(text="{" * 100, content_type="text/plain")
-
-    app = web.Application()
-    app.router.add_get("/metrics", page)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = runner.addresses[0]
-        yield f"{host}:{port}"
-    finally:
-        await runner.cleanup()
+async def unreadable_page(_: web.Request) -> web.Response:
+    return web.Response(text="{" * 100, content_type="text/plain")
 
 
 async def ask(gateway: Gateway, *, tokens: int = 3, headers: dict[str, str] | None = None, **more: object) -> int:
@@ -138,7 +122,7 @@ async def served(simulated: Callable, directory: Path, *flags: str) -> list[dict
         rewrite("tuned", ("alias", {MODEL: 1})),
     )
     pages = []
-    async with unreadable_page() as broken:
+    async with listening(unreadable_page) as broken:
         labels = {"set": "mine", "revision": "1"}
         pool = endpoints_file(
             directory / "endpoints.yaml",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from epp.lab.sim import running
-from tests.support.commands import PATIENCE_SECONDS
+from tests.support.commands import PATIENCE_SECONDS, memory_kib
 from tests.support.serving import PLAIN, serving
 from tests.support.world import FAST
 
@@ -39,12 +39,6 @@ async def gateways(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
         if process.returncode is None:
             process.kill()
         await process.wait()
-
-
-def memory_kib(pid: int, name: str) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith(f"{name}:")]
-    return int(line.split()[1])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

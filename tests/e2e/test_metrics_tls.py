@@ -4,28 +4,17 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
 import aiohttp
 import pytest
-import pytest_asyncio
 
-from epp.lab.sim import RunningSim, running
 from tests.support.certificates import mount, new_pair, write
-from tests.support.commands import outcome
-from tests.support.serving import ANY_PORT, PLAIN, Served, serving
+from tests.support.serving import PLAIN, Served, serving
 from tests.support.waiting import until
-from tests.support.world import FAST
 
 TOKEN = "a-token-of-this-test-alone"  # noqa: S105  of this test alone
-
-
-@pytest_asyncio.fixture
-async def sim() -> AsyncIterator[RunningSim]:
-    async with running(FAST) as sim:
-        yield sim
 
 
 def trusting(certificate: bytes, client: Path | None = None) -> ssl.SSLContext:
@@ -106,18 +95,3 @@ async def test_clients_that_do_not_finish_a_handshake_hold_up_no_other(sim, tmp_
                 each.close()
         await until(partial(is_served, served, trusting(certificate), TOKEN), "the page is still served")
         await asyncio.sleep(0)
-
-
-@pytest.mark.parametrize(
-    ("flags", "why"),
-    [
-        (("--metrics-client-ca-file=x",), "--metrics-client-ca-file has no effect without --metrics-cert-dir"),
-        (("--metrics-cert-dir=x",), "--metrics-cert-dir: TLS alone does not authenticate clients"),
-        (("--metrics-cert-dir=/nowhere", "--metrics-client-ca-file=x"), "--metrics-cert-dir /nowhere"),
-        (("--metrics-endpoint-auth", "--metrics-token-file=x"), "leave one out"),
-    ],
-)
-async def test_flags_that_do_not_go_together_end_the_start(sim, flags, why):
-    code, ended = await outcome("serve", f"--endpoints={sim.address}", PLAIN, *ANY_PORT, *flags)
-    assert code == 1
-    assert why in ended.error

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.commands import command
+from tests.support.world import client_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -44,7 +45,7 @@ async def test_servers_without_a_metrics_page_get_their_share(servers, names):
     endpoints = ",".join(f"{name}={servers[name]}" for name in names)
     async with command("gateway", "--listen=127.0.0.1:0", "--endpoints", endpoints) as gateway:
         url = (await gateway.says("listening on")).split()[2]
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        async with client_of(url) as client:
             for at_once in (1, 12, REQUESTS):
                 tried = []
                 while not tried or min(tried[-1][name] for name in names) < REQUESTS // len(names) // 2:

@@ -5,28 +5,18 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator
 from functools import partial
 
 import aiohttp
 import pytest
-import pytest_asyncio
 
-from epp.lab.sim import RunningSim, running
 from tests.support.commands import outcome
 from tests.support.half_open_scrapes import REQUEST, half_open_scrapes
 from tests.support.serving import ANY_PORT, PLAIN, Served, destination_of, serving
 from tests.support.waiting import until
-from tests.support.world import FAST
 
 TOKEN = "a-token-of-this-test-alone"  # noqa: S105  of this test alone
 CUT = "llm_d_epp_page_connections_cut_total"
-
-
-@pytest_asyncio.fixture
-async def sim() -> AsyncIterator[RunningSim]:
-    async with running(FAST) as sim:
-        yield sim
 
 
 async def cut(served: Served, port: str, cause: str) -> float:

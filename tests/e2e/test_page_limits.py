@@ -5,12 +5,11 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
-import aiohttp
 import pytest
 
 from epp.lab.sim import running
+from tests.support.commands import memory_kib
 from tests.support.hostile_servers import HONEST, HostileServer, answering, answers, series, whole
 from tests.support.serving import PLAIN, Served, destination_of, serving
 from tests.support.waiting import until
@@ -36,9 +35,7 @@ class Beside:
 
     async def condition(self) -> dict[str, object]:
         """What `/healthz` says of the hostile server; nothing while it is well."""
-        url = f"http://127.0.0.1:{self.served.metrics_port}/healthz"
-        async with aiohttp.ClientSession() as http, http.get(url) as page:
-            health = json.loads(await page.text())
+        _, health = await self.served.health_page()
         return next((one for one in health["attention"] if one["endpoint"] == "hostile"), {})
 
 
@@ -100,13 +97,7 @@ async def test_memory_stays_low_while_ten_servers_send_all_they_may():
         pool = ",".join(f"h{number}={server.address}" for number, server in enumerate(servers))
         served = await stack.enter_async_context(serving(None, f"--endpoints={pool}", PLAIN))
         await until(lambda: all(server.asked >= 3 for server in servers), "each was asked thrice", seconds=60)
-        assert _highest_mib(served) < 160  # ten pages alone are 77
-
-
-def _highest_mib(served: Served) -> float:
-    status = Path(f"/proc/{served.command.pid}/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(line.split()[1]) / 1024
+        assert memory_kib(served.command.pid, "VmHWM") < 160 * 1024  # ten pages alone are 77
 
 
 async def test_picker_stops_while_pages_never_end():

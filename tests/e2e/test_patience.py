@@ -15,7 +15,7 @@ from epp.lab.gateway import Bodies, ClusterType, FailureMode
 from epp.lab.sim import RunningSim
 from tests.support.config_files import replace
 from tests.support.waiting import until
-from tests.support.world import ANY_PORT, MODEL, World, open_world
+from tests.support.world import ANY_PORT, MODEL, World, open_world, pool_of
 
 TIMEOUT_SECONDS = 1.0
 """Of a message, unless the picker asks for more."""
@@ -43,7 +43,7 @@ async def impatient(simulated: Callable, path: Path, ttl: str, **gateway: object
     sims: dict[str, RunningSim] = await simulated("a")
     replace(path, config(ttl))
     settings = msgspec.structs.replace(ANY_PORT, message_timeout_seconds=TIMEOUT_SECONDS, **gateway)
-    endpoints = f"a={sims['a'].address}"
+    endpoints = pool_of(sims)
     async with open_world(endpoints=endpoints, sims=sims, config_file=path, gateway=settings) as world:
         yield world
 

@@ -16,7 +16,6 @@ from epp.framework import Endpoint
 from epp.lab.gateway import Bodies, ClusterType, EnvoyProcess, FailureMode
 from epp.lab.gateway.eds_file import discovery_response
 from tests.support.commands import Command, command
-from tests.support.ports import reserved_ports
 from tests.support.world import ANY_PORT, ENDLESS, MODEL, until
 
 PICKED = "x-went-into-resp-headers"
@@ -55,13 +54,6 @@ class Setup:
         except openai.APIStatusError as error:
             return error.status_code, PICKED in error.response.headers
         return raw.status_code, PICKED in raw.headers
-
-
-@pytest.fixture
-def port():
-    """The port of the picker, which comes and goes."""
-    with reserved_ports(1) as (port,):
-        yield port
 
 
 @pytest.fixture

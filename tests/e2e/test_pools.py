@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from epp.framework.snapshot import IN_FLIGHT
 from epp.lab.demo.servers import ServerSpec, model_servers
-from tests.support.world import ENDLESS, MODEL, World, open_world, until
+from tests.support.world import ENDLESS, MODEL, World, open_world, pool_of, until
 
 FILE_CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
@@ -125,7 +125,7 @@ plugins: [{type: lora-affinity-scorer}]
 schedulingProfiles: [{name: default, plugins: [{pluginRef: lora-affinity-scorer}]}]
 """
     sims = await simulated("a", "b", lora_adapters=("tuned", "other"), max_lora=1)
-    endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
+    endpoints = pool_of(sims)
     async with open_world(endpoints=endpoints, sims=sims, config=config) as world:
         await world.scraped()
         await world.occupy("a", running=1, lora_adapter="other")
@@ -145,6 +145,6 @@ plugins: [{type: queue-scorer}, {type: active-request-scorer}]
 dataLayer: {injectDefaults: false}
 """
     sims = await simulated("a", "b")
-    endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
+    endpoints = pool_of(sims)
     async with open_world(endpoints=endpoints, sims=sims, config=config) as world:
         assert {await world.ask(f"q{i}") for i in range(4)} == {"a", "b"}

@@ -5,11 +5,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.e2e.test_flow_control import FLOW, SECONDS, Front, Setting
 from tests.e2e.test_policies import DROPPED, OBJECTIVE
-from tests.support.config_files import replace
 from tests.support.world import until
 
 MANY, QUOTA = 200, 50
@@ -25,11 +23,10 @@ class QuotaSetting(Setting):
         self, quotas: dict[str, dict], *, places: int | None = MANY, eviction: bool = False, **defaults: object
     ) -> None:
         """Write the configuration; without `places` nobody waits, as flow control is off."""
-        self.configure(on=places is not None, places=places or 0, **({"enableEviction": True} if eviction else {}))
-        content = yaml.safe_load(self.config.read_text())
         parameters = {"quotas": [{"tenant": name, **quota} for name, quota in quotas.items()], **defaults}
-        content["plugins"].append({"type": "tenant-quotas", "parameters": parameters})
-        replace(self.config, yaml.safe_dump(content))
+        more = {"enableEviction": True} if eviction else {}
+        quotas_plugin = {"type": "tenant-quotas", "parameters": parameters}
+        self.configure(quotas_plugin, on=places is not None, places=places or 0, **more)
 
 
 @pytest.fixture

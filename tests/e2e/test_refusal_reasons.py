@@ -6,10 +6,9 @@ import signal
 
 import openai
 import pytest
-import yaml
 
 from epp.lab.demo.servers import ServerSpec, model_servers
-from tests.support.config_files import replace
+from tests.support.config_files import endpoints_file, replace
 from tests.support.world import MODEL, World, open_world, until
 
 CONFIG = """
@@ -51,12 +50,8 @@ async def refused(world: World, profile: str) -> tuple[int, str, str | None, str
 async def test_gie_10_each_reason_has_its_status_header_sentence_and_time_to_wait(simulated, tmp_path):
     sims = await simulated("a", "b")
     path, config = tmp_path / "endpoints.yaml", tmp_path / "config.yaml"
-    entries = []
-    for name, sim in sims.items():
-        host, _, port = sim.address.rpartition(":")
-        labels = {"nvidia.com/gpu.product": "Tesla-T4"}
-        entries.append({"name": name, "address": host, "port": int(port), "labels": labels})
-    path.write_text(yaml.safe_dump({"endpoints": entries}))
+    labels = {"nvidia.com/gpu.product": "Tesla-T4"}
+    endpoints_file(path, **{name: (sim.address, labels) for name, sim in sims.items()})
     config.write_text(CONFIG.format(path=path))
     async with open_world(config_file=config, sims=sims) as world:
         await world.scraped()

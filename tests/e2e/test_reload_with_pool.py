@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.config_files import endpoints_file, replace, with_pool
-from tests.support.traffic import some_after, traffic
+from tests.support.load import load_on
 from tests.support.world import open_world, until
 
 RELOADS = 20
@@ -37,7 +37,7 @@ async def test_no_request_meets_the_old_filter_and_the_new_pool(simulated, tmp_p
     }
     file = tmp_path / "config.yaml"
     replace(file, config("a", pools["a"]))
-    async with open_world(config_file=file) as world, traffic(world.url) as answers:
+    async with open_world(config_file=file) as world, load_on(world.url, long=0) as load:
         picker = world.gateway.picker
         for generation in range(2, RELOADS + 2):
             group = "a" if generation % 2 else "b"
@@ -45,7 +45,7 @@ async def test_no_request_meets_the_old_filter_and_the_new_pool(simulated, tmp_p
             replace(file, config(group, pools[group], f"{generation}s"))
             await until(lambda g=generation: picker.config.generation == g, f"configuration {generation} is in effect")
             assert world.available == {group}
-        assert {answer.server for answer in answers} == {"a", "b"}
+        assert {answer.server for answer in load.answers} == {"a", "b"}
 
 
 async def test_pool_that_cannot_be_had_yet_is_taken_over_once_it_can(simulated, tmp_path):
@@ -54,7 +54,7 @@ async def test_pool_that_cannot_be_had_yet_is_taken_over_once_it_can(simulated, 
     later = tmp_path / "pool_b.yaml"
     file = tmp_path / "config.yaml"
     replace(file, config("a", pool))
-    async with open_world(config_file=file) as world, traffic(world.url) as answers:
+    async with open_world(config_file=file) as world, load_on(world.url, long=0) as load:
         picker = world.gateway.picker
         replace(file, config("b", later))
         await until(lambda: bool(picker.config.refused), "the configuration is refused")
@@ -62,10 +62,10 @@ async def test_pool_that_cannot_be_had_yet_is_taken_over_once_it_can(simulated, 
             f"endpoints file {later}: cannot be read: No such file or directory: correct the path, or restore the file"
         )
         assert picker.config.generation == 1
-        assert {answer.server for answer in answers} <= {"a"}
+        assert {answer.server for answer in load.answers} <= {"a"}
 
         endpoints_file(later, b=(sims["b"].address, {"group": "b"}))
 
         await until(lambda: picker.config.generation == 2, "it is in effect")
         assert picker.config.refused == ""
-        assert await some_after(answers, time.monotonic()) == {"b"}
+        assert await load.answered_after(time.monotonic()) == {"b"}

@@ -138,19 +138,15 @@ plugins: [{{type: agent-identity}}, {{type: active-request-scorer}}]
 """
 
 
-@pytest.mark.parametrize(
-    ("headers", "flow"),
-    [
-        ({}, "default-flow"),
-        ({"session-id": "agent-7"}, "agent-7"),
-        ({"session-id": "agent-7", "x-llm-d-inference-fairness-id": "team-1"}, "team-1"),
-    ],
-    ids=["nameless", "agent", "fairness id"],
-)
-async def test_agents_have_a_flow_of_their_own_in_the_metrics(simulated, headers, flow):
+async def test_agents_have_a_flow_of_their_own_in_the_metrics(simulated):
     sims = await simulated("a")
     async with open_world(endpoints=sims["a"].address, sims=sims, config=BY_AGENT) as world:
-        await world.ask("hello", extra_headers=headers)
-        labels = {"model_name": MODEL, "target_model_name": MODEL, "priority": "0", "fairness_id": flow}
-        registry = world.gateway.picker.metrics.registry
-        assert registry.get_sample_value("llm_d_epp_request_total", labels) == 1
+        for headers, flow in (
+            ({}, "default-flow"),
+            ({"session-id": "agent-7"}, "agent-7"),
+            ({"session-id": "agent-7", "x-llm-d-inference-fairness-id": "team-1"}, "team-1"),
+        ):
+            await world.ask("hello", extra_headers=headers)
+            labels = {"model_name": MODEL, "target_model_name": MODEL, "priority": "0", "fairness_id": flow}
+            registry = world.gateway.picker.metrics.registry
+            assert registry.get_sample_value("llm_d_epp_request_total", labels) == 1

@@ -3,17 +3,22 @@
 
 import asyncio
 import tempfile
+from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
+import pytest_asyncio
 
 from epp.extproc.exchange import ResponseUsage
 from epp.lab.gateway import Bodies, BodyMode, GatewaySettings
 from epp.lab.gateway.settings import HeaderMode
 from epp.routing.director import Cause
+from epp.routing.outliers import OutlierSettings
 from tests.support.config_files import replace
 from tests.support.stepwise import CONFIG, LAST, PIECE, REPORTS, Setup, stepwise
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MODES = {
     "full duplex": (GatewaySettings(), ResponseUsage.AUTO),
@@ -30,12 +35,21 @@ MODES = {
 }
 
 
-@pytest.fixture(params=MODES)
-async def setup(request):
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=MODES)
+async def _of_mode(request) -> AsyncIterator[Setup]:
     settings, usage = MODES[request.param]
+    unjudged = OutlierSettings(enabled=False)  # the one server fails in many tests
     with tempfile.TemporaryDirectory() as directory:
-        async with stepwise(directory, settings, usage=usage) as setup:
+        async with stepwise(directory, settings, usage=usage, outliers=unjudged) as setup:
             yield setup
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def setup(_of_mode: Setup) -> Setup:
+    """A gateway of each mode, which the tests of a mode share; it remembers nothing of the test before."""
+    await _of_mode.settled()
+    _of_mode.forget()
+    return _of_mode
 
 
 EXPIRES = {

@@ -24,7 +24,7 @@ from tests.support.commands import command
 from tests.support.exchanges import BODY, request_body
 from tests.support.held_pages import CONFIG, HeldPages
 from tests.support.ports import reserved_ports
-from tests.support.serving import PLAIN, destination_of, exchange, first_message, metrics_on, served_by
+from tests.support.serving import PLAIN, destination_of, exchange, first_message, served_by
 from tests.support.transports import server_settings
 from tests.support.world import ANY_PORT, MODEL, until
 
@@ -126,11 +126,6 @@ async def gateway(sims: Mapping[str, RunningSim], port: int, tmp_path) -> AsyncI
         yield Client(f"http://{envoy.address}", http)
 
 
-async def page_of_health(port: int) -> dict:
-    async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/healthz") as page:
-        return await page.json()
-
-
 async def test_tf_15_after_a_restart_a_full_server_is_avoided_until_its_old_requests_have_ended(simulated, tmp_path):
     sims = await simulated("a", "b")
     config = tmp_path / "config.yaml"
@@ -160,21 +155,21 @@ async def test_tf_15_after_a_restart_a_full_server_is_avoided_until_its_old_requ
                 stream.close()
             async with command(*flags) as picker:
                 served = await served_by(picker)
-                page = await page_of_health(served.metrics_port)
+                _, page = await served.health_page()
                 assert (page["ready"], page["inherited_requests"] >= 2) == (True, True)
                 await until(lambda: answered(client), "Envoy asks the picker again, and b is empty")
                 assert [await client.ask() for _ in range(6)] == [(200, "b")] * 6
                 new = [await client.stream() for _ in range(2)]
                 assert [stream.headers["x-sim-server"] for stream in new] == ["b", "b"]
                 assert (await client.ask())[0] == 429  # b is full of ours, a of what was there before
-                samples = await metrics_on(served.metrics_port)
+                samples = await served.metrics()
                 assert sum(samples["llm_d_epp_reservations_expired_total"].values()) == 0
                 for stream in old["a"]:
                     assert await stream.content.readline()  # they still go on
                     stream.close()
 
                 async def none_inherited() -> bool:
-                    return (await page_of_health(served.metrics_port))["inherited_requests"] == 0
+                    return (await served.health_page())[1]["inherited_requests"] == 0
 
                 await until(none_inherited, "the old requests have ended")
                 assert [await client.ask() for _ in range(2)] == [(200, "a")] * 2

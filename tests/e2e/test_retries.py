@@ -4,13 +4,11 @@
 import asyncio
 import contextlib
 import json
-import tempfile
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
-import pytest
 from aiohttp import web
 
 from epp.app import PickerSettings
@@ -22,6 +20,7 @@ from epp.lab.local import LocalGateway, local_gateway
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.director import Cause
 from epp.runtime.addresses import parse_host_port
+from tests.support.echo import listening
 from tests.support.ports import reserved_ports
 from tests.support.stepwise import Endings
 from tests.support.transports import server_settings
@@ -133,13 +132,7 @@ async def behind_an_edge(directory: Path, patience: str, *, hedged: bool = False
     async with contextlib.AsyncExitStack() as stack:
         servers = [Server("a"), Server("b")]
         for server in servers:
-            app = web.Application()
-            app.router.add_route("*", "/{path:.*}", server.answer)
-            runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            server.address = f"127.0.0.1:{runner.addresses[0][1]}"
+            server.address = await stack.enter_async_context(listening(server.answer))
         endings = Endings()
         settings = PickerSettings(
             server=server_settings(),
@@ -152,12 +145,6 @@ async def behind_an_edge(directory: Path, patience: str, *, hedged: bool = False
         await stack.enter_async_context(edge(port, str(gateway.envoy.address), directory, patience, hedged=hedged))
         http = await stack.enter_async_context(aiohttp.ClientSession())
         yield Setup(servers, gateway, endings, f"http://127.0.0.1:{port}", http)
-
-
-@pytest.fixture
-def directory():
-    with tempfile.TemporaryDirectory() as directory:
-        yield Path(directory)
 
 
 async def test_tf_8_attempt_that_a_gateway_gives_up_counts_no_more_and_the_next_goes_elsewhere(directory):

@@ -16,13 +16,13 @@ import aiohttp
 import grpc
 import pytest
 
-from epp.lab.sim import RunningSim, running
+from epp.lab.sim import RunningSim
 from tests.support.commands import command
 from tests.support.config_files import endpoints_file, with_pool
 from tests.support.exchanges import request_body
 from tests.support.serving import PLAIN, Exchange, destination_of, exchange, first_message, serving
 from tests.support.transports import over_asyncio
-from tests.support.world import FAST, MODEL, until
+from tests.support.world import MODEL, until
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
@@ -67,12 +67,6 @@ async def test_gateway_that_may_not_write_files_ends_with_what_it_could_not_writ
         assert what in gateway.error
         assert gateway.error.endswith("make room there, or let TMPDIR name another directory")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture
-async def sim():
-    async with running(FAST) as sim:
-        yield sim
 
 
 def pool_of(sim: RunningSim, more: int) -> dict[str, tuple[str, dict[str, str]]]:

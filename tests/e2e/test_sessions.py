@@ -7,7 +7,7 @@ import signal
 
 from epp.lab.demo.servers import ServerSpec, model_servers
 from tests.support.config_files import endpoints_file, with_pool
-from tests.support.world import MODEL, World, open_world, until
+from tests.support.world import MODEL, World, open_world, pool_of, until
 
 AFFINITY = "x-session-token"
 SESSION = "x-session-id"
@@ -40,10 +40,6 @@ async def ask(world: World, prompt: str, headers: dict[str, str] | None = None) 
         extra_headers=headers,
     )
     return raw.headers["x-sim-server"], raw.headers.get(AFFINITY)
-
-
-def pool_of(sims) -> str:
-    return ",".join(f"{name}={sim.address}" for name, sim in sims.items())
 
 
 async def burden(world: World, server: str) -> None:

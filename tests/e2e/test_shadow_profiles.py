@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 
 from tests.support.commands import Command, command
-from tests.support.serving import metrics_on
-from tests.support.world import MODEL, until
+from tests.support.serving import health_on, metrics_on
+from tests.support.world import MODEL, pool_of, until
 
 BROKEN = """
 import time
@@ -68,7 +68,7 @@ async def runs_on(port: int) -> dict[str, float]:
 
 async def test_gie_9_agreement_shows_on_metrics_and_in_records(simulated, tmp_path):
     sims = await simulated("a", "b")
-    endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
+    endpoints = pool_of(sims)
     path = config(tmp_path, "active-request-scorer")
     flags = ("--listen=127.0.0.1:0", "--endpoints", endpoints, "--metrics-port=0", "--admin-port=0", "-v=1")
     lines = tmp_path / "decisions.jsonl"
@@ -127,8 +127,7 @@ async def test_gie_9_shadow_that_is_slow_or_raises_stops_no_request(simulated, t
 
         await until(all_ran, "shadows have run")
         assert await ask(http, url, "last") == 200
-        async with http.get(f"http://127.0.0.1:{port}/healthz") as page:
-            shown = await page.json()
+        _, shown = await health_on(port)
         assert shown["ready"]
         assert bool(shown.get("shadow_profiles_disabled")) == slow
         assert not slow or "shadow profile disabled" in str(gateway)

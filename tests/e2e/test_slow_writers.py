@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 import grpc
 import pytest
 
-from tests.support.attacked import Watched, under_attack
+from tests.support.attacked_picker import Watched, under_attack
 from tests.support.http2 import http2_bytes as h2
 from tests.support.http2.http2_peer import Call
 from tests.support.http2.raw_connection import RawConnection, connected

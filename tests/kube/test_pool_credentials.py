@@ -18,10 +18,10 @@ from epp.kube.resources import PODS
 from epp.runtime.supervisor import Supervisor
 from tests.support import certificates
 from tests.support.kube.fleet import fleet_in
-from tests.support.kube.load import load_on
 from tests.support.kube.pickers import picker_as, pool_of
 from tests.support.kube.space import space_in
 from tests.support.kube.users import PICKER_ROLE
+from tests.support.load import load_on
 from tests.support.waiting import until
 
 

@@ -6,11 +6,11 @@ import yaml
 
 from tests.support.kube import manifests as write
 from tests.support.kube.fleet import fleet_in
-from tests.support.kube.load import load_on
 from tests.support.kube.pickers import picker_in
 from tests.support.kube.running import CRDS
 from tests.support.kube.space import space_in
 from tests.support.kube.users import PICKER_ROLE
+from tests.support.load import load_on
 
 GROUP = "pools.example.com"
 READ = ["get", "list", "watch"]

@@ -9,10 +9,10 @@ import yaml
 from epp.pool.discovery.pods import ACTIVE_PORTS
 from tests.support.kube import manifests as write
 from tests.support.kube.fleet import fleet_in
-from tests.support.kube.load import load_on
 from tests.support.kube.pickers import picker_in
 from tests.support.kube.running import CRDS
 from tests.support.kube.space import space_in
+from tests.support.load import load_on
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import command
-from tests.support.kube.load import load_on
 from tests.support.kube.pickers import Picker, picker_in, pool_of
+from tests.support.load import load_on
 from tests.support.ports import reserved_ports
 from tests.support.waiting import until
 from tests.support.world import MODEL

@@ -4,8 +4,8 @@
 import time
 
 from tests.support.kube.fleet import Fleet, fleet_in
-from tests.support.kube.load import Load, load_on
 from tests.support.kube.pickers import Picker, picker_in
+from tests.support.load import Load, load_on
 from tests.support.waiting import until
 
 PODS = 4

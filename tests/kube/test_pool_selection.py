@@ -5,8 +5,8 @@ import pytest
 
 from epp.pool.discovery.pods import ACTIVE_PORTS
 from tests.support.kube.fleet import fleet_in
-from tests.support.kube.load import load_on
 from tests.support.kube.pickers import picker_in
+from tests.support.load import load_on
 
 CURRENT, FORMER = ACTIVE_PORTS
 

@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.kube.fleet import Fleet, fleet_in
 from tests.support.kube.kubeconfig import write_kubeconfig
-from tests.support.kube.load import load_on
 from tests.support.kube.pickers import Picker, picker_as, pool_of
 from tests.support.kube.relay import Relay, relay_to
 from tests.support.kube.space import space_in
 from tests.support.kube.users import PICKER_ROLE
+from tests.support.load import load_on
 from tests.support.waiting import until
 
 

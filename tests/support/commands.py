@@ -145,6 +145,13 @@ def is_running(pid: int) -> bool:
     return any(process == pid and state not in "ZX" for process, _, state, _ in _processes())
 
 
+def memory_kib(pid: int, name: str) -> int:
+    """What Linux calls `VmRSS`, `VmHWM` and so on."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith(f"{name}:")]
+    return int(line.split()[1])
+
+
 def _processes() -> Iterator[tuple[int, str, str, int]]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):

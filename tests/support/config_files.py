@@ -43,12 +43,13 @@ class ConfigMap:
             (self._directory / before).rmdir()
 
 
-def endpoints_file(path: Path, **endpoints: tuple[str, Labels]) -> Path:
-    """Write a file of endpoints: by name, `host:port` and labels."""
+def endpoints_file(path: Path, **endpoints: tuple[str, Labels] | tuple[str, Labels, str]) -> Path:
+    """Write a file of endpoints: by name, `host:port`, labels and the cluster, if any."""
     entries = []
-    for name, (address, labels) in endpoints.items():
+    for name, (address, labels, *cluster) in endpoints.items():
         host, _, port = address.rpartition(":")
-        entries.append({"name": name, "address": host, "port": int(port), "labels": dict(labels)})
+        entry = {"name": name, "address": host, "port": int(port), "labels": dict(labels)}
+        entries.append(entry | ({"cluster": cluster[0]} if cluster else {}))
     replace(path, yaml.safe_dump({"endpoints": entries}))
     return path
 

@@ -3,9 +3,10 @@
 
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from aiohttp import web
 
@@ -17,6 +18,7 @@ from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.transports import server_settings
 
 MIB = 2**20
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -56,18 +58,26 @@ class Echo:
 
 
 @asynccontextmanager
-async def echo(server: Echo | None = None) -> AsyncIterator[Echo]:
-    server = server or Echo()
-    app = web.Application(client_max_size=64 * MIB)
-    app.router.add_route("*", "/{path:.*}", server.answer)
-    runner = web.AppRunner(app, access_log=None)
+async def listening(serve: web.Application | Handler) -> AsyncIterator[str]:
+    """Run an application, or one handler for all requests, on a free port of loopback; yields its `host:port`."""
+    if not isinstance(serve, web.Application):
+        app = web.Application(client_max_size=64 * MIB)
+        app.router.add_route("*", "/{path:.*}", serve)
+        serve = app
+    runner = web.AppRunner(serve, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server.address = f"127.0.0.1:{runner.addresses[0][1]}"
-        yield server
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def echo(server: Echo | None = None) -> AsyncIterator[Echo]:
+    server = server or Echo()
+    async with listening(server.answer) as server.address:
+        yield server
 
 
 @asynccontextmanager

@@ -115,7 +115,7 @@ class Bench:
 
 
 def new_bench(config: str | None = None, observe: Callable[[ManualClock], DirectorObserver] | None = None) -> Bench:
-    """A bench with this configuration, which may name plugins of `gate` and `refusing`, or with llm-d's default.
+    """A bench with this configuration, which may name plugins of `admitter` and `refusing`, or with llm-d's default.
 
     The director has the observer for the bench's clock that `observe` returns, or else the bench's `endings`.
     """
@@ -131,7 +131,7 @@ def new_bench(config: str | None = None, observe: Callable[[ManualClock], Direct
     )
     endings = Endings()
     loaded = load_text(sample_texts()["llm-d-default"] if config is None else config)
-    assembly = assemble(loaded, Builder(Registry(modules=["tests.support.gate", "tests.support.refusing"]), clock))
+    assembly = assemble(loaded, Builder(Registry(modules=["tests.support.admitter", "tests.support.refusing"]), clock))
     seeds = Seeds(b"secret 3")  # the first tie goes to a
     director = Director(Runtime(store, clock, observe(clock) if observe else endings), assembly.pipeline, seeds=seeds)
     return Bench(store, director, clock, endings, assembly.instances.by_name)

@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import aiohttp
-
 from tests.support.commands import Command, command
-from tests.support.serving import metrics_on
+from tests.support.serving import health_on, metrics_on
+from tests.support.waiting import until
 
 
 @dataclass(frozen=True)
@@ -20,9 +19,18 @@ class Gateway:
 
     async def health(self) -> tuple[int, dict]:
         """The status and the fields."""
-        address = f"http://127.0.0.1:{self.metrics_port}/healthz"
-        async with aiohttp.ClientSession() as http, http.get(address) as response:
-            return response.status, await response.json()
+        return await health_on(self.metrics_port)
+
+    async def not_in_effect(self, count: int) -> list[dict]:
+        """Wait until so many objects or files are not in effect; return what `/healthz` says of them."""
+        found: list[dict] = []
+
+        async def counted() -> bool:
+            found[:] = (await self.health())[1]["not_in_effect"]
+            return len(found) == count
+
+        await until(counted, f"{count} things are not in effect")
+        return found
 
     async def metrics(self) -> dict[str, dict[frozenset[str], float]]:
         """Name of each sample to its labels and values."""

@@ -43,6 +43,10 @@ class Served:
         """Name of each sample to its labels and values."""
         return await metrics_on(self.metrics_port)
 
+    async def health_page(self) -> tuple[int, dict]:
+        """Status and fields of `/healthz`."""
+        return await health_on(self.metrics_port)
+
 
 def trusting(port: int, certificate: bytes) -> grpc.aio.Channel:
     """Return a channel over TLS, for the server with that certificate."""
@@ -71,6 +75,12 @@ async def metrics_on(port: int) -> dict[str, dict[frozenset[str], float]]:
     """Name of each sample to its labels and values."""
     async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/metrics") as page:
         return _samples(await page.text())
+
+
+async def health_on(port: int) -> tuple[int, dict]:
+    """Status and fields of `/healthz`."""
+    async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/healthz") as page:
+        return page.status, await page.json()
 
 
 def first_message() -> ProcessingRequest:

@@ -21,6 +21,7 @@ from epp.lab.gateway import BodyMode, GatewaySettings
 from epp.lab.local import LocalGateway, local_gateway
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
+from tests.support.echo import listening
 from tests.support.waiting import until
 
 PIECE = b'data: {"model":"m","choices":[{"text":"word "}]}\n\n'
@@ -58,6 +59,10 @@ class Stepwise:
     taken: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     finish: asyncio.Event = field(default_factory=asyncio.Event)
     break_off: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def forget(self) -> None:
+        """Begin again."""
+        vars(self).update(vars(Stepwise(self.address)))
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
@@ -122,6 +127,7 @@ class Setup:
     admin: str
     shows_headers_alone: bool
     """Whether Envoy shows the picker no body of a response that no plugin needs."""
+    _before: tuple[int, int] = (0, 0)
 
     @property
     def url(self) -> str:
@@ -135,8 +141,19 @@ class Setup:
 
     @property
     def served_and_failed(self) -> tuple[int, int]:
+        served, failed = self._counted
+        return served - self._before[0], failed - self._before[1]
+
+    @property
+    def _counted(self) -> tuple[int, int]:
         snapshot = self.gateway.picker.store.snapshot()
         return int(snapshot.column(SERVED)[0]), int(snapshot.column(FAILED)[0])
+
+    def forget(self) -> None:
+        """Count from here on, and let the server begin again."""
+        self._before = self._counted
+        self.server.forget()
+        vars(self.endings).update(vars(Endings()))
 
     def asking(self, headers: dict[str, str] | None = None, **more):
         """The context of one request and its response."""
@@ -175,13 +192,7 @@ async def stepwise(
     **picker,
 ) -> AsyncIterator[Setup]:
     server = Stepwise()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.answer)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server.address = f"127.0.0.1:{runner.addresses[0][1]}"
+    async with listening(server.answer) as server.address:
         endings = Endings()
         admin = f"{directory}/admin.sock"
         picker_settings = PickerSettings(
@@ -198,5 +209,3 @@ async def stepwise(
             shown = settings.body_modes.response is BodyMode.STREAMED and usage is ResponseUsage.NEVER
             hidden = settings.body_modes.response is BodyMode.NONE and usage is not ResponseUsage.ALWAYS
             yield Setup(server, gateway, endings, http, admin, shows_headers_alone=shown or hidden)
-    finally:
-        await runner.cleanup()

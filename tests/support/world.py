@@ -2,7 +2,7 @@
 """What an end-to-end test sees: a real Envoy, a real picker and simulated model servers, all on loopback."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,15 @@ FAST = msgspec.structs.replace(
 )
 
 ANY_PORT = GatewaySettings(listen_port=0)
+
+
+def client_of(url: str) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=30)
+
+
+def pool_of(sims: Mapping[str, RunningSim]) -> str:
+    """Return the servers as `--endpoints` takes them."""
+    return ",".join(f"{name}={sim.address}" for name, sim in sims.items())
 
 
 @dataclass
@@ -89,6 +98,13 @@ class World:
             assert response.status == 200, await response.text()
         await self.scraped()
 
+    async def release(self) -> None:
+        """End the synthetic load of all servers."""
+        for sim in self.sims.values():
+            async with self.http.post(f"http://{sim.address}/sim/release") as response:
+                assert response.status == 200
+        await self.scraped()
+
     async def requests_at(self, name: str) -> list[dict]:
         async with self.http.get(f"http://{self.sims[name].address}/sim/requests") as response:
             return await response.json()
@@ -125,7 +141,7 @@ async def open_world(
     )
     async with (
         local_gateway(settings, gateway) as running,
-        AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0, timeout=30) as client,
+        client_of(running.url) as client,
         aiohttp.ClientSession() as http,
     ):
         yield World(running, client, http, sims or {})

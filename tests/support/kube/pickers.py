@@ -15,9 +15,8 @@ from tests.support.kube.space import Space
 from tests.support.kube.users import PICKER_ROLE
 from tests.support.ports import reserved_ports
 from tests.support.serving import metrics_on
-from tests.support.traffic import client_of
 from tests.support.waiting import until
-from tests.support.world import MODEL
+from tests.support.world import MODEL, client_of
 
 QUICK = (
     "--refresh-prometheus-metrics-interval=20ms",

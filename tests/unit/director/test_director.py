@@ -37,7 +37,7 @@ from epp.framework.registry import Registry
 from epp.framework.snapshot import IN_FLIGHT
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver, PendingRequest, Routing, Runtime, Seeds, Subset
-from tests.support.gate import Gate
+from tests.support.admitter import Gate
 from tests.support.waiting import until
 
 BODY = b'{"model":"m","prompt":"hello"}'

@@ -60,7 +60,7 @@ class World:
         self.endpoints = {name: Endpoint(name, f"10.0.0.{n}", 8000) for n, name in enumerate(endpoints, 1)}
         self.store.replace(self.endpoints.values())
         text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n{plugins}"
-        assembly = assemble(load_text(text), Builder(registry or Registry(modules=["tests.support.gate"]), clock))
+        assembly = assemble(load_text(text), Builder(registry or Registry(modules=["tests.support.admitter"]), clock))
         self.plugins = assembly.instances.by_name
         self.seen = Seen()
         self.director = Director(Runtime(self.store, clock, self.seen), assembly.pipeline, seeds=Seeds(b"test"))
@@ -214,7 +214,7 @@ def test_detector_that_fails_has_nothing_refused():
 
 
 async def test_request_that_waited_is_not_shed_when_it_is_released():
-    world = World(OBJECTIVES, "plugins: [{type: 'tests.support.gate:Gate', name: gate}]")
+    world = World(OBJECTIVES, "plugins: [{type: 'tests.support.admitter:Gate', name: gate}]")
     held = world.director.route(Headers([(":path", PATH), (CURRENT, "batch")]), NAMED, None)
     settling = asyncio.create_task(held.settle())
     world.report("a", waiting=50)

@@ -46,7 +46,7 @@ from epp.routing.director import (
 )
 from epp.routing.director.observers import _EVENTS
 from epp.routing.director.simulation import Simulated
-from tests.support.footprints import footprint
+from tests.support.memory_snapshot import footprint
 
 SAMPLES = Path(__file__).parents[3] / "config"
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"

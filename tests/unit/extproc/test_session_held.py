@@ -10,6 +10,7 @@ from epp.extproc.wire import ProcessingRequest, ProcessingResponse
 from epp.framework import Endpoint
 from epp.framework.errors import SaturatedError
 from epp.routing.director import Cause, PendingRequest
+from tests.support.admitter import CONFIG, Gate
 from tests.support.exchanges import (
     BODY,
     Bench,
@@ -20,7 +21,6 @@ from tests.support.exchanges import (
     request_trailers,
     response_headers,
 )
-from tests.support.gate import CONFIG, Gate
 
 DESTINATION = "x-gateway-destination-endpoint"
 LATE = [Endpoint("late", "10.0.0.9", 8000)]

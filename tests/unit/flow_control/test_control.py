@@ -27,7 +27,7 @@ from epp.plugins.flow_control.policies import (
     SoftReflectiveCeiling,
     StaticUsageLimit,
 )
-from tests.support.standing import Front, Places, waiting
+from tests.support.queued_requests import Front, Places, waiting
 
 
 class Heard(FlowObserver):

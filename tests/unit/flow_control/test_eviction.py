@@ -2,7 +2,7 @@
 """Requests under way end for others of higher priority: few, in order, and none before the last ones have ended."""
 
 from epp.admission.flow_control.eviction import CONFIRMATION_SECONDS
-from tests.support.evicting import GRACE, Bench, Closed
+from tests.support.evictable_requests import GRACE, Bench, Closed
 
 
 def test_request_of_lower_priority_is_told_to_end_and_the_one_that_waits_takes_its_place():

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from epp.admission.flow_control.eviction import CONFIRMATION_SECONDS, MOST_AT_ONCE
-from tests.support.evicting import GRACE, Bench
+from tests.support.evictable_requests import GRACE, Bench
 
 
 class EvictionMachine(RuleBasedStateMachine):

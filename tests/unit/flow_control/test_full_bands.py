@@ -13,7 +13,7 @@ from epp.admission.flow_control.flows import Shares
 from epp.framework import Request
 from epp.framework.errors import EvictedError, QueueFullError, QueueFullNoEndpointsError
 from epp.plugins.flow_control.policies import RoundRobinFairness
-from tests.support.standing import Front, Standing, waiting
+from tests.support.queued_requests import Front, Standing, waiting
 
 
 class Heard(FlowObserver):

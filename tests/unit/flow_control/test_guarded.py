@@ -22,7 +22,7 @@ from epp.framework.flow_control import (
 )
 from epp.framework.guard import Guard, PluginObserver
 from epp.plugins.flow_control.policies import RoundRobinFairness
-from tests.support.standing import Front, waiting
+from tests.support.queued_requests import Front, waiting
 
 
 class Counted(PluginObserver):

@@ -10,7 +10,7 @@ import pytest
 from epp.admission.flow_control import control
 from epp.framework.errors import QueueTimeoutError, ShuttingDownError
 from epp.plugins.flow_control.policies import RoundRobinFairness
-from tests.support.standing import Front, Standing, waiting
+from tests.support.queued_requests import Front, Standing, waiting
 
 MANY = 1000
 AT_ONCE, QUEUED_ANEW = 32, 128

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from epp.admission.flow_control import BandSettings, Limits
 from epp.framework.errors import QueueFullError, RequestError
 from epp.plugins.flow_control.policies import EdfOrdering, FcfsOrdering, GlobalStrictFairness, RoundRobinFairness
-from tests.support.standing import Front, Standing
+from tests.support.queued_requests import Front, Standing
 
 PLACES = (1, 1, 1)
 LIMITS = Limits(requests=12, size_bytes=60)

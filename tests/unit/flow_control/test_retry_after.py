@@ -13,7 +13,7 @@ from epp.admission.flow_control import FlowObserver, Limits
 from epp.framework import ManualClock
 from epp.framework.errors import QueueFullError
 from epp.plugins.flow_control.policies import RoundRobinFairness
-from tests.support.standing import Front, Standing
+from tests.support.queued_requests import Front, Standing
 
 
 class Told(FlowObserver):

@@ -5,7 +5,7 @@ import pytest
 
 from epp.framework.errors import QuotaExceededError, ShuttingDownError
 from epp.plugins.flow_control.policies import RoundRobinFairness
-from tests.support.standing import Front, waiting
+from tests.support.queued_requests import Front, waiting
 
 
 def test_a_tenant_waits_for_its_own_requests_to_end_while_others_go():

@@ -10,7 +10,7 @@ from epp.framework.endpoint import Endpoint
 from epp.hardware.endpoint_context import TaggerOptions
 from epp.hardware.inventory import Inventory
 from epp.hardware.tag_builder import TagBuilder
-from tests.support.decoding import decode
+from tests.support.decoded_objects import decode
 
 DATA = Path(__file__).parents[2] / "data" / "accelerators"
 

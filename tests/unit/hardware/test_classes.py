@@ -7,7 +7,7 @@ from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
 from epp.hardware.tag_builder import TagBuilder
-from tests.support.decoding import decode
+from tests.support.decoded_objects import decode
 
 GIB = 2**30
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}

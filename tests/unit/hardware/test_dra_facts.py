@@ -9,7 +9,7 @@ from epp.framework.accelerators.tag import AcceleratorKind, Routability, Sharing
 from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
 from epp.hardware.tag_builder import TagBuilder
-from tests.support.decoding import decode
+from tests.support.decoded_objects import decode
 
 MIB = 2**20
 POD_UID = "3f0c6c5e-0d61-4e57-9a0e-2d1a7f7f1111"

@@ -14,7 +14,7 @@ from epp.hardware.inventory import Inventory
 from epp.hardware.mig import UNKNOWN_SLICE
 from epp.hardware.mig.partition import profile_fault
 from epp.hardware.tag_builder import TagBuilder
-from tests.support.decoding import decode
+from tests.support.decoded_objects import decode
 
 GIB = 2**30
 GPU = "GPU-a"

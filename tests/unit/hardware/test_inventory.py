@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
 from epp.hardware.tag_builder import TagBuilder
-from tests.support.decoding import decode
+from tests.support.decoded_objects import decode
 
 
 def test_of_two_objects_with_one_name_the_last_counts(node):

@@ -11,7 +11,7 @@ from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
 from epp.hardware.reports import ClassTotals, fit_report
 from epp.hardware.tag_builder import TagBuilder
-from tests.support.decoding import decode
+from tests.support.decoded_objects import decode
 
 NUMBERS = st.one_of(
     st.integers(-(10**20), 10**20).map(str),

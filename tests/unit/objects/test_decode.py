@@ -11,7 +11,7 @@ from epp.kube.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, Re
 from epp.kube.objects.instaslice import AllocationClaim, NodeAccelerator
 from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
-from tests.support.decoding import decode
+from tests.support.decoded_objects import decode
 
 GIB = 2**30
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.support.decoding import decode
+from tests.support.decoded_objects import decode
 
 QUANTITY = "write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be"
 

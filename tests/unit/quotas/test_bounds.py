@@ -3,7 +3,7 @@
 
 from epp.admission.quotas import Blocked
 from epp.admission.quotas.accounts import MOST_IDLE
-from tests.support.desk import Desk, Listed, quota, tag
+from tests.support.quotas import Desk, Listed, quota, tag
 
 
 class Everyone(Listed):

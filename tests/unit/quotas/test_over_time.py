@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from epp.admission.quotas import Blocked, Reservation
 from epp.admission.quotas.reservation import SharedTime
-from tests.support.desk import MIDNIGHT, Desk, quota, tag, usage
+from tests.support.quotas import MIDNIGHT, Desk, quota, tag, usage
 
 MINUTE = "total.max.tokensPerMinute"
 SECONDS = "total.max.deviceSecondsPerDay"

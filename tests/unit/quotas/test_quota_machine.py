@@ -13,7 +13,7 @@ from epp.admission.quotas.quotas import NOMINATION_SECONDS
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.errors import OverQuotaError
 from epp.framework.testing import candidates
-from tests.support.desk import GIB, Desk, quota, tag, usage
+from tests.support.quotas import GIB, Desk, quota, tag, usage
 
 SHARERS = 4
 ENDPOINTS = [

@@ -6,7 +6,7 @@ import pytest
 from epp.admission.quotas import Blocked, Reservation
 from epp.admission.quotas.allowances import MOST_SET
 from epp.framework.errors import ConfigurationError
-from tests.support.desk import Desk, quota, tag
+from tests.support.quotas import Desk, quota, tag
 
 WORKERS = "total.max.workers.limit"
 

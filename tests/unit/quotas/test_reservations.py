@@ -6,7 +6,7 @@ from itertools import permutations
 import pytest
 
 from epp.admission.quotas import Reservation
-from tests.support.desk import GIB, Desk, tag, usage
+from tests.support.quotas import GIB, Desk, tag, usage
 
 VERBS = {
     "first_token": lambda each, _desk: each.first_token(),

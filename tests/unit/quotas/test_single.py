@@ -8,7 +8,7 @@ import pytest
 from epp.admission.quotas import Blocked
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.errors import OverQuotaError
-from tests.support.desk import GIB, Desk, quota, tag, usage
+from tests.support.quotas import GIB, Desk, quota, tag, usage
 
 
 def refusal(desk, request, pool=None):

@@ -6,7 +6,7 @@ import asyncio
 import pytest
 
 from epp.admission.quotas import Blocked, Reservation
-from tests.support.desk import Desk, Failing, Listed, quota, tag, usage
+from tests.support.quotas import Desk, Failing, Listed, quota, tag, usage
 
 
 async def test_tf_10_two_hundred_requests_on_a_quota_of_fifty_leave_exactly_fifty():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from epp.admission.quotas import Blocked, Reservation
 from epp.admission.quotas.reservation import Amounts
 from epp.admission.quotas.victims import fewest
-from tests.support.desk import GIB, Desk, quota, tag
+from tests.support.quotas import GIB, Desk, quota, tag
 
 
 def any_of_them(_reservation):

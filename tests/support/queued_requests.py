@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests in front of endpoints with places, without a director: what flow control asks of its surroundings."""
+"""Queued requests and endpoints with limited places, for tests of flow control without a director."""
 
 from collections import Counter
 from collections.abc import Sequence

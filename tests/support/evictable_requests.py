@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints with places, in front of which requests of low priority make room for others."""
+"""Running requests that can be evicted, and endpoints with limited places, for tests of eviction."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ from epp.plugins.flow_control.policies import (
     SheddableEvictionParameters,
     StaticUsageLimit,
 )
-from tests.support.standing import Places, Standing
+from tests.support.queued_requests import Places, Standing
 
 GRACE = 0.5
 

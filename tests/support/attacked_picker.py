@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picker under attack: its memory, its descriptors, and a client of its own connection that is always served."""
+"""A picker under attack: its memory and descriptors, and a client that must be served all the time."""
 
 import asyncio
 import contextlib
@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 
 from epp.lab.sim import running
+from tests.support.commands import memory_kib
 from tests.support.serving import PLAIN, Served, destination_of, serving
 from tests.support.waiting import until
 from tests.support.world import FAST
@@ -57,9 +58,7 @@ class Watched:
         return self.served.channel() if self._certificate is None else self.served.trusting(self._certificate)
 
     def _kib(self, name: str) -> int:
-        lines = Path(f"/proc/{self.served.command.pid}/status").read_text().splitlines()
-        (line,) = [line for line in lines if line.startswith(f"{name}:")]
-        return int(line.split()[1])
+        return memory_kib(self.served.command.pid, name)
 
 
 @contextlib.asynccontextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas with a clock, plain sources, and endpoints whose hardware a test says."""
+"""Quotas on a manual clock, from fixed sources, and endpoints with given hardware."""
 
 from epp.admission.quotas import Quotas
 from epp.admission.quotas.reservation import QuotaObserver

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that a picker remembers, as plain values: two are equal exactly where nothing of it has changed."""
+"""A snapshot of the state of a picker as plain values, to compare the state before and after."""
 
 import array
 import re

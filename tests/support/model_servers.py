@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers in front of, or in place of, a simulated one: over TLS, or without a metrics page."""
+"""A TLS proxy for a simulated model server, and a model server without a metrics page."""
 
 import asyncio
 import contextlib

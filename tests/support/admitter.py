@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin from outside that holds requests: `tests.support.gate:Gate` in a configuration."""
+"""An admitter that holds each request until the test releases it: `tests.support.admitter:Gate` in a configuration."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from epp.framework import Admitter, Candidates, Request
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
-plugins: [{type: "tests.support.gate:Gate", name: gate}, {type: queue-scorer}]
+plugins: [{type: "tests.support.admitter:Gate", name: gate}, {type: queue-scorer}]
 dataLayer: {injectDefaults: false}
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents of cluster objects, decoded as those of a file are."""
+"""Decode documents of cluster objects as if they were in a file."""
 
 from collections.abc import Iterable
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model servers that are killed and started again, one after the other, under load; and the requests that are lost.
+"""Kill and restart model servers in turn under load, and count the lost requests.
 
 A campaign of any size: `await killed_in_turn(gateway, servers, load, kills=...)` returns what came of every request.
 With load from elsewhere: `await kill_in_turn(servers, deaths, kills=...)`.
