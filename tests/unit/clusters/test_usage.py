@@ -9,6 +9,7 @@ from epp.clusters.usage import USAGE_ITEMS, UsageItem, normalised, pod_requests,
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.dra import ResourceClaim, ResourceSlice
+from tests.support.kube.manifests import manifest
 
 
 def node(name: str, *, unschedulable: bool = False, ready: str = "True", **allocatable: str) -> Node:
@@ -142,12 +143,7 @@ def test_ocm_6_limit_is_the_request_where_there_is_none():
     "resource", ["amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe", "nvidia.com/mig-3g.20gb", "nvidia.com/gpu"]
 )
 def test_ocm_6_gpus_of_every_vendor_count(resource):
-    document = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "n1"},
-        "status": {"allocatable": {resource: "4"}},
-    }
+    document = manifest("v1", "Node", "n1", status={"allocatable": {resource: "4"}})
     found = decode_object(document)
     assert isinstance(found, Node)
     assert usage_scores([found], [pod(requests={resource: "1"})])["gpuNodeAvailable"] == -70.0  # 3
@@ -155,12 +151,7 @@ def test_ocm_6_gpus_of_every_vendor_count(resource):
 
 def test_ocm_6_items_and_maxima_can_be_others():
     items = {**USAGE_ITEMS, "npu": UsageItem(resources=("huawei.com/Ascend*",), max="16")}
-    document = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "n1"},
-        "status": {"allocatable": {"huawei.com/Ascend910": "8"}},
-    }
+    document = manifest("v1", "Node", "n1", status={"allocatable": {"huawei.com/Ascend910": "8"}})
     found = decode_object(document)
     assert isinstance(found, Node)
     assert usage_scores([found], [], items=items)["npuClusterAvailable"] == 0.0

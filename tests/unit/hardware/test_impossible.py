@@ -15,6 +15,7 @@ from epp.hardware.mig import UNKNOWN_SLICE
 from epp.hardware.mig.partition import profile_fault
 from epp.hardware.tag_builder import TagBuilder
 from tests.support.decoding import decode
+from tests.support.kube.manifests import manifest
 
 GIB = 2**30
 GPU = "GPU-a"
@@ -357,10 +358,7 @@ def test_tf_share_in_annotations_that_no_pod_can_have(documents):
 def test_names_that_occur_twice_are_said_with_both_places(documents):
     gpu = documents("tensor-fusion")[0]
     other = {**gpu, "metadata": {"name": "other"}}
-    classes = [
-        {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": name}, "spec": {}}
-        for name in ("h100", "H100")
-    ]
+    classes = [manifest("ome.io/v1beta1", "AcceleratorClass", name, spec={}) for name in ("h100", "H100")]
     device = {"name": "gpu-0", "attributes": {}}
     slices = [
         {

@@ -18,6 +18,7 @@ from epp.hardware.selection.producer import AcceleratorSelectionProducer
 from epp.kube.objects.decode import ALL_KINDS, decode_object
 from epp.kube.objects.followed import FollowedObjects
 from tests.support.config_files import replace
+from tests.support.kube.manifests import manifest
 from tests.support.waiting import until
 
 GIB = 2**30
@@ -54,12 +55,7 @@ def service(name: str = "chat", *, namespace: str = "team-a", model: str = "llam
 
 
 def runtime(name: str, *, kind: str = "ClusterServingRuntime", namespace: str = "", **requirements) -> dict:
-    return {
-        "apiVersion": "ome.io/v1beta1",
-        "kind": kind,
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"acceleratorRequirements": requirements},
-    }
+    return manifest("ome.io/v1beta1", kind, name, namespace, spec={"acceleratorRequirements": requirements})
 
 
 def inference_pool(name: str, threshold: str) -> dict:
@@ -72,15 +68,13 @@ def inference_pool(name: str, threshold: str) -> dict:
 
 
 def objective(name: str, **annotations: str) -> dict:
-    return {
-        "apiVersion": "llm-d.ai/v1alpha2",
-        "kind": "InferenceObjective",
-        "metadata": {
-            "name": name,
-            "annotations": {f"ome.io/{key.replace('_', '-')}": text for key, text in annotations.items()},
-        },
-        "spec": {"priority": 1},
-    }
+    return manifest(
+        "llm-d.ai/v1alpha2",
+        "InferenceObjective",
+        name,
+        metadata={"annotations": {f"ome.io/{key.replace('_', '-')}": text for key, text in annotations.items()}},
+        spec={"priority": 1},
+    )
 
 
 def gpu(name: str) -> dict:
