@@ -37,12 +37,6 @@ def accelerator_class(price: str, *, name: str = "cheap-t4") -> dict:
     )
 
 
-def test_labels_of_the_endpoint_are_enough():
-    found = tag(source(), labels=T4)
-    assert (found.vendor, found.model, found.count) == ("nvidia", "t4", 1)
-    assert found.provenance["product"] == "labels"
-
-
 def test_declaration_of_the_endpoint_list_goes_first():
     found = tag(source(), labels=T4, accelerator=AcceleratorDeclaration(accelerator_class="h100", count=2))
     assert (found.model, found.count) == ("h100", 2)
