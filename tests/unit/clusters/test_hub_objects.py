@@ -121,10 +121,7 @@ def test_ocm_6_item_that_no_add_on_has_is_read_as_the_one_that_is_meant():
             {"tolerations": [{"operator": "Equal", "value": "x"}]},
             "spec.tolerations[0].key is '': write a key, or operator: Exists",
         ),
-        (
-            {"prioritizerPolicy": {"mode": "Exakt"}},
-            "spec.prioritizerPolicy.mode is 'Exakt': write Additive or Exact",
-        ),
+        ({"prioritizerPolicy": {"mode": "Exakt"}}, "spec.prioritizerPolicy.mode is 'Exakt': write Additive or Exact"),
         (
             {"prioritizerPolicy": {"configurations": [{"weight": 1}]}},
             "spec.prioritizerPolicy.configurations[0].scoreCoordinate is missing: write a builtIn or an addOn",

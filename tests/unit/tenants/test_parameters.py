@@ -40,10 +40,7 @@ def test_plain_key_is_refused_with_the_command_that_makes_the_digest_and_is_not_
         ({**tenants({"name": "a"}), "default": {"name": "a"}}, "default.name is 'a', that of a tenant"),
         ({"qosPriorities": {"low": 0}}, "low is 0 and medium is 0: give low the lower priority"),
         ({"qosPriorities": {"high": 200}}, "high is 200 and critical is 100"),
-        (
-            {"apiKeyHeaders": ["x-key", "authorization: Bearer"]},
-            "apiKeyHeaders[1] is not a header name",
-        ),
+        ({"apiKeyHeaders": ["x-key", "authorization: Bearer"]}, "apiKeyHeaders[1] is not a header name"),
         ({"namespaceHeader": "x namespace"}, "namespaceHeader is not a header name: write the name alone"),
         ({"apiKeyHeaders": ["X-Request-Id"], "removeApiKey": True}, "apiKeyHeaders[0] is 'X-Request-Id', which cannot"),
         ({"unknown": "refuse"}, "'refuse' is not known; use 'Allow', 'Refuse'"),
