@@ -259,6 +259,7 @@ def test_a_label_that_is_there_is_not_changed_by_its_alias():
         ({"partition-size": "3g.40gb"}, (Sharing.MIG, "3g.40gb", 1), 4, 40 * GIB),
         ({"sharing-strategy": "time-sharing"}, (Sharing.TIME_SLICING, "", 4), 2, 20 * GIB),
         ({"sharing-strategy": "MPS"}, (Sharing.MPS, "", 4), 2, 20 * GIB),
+        ({"sharing-strategy": "mps"}, (Sharing.MPS, "", 4), 2, 20 * GIB),
         ({}, (Sharing.NONE, "", 1), 2, 80 * GIB),
     ],
 )
