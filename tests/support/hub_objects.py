@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from epp.clusters.cluster_status import Hub
 from epp.kube.objects.decode import CLUSTER_KINDS, decode_object
 from epp.kube.objects.last_good import FileObjects
+from tests.support.kube.manifests import manifest
 
 OCM = "cluster.open-cluster-management.io"
 SCORE = "resource-usage-score"
@@ -46,12 +47,7 @@ def scores(cluster: str, until: str = "", *, name: str = SCORE, **values: float)
 
 
 def placement(name: str = "llm", **spec: object) -> dict:
-    return {
-        "apiVersion": f"{OCM}/v1beta1",
-        "kind": "Placement",
-        "metadata": {"name": name, "namespace": "ai"},
-        "spec": spec,
-    }
+    return manifest(f"{OCM}/v1beta1", "Placement", name, "ai", spec=spec)
 
 
 def weighted(mode: str = "Exact", **weights: float) -> dict:

@@ -155,6 +155,13 @@ class Front:
             self.flow.wait(standing)
         return standing
 
+    def assert_order(self, running: Standing, queued: Sequence[Standing]) -> None:
+        """Let one request after the other have the only place, and check that they go in this order."""
+        for expected in queued:
+            self.end(running)
+            assert expected.place == 0
+            running = expected
+
     def end(self, standing: Standing) -> None:
         """Free the place of a request."""
         assert standing.place is not None

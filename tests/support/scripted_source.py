@@ -51,6 +51,7 @@ class Length(Extractor):
     """Reports the length of the page as running requests."""
 
     plugin_type = "length"
+    writes = (RUNNING,)
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
         return Report({RUNNING: len(page)})

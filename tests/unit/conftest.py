@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from epp.kube.access import KubeApi
+from tests.support.kube.manifests import manifest
 from tests.support.kube.scripted_api import scripted_api
 
 DATA = Path(__file__).parents[1] / "data" / "accelerators"
@@ -53,12 +54,7 @@ def node():
     """Make a node."""
 
     def make(labels=None, *, name="gpu-node-1", **status):
-        return {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": name, "labels": labels or {}},
-            "status": status,
-        }
+        return manifest("v1", "Node", name, metadata={"labels": labels or {}}, status=status)
 
     return make
 

@@ -15,6 +15,19 @@ LABELS = {"app": "vllm"}
 """Labels of pods, and the selector of pools, where a test names none."""
 
 
+def manifest(
+    api_version: str,
+    kind: str,
+    name: object,
+    namespace: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    **parts: Any,
+) -> dict[str, Any]:
+    """Return any object: `metadata` has more than the names, `parts` are its other fields."""
+    names = {"name": name} if namespace is None else {"name": name, "namespace": namespace}
+    return {"apiVersion": api_version, "kind": kind, "metadata": {**names, **(metadata or {})}, **parts}
+
+
 def pod(
     name: str,
     *,

@@ -4,6 +4,7 @@
 from epp.clusters.cluster_status import ClusterStatuses, Evaluate, cluster_statuses
 from epp.framework.clusters import PlacementStatus
 from tests.support.hub_objects import SCORE, cluster, decision, hub_of, placement, scores, taint, weighted
+from tests.support.kube.manifests import manifest
 
 NOW = 1767225600.0
 """2026-01-01."""
@@ -136,12 +137,7 @@ def worker(name: str, active: str) -> dict:
     }
 
 
-CONFIG = {
-    "apiVersion": "kueue.x-k8s.io/v1beta1",
-    "kind": "MultiKueueConfig",
-    "metadata": {"name": "config"},
-    "spec": {"clusters": ["east", "west"]},
-}
+CONFIG = manifest("kueue.x-k8s.io/v1beta1", "MultiKueueConfig", "config", spec={"clusters": ["east", "west"]})
 
 
 def test_ocm_13_cluster_without_an_active_check_is_not_active():

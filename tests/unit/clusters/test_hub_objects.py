@@ -10,6 +10,7 @@ from epp.framework.clusters import TaintEffect
 from epp.kube.objects.ocm import MultiKueueCluster
 from epp.kube.objects.placement import Coordinate
 from tests.support.hub_objects import OCM, cluster, decision, decoded, hub_of, placement, scores, taint, weighted
+from tests.support.kube.manifests import manifest
 
 
 def test_ocm_2_scores_of_a_cluster_by_name():
@@ -120,10 +121,7 @@ def test_ocm_6_item_that_no_add_on_has_is_read_as_the_one_that_is_meant():
             {"tolerations": [{"operator": "Equal", "value": "x"}]},
             "spec.tolerations[0].key is '': write a key, or operator: Exists",
         ),
-        (
-            {"prioritizerPolicy": {"mode": "Exakt"}},
-            "spec.prioritizerPolicy.mode is 'Exakt': write Additive or Exact",
-        ),
+        ({"prioritizerPolicy": {"mode": "Exakt"}}, "spec.prioritizerPolicy.mode is 'Exakt': write Additive or Exact"),
         (
             {"prioritizerPolicy": {"configurations": [{"weight": 1}]}},
             "spec.prioritizerPolicy.configurations[0].scoreCoordinate is missing: write a builtIn or an addOn",
@@ -184,12 +182,7 @@ def test_problems_name_object_field_value_and_remedy():
     ],
 )
 def test_ocm_13_cluster_of_multikueue_is_that_of_its_secret_or_profile(spec, name):
-    document = {
-        "apiVersion": "kueue.x-k8s.io/v1beta2",
-        "kind": "MultiKueueCluster",
-        "metadata": {"name": "worker1"},
-        "spec": spec,
-    }
+    document = manifest("kueue.x-k8s.io/v1beta2", "MultiKueueCluster", "worker1", spec=spec)
     found = decoded(document)
     assert isinstance(found, MultiKueueCluster)
     assert found.cluster == name

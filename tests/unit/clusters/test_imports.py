@@ -14,12 +14,9 @@ from epp.kube.objects.base import convert
 from epp.kube.objects.inference import InferencePoolImport
 from epp.plugins.clusters import PlacementFilter
 from tests.support.config_files import replace
+from tests.support.kube.manifests import manifest
 
-HEAD = {
-    "apiVersion": "inference.networking.x-k8s.io/v1alpha1",
-    "kind": "InferencePoolImport",
-    "metadata": {"name": "llm-pool", "namespace": "example"},
-}
+HEAD = manifest("inference.networking.x-k8s.io/v1alpha1", "InferencePoolImport", "llm-pool", "example")
 
 
 def exported_by(*clusters: str) -> dict:

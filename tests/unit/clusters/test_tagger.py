@@ -19,6 +19,7 @@ from epp.pool.collectors import Tagging
 from epp.routing.datastore import Datastore
 from tests.support.config_files import replace
 from tests.support.hub_objects import SCORE, cluster, decoded, placement, scores, taint, weighted
+from tests.support.kube.manifests import manifest
 from tests.support.waiting import until
 
 NOW = 1767225600.0
@@ -177,17 +178,8 @@ def test_impossible_value_is_said_with_object_field_and_remedy(source):
 def test_values_that_usage_is_computed_without_are_said_and_so_are_kinds_without_use(source):
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "100"}}}
     wanted = {"resources": {"requests": {"cpu": "-3"}}, "name": "main"}
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "p"},
-        "spec": {"nodeName": "n1", "containers": [wanted]},
-    }
-    typo = {
-        "apiVersion": "cluster.open-cluster-management.io/v1beta1",
-        "kind": "PlacementDecison",
-        "metadata": {"name": "x"},
-    }
+    pod = manifest("v1", "Pod", "p", spec={"nodeName": "n1", "containers": [wanted]})
+    typo = manifest("cluster.open-cluster-management.io/v1beta1", "PlacementDecison", "x")
     of_hardware = {"apiVersion": "tensor-fusion.ai/v1", "kind": "GPUWorkload", "metadata": {"name": "w"}}
     built = source(node, pod, typo, of_hardware, usageScores=True, cluster="east")
     (ignored,) = built.inputs.ignored

@@ -7,8 +7,9 @@ import pytest
 
 from epp.clusters.usage import USAGE_ITEMS, UsageItem, normalised, pod_requests, usage_scores
 from epp.kube.objects.core import Node, Pod
-from epp.kube.objects.decode import decode_object
 from epp.kube.objects.dra import ResourceClaim, ResourceSlice
+from tests.support.hub_objects import decoded
+from tests.support.kube.manifests import manifest
 
 
 def node(name: str, *, unschedulable: bool = False, ready: str = "True", **allocatable: str) -> Node:
@@ -22,9 +23,7 @@ def node(name: str, *, unschedulable: bool = False, ready: str = "True", **alloc
             "conditions": [{"type": "Ready", "status": ready}],
         },
     }
-    found = decode_object(document)
-    assert isinstance(found, Node)
-    return found
+    return decoded(document)
 
 
 def pod(node: str = "n1", *, requests=None, phase: str = "Running", init=(), **more) -> Pod:
@@ -41,9 +40,7 @@ def pod(node: str = "n1", *, requests=None, phase: str = "Running", init=(), **m
         },
         "status": {"phase": phase},
     }
-    found = decode_object(document)
-    assert isinstance(found, Pod)
-    return found
+    return decoded(document)
 
 
 def gpus(amount: int) -> dict[str, str]:
@@ -142,27 +139,13 @@ def test_ocm_6_limit_is_the_request_where_there_is_none():
     "resource", ["amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe", "nvidia.com/mig-3g.20gb", "nvidia.com/gpu"]
 )
 def test_ocm_6_gpus_of_every_vendor_count(resource):
-    document = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "n1"},
-        "status": {"allocatable": {resource: "4"}},
-    }
-    found = decode_object(document)
-    assert isinstance(found, Node)
+    found = decoded(manifest("v1", "Node", "n1", status={"allocatable": {resource: "4"}}))
     assert usage_scores([found], [pod(requests={resource: "1"})])["gpuNodeAvailable"] == -70.0  # 3
 
 
 def test_ocm_6_items_and_maxima_can_be_others():
     items = {**USAGE_ITEMS, "npu": UsageItem(resources=("huawei.com/Ascend*",), max="16")}
-    document = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "n1"},
-        "status": {"allocatable": {"huawei.com/Ascend910": "8"}},
-    }
-    found = decode_object(document)
-    assert isinstance(found, Node)
+    found = decoded(manifest("v1", "Node", "n1", status={"allocatable": {"huawei.com/Ascend910": "8"}}))
     assert usage_scores([found], [], items=items)["npuClusterAvailable"] == 0.0
     for wrong in ("0", "-1", "many"):
         with pytest.raises(ValueError, match=r"^max"):
@@ -181,9 +164,7 @@ def resource_slice(generation: int, *devices: dict, node: str = "n1") -> Resourc
             "devices": list(devices),
         },
     }
-    found = decode_object(document)
-    assert isinstance(found, ResourceSlice)
-    return found
+    return decoded(document)
 
 
 def claim(*devices: str, admin: bool = False) -> ResourceClaim:
@@ -198,9 +179,7 @@ def claim(*devices: str, admin: bool = False) -> ResourceClaim:
         "spec": {},
         "status": {"allocation": {"devices": {"results": results}}},
     }
-    found = decode_object(document)
-    assert isinstance(found, ResourceClaim)
-    return found
+    return decoded(document)
 
 
 def test_ocm_6_dra_devices_count_in_their_newest_generation():

@@ -5,12 +5,14 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import msgspec
 import pytest
 from aiohttp import web
 
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import DataSource, Feed
 from epp.pool.collectors import Collector
+from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
 from epp.routing.datastore import Datastore
 from tests.support.ports import reserved_ports
 
@@ -61,6 +63,28 @@ async def server() -> AsyncIterator[PageServer]:
         await running.start()
         yield running
         await running.stop()
+
+
+@pytest.fixture
+def store(server) -> Datastore:
+    """A store with the endpoint of the server."""
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint()])
+    return store
+
+
+@pytest.fixture
+async def metrics_feed() -> AsyncIterator[Callable[..., Feed]]:
+    """Make feeds whose sources are closed in the end, after the collectors have stopped."""
+    sources: list[DataSource] = []
+
+    def make(**parameters: object) -> Feed:
+        sources.append(MetricsDataSource(msgspec.convert(parameters, MetricsSourceParameters)))
+        return Feed(sources[-1], (CoreMetricsExtractor(),))
+
+    yield make
+    for source in sources:
+        await source.close()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import asyncio
 import math
 import socket
 
-import msgspec
 import pytest
 import uvloop
 
@@ -21,14 +20,7 @@ from tests.support.scripted_source import PAGE, Counting, Errors, Length, Script
 E = Endpoint("e", "10.0.0.1", 8000)
 
 
-@pytest.fixture
-def errors() -> Errors:
-    return Errors()
-
-
-async def test_endpoint_that_no_feed_asks_is_probed(server, until, collecting):
-    store = Datastore(SystemClock())
-    store.replace([server.endpoint()])
+async def test_endpoint_that_no_feed_asks_is_probed(metrics_feed, store, server, until, collecting):
     collector = await collecting(store, metrics_feed(port=1))
     contacts = lambda: [condition.contact for _, condition in collector.conditions.all]  # noqa: E731
     await until(lambda: contacts() == [Contact.ANSWERS])
@@ -40,10 +32,8 @@ async def test_endpoint_that_no_feed_asks_is_probed(server, until, collecting):
     assert server.asked == []
 
 
-async def test_server_without_metrics_that_dies_is_unreachable(server, until, collecting):
+async def test_server_without_metrics_that_dies_is_unreachable(metrics_feed, store, server, until, collecting):
     server.status = 404
-    store = Datastore(SystemClock())
-    store.replace([server.endpoint()])
     collector = await collecting(store, metrics_feed())
     contacts = lambda: [condition.contact for _, condition in collector.conditions.all]  # noqa: E731
     await until(lambda: contacts() == [Contact.NO_PAGE])
@@ -74,14 +64,7 @@ async def test_https_endpoint_that_joins_a_gateway_without_tls_is_not_used(serve
     assert (condition.contact, condition.remedy) == (Contact.TLS_UNAVAILABLE, "restart the gateway")
 
 
-def metrics_feed(**parameters: object) -> Feed:
-    source = MetricsDataSource(msgspec.convert(parameters, MetricsSourceParameters))
-    return Feed(source, (CoreMetricsExtractor(),))
-
-
-async def test_server_that_stops_and_starts_again_goes_and_comes_back(server, until, collecting):
-    store = Datastore(SystemClock())
-    store.replace([server.endpoint()])
+async def test_server_that_stops_and_starts_again_goes_and_comes_back(metrics_feed, store, server, until, collecting):
     await collecting(store, metrics_feed())
     await until(lambda: value(store) == 3)
     await server.stop()
@@ -93,9 +76,10 @@ async def test_server_that_stops_and_starts_again_goes_and_comes_back(server, un
     await until(lambda: value(store) == 5)
 
 
-async def test_server_that_answers_500_stays_reachable_and_keeps_its_numbers(server, until, collecting, errors):
-    store = Datastore(SystemClock())
-    store.replace([server.endpoint()])
+async def test_server_that_answers_500_stays_reachable_and_keeps_its_numbers(
+    metrics_feed, store, server, until, collecting
+):
+    errors = Errors()
     await collecting(store, metrics_feed(), observer=errors)
     await until(lambda: value(store) == 3)
     server.status = 500
@@ -104,16 +88,14 @@ async def test_server_that_answers_500_stays_reachable_and_keeps_its_numbers(ser
     assert set(errors.seen) == {("metrics-data-source",)}
 
 
-async def test_server_that_hangs_becomes_unreachable(server, until, collecting):
+async def test_server_that_hangs_becomes_unreachable(metrics_feed, store, server, until, collecting):
     server.hanging = True
-    store = Datastore(SystemClock())
-    store.replace([server.endpoint()])
     await collecting(store, metrics_feed(timeout="20ms"))
     await until(lambda: value(store, REACHABLE) == 0.5)
     assert len(server.asked) >= 3
 
 
-async def test_polls_follow_the_pool(server, until, collecting):
+async def test_polls_follow_the_pool(metrics_feed, server, until, collecting):
     store = Datastore(SystemClock())
     a, b = server.endpoint("a"), server.endpoint("b")
     collector = await collecting(store, metrics_feed())
@@ -131,7 +113,7 @@ async def test_polls_follow_the_pool(server, until, collecting):
         await until(lambda: value(store, REACHABLE, slot=store.snapshot().slots[0]) == 0)
 
 
-async def test_stopped_collector_does_not_follow_the_pool(server, collecting):
+async def test_stopped_collector_does_not_follow_the_pool(metrics_feed, server, collecting):
     store = Datastore(SystemClock())
     collector = await collecting(store, metrics_feed())
     await collector.stop()
@@ -149,7 +131,8 @@ async def test_endpoint_that_gets_another_label_is_asked_with_it(until, collecti
     await until(lambda: source.asked[-1].labels == {"a": "b"})
 
 
-async def test_exporter_that_fails_beside_an_endpoint_takes_nothing_with_it(server, until, collecting, errors):
+async def test_exporter_that_fails_beside_an_endpoint_takes_nothing_with_it(metrics_feed, server, until, collecting):
+    errors = Errors()
     with socket.socket() as deaf:  # bound, so nobody else listens there, but not listening
         deaf.bind(("127.0.0.1", 0))
         exporter = DcgmDataSource(DcgmSourceParameters(port=deaf.getsockname()[1], interval="10ms"))
@@ -172,7 +155,7 @@ async def test_exporter_beside_an_endpoint_is_read(server, until, collecting):
     assert math.isnan(value(store, METRICS_AT))  # the engine has said nothing yet
 
 
-async def test_slow_source_does_not_hold_up_another(server, until, collecting):
+async def test_slow_source_does_not_hold_up_another(metrics_feed, store, server, until, collecting):
     class Stuck(Script):
         async def fetch(self, endpoint: Endpoint) -> bytes:
             self.asked.append(endpoint)
@@ -180,8 +163,6 @@ async def test_slow_source_does_not_hold_up_another(server, until, collecting):
             return b""
 
     stuck = Stuck()
-    store = Datastore(SystemClock())
-    store.replace([server.endpoint()])
     collector = await collecting(store, Feed(stuck, (Length(),)), metrics_feed())
     assert collector.feed_count == 2
     await until(lambda: stuck.asked and len(server.asked) >= 3)
@@ -205,7 +186,7 @@ def test_runs_under_uvloop():
         listening = await asyncio.start_server(answer, "127.0.0.1", 0)
         store = Datastore(SystemClock())
         store.replace([Endpoint("e", "127.0.0.1", listening.sockets[0].getsockname()[1])])
-        feed = metrics_feed()
+        feed = Feed(MetricsDataSource(MetricsSourceParameters()), (CoreMetricsExtractor(),))
         collector = Collector(store, [feed], clock=SystemClock(), interval_seconds=0.01)
         await collector.start()
         while math.isnan(value(store)):  # noqa: ASYNC110 - what is waited for has no event

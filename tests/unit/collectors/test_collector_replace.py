@@ -5,68 +5,15 @@ import asyncio
 from itertools import pairwise
 from math import inf, isnan
 
-import msgspec
 import pytest
 
 from epp.framework import Endpoint, SystemClock
-from epp.framework.datalayer import DataSource, Extractor, Feed, Report, TrustsMetrics
-from epp.framework.snapshot import REACHABLE, RUNNING, WAITING
+from epp.framework.datalayer import Feed, TrustsMetrics
+from epp.framework.snapshot import REACHABLE, RUNNING
 from epp.plugins.filters.saturation import UtilizationDetector, UtilizationDetectorParameters
 from epp.pool.collectors import Collector
-from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
 from epp.routing.datastore import Datastore
-
-PAGE = b"vllm:num_requests_waiting 3\n"
-
-
-class Counting(DataSource):
-    """Answers at once, for ever."""
-
-    plugin_type = "counting"
-
-    def __init__(self, interval_seconds: float | None = None) -> None:
-        super().__init__()
-        self._interval_seconds = interval_seconds
-        self.asked: list[Endpoint] = []
-
-    @property
-    def interval_seconds(self) -> float | None:
-        return self._interval_seconds
-
-    async def fetch(self, endpoint: Endpoint) -> bytes:
-        self.asked.append(endpoint)
-        return PAGE
-
-    async def close(self) -> None:
-        pass
-
-
-class Length(Extractor):
-    """Reports the length of the page as running requests."""
-
-    plugin_type = "length"
-    writes = (RUNNING,)
-
-    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
-        return Report({RUNNING: len(page)})
-
-
-def value(store: Datastore, column=WAITING, slot: int = 0) -> float:
-    return float(store.snapshot().column(column)[slot])
-
-
-@pytest.fixture
-async def metrics_feed():
-    """Make feeds whose sources are closed in the end, after the collectors have stopped."""
-    sources: list[DataSource] = []
-
-    def make(**parameters: object) -> Feed:
-        sources.append(MetricsDataSource(msgspec.convert(parameters, MetricsSourceParameters)))
-        return Feed(sources[-1], (CoreMetricsExtractor(),))
-
-    yield make
-    for source in sources:
-        await source.close()
+from tests.support.scripted_source import PAGE, Counting, Length, value
 
 
 async def test_feeds_that_stay_go_on_undisturbed_when_others_come_and_go(metrics_feed, server, until, collecting):
@@ -87,10 +34,8 @@ async def test_feeds_that_stay_go_on_undisturbed_when_others_come_and_go(metrics
     assert len(old.source.asked) == asked
 
 
-async def test_source_may_be_closed_once_its_feed_was_replaced(metrics_feed, server, until, collecting):
+async def test_source_may_be_closed_once_its_feed_was_replaced(store, metrics_feed, server, until, collecting):
     server.hanging = True
-    store = Datastore(SystemClock())
-    store.replace([server.endpoint()])
     feed = metrics_feed(timeout="1m")
     collector = await collecting(store, feed)
     await until(lambda: server.asked)
@@ -112,7 +57,7 @@ async def test_feeds_are_replaced_a_few_endpoints_in_each_turn_of_the_event_loop
     monkeypatch.setattr("epp.pool.collectors.tagging.STRETCH_SECONDS", 0.0)  # so that each takes long enough
     store = Datastore(SystemClock())
     store.replace(endpoints(200))
-    old, new = Feed(Counting(3600.0), (Length(),)), Feed(Counting(3600.0), (Length(),))
+    old, new = (Feed(Counting(interval_seconds=3600.0), (Length(),)) for _ in range(2))
     collector = await collecting(store, old)
     replacing = asyncio.ensure_future(collector.replace([new]))
     counts = [0]
@@ -129,7 +74,7 @@ async def test_endpoints_may_come_and_go_and_the_collector_stop_while_feeds_are_
     store = Datastore(SystemClock())
     everyone = endpoints(200)
     store.replace(everyone)
-    old, new = Feed(Counting(3600.0), (Length(),)), Feed(Counting(3600.0), (Length(),))
+    old, new = (Feed(Counting(interval_seconds=3600.0), (Length(),)) for _ in range(2))
     collector = await collecting(store, old)
     replacing = asyncio.ensure_future(collector.replace([new]))
     await asyncio.sleep(0)
@@ -163,9 +108,7 @@ async def test_endpoint_that_joins_after_a_replacement_is_asked_by_the_new_feeds
     await until(lambda: collector.feed_count == 0)
 
 
-async def test_another_extractor_makes_another_feed(metrics_feed, server, until, collecting):
-    store = Datastore(SystemClock())
-    store.replace([server.endpoint()])
+async def test_another_extractor_makes_another_feed(store, metrics_feed, server, until, collecting):
     feed = metrics_feed()
     collector = await collecting(store, feed)
     await until(lambda: value(store) == 3)
@@ -175,10 +118,8 @@ async def test_another_extractor_makes_another_feed(metrics_feed, server, until,
 
 
 async def test_feeds_of_an_endpoint_share_what_is_known_of_its_reachability_across_replacements(
-    metrics_feed, server, until, collecting
+    store, metrics_feed, server, until, collecting
 ):
-    store = Datastore(SystemClock())
-    store.replace([server.endpoint()])
     feed, other = metrics_feed(), metrics_feed(path="/other")
     collector = await collecting(store, feed)
     await until(lambda: value(store) == 3)
@@ -190,9 +131,7 @@ async def test_feeds_of_an_endpoint_share_what_is_known_of_its_reachability_acro
     await until(lambda: value(store, REACHABLE) == 1)
 
 
-async def test_what_only_feeds_that_are_gone_reported_is_unknown_again(metrics_feed, server, until, collecting):
-    store = Datastore(SystemClock())
-    store.replace([server.endpoint()])
+async def test_what_only_feeds_that_are_gone_reported_is_unknown_again(store, metrics_feed, until, collecting):
     feed = metrics_feed()
     length = Feed(Counting(), (Length(),))
     collector = await collecting(store, feed)
@@ -206,10 +145,8 @@ async def test_what_only_feeds_that_are_gone_reported_is_unknown_again(metrics_f
     assert value(store) == 3  # the one that stayed goes on saying so
 
 
-async def test_endpoint_that_no_feed_asks_any_more_still_comes_back(metrics_feed, server, until, collecting):
+async def test_endpoint_that_no_feed_asks_any_more_still_comes_back(store, metrics_feed, server, until, collecting):
     await server.stop()
-    store = Datastore(SystemClock())
-    store.replace([server.endpoint()])
     collector = await collecting(store, metrics_feed())
     await until(lambda: value(store, REACHABLE) == 0)
     await collector.replace([])
@@ -220,19 +157,15 @@ async def test_endpoint_that_no_feed_asks_any_more_still_comes_back(metrics_feed
     assert collector.feed_count == 1  # it asks the endpoint, so that no probe has to
 
 
-async def test_bad_replacement_changes_nothing(metrics_feed, server, until, collecting):
-    store = Datastore(SystemClock())
-    store.replace([server.endpoint()])
+async def test_bad_replacement_changes_nothing(store, metrics_feed, until, collecting):
     collector = await collecting(store, metrics_feed())
-    with pytest.raises(ValueError, match="source 'counting': an interval of 0 s is too short"):
+    with pytest.raises(ValueError, match="source 'script': an interval of 0 s is too short"):
         await collector.replace([Feed(Counting(interval_seconds=0), ())])
     assert collector.feed_count == 1
     await until(lambda: value(store) == 3)
 
 
-async def test_replacement_outside_of_start_and_stop_starts_nothing(metrics_feed, server, until, collecting):
-    store = Datastore(SystemClock())
-    store.replace([server.endpoint()])
+async def test_replacement_outside_of_start_and_stop_starts_nothing(store, metrics_feed, until, collecting):
     collector = Collector(store, [], clock=SystemClock(), interval_seconds=0.01)
     feed = metrics_feed()
     await collector.replace([feed])
@@ -244,9 +177,7 @@ async def test_replacement_outside_of_start_and_stop_starts_nothing(metrics_feed
     assert collector.feed_count == 0
 
 
-async def test_feed_given_twice_is_asked_once(metrics_feed, server, collecting):
-    store = Datastore(SystemClock())
-    store.replace([server.endpoint()])
+async def test_feed_given_twice_is_asked_once(store, metrics_feed, collecting):
     feed = metrics_feed()
     collector = await collecting(store, feed, feed)
     assert collector.feed_count == 1

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import Endpoint, SystemClock
-from epp.framework.datalayer import Extractor, Feed, PageError, Report
-from epp.framework.snapshot import RUNNING, WAITING
+from epp.framework.datalayer import Feed, PageError, Report
+from epp.framework.snapshot import RUNNING
 from epp.pool.collectors import page_limits as metric_filter
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource
 from epp.pool.collectors.page_limits import LARGE_BYTES, Limit, MetricFilter, PageLimits
 from epp.routing.datastore import Datastore
+from tests.support.scripted_source import Length, value
 
 PAGE = (Path(__file__).parents[2] / "data" / "vllm-0.32" / "metrics-busy-lora.txt").read_bytes()
 LIMITS = PageLimits()
@@ -23,16 +24,6 @@ OTHERS = b"other 1\n" * (LARGE_BYTES // 8)
 lines = st.sampled_from(
     ["a 1", 'a{x="y"} 2', "a\t3", "ab 4", "a_b 5", "b 6", "# TYPE a gauge", "", 'c{x="\\na 7"} 8', "a", "a" * 20]
 )
-
-
-class Length(Extractor):
-    """Reports the length of the page as running requests."""
-
-    plugin_type = "length"
-    writes = (RUNNING,)
-
-    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
-        return Report({RUNNING: len(page)})
 
 
 def sifted(found: MetricFilter, page: bytes, *places: int) -> bytes:
@@ -49,10 +40,6 @@ def outcome(extractor: CoreMetricsExtractor, page: bytes) -> Report | str:
         return extractor.extract(page, Endpoint("e", "10.0.0.1", 8000))
     except PageError as error:
         return str(error)
-
-
-def value(store: Datastore, column=WAITING) -> float:
-    return float(store.snapshot().column(column)[0])
 
 
 @given(st.lists(lines), st.sampled_from(["", "\n"]), st.lists(st.integers(0, 200)), st.integers(1, 60))

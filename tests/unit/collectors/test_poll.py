@@ -47,13 +47,18 @@ def errors() -> Errors:
 
 
 @pytest.fixture
-def poll_of(store, errors, clock):
-    """Make a poll of E; those of one test share what they know of its reachability."""
-    reachability = Reachability(store, E)
+def conditions() -> Conditions:
+    return Conditions()
 
-    def make(*answers: bytes | Exception, extractors=None, port=None) -> Poll:
+
+@pytest.fixture
+def poll_of(store, errors, clock, conditions):
+    """Make a poll of E; those of one test share what they know of its reachability."""
+    reachability = Reachability(store, E, conditions)
+
+    def make(*answers: bytes | Exception, extractors=None, port=None, interval_seconds=0.05) -> Poll:
         feed = Feed(Script(*answers, port=port), tuple(extractors or [CoreMetricsExtractor()]))
-        return Poll(store, feed, reachability, clock=clock, interval_seconds=0.05, observer=errors)
+        return Poll(store, feed, reachability, clock=clock, interval_seconds=interval_seconds, observer=errors)
 
     return make
 
@@ -102,9 +107,8 @@ async def test_numbers_of_a_page_that_no_extractor_can_read_become_unknown_too(s
     assert value(store) == 3
 
 
-async def test_slowly_polled_numbers_stay_for_three_polls(store, errors, clock):
-    feed = Feed(Script(PAGE, *[PageError("answered 500")] * 2), (CoreMetricsExtractor(),))
-    poll = Poll(store, feed, Reachability(store, E), clock=clock, interval_seconds=10, observer=errors)
+async def test_slowly_polled_numbers_stay_for_three_polls(store, poll_of, clock):
+    poll = poll_of(PAGE, *[PageError("answered 500")] * 2, interval_seconds=10)
     await collect_once(poll, E)
     clock.advance(20)
     await collect_once(poll, E)
@@ -122,18 +126,20 @@ async def test_problem_of_another_kind_is_logged_although_there_was_one_before(p
     assert [entry["reason"] for entry in logs] == ["answered 404", "refused", "answered 404"]
 
 
-async def test_endpoint_without_a_page_is_asked_less_and_less_often_up_to_once_a_second(poll_of):
-    poll = poll_of(*[PageError("answered 404")] * 3, b"other 1\n", *[PageError("answered 404")] * 2, PAGE)
+@pytest.mark.parametrize(
+    "failures",
+    [[*[PageError("answered 404")] * 3, b"other 1\n", *[PageError("answered 404")] * 2], [REFUSED] * 6],
+    ids=["without a page", "unreachable"],
+)
+async def test_endpoint_that_gives_no_page_is_asked_less_and_less_often_up_to_once_a_second(poll_of, failures):
+    poll = poll_of(*failures, PAGE)
     waits = [await collect_once(poll, E) for _ in range(7)]
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.05])
 
 
-async def test_condition_follows_what_the_last_polls_met(store, errors):
-    conditions = Conditions()
-    reachability = Reachability(store, E, conditions)
+async def test_condition_follows_what_the_last_polls_met(poll_of, conditions):
     answers = [PAGE, PageError("answered 404"), REFUSED, SILENT, SILENT, SILENT, REFUSED, PAGE]
-    feed = Feed(Script(*answers), (CoreMetricsExtractor(),))
-    poll = Poll(store, feed, reachability, clock=ManualClock(), interval_seconds=0.05, observer=errors)
+    poll = poll_of(*answers)
     met = []
     for _ in answers:
         await collect_once(poll, E)
@@ -151,19 +157,15 @@ async def test_condition_follows_what_the_last_polls_met(store, errors):
     ]
 
 
-async def test_endpoint_without_metrics_says_how_its_load_is_judged_and_what_to_do(store, errors):
-    conditions = Conditions()
-    feed = Feed(Script(PageError("answered 404")), (CoreMetricsExtractor(),))
-    reachability = Reachability(store, E, conditions)
-    poll = Poll(store, feed, reachability, clock=ManualClock(), interval_seconds=0.05, observer=errors)
-    await collect_once(poll, E)
+async def test_endpoint_without_metrics_says_how_its_load_is_judged_and_what_to_do(poll_of, conditions):
+    await collect_once(poll_of(PageError("answered 404")), E)
     ((_, condition),) = conditions.all
     assert condition.why == "answered 404; its load is judged by the requests that it was sent"
     assert condition.remedy == "enable its metrics, or set path or port of script"
 
 
-async def test_condition_changes_once_for_many_polls_of_one_kind(store, errors):
-    conditions, changes = Conditions(), []
+async def test_condition_changes_once_for_many_polls_of_one_kind(store, conditions):
+    changes = []
     conditions.subscribe(lambda: changes.append(conditions.all[0][1].contact))
     reachability = Reachability(store, E, conditions)
     for error in [REFUSED] * 3 + [SILENT] * 4:
@@ -196,12 +198,6 @@ async def test_bad_page_shows_that_the_endpoint_can_be_reached(store, poll_of):
     await collect_once(poll, E)
     await collect_once(poll, E)
     assert value(store, REACHABLE) == 1
-
-
-async def test_unreachable_endpoint_is_asked_less_and_less_often_up_to_once_a_second(poll_of):
-    poll = poll_of(*[REFUSED] * 6, PAGE)
-    waits = [await collect_once(poll, E) for _ in range(7)]
-    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.05])
 
 
 async def test_failure_beside_the_endpoint_says_nothing_of_the_endpoint(store, poll_of):

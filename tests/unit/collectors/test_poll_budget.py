@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, ManualClock, SystemClock
-from epp.framework.datalayer import DataSource, Extractor, Feed, Report, UnreachableError
+from epp.framework.datalayer import DataSource, Feed, UnreachableError
 from epp.framework.snapshot import RUNNING
 from epp.pool.collectors import Collector, CollectorObserver
 from epp.pool.collectors.polling import collector as capacity
@@ -15,7 +15,7 @@ from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import Poll
 from epp.pool.collectors.polling.poll_schedule import PollBudget
 from epp.routing.datastore import Datastore
-from tests.support.scripted_source import collect_once
+from tests.support.scripted_source import Length, collect_once
 
 LITTLE = 0.02
 """Share of the time for at most 1,000 polls a second."""
@@ -41,14 +41,6 @@ class Counts(DataSource):
 
     async def close(self) -> None:
         pass
-
-
-class Length(Extractor):
-    plugin_type = "length"
-    writes = (RUNNING,)
-
-    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
-        return Report({RUNNING: len(page)})
 
 
 class Intervals(CollectorObserver):

@@ -4,13 +4,11 @@
 import asyncio
 from itertools import pairwise
 
-import msgspec
 import pytest
 
 from epp.framework import SystemClock
-from epp.framework.datalayer import Feed, NotAskedError, PageError, UnreachableError
+from epp.framework.datalayer import NotAskedError, PageError, UnreachableError
 from epp.framework.snapshot import METRICS_AT, REACHABLE
-from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
 from epp.pool.collectors.polling.poll_schedule import PollPriority, UrgentBudget
 from epp.routing.datastore import Datastore
 from epp.routing.outliers import Verdict
@@ -19,11 +17,6 @@ from tests.support.scripted_source import value
 RARELY = 500.0
 """Seconds between two polls: more than any test takes."""
 REFUSED, TIMED_OUT = UnreachableError("refused", refused=True), UnreachableError("late", refused=False)
-
-
-def metrics_feed(**parameters: object) -> Feed:
-    source = MetricsDataSource(msgspec.convert(parameters, MetricsSourceParameters))
-    return Feed(source, (CoreMetricsExtractor(),))
 
 
 async def polled_rarely(server, until, collecting, *feeds):
@@ -35,7 +28,7 @@ async def polled_rarely(server, until, collecting, *feeds):
     return store, collector
 
 
-async def test_death_of_a_server_is_noticed_as_it_closes_its_connections(server, until, collecting):
+async def test_death_of_a_server_is_noticed_as_it_closes_its_connections(metrics_feed, server, until, collecting):
     store, collector = await polled_rarely(server, until, collecting, metrics_feed())
     verdicts = []
     collector.call_on_connection_end(lambda endpoint: collector.ask(endpoint, verdicts.append))
@@ -44,7 +37,7 @@ async def test_death_of_a_server_is_noticed_as_it_closes_its_connections(server,
     assert verdicts == [Verdict.REFUSES]
 
 
-async def test_question_is_answered_by_a_poll_of_its_own(server, until, collecting):
+async def test_question_is_answered_by_a_poll_of_its_own(metrics_feed, server, until, collecting):
     store, collector = await polled_rarely(server, until, collecting, metrics_feed())
     verdicts = []
     collector.ask(server.endpoint(), verdicts.append)
@@ -64,7 +57,7 @@ async def test_endpoint_that_no_feed_asks_is_connected_to(server, until, collect
     assert server.asked == []
 
 
-async def test_thousand_questions_are_few_polls(server, until, collecting):
+async def test_thousand_questions_are_few_polls(metrics_feed, server, until, collecting):
     _, collector = await polled_rarely(server, until, collecting, metrics_feed())
     verdicts = []
     for _ in range(1000):
@@ -74,7 +67,7 @@ async def test_thousand_questions_are_few_polls(server, until, collecting):
     assert len(server.asked) <= 3
 
 
-async def test_endpoint_that_is_not_polled_is_silent(server, until, collecting):
+async def test_endpoint_that_is_not_polled_is_silent(metrics_feed, server, until, collecting):
     store, collector = await polled_rarely(server, until, collecting, metrics_feed())
     verdicts = []
     server.hanging = True

@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import Endpoint, ManualClock
-from epp.framework.datalayer import DataSource, Extractor, Feed, Report
+from epp.framework.datalayer import DataSource, Feed
 from epp.framework.snapshot import RUNNING
 from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
 from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget
 from epp.pool.collectors.polling.poller import PolledFeed, Poller
 from epp.routing.datastore import Datastore
+from tests.support.scripted_source import Length
 
 FASTEST, SLOWEST = 0.05, 0.15
 LATE = 0.006
@@ -33,14 +34,6 @@ class Silent(DataSource):
 
     async def close(self) -> None:
         pass
-
-
-class Length(Extractor):
-    plugin_type = "length"
-    writes = (RUNNING,)
-
-    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
-        return Report({RUNNING: len(page)})
 
 
 class Answering(PolledFeed):

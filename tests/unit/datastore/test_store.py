@@ -29,6 +29,14 @@ def store() -> Datastore:
     return Datastore(ManualClock(100.0))
 
 
+@pytest.fixture
+def a(store) -> Endpoint:
+    """An endpoint that is all of the pool."""
+    one = endpoint("a")
+    store.replace([one])
+    return one
+
+
 def everyone(store: Datastore) -> Candidates:
     snapshot = store.snapshot()
     return Candidates(snapshot, snapshot.available)
@@ -40,9 +48,7 @@ def test_what_nobody_reported_is_unknown_and_not_zero(store):
     assert everyone(store).values(IN_FLIGHT).tolist() == [0.0]
 
 
-def test_gie_6_snapshot_does_not_change_under_its_reader(store):
-    a = endpoint("a")
-    store.replace([a])
+def test_gie_6_snapshot_does_not_change_under_its_reader(store, a):
     store.report(a, Report({WAITING: 3, KV_USAGE: 0.5}))
     before = everyone(store)
     store.report(a, Report({WAITING: 7}))
@@ -53,9 +59,7 @@ def test_gie_6_snapshot_does_not_change_under_its_reader(store):
         before.snapshot.column(WAITING)[0] = 1
 
 
-def test_gie_6_snapshot_has_generation_and_age_and_is_the_same_until_something_changes(store):
-    a = endpoint("a")
-    store.replace([a])
+def test_gie_6_snapshot_has_generation_and_age_and_is_the_same_until_something_changes(store, a):
     store.report(a, Report({WAITING: 3}))
     first = store.snapshot()
     assert store.snapshot() is first
@@ -64,9 +68,7 @@ def test_gie_6_snapshot_has_generation_and_age_and_is_the_same_until_something_c
     assert store.snapshot().generation == first.generation + 1
 
 
-def test_columns_are_the_same_for_as_long_as_the_same_is_reported(store):
-    a = endpoint("a")
-    store.replace([a])
+def test_columns_are_the_same_for_as_long_as_the_same_is_reported(store, a):
     store.report(a, Report({WAITING: 3, KV_USAGE: 0.5}))
     first = store.snapshot()
     store.report(a, Report({WAITING: 3, KV_USAGE: 0.75}))
@@ -74,18 +76,14 @@ def test_columns_are_the_same_for_as_long_as_the_same_is_reported(store):
     assert store.snapshot().column(KV_USAGE)[0] == 0.75
 
 
-def test_report_leaves_alone_what_it_does_not_mention(store):
-    a = endpoint("a")
-    store.replace([a])
+def test_report_leaves_alone_what_it_does_not_mention(store, a):
     store.report(a, Report({WAITING: 3, KV_USAGE: 0.5}, {LORA: LoraState(frozenset({"x"}))}))
     store.report(a, Report({WAITING: 4}))
     seen = everyone(store)
     assert (seen.values(WAITING)[0], seen.values(KV_USAGE)[0], seen.records(LORA)[0].running) == (4.0, 0.5, {"x"})
 
 
-def test_new_labels_keep_slot_and_knowledge_but_a_new_address_is_a_new_endpoint(store):
-    a = endpoint("a")
-    store.replace([a])
+def test_new_labels_keep_slot_and_knowledge_but_a_new_address_is_a_new_endpoint(store, a):
     store.report(a, Report({WAITING: 3}))
     change = store.replace([endpoint("a", zone="z1")])
     assert change.added == change.removed == ()
@@ -179,9 +177,7 @@ def test_tag_writes_columns_and_attributes_until_the_endpoint_left(store):
     assert everyone(store).records(TOPOLOGY) == [Topology(), Topology()]
 
 
-def test_tag_that_changes_nothing_is_no_new_snapshot(store):
-    a = endpoint("a")
-    store.replace([a])
+def test_tag_that_changes_nothing_is_no_new_snapshot(store, a):
     store.tag(a, Report({}, {TOPOLOGY: Topology(zone="z1")}))
     before = store.snapshot()
     store.tag(a, Report({}, {TOPOLOGY: Topology(zone="z1")}))

@@ -65,10 +65,7 @@ GOOD = "- {name: a, address: 10.0.0.1, port: 8000}\n"
         ("- {name: b, address: '[::1]', port: 80}", r"address: '\[::1\]' has brackets: write ::1"),
         ("- {name: b, address: 10.1, port: 80}", "address is 10.1; write it in quotes"),
         ("- {name: 7, address: 10.0.0.2, port: 80}", "name is 7; write it in quotes"),
-        (
-            "- {name: b, address: h, port: 80, labels: {gpu: 8}}",
-            "labels.gpu: gpu is 8; write it in quotes",
-        ),
+        ("- {name: b, address: h, port: 80, labels: {gpu: 8}}", "labels.gpu: gpu is 8; write it in quotes"),
         ("- {name: b, address: h, port: 80, labels: [x]}", "labels is a list; write a mapping"),
         ("- name: b\n  adress: h\n  port: 80", r"\(line 4\): adress: unknown key; did you mean 'address'\?"),
         ("- {name: b, address: h, port: 80, zzz: 1}", "zzz: unknown key; known are accelerator, address, cluster"),
@@ -103,10 +100,7 @@ GOOD = "- {name: a, address: 10.0.0.1, port: 8000}\n"
             "- {name: a, address: h, port: 80}",
             r"name: 'a' in namespace 'default' repeats endpoints\[0\]: leave one out",
         ),
-        (
-            "- {name: b, address: 10.0.0.1, port: '8000'}",
-            r"address: '10.0.0.1' with port 8000 repeats endpoints\[0\]",
-        ),
+        ("- {name: b, address: 10.0.0.1, port: '8000'}", r"address: '10.0.0.1' with port 8000 repeats endpoints\[0\]"),
     ],
 )
 def test_bad_entry_is_refused_with_place_field_and_remedy(entries, problem):

@@ -8,27 +8,18 @@ from hypothesis import strategies as st
 from epp.framework import ConfigurationError
 from epp.kube.objects.decode import decode_object
 from epp.pool.discovery.pods import PodChoice, choose, requests_accelerators, serving_port
+from tests.support.kube.manifests import manifest
 
 READY = ({"type": "Ready", "status": "True"},)
 GPU = {"limits": {"nvidia.com/gpu": "1"}}
 
 
 def pod(name, *, containers=None, labels=None, metadata=None, namespace="llm", spec=None, **status):
-    return decode_object(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": name, "namespace": namespace, "uid": f"u-{name}", "labels": labels or {}, **(metadata or {})
-            },
-            "spec": {
-                "nodeName": "n1",
-                "containers": containers or [{"name": "vllm", "resources": GPU, "ports": [{"containerPort": 8000}]}],
-                **(spec or {}),
-            },
-            "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": READY, **status},
-        }
-    )  # fmt: skip
+    metadata = {"uid": f"u-{name}", "labels": labels or {}, **(metadata or {})}
+    containers = containers or [{"name": "vllm", "resources": GPU, "ports": [{"containerPort": 8000}]}]
+    spec = {"nodeName": "n1", "containers": containers, **(spec or {})}
+    status = {"phase": "Running", "podIP": "10.0.0.1", "conditions": READY, **status}
+    return decode_object(manifest("v1", "Pod", name, namespace, metadata, spec=spec, status=status))
 
 
 def inference_pool(name, *, namespace="llm", ports=(8000,), **labels):
@@ -47,14 +38,7 @@ def inference_pool(name, *, namespace="llm", ports=(8000,), **labels):
 
 
 def node(name, boot_id):
-    return decode_object(
-        {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": name},
-            "status": {"nodeInfo": {"bootID": boot_id}},
-        }
-    )
+    return decode_object(manifest("v1", "Node", name, status={"nodeInfo": {"bootID": boot_id}}))
 
 
 def hostports(objects, **choice):

@@ -50,10 +50,7 @@ def test_higher_priority_goes_first_and_nothing_overtakes_it():
     front = Front(1)
     running = front.send()
     low, high, middle = front.send(priority=-1), front.send(priority=9), front.send(priority=3)
-    for expected in (high, middle, low):
-        front.end(running)
-        assert expected.place == 0
-        running = expected
+    front.assert_order(running, (high, middle, low))
 
 
 def test_flows_take_turns_and_a_flood_delays_nobody():
@@ -76,10 +73,7 @@ def test_earliest_deadline_goes_first_whoever_came_first():
     patient = front.send(headers=Headers([("x-llm-d-slo-ttft-ms", "9000")]))
     anybody = front.send()
     urgent = front.send(headers=Headers([("x-llm-d-slo-ttft-ms", "500")]))
-    for expected in (urgent, patient, anybody):
-        front.end(running)
-        assert expected.place == 0
-        running = expected
+    front.assert_order(running, (urgent, patient, anybody))
 
 
 def test_earliest_end_of_patience_goes_first():

@@ -130,10 +130,7 @@ def test_requests_without_a_usable_key_go_in_the_order_of_arrival(broken, monkey
     for _ in range(3):
         front.clock.advance(1.0)
         queued.append(front.send())
-    for expected in queued:
-        front.end(running)
-        assert expected.place == 0
-        running = expected
+    front.assert_order(running, queued)
     assert counted.failed == ["ordering"] * 3
 
 
@@ -143,10 +140,7 @@ def test_without_a_usable_order_flows_go_in_the_order_of_arrival(broken, monkeyp
     front, counted = front_of(1, fairness=Fairness())
     running = front.send()
     queued = [front.send(flow) for flow in "aaba"]
-    for expected in queued:
-        front.end(running)
-        assert expected.place == 0
-        running = expected
+    front.assert_order(running, queued)
     assert counted.failed == ["fairness"]
 
 
@@ -177,10 +171,7 @@ def test_order_that_names_a_flow_of_which_nothing_waits_is_replaced(monkeypatch)
     running = front.send()
     queued = [front.send(flow) for flow in "ab"]
     monkeypatch.setattr(type(policy.order()), "first", returning("nobody"))
-    for expected in queued:
-        front.end(running)
-        assert expected.place == 0
-        running = expected
+    front.assert_order(running, queued)
     assert counted.failed == [policy.name]
 
 

@@ -30,10 +30,7 @@ def test_address_forms():
         ({"admin_address": "127.0.0.1:0"}, "port 0"),
         ({"concurrency": 0}, "concurrency: 0 must be greater than 0"),
         ({"message_timeout_seconds": 0.0}, "message_timeout_seconds: 0.0 must be greater than 0"),
-        (
-            {"message_timeout_seconds": 3601.0},
-            "message_timeout_seconds: 3601.0 is more than Envoy accepts: 3600",
-        ),
+        ({"message_timeout_seconds": 3601.0}, "message_timeout_seconds: 3601.0 is more than Envoy accepts: 3600"),
         ({"eds_file": Path("endpoints.json")}, "eds_file: 'endpoints.json' is not an absolute path"),
         ({"failure_mode": FailureMode.FAIL_OPEN}, "choose cluster type override-host"),
         (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
-from epp.framework.datalayer import EveryEndpoint, every_endpoint, no_endpoint
+from epp.framework.datalayer import AffectedEndpoints, EveryEndpoint, every_endpoint, no_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.hardware.affected_endpoints import affected_endpoints
 from epp.hardware.inventory import Inventory
@@ -162,7 +162,6 @@ def state_of(documents: Mapping[str, list[dict]], before: ClusterObjects) -> tup
         objects = {}
         for document in found:
             decoded = decode_object({"apiVersion": KINDS[kind], "kind": kind, **document})
-            assert decoded is not None
             objects[decoded.id] = decoded
         known = before.kinds[of].held if of in before.kinds else {}
         differ = {name for name in {*objects, *known} if objects.get(name) != before.find(of, name)}
@@ -186,11 +185,17 @@ def test_endpoint_that_a_change_does_not_concern_keeps_its_tag(first, kinds, sec
             assert TagBuilder(now).build(endpoint).tag == TagBuilder(was).build(endpoint).tag
 
 
+def affected_by(first: Mapping[str, list[dict]], second: Mapping[str, list[dict]]) -> AffectedEndpoints:
+    """Return which endpoints the change from the first objects to the second affects."""
+    before, _ = state_of(first, ClusterObjects())
+    after, changes = state_of(second, before)
+    inventories = Inventory.build([before.as_file()]), Inventory.build([after.as_file()])
+    return affected_endpoints(changes, before, after, inventories)
+
+
 def concerned(kind: str, *documents: dict) -> set[str]:
     """Return the pods that are concerned when these objects appear."""
-    _, changes = state_of({kind: list(documents)}, ClusterObjects())
-    after = ClusterObjects().take(changes)
-    affected = affected_endpoints(changes, ClusterObjects(), after, (Inventory(), Inventory.build([after.as_file()])))
+    affected = affected_by({}, {kind: list(documents)})
     return {endpoint.name[0] for endpoint in ENDPOINTS if affected(endpoint)}
 
 
@@ -219,34 +224,25 @@ def test_change_concerns(kind, document, pods):
 
 def test_claim_concerns_the_pod_that_names_it():
     pods = {"Pod": [pod("a", "", "c1"), pod("b", "", "")]}
-    before, _ = state_of(pods, ClusterObjects())
-    after, changes = state_of({**pods, "ResourceClaim": [claim("c1", [], "n1", "")]}, before)
-    inventories = Inventory.build([before.as_file()]), Inventory.build([after.as_file()])
-    assert [affected_endpoints(changes, before, after, inventories)(each) for each in ENDPOINTS] == [True, False, False]
+    affected = affected_by(pods, {**pods, "ResourceClaim": [claim("c1", [], "n1", "")]})
+    assert [affected(endpoint) for endpoint in ENDPOINTS] == [True, False, False]
 
 
 def test_claim_concerns_those_that_share_its_device():
     shared = [claim("c1", ["a"], "n1", "d1"), claim("c2", ["b"], "n1", "d1")]
-    before, _ = state_of({"ResourceClaim": shared}, ClusterObjects())
-    after, changes = state_of({"ResourceClaim": shared[:1]}, before)
-    inventories = Inventory.build([before.as_file()]), Inventory.build([after.as_file()])
-    affected = affected_endpoints(changes, before, after, inventories)
+    affected = affected_by({"ResourceClaim": shared}, {"ResourceClaim": shared[:1]})
     assert [affected(endpoint) for endpoint in ENDPOINTS] == [True, True, False]
 
 
 def test_slice_concerns_pods_on_other_nodes_that_use_its_devices():
     claims = {"ResourceClaim": [claim("c1", ["a"], "n2", "d1")]}
-    before, _ = state_of(claims, ClusterObjects())
-    after, changes = state_of({**claims, "ResourceSlice": [resource_slice("n2", "Tesla-T4", 1)]}, before)
-    inventories = Inventory.build([before.as_file()]), Inventory.build([after.as_file()])
-    affected = affected_endpoints(changes, before, after, inventories)
+    affected = affected_by(claims, {**claims, "ResourceSlice": [resource_slice("n2", "Tesla-T4", 1)]})
     assert [affected(endpoint) for endpoint in ENDPOINTS] == [True, False, True]  # c is on that node
 
 
 def test_where_all_are_concerned_those_of_pods_that_changed_are_the_first():
     documents = {"AcceleratorClass": [accelerator_class("gold", "Tesla-T4", "1")], "Pod": [pod("b", "", "")]}
-    after, changes = state_of(documents, ClusterObjects())
-    affected = affected_endpoints(changes, ClusterObjects(), after, (Inventory(), Inventory.build([after.as_file()])))
+    affected = affected_by({}, documents)
     assert isinstance(affected, EveryEndpoint)
     assert [affected(endpoint) for endpoint in ENDPOINTS] == [True, True, True]
     assert [affected.first(endpoint) for endpoint in ENDPOINTS] == [False, True, False]

@@ -112,9 +112,7 @@ GIB = 2**30
     ],
 )
 def test_defect_27_products_are_found_in_every_spelling(text, name):
-    product = CATALOGUE.find(text)
-    assert product is not None
-    assert product.name == name
+    assert CATALOGUE.find(text).name == name
 
 
 @pytest.mark.parametrize(
@@ -192,9 +190,7 @@ def test_figures_of_a_product_are_plausible_and_have_a_source(product):
     ],
 )
 def test_defect_10_a_memory_hint_tells_sizes_of_a_model_apart(text, mebibytes, name):
-    product = CATALOGUE.find(text, mebibytes * 2**20)
-    assert product is not None
-    assert product.name == name
+    assert CATALOGUE.find(text, mebibytes * 2**20).name == name
 
 
 def test_defect_10_a_card_of_80_gb_that_reports_a_little_less_is_one_of_80_gb():
@@ -206,15 +202,11 @@ def test_defect_10_a_card_of_80_gb_that_reports_a_little_less_is_one_of_80_gb():
 
 @pytest.mark.parametrize(("name", "tflops"), [("h100", 989), ("a100", 312), ("t4", 65), ("mi300x", 1307), ("v5e", 197)])
 def test_defect_9_figures_are_dense_never_with_sparsity(name, tflops):
-    product = CATALOGUE.find(name)
-    assert product is not None
-    assert product.fp16 == tflops
+    assert CATALOGUE.find(name).fp16 == tflops
 
 
 def test_defect_26_an_h200_has_141_gb():
-    product = CATALOGUE.find("NVIDIA-H200")
-    assert product is not None
-    assert product.memory_bytes == 141 * GIB
+    assert CATALOGUE.find("NVIDIA-H200").memory_bytes == 141 * GIB
 
 
 @pytest.mark.parametrize(
@@ -233,7 +225,6 @@ def test_defect_26_an_h200_has_141_gb():
 )
 def test_features_and_family_follow_from_the_generation(name, family, has, has_not):
     product = CATALOGUE.find(name)
-    assert product is not None
     assert product.family == family
     assert set(has.split()) <= product.features
     assert not set(has_not.split()) & product.features
@@ -241,7 +232,6 @@ def test_features_and_family_follow_from_the_generation(name, family, has, has_n
 
 def test_facts_of_a_product_are_those_of_a_whole_device():
     product = CATALOGUE.find("h100")
-    assert product is not None
     facts = product.facts()
     assert (facts.source, facts.rank) == ("catalogue/h100-sxm-80gb", Rank.CATALOGUE)
     assert (facts.kind, facts.vendor, facts.model) == (AcceleratorKind.GPU, "nvidia", "h100")
@@ -252,7 +242,6 @@ def test_facts_of_a_product_are_those_of_a_whole_device():
 
 def test_facts_of_a_slice_have_its_memory_and_the_whole_devices_performance():
     product, profile = CATALOGUE.find("a100-sxm-40gb"), parse_mig_profile("3g.20gb")
-    assert product is not None
     assert profile is not None
     facts = product.facts(partition=partition_of(profile, mig_gpu(product.name)))
     assert facts.memory_bytes == 20 * GIB

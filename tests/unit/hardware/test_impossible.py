@@ -15,6 +15,7 @@ from epp.hardware.mig import UNKNOWN_SLICE
 from epp.hardware.mig.partition import profile_fault
 from epp.hardware.tag_builder import TagBuilder
 from tests.support.decoded_objects import decode
+from tests.support.kube.manifests import manifest
 
 GIB = 2**30
 GPU = "GPU-a"
@@ -22,6 +23,7 @@ A30 = {"nvidia.com/gpu.product": "NVIDIA-A30", "nvidia.com/gpu.memory": "24576",
 T4 = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.count": "1"}
 OF_AN_A30 = "which 'NVIDIA-A30' cannot have: write one of 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"
 ENDPOINT = Endpoint("vllm-a", "10.0.0.11", 8000, "llm", uid="uid-a")
+ENDPOINT_BY_NAME = Endpoint("vllm-a", "10.0.0.11", 8000, "llm")
 
 
 def node(labels: dict[str, str], name: str = "n1") -> dict:
@@ -299,7 +301,7 @@ def test_dra_mig_device_with_a_profile_that_its_gpu_cannot_have(documents):
     inventory = Inventory.build([decode(found, "a.yaml").file])
     (ignored,) = inventory.ignored
     assert ignored.reason.startswith("spec.devices[1].attributes[profile] is '3g.20gb', which 'NVIDIA H100 80GB HBM3'")
-    tag = TagBuilder(inventory).build(Endpoint("vllm-a", "10.0.0.11", 8000, "llm")).tag
+    tag = TagBuilder(inventory).build(ENDPOINT_BY_NAME).tag
     assert (tag.model, tag.partition.profile) == ("h100", "")
     # capacities of the device are values of their own
     assert tag.memory_bytes == 40448 * 2**20
@@ -307,7 +309,7 @@ def test_dra_mig_device_with_a_profile_that_its_gpu_cannot_have(documents):
     devices[1]["capacity"] = {}
     devices[1].pop("consumesCounters", None)
     inventory = Inventory.build([decode(found, "a.yaml").file])
-    tag = TagBuilder(inventory).build(Endpoint("vllm-a", "10.0.0.11", 8000, "llm")).tag
+    tag = TagBuilder(inventory).build(ENDPOINT_BY_NAME).tag
     assert tag.partition == UNKNOWN_SLICE
     assert (tag.memory_bytes, tag.tflops(), tag.cost_per_hour()) == (None, 0, None)
 
@@ -357,10 +359,7 @@ def test_tf_share_in_annotations_that_no_pod_can_have(documents):
 def test_names_that_occur_twice_are_said_with_both_places(documents):
     gpu = documents("tensor-fusion")[0]
     other = {**gpu, "metadata": {"name": "other"}}
-    classes = [
-        {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": name}, "spec": {}}
-        for name in ("h100", "H100")
-    ]
+    classes = [manifest("ome.io/v1beta1", "AcceleratorClass", name, spec={}) for name in ("h100", "H100")]
     device = {"name": "gpu-0", "attributes": {}}
     slices = [
         {
@@ -428,12 +427,8 @@ def test_valid_objects_tag_as_without_the_invalid_ones(valid, invalid, random):
     random.shuffle(documents)
     tag, other = World(*documents).tag, World(*kept).tag
     assert tag.partition == other.partition
-    assert (tag.memory_bytes, tag.count, tag.model, tag.state) == (
-        other.memory_bytes,
-        other.count,
-        other.model,
-        other.state,
-    )
+    for name in ("memory_bytes", "count", "model", "state"):
+        assert getattr(tag, name) == getattr(other, name)
 
 
 PROFILES = st.sampled_from(["3g.20gb", "3g.40gb", "huge", "", "1g.5gb", "9g.999gb", "4c.1g.5gb", "-1g.5gb"])

@@ -131,10 +131,6 @@ def test_labels_of_devices_and_topology_become_attributes_with_types():
     assert "nvidia.com/gpu.deploy.driver" not in tag_of({"nvidia.com/gpu.deploy.driver": "true"}).attributes
 
 
-def test_defect_27_memory_is_not_read_as_bytes_but_as_mib():
-    assert tag_of({"nvidia.com/gpu.memory": "81559"}).memory_bytes == 85_520_809_984
-
-
 def test_defect_27_with_single_strategy_the_count_is_one_of_slices_and_the_memory_a_slices():
     node, tag = facts_from_labels(NODES["a100-single"]), tag_of(NODES["a100-single"])
     assert (node.count, node.mig) == (56, {"1g.5gb": 56})
@@ -164,11 +160,7 @@ def test_is_9_profiles_with_media_extensions_are_counted_by_their_canonical_name
         # before there was a label for the strategy
         ({"nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.replicas": "2"}, Sharing.TIME_SLICING, 2),
         ({"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.replicas": "1"}, Sharing.NONE, 1),
-        (
-            {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.sharing-strategy": "none"},
-            Sharing.NONE,
-            1,
-        ),
+        ({"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.sharing-strategy": "none"}, Sharing.NONE, 1),
     ],
 )
 def test_gpus_shared_by_turns_are_divided_by_those_who_share(labels, kind, sharers):
@@ -260,29 +252,26 @@ def test_a_label_that_is_there_is_not_changed_by_its_alias():
 
 
 @pytest.mark.parametrize(
-    ("labels", "profile", "sharers", "count", "memory"),
+    ("labels", "division", "count", "memory"),
     [
         # an H100-80 has seven places for 1g.10gb
-        ({"gpu-partition-size": "1g.10gb"}, "1g.10gb", 1, 14, 10 * GIB),
-        ({"gpu-partition-size": "3g.40gb"}, "3g.40gb", 1, 4, 40 * GIB),
-        ({"gpu-sharing-strategy": "time-sharing", "max-shared-clients-per-gpu": "4"}, "", 4, 2, 20 * GIB),
-        ({"gpu-sharing-strategy": "MPS", "max-shared-clients-per-gpu": "2"}, "", 2, 2, 40 * GIB),
-        ({}, "", 1, 2, 80 * GIB),
+        ({"partition-size": "1g.10gb"}, (Sharing.MIG, "1g.10gb", 1), 14, 10 * GIB),
+        ({"partition-size": "3g.40gb"}, (Sharing.MIG, "3g.40gb", 1), 4, 40 * GIB),
+        ({"sharing-strategy": "time-sharing"}, (Sharing.TIME_SLICING, "", 4), 2, 20 * GIB),
+        ({"sharing-strategy": "MPS"}, (Sharing.MPS, "", 4), 2, 20 * GIB),
+        ({"sharing-strategy": "mps"}, (Sharing.MPS, "", 4), 2, 20 * GIB),
+        ({}, (Sharing.NONE, "", 1), 2, 80 * GIB),
     ],
 )
-def test_gke_gpus_are_divided_as_their_labels_say(labels, profile, sharers, count, memory):
-    whole = {"accelerator": "nvidia-h100-80gb", "accelerator-count": "2", **labels}
+def test_gke_gpus_are_divided_as_their_labels_say(labels, division, count, memory):
+    whole = {"accelerator": "nvidia-h100-80gb", "accelerator-count": "2"}
+    if "sharing-strategy" in labels:
+        whole["max-shared-clients-per-gpu"] = "4"
+    whole |= {f"gpu-{key}": value for key, value in labels.items()}
     node = facts_from_labels({f"cloud.google.com/gke-{key}": value for key, value in whole.items()})
     tag = merge(node.facts).tag
-    assert (tag.partition.profile, tag.partition.sharers) == (profile, sharers)
+    assert (tag.partition.kind, tag.partition.profile, tag.partition.sharers) == division
     assert (node.count, tag.memory_bytes) == (count, memory)
-
-
-def test_gke_sharing_strategies_are_told_apart():
-    labels = {"cloud.google.com/gke-accelerator": "nvidia-l4", "cloud.google.com/gke-max-shared-clients-per-gpu": "2"}
-    strategy = "cloud.google.com/gke-gpu-sharing-strategy"
-    assert tag_of({**labels, strategy: "time-sharing"}).partition.kind is Sharing.TIME_SLICING
-    assert tag_of({**labels, strategy: "mps"}).partition.kind is Sharing.MPS
 
 
 @pytest.mark.parametrize(

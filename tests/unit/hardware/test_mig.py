@@ -40,7 +40,6 @@ GIB = 2**30
 )
 def test_is_2_profiles_are_read_in_every_spelling(text, name, compute, gigabytes, media):
     profile = parse_mig_profile(text)
-    assert profile is not None
     assert (profile.name, profile.compute_slices, profile.memory_gb) == (name, compute, gigabytes)
     assert profile.media_extensions is media
 
@@ -64,12 +63,10 @@ def test_defect_12_the_media_extension_of_a_profile_is_not_dropped():
 )
 def test_is_2_a_canonical_name_reads_back_as_the_same_profile(compute, gigabytes, instance, attributes):
     profile = parse_mig_profile(f"{compute}g.{gigabytes}gb")
-    assert profile is not None
     added = ".".join(one for one in attributes if one != "-me")
     name = f"{instance}c." if instance else ""
     name += f"{profile.name}{'+' + added if added else ''}{'-me' if '-me' in attributes else ''}"
     again = parse_mig_profile(name)
-    assert again is not None
     assert (again.name, again.attributes, again.compute_instance_slices) == (name, attributes, instance)
 
 
@@ -102,7 +99,6 @@ def test_is_3_a_slice_has_its_share_of_compute_and_of_memory(profile, product, c
 
 def test_is_3_a_3g_20gb_slice_of_an_a100_40gb_has_20_gib_three_sevenths_and_a_half():
     profile = parse_mig_profile("3g.20gb")
-    assert profile is not None
     partition = partition_of(profile, mig_gpu("a100", 40 * GIB))
     assert profile.memory_bytes == 20 * GIB
     assert (partition.compute_slices, partition.memory_slots) == (3, 4)
@@ -247,5 +243,4 @@ def test_what_cannot_be_divided_has_no_layout(product):
 )
 def test_is_14_names_of_gpus_lead_to_their_layout(product, memory_bytes, name):
     gpu = mig_gpu(product, memory_bytes)
-    assert gpu is not None
     assert gpu.name == name

@@ -18,6 +18,7 @@ from epp.hardware.selection.producer import AcceleratorSelectionProducer
 from epp.kube.objects.decode import ALL_KINDS, decode_object
 from epp.kube.objects.followed import FollowedObjects
 from tests.support.config_files import replace
+from tests.support.kube.manifests import manifest
 from tests.support.waiting import until
 
 GIB = 2**30
@@ -44,6 +45,16 @@ def select(plugin, model: str = "m", objective: str = "", pool: Candidates = POO
     return found
 
 
+def memory(*args, **asked) -> float:
+    """Return the least memory in GiB that a request needs."""
+    return select(*args, **asked).default.min_memory_bytes / GIB
+
+
+def price(*args, **asked) -> float | None:
+    """Return the highest price of an endpoint for a request."""
+    return select(*args, **asked).default.max_endpoint_cost_per_hour
+
+
 def service(name: str = "chat", *, namespace: str = "team-a", model: str = "llama", annotations=None, **spec) -> dict:
     return {
         "apiVersion": "ome.io/v1beta1",
@@ -54,12 +65,7 @@ def service(name: str = "chat", *, namespace: str = "team-a", model: str = "llam
 
 
 def runtime(name: str, *, kind: str = "ClusterServingRuntime", namespace: str = "", **requirements) -> dict:
-    return {
-        "apiVersion": "ome.io/v1beta1",
-        "kind": kind,
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"acceleratorRequirements": requirements},
-    }
+    return manifest("ome.io/v1beta1", kind, name, namespace, spec={"acceleratorRequirements": requirements})
 
 
 def inference_pool(name: str, threshold: str) -> dict:
@@ -72,15 +78,13 @@ def inference_pool(name: str, threshold: str) -> dict:
 
 
 def objective(name: str, **annotations: str) -> dict:
-    return {
-        "apiVersion": "llm-d.ai/v1alpha2",
-        "kind": "InferenceObjective",
-        "metadata": {
-            "name": name,
-            "annotations": {f"ome.io/{key.replace('_', '-')}": text for key, text in annotations.items()},
-        },
-        "spec": {"priority": 1},
-    }
+    return manifest(
+        "llm-d.ai/v1alpha2",
+        "InferenceObjective",
+        name,
+        metadata={"annotations": {f"ome.io/{key.replace('_', '-')}": text for key, text in annotations.items()}},
+        spec={"priority": 1},
+    )
 
 
 def gpu(name: str) -> dict:
@@ -104,22 +108,18 @@ def selector(**constraints) -> dict:
 def test_ome_5_the_selector_of_a_service_is_for_requests_for_its_model_or_name(objects):
     plugin = build(paths=[objects(service(**selector(minMemory=40)))])
     for model in ("llama", "chat", "team-a/chat"):
-        assert select(plugin, model).default.min_memory_bytes == 40 * GIB
-    assert select(plugin, "another").default.min_memory_bytes == 0
+        assert memory(plugin, model) == 40
+    assert memory(plugin, "another") == 0
 
 
 def test_ome_5_a_request_for_another_name_is_for_the_service_whose_pods_the_endpoints_are(objects):
     plugin = build(paths=[objects(service(**selector(minMemory=40)), service("other", model="qwen"))])
     theirs = candidates(labels=[{"ome.io/inferenceservice": "chat"}] * 2)
-    assert select(plugin, "an-adapter", pool=theirs).default.min_memory_bytes == 40 * GIB
+    assert memory(plugin, "an-adapter", pool=theirs) == 40
     mixed = candidates(labels=[{"ome.io/inferenceservice": "chat"}, {"ome.io/inferenceservice": "other"}])
-    assert select(plugin, "an-adapter", pool=mixed).default.min_memory_bytes == 0
-    assert (
-        select(
-            plugin, "an-adapter", pool=candidates(labels=[{"ome.io/inferenceservice": "chat"}, {}])
-        ).default.min_memory_bytes
-        == 0
-    )
+    assert memory(plugin, "an-adapter", pool=mixed) == 0
+    partly = candidates(labels=[{"ome.io/inferenceservice": "chat"}, {}])
+    assert memory(plugin, "an-adapter", pool=partly) == 0
 
 
 def test_ome_5_of_two_services_with_one_model_that_with_endpoints_counts_or_else_the_stricter_of_both(objects):
@@ -127,8 +127,8 @@ def test_ome_5_of_two_services_with_one_model_that_with_endpoints_counts_or_else
         paths=[objects(service(**selector(minMemory=40)), service("spare", **selector(minMemory=80)))],
     )
     theirs = candidates(labels=[{"ome.io/inferenceservice": "chat"}])
-    assert select(plugin, "llama", pool=theirs).default.min_memory_bytes == 40 * GIB
-    assert select(plugin, "llama").default.min_memory_bytes == 80 * GIB
+    assert memory(plugin, "llama", pool=theirs) == 40
+    assert memory(plugin, "llama") == 80
 
 
 def test_ome_5_layers_go_from_configuration_over_runtime_service_and_objective_to_headers(objects):
@@ -167,11 +167,11 @@ def test_ome_5_the_runtime_is_that_of_the_cluster_or_else_that_of_the_namespace(
         runtime("vllm", kind="ServingRuntime", namespace="team-a", minMemory=16),
         runtime("vllm", kind="ServingRuntime", namespace="team-b", minMemory=99),
     ]
-    assert select(build(paths=[objects(*documents)]), "llama").default.min_memory_bytes == 16 * GIB
+    assert memory(build(paths=[objects(*documents)]), "llama") == 16
     documents.append(runtime("vllm", minMemory=24))
-    assert select(build(paths=[objects(*documents)]), "llama").default.min_memory_bytes == 24 * GIB
+    assert memory(build(paths=[objects(*documents)]), "llama") == 24
     documents[0] = service(runtime={"name": "vllm", "kind": "ServingRuntime"})
-    assert select(build(paths=[objects(*documents)]), "llama").default.min_memory_bytes == 16 * GIB
+    assert memory(build(paths=[objects(*documents)]), "llama") == 16
 
 
 def test_ome_5_engine_and_decoder_bound_their_profiles_above_the_configured_components(objects):
@@ -195,21 +195,21 @@ def test_ome_5_engine_and_decoder_bound_their_profiles_above_the_configured_comp
 def test_ome_7_the_threshold_of_the_pool_is_for_all_requests_and_the_stricter_one_counts(objects):
     path = objects(inference_pool("main", "7"), service(annotations={"ome.io/cost-threshold": "5"}))
     plugin = build(paths=[path])
-    assert select(plugin, "unknown").default.max_endpoint_cost_per_hour == 7.0
-    assert select(plugin, "llama").default.max_endpoint_cost_per_hour == 5.0
+    assert price(plugin, "unknown") == 7.0
+    assert price(plugin, "llama") == 5.0
     generous = build(paths=[path], defaults={"maxCostPerHour": 3})
-    assert select(generous, "llama").default.max_endpoint_cost_per_hour == 3.0
+    assert price(generous, "llama") == 3.0
 
 
 def test_ome_7_of_several_pools_the_named_one_counts_or_else_the_strictest(objects):
     path = objects(inference_pool("main", "7"), inference_pool("other", "2"))
-    assert select(build(paths=[path])).default.max_endpoint_cost_per_hour == 2.0
-    assert select(build(paths=[path], poolName="main")).default.max_endpoint_cost_per_hour == 7.0
+    assert price(build(paths=[path])) == 2.0
+    assert price(build(paths=[path], poolName="main")) == 7.0
 
 
 def test_ome_7_a_threshold_that_is_no_price_is_said_and_ignored(objects):
     plugin = build(paths=[objects(inference_pool("main", "-7"), inference_pool("b", "cheap"))])
-    assert select(plugin).default.max_endpoint_cost_per_hour is None
+    assert price(plugin) is None
     said = [(each.kind, each.object, each.reason) for each in plugin.inputs.ignored]
     assert said == [
         (
@@ -249,32 +249,32 @@ def test_ome_3_configuration_of_a_runtime_that_bounds_no_request_is_said_and_its
         "is 2, and bounds no request: write the requirement of the model as "
         "spec.acceleratorRequirements.minMemory; it is ignored"
     )
-    assert select(plugin, "llama").default.min_memory_bytes == 40 * GIB
+    assert memory(plugin, "llama") == 40
 
 
 async def test_ome_5_files_are_followed_and_a_worse_version_changes_nothing(objects):
     plugin = build(paths=[objects(service(**selector(minMemory=40)))])
     objects(service(**selector(minMemory=80)))
     assert await plugin.look()
-    assert select(plugin, "llama").default.min_memory_bytes == 80 * GIB
+    assert memory(plugin, "llama") == 80
     objects(service(**selector(minMemory="many")))
     await plugin.look()
-    assert select(plugin, "llama").default.min_memory_bytes == 80 * GIB
+    assert memory(plugin, "llama") == 80
     (problem,) = plugin.inputs.problems
     assert str(problem).endswith("objects.yaml: InferenceService team-a/chat stays as it was: " + problem.reason)
     objects()
     await plugin.look()
-    assert select(plugin, "llama").default.min_memory_bytes == 80 * GIB  # an empty file is a mistake for a while
+    assert memory(plugin, "llama") == 80  # an empty file is a mistake for a while
 
 
 async def test_ome_5_services_in_the_files_of_a_pool_bound_its_requests(objects):
     plugin = build()
     pool = objects(service(**selector(minMemory=40)))
     plugin.read_files([pool])
-    assert select(plugin, "llama").default.min_memory_bytes == 40 * GIB
+    assert memory(plugin, "llama") == 40
     objects(service(**selector(minMemory=80)))
     assert await plugin.look()
-    assert select(plugin, "llama").default.min_memory_bytes == 80 * GIB
+    assert memory(plugin, "llama") == 80
 
 
 async def test_ome_5_objects_of_the_cluster_count_and_one_in_a_file_precedes(objects):
@@ -286,10 +286,10 @@ async def test_ome_5_objects_of_the_cluster_count_and_one_in_a_file_precedes(obj
     }
     affected = await plugin.objects_changed([ObjectsOfKind(kind, theirs, frozenset(theirs))])
     assert not affected(POOL[0])
-    assert select(plugin, "llama").default.min_memory_bytes == 40 * GIB
-    assert select(plugin, "qwen").default.min_memory_bytes == 16 * GIB
+    assert memory(plugin, "llama") == 40
+    assert memory(plugin, "qwen") == 16
     await plugin.objects_changed([ObjectsOfKind(kind, {}, frozenset(theirs))])
-    assert select(plugin, "qwen").default.min_memory_bytes == 0
+    assert memory(plugin, "qwen") == 0
 
 
 def test_ome_5_the_cluster_is_read_unless_told_otherwise():
@@ -318,7 +318,7 @@ async def test_ome_5_follows_until_cancelled(objects):
     task = asyncio.create_task(plugin.follow_files())
     try:
         objects(service(**selector(minMemory=80)))
-        await until(lambda: select(plugin, "llama").default.min_memory_bytes == 80 * GIB, "the new version counts")
+        await until(lambda: memory(plugin, "llama") == 80, "the new version counts")
     finally:
         task.cancel()
     await build().follow_files()  # nothing to follow
@@ -329,7 +329,6 @@ def test_ome_5_the_inventory_of_hardware_says_what_is_wrong_with_services(object
         gpu("h100"), service(annotations={"ome.io/cost-threshold": "-3"}, **selector(excludedClasses=["h-1"]))
     )
     change = FollowedObjects([path], owner="test", grace_period="0s", kinds=ALL_KINDS).read(0.0)
-    assert change is not None
     inventory = Inventory.build(change.files)
     assert (inventory.problems, inventory.ignored) == ((), ())  # of another plugin, which logs and counts them
     threshold, unknown = inventory.elsewhere

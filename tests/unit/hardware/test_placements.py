@@ -7,24 +7,15 @@ from epp.framework.accelerators.arrays import NO_PLACEMENT, PlacementMode, Place
 from epp.framework.endpoint import Endpoint
 from epp.hardware.endpoint_context import TaggerOptions
 from epp.hardware.tag_builder import TagBuilder
+from tests.support.kube.manifests import manifest
 
 
 def template(name="packed", **placement):
-    return {
-        "apiVersion": "tensor-fusion.ai/v1",
-        "kind": "SchedulingConfigTemplate",
-        "metadata": {"name": name},
-        "spec": {"placement": placement},
-    }
+    return manifest("tensor-fusion.ai/v1", "SchedulingConfigTemplate", name, spec={"placement": placement})
 
 
 def gpu_pool(name="pool-a", template="packed"):
-    return {
-        "apiVersion": "tensor-fusion.ai/v1",
-        "kind": "GPUPool",
-        "metadata": {"name": name},
-        "spec": {"schedulingConfigTemplate": template},
-    }
+    return manifest("tensor-fusion.ai/v1", "GPUPool", name, spec={"schedulingConfigTemplate": template})
 
 
 @pytest.fixture

@@ -116,9 +116,8 @@ def test_ome_7_slices_pay_their_share_of_a_device_of_the_machine(priced, pod, no
         "nvidia.com/mig.strategy": "single",
         MACHINE: "p4d.24xlarge",
     }
-    tag = priced(
-        "prices: [{instanceType: p4d.24xlarge, perHour: 32}]", [node(labels), pod({"nvidia.com/gpu": "1"})]
-    ).tag
+    text = "prices: [{instanceType: p4d.24xlarge, perHour: 32}]"
+    tag = priced(text, [node(labels), pod({"nvidia.com/gpu": "1"})]).tag
     # 32 / 8 devices = 4, of which a slice has half of the memory
     assert (tag.cost.per_hour, tag.cost_per_hour()) == (4, 2)
 

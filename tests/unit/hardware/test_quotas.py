@@ -8,18 +8,15 @@ from epp.framework import ManualClock
 from epp.framework.registry import Registry
 from epp.hardware.tagger import AcceleratorTagger
 from epp.hardware.tensor_fusion import QuotaLine, quota_reports
+from tests.support.kube.manifests import manifest
 
 GIB = 2**30
 
 
 def quota(used=None, *, name="quota", namespace="team-a", **total):
-    return {
-        "apiVersion": "tensor-fusion.ai/v1",
-        "kind": "GPUResourceQuota",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"total": total},
-        "status": {"used": used or {}},
-    }
+    return manifest(
+        "tensor-fusion.ai/v1", "GPUResourceQuota", name, namespace, spec={"total": total}, status={"used": used or {}}
+    )
 
 
 @pytest.fixture

@@ -118,11 +118,6 @@ def test_containers_add_up_and_the_largest_init_container_counts(tag, pod):
     assert count([gpus(1)], [gpus(2, restartPolicy="Always")]) == 3
 
 
-def test_defect_27_memory_labels_count_mebibytes(tag, pod, node):
-    unlisted = {"nvidia.com/gpu.product": "NVIDIA-X1", "nvidia.com/gpu.memory": "1024"}
-    assert tag([node(unlisted), pod(GPU)]).memory_bytes == GIB
-
-
 def test_defect_10_declared_memory_without_a_unit_is_gb(tag):
     assert tag([], accelerator=AcceleratorDeclaration(memory="80")).memory_bytes == 80 * GIB
 

@@ -17,6 +17,7 @@ from epp.hardware.tagger import AcceleratorTagger
 from epp.pool.collectors import Tagging
 from epp.routing.datastore import Datastore
 from tests.support.config_files import replace
+from tests.support.kube.manifests import manifest
 from tests.support.waiting import until
 
 T4 = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "1"}
@@ -31,18 +32,9 @@ def tag(built: AcceleratorTagger, **fields) -> AcceleratorTag:
 
 
 def accelerator_class(price: str, *, name: str = "cheap-t4") -> dict:
-    return {
-        "apiVersion": "ome.io/v1beta1",
-        "kind": "AcceleratorClass",
-        "metadata": {"name": name},
-        "spec": {"discovery": {"nodeSelector": T4}, "cost": {"perHour": price}},
-    }
-
-
-def test_labels_of_the_endpoint_are_enough():
-    found = tag(source(), labels=T4)
-    assert (found.vendor, found.model, found.count) == ("nvidia", "t4", 1)
-    assert found.provenance["product"] == "labels"
+    return manifest(
+        "ome.io/v1beta1", "AcceleratorClass", name, spec={"discovery": {"nodeSelector": T4}, "cost": {"perHour": price}}
+    )
 
 
 def test_declaration_of_the_endpoint_list_goes_first():
@@ -78,12 +70,7 @@ def test_ome_11_object_that_is_malformed_costs_that_one_alone(tmp_path):
 
 
 def test_ome_15_devices_of_each_class_are_metrics(tmp_path):
-    node = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "n1", "labels": T4},
-        "status": {"allocatable": {"nvidia.com/gpu": "4"}},
-    }
+    node = manifest("v1", "Node", "n1", metadata={"labels": T4}, status={"allocatable": {"nvidia.com/gpu": "4"}})
     others = [{**accelerator_class("1", name=f"c{number}"), "spec": {}} for number in range(300)]
     replace(tmp_path / "objects.yaml", yaml.safe_dump_all([accelerator_class("0.53"), node, *others]))
     samples = source(paths=[str(tmp_path)]).samples

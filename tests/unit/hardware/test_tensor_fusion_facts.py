@@ -19,6 +19,7 @@ from epp.framework.accelerators.tag import (
     Sharing,
 )
 from epp.framework.testing import candidates
+from tests.support.kube.manifests import manifest
 
 GIB = 2**30
 POD_UID = "3f0c6c5e-0d61-4e57-9a0e-2d1a7f7f1111"
@@ -130,12 +131,7 @@ def test_price_of_the_node_is_divided_by_its_gpus(documents, tag):
 
 
 def gpu_node(**status):
-    return {
-        "apiVersion": "tensor-fusion.ai/v1",
-        "kind": "GPUNode",
-        "metadata": {"name": "gpu-node-1"},
-        "status": {"phase": "Running", **status},
-    }
+    return manifest("tensor-fusion.ai/v1", "GPUNode", "gpu-node-1", status={"phase": "Running", **status})
 
 
 NODE = {"totalTFlops": "312", "totalVRAM": "80Gi", "virtualTFlops": "1560", "virtualVRAM": "120Gi"}

@@ -38,18 +38,16 @@ async def test_kind_with_all_rights_is_allowed_in_the_version_that_is_installed(
     assert (found.state, found.version, found.missing) == (AccessState.ALLOWED, "v1beta1", ())
 
 
-async def test_missing_verbs_are_named(access, script):
-    script.allow("pods", verbs=("list",))
+@pytest.mark.parametrize(
+    ("verbs", "state", "missing"),
+    [(("list",), AccessState.FORBIDDEN, ("get", "watch")), (("list", "watch"), AccessState.ALLOWED, ("get",))],
+    ids=["without watch", "without a verb that the picker does not use"],
+)
+async def test_missing_verbs_are_named(access, script, verbs, state, missing):
+    script.allow("pods", verbs=verbs)
     script.install("/api/v1/pods")
     found = await access(need(PODS))
-    assert (found.state, found.missing) == (AccessState.FORBIDDEN, ("get", "watch"))
-
-
-async def test_kind_is_of_use_without_a_verb_that_the_picker_does_not_use(access, script):
-    script.allow("pods", verbs=("list", "watch"))
-    script.install("/api/v1/pods")
-    found = await access(need(PODS))
-    assert (found.state, found.missing) == (AccessState.ALLOWED, ("get",))
+    assert (found.state, found.missing) == (state, missing)
 
 
 async def test_refused_list_counts_more_than_what_the_review_says(access, script):

@@ -9,19 +9,13 @@ from epp.hardware.class_validation import object_faults
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import ObjectKey, decode_object
 from epp.kube.objects.followed import ClusterObjects
+from tests.support.kube.manifests import manifest
 
 CLASS, NODE = ObjectKind("ome.io", "AcceleratorClass"), ObjectKind("", "Node")
 
 
 def accelerator_class(name: str, **capabilities: str) -> Object:
-    found = decode_object(
-        {
-            "apiVersion": "ome.io/v1beta1",
-            "kind": "AcceleratorClass",
-            "metadata": {"name": name},
-            "spec": {"capabilities": capabilities},
-        }
-    )
+    found = decode_object(manifest("ome.io/v1beta1", "AcceleratorClass", name, spec={"capabilities": capabilities}))
     assert found is not None
     return found
 

@@ -12,18 +12,15 @@ from epp.kube.objects.instaslice import AllocationClaim, NodeAccelerator
 from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
 from tests.support.decoded_objects import decode
+from tests.support.kube.manifests import manifest
 
 GIB = 2**30
 
 
 def claim(spec, name="claim-1"):
-    return {
-        "apiVersion": "inference.redhat.com/v1alpha1",
-        "kind": "AllocationClaim",
-        "metadata": {"name": name, "namespace": "das-operator"},
-        "spec": spec,
-        "status": {"state": "inUse"},
-    }
+    return manifest(
+        "inference.redhat.com/v1alpha1", "AllocationClaim", name, "das-operator", spec=spec, status={"state": "inUse"}
+    )
 
 
 def test_ome_1_every_class_of_the_sample_is_read(documents):
@@ -100,10 +97,7 @@ def test_dra_1_all_versions_of_a_slice_read_alike():
             "pool": {"name": "n", "generation": 1},
             "devices": [device],
         }
-        return {
-            "apiVersion": f"resource.k8s.io/{version}", "kind": "ResourceSlice",
-            "metadata": {"name": "s"}, "spec": spec,
-        }  # fmt: skip
+        return manifest(f"resource.k8s.io/{version}", "ResourceSlice", "s", spec=spec)
 
     documents = [
         slices("v1", {"name": "gpu-0", "attributes": attributes, "capacity": capacity}),
@@ -124,12 +118,9 @@ def test_dra_1_all_versions_of_a_slice_read_alike():
 
 def test_dra_1_all_forms_of_a_request_read_alike():
     def claims(version, request):
-        return {
-            "apiVersion": f"resource.k8s.io/{version}",
-            "kind": "ResourceClaim",
-            "metadata": {"name": "c", "namespace": "llm"},
-            "spec": {"devices": {"requests": [request]}},
-        }
+        return manifest(
+            f"resource.k8s.io/{version}", "ResourceClaim", "c", "llm", spec={"devices": {"requests": [request]}}
+        )
 
     subs = [{"name": "big", "deviceClassName": "h100"}, {"name": "small", "deviceClassName": "t4"}]
     decoded = decode(

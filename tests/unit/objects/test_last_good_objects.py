@@ -15,6 +15,7 @@ from epp.framework.plugin_status import InputProblem
 from epp.framework.registry import Registry
 from epp.hardware.tagger import AcceleratorTagger
 from tests.support.config_files import ConfigMap, replace
+from tests.support.kube.manifests import manifest
 
 GRACE_SECONDS = 300.0
 """The default of missingFileGracePeriod."""
@@ -64,12 +65,7 @@ class Objects:
 
 
 def priced(name: str, price: str | int, **spec) -> dict:
-    return {
-        "apiVersion": "ome.io/v1beta1",
-        "kind": "AcceleratorClass",
-        "metadata": {"name": name},
-        "spec": {"cost": {"perHour": price}, **spec},
-    }
+    return manifest("ome.io/v1beta1", "AcceleratorClass", name, spec={"cost": {"perHour": price}, **spec})
 
 
 def bad(name: str) -> dict:

@@ -111,7 +111,6 @@ def test_tf_9_default_is_for_tenants_without_an_entry_and_an_empty_entry_is_one(
 @pytest.mark.parametrize("nothing", [0, 0.0, "0", "0Gi"])
 def test_tf_9_zero_is_no_limit(nothing):
     quota = build(default={"total": {"concurrentRequests": 0, "acceleratorMemory": nothing}}).quota_of("a")
-    assert quota is not None
     assert quota.total == TotalLimits()
 
 
@@ -183,8 +182,6 @@ def test_tf_9_zero_in_an_object_is_not_set_and_one_without_limits_leaves_the_def
         default={"total": {"concurrentRequests": 3}},
     )
     of_a, of_b = plugin.quota_of("team-a"), plugin.quota_of("team-b")
-    assert of_a is not None
-    assert of_b is not None
     assert of_a.total == TotalLimits(tflops=7)
     assert (of_a.alert_percent, of_b.origin) == (95, "default of quotas")
 
@@ -195,7 +192,6 @@ def test_tf_9_several_objects_of_a_namespace_make_the_smallest_of_each_limit():
         gpu_quota("two", total={"maxWorkers": 30, "limits": {"vram": "30Gi"}}, single={"maxGPUCount": 2}),
     )
     quota = plugin.quota_of("team-a")
-    assert quota is not None
     assert (quota.total, quota.single) == (
         TotalLimits(requests=20, accelerator_bytes=30 * GIB),
         SingleLimits(devices=2),
@@ -239,7 +235,6 @@ def test_tf_1_object_that_goes_takes_its_quota_along_and_one_being_deleted_does_
 def test_tf_1_impossible_value_of_an_object_is_left_out_and_said():
     plugin = of_cluster(gpu_quota(total={"maxWorkers": -5, "requests": {"tflops": "70"}}))
     quota = plugin.quota_of("team-a")
-    assert quota is not None
     assert quota.total == TotalLimits(tflops=70)
     (ignored,) = plugin.inputs.ignored
     assert "spec.total.maxWorkers is -5" in str(ignored)
@@ -263,14 +258,12 @@ def test_tf_1_objects_in_files_count_and_their_last_good_version_stays(files):
     files(gpu_quota(total={"maxWorkers": "many"}))
     assert asyncio.run(plugin.look())
     quota = plugin.quota_of("team-a")
-    assert quota is not None
     assert quota.total.requests == 20
     (problem,) = plugin.inputs.problems
     assert "spec.total.maxWorkers" in problem.reason
     files(gpu_quota(total={"maxWorkers": 5}))
     assert asyncio.run(plugin.look())
     quota = plugin.quota_of("team-a")
-    assert quota is not None
     assert (quota.total.requests, plugin.inputs.problems) == (5, ())
 
 
@@ -287,7 +280,6 @@ def test_tf_1_object_in_a_file_counts_before_that_of_the_cluster(files):
     path = files(gpu_quota(total={"maxWorkers": 20}))
     plugin = of_cluster(gpu_quota(total={"maxWorkers": 10}), paths=[path])
     quota = plugin.quota_of("team-a")
-    assert quota is not None
     assert quota.total.requests == 20
 
 

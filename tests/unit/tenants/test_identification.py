@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who sends a request: by API key, then by namespace, then by fairness id."""
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -9,26 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.admission.tenants.plugin import Tenants
-from epp.framework import ManualClock, Request
+from epp.framework import Request
 from epp.framework.errors import UnauthorizedError
 from epp.framework.quotas import TENANT, Tenant
-from epp.framework.registry import Registry
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Headers
+from tests.support.tenants import build_tenants, sha256
 
 FAIRNESS, OLD_FAIRNESS = "x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"
 NAMESPACE = "x-namespace"
-
-
-def sha256(key: str) -> str:
-    return f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
-
-
-def build(**parameters: object) -> Tenants:
-    registry = Registry({})
-    registry.register(Tenants)
-    plugin = registry.build("tenants", parameters, name="tenants", clock=ManualClock())
-    assert isinstance(plugin, Tenants)
-    return plugin
 
 
 def tenant_of(plugin: Tenants, *fields: tuple[str, str], agent: str = "") -> Tenant:
@@ -85,11 +72,11 @@ THREE = {
     ],
 )
 def test_api_key_counts_before_the_namespace_and_that_before_the_fairness_id(fields, expected):
-    assert tenant_of(build(**THREE), *fields).name == expected
+    assert tenant_of(build_tenants(**THREE), *fields).name == expected
 
 
 def test_agent_identity_is_a_fairness_id_where_no_header_is():
-    plugin = build(**THREE)
+    plugin = build_tenants(**THREE)
     assert tenant_of(plugin, agent="session").name == "session"
     assert tenant_of(plugin, agent="id-1").name == "by-id"
     assert tenant_of(plugin, agent="by-key").name == DEFAULT_FLOW
@@ -97,7 +84,7 @@ def test_agent_identity_is_a_fairness_id_where_no_header_is():
 
 
 def test_tenant_has_the_priority_that_is_given_or_that_of_its_quality_of_service():
-    plugin = build(**THREE)
+    plugin = build_tenants(**THREE)
     assert tenant_of(plugin, ("x-api-key", "key-1")) == Tenant(name="by-key", priority=10, qos="high")
     assert tenant_of(plugin, (NAMESPACE, "ns-1")) == Tenant(name="by-namespace", priority=7, highest_priority=8)
     assert tenant_of(plugin, (FAIRNESS, "id-1")) == Tenant(name="by-id", priority=-1, qos="low")
@@ -106,18 +93,18 @@ def test_tenant_has_the_priority_that_is_given_or_that_of_its_quality_of_service
 
 def test_tf_13_classes_have_the_priorities_that_the_operator_gives_them():
     classes = [{"name": qos, "fairnessIds": [qos], "qos": qos} for qos in ("low", "medium", "high", "critical")]
-    plugin = build(tenants=classes, qosPriorities={"low": -20, "critical": 1000})
+    plugin = build_tenants(tenants=classes, qosPriorities={"low": -20, "critical": 1000})
     assert [tenant_of(plugin, (FAIRNESS, each["name"])).priority for each in classes] == [-20, 0, 10, 1000]
-    both = build(tenants=[{"name": "a", "fairnessIds": ["a"], "qos": "low", "priority": 3}])
+    both = build_tenants(tenants=[{"name": "a", "fairnessIds": ["a"], "qos": "low", "priority": 3}])
     assert tenant_of(both, (FAIRNESS, "a")) == Tenant(name="a", priority=3, qos="low")
 
 
 def test_default_is_for_requests_of_no_tenant():
     given = {**THREE, "default": {"qos": "low", "highestPriority": 5}}
-    assert tenant_of(build(**given), (FAIRNESS, "own")) == Tenant(
+    assert tenant_of(build_tenants(**given), (FAIRNESS, "own")) == Tenant(
         name="own", priority=-1, highest_priority=5, qos="low"
     )
-    together = build(**{**given, "default": {"name": "others", "priority": -3}})
+    together = build_tenants(**{**given, "default": {"name": "others", "priority": -3}})
     assert tenant_of(together, (FAIRNESS, "own")) == tenant_of(together) == Tenant(name="others", priority=-3)
 
 
@@ -149,14 +136,14 @@ UNKNOWN, MISSING = "the API key of this request is not known here: send a valid 
     ],
 )
 def test_request_without_a_known_key_is_refused_where_the_operator_wants_that(fields, expected):
-    found = refusal_of(build(**REFUSING), *fields)
+    found = refusal_of(build_tenants(**REFUSING), *fields)
     assert found.startswith(expected)
     assert bool(found) is bool(expected)
 
 
 def test_without_any_keys_a_fairness_id_is_enough_to_be_known():
     by_id = {"name": "a", "fairnessIds": ["a"]}
-    plugin = build(tenants=[by_id], unknown="Refuse")
+    plugin = build_tenants(tenants=[by_id], unknown="Refuse")
     assert refusal_of(plugin, (FAIRNESS, "a"), ("authorization", "Bearer for-the-server")) == ""
     assert "of no client that is known here" in refusal_of(plugin, (FAIRNESS, "b"))
     assert plugin.samples[-1].value == 0  # keys that nobody asked for are not unknown
@@ -165,17 +152,19 @@ def test_without_any_keys_a_fairness_id_is_enough_to_be_known():
 def test_empty_file_of_keys_lets_nobody_in(tmp_path: Path):
     (tmp_path / "keys.yaml").write_text("{}")
     given = {"tenants": [{"name": "a", "fairnessIds": ["a"]}], "unknown": "Refuse"}
-    plugin = build(**given, apiKeyFile=str(tmp_path / "keys.yaml"))
+    plugin = build_tenants(**given, apiKeyFile=str(tmp_path / "keys.yaml"))
     assert refusal_of(plugin, (FAIRNESS, "a")).startswith(MISSING)
 
 
 def test_header_for_the_key_is_named_in_the_refusal_as_it_is_to_be_sent():
-    assert refusal_of(build(**REFUSING)).endswith("send the header 'authorization' with 'Bearer' and the key")
-    assert refusal_of(build(**REFUSING, apiKeyHeaders=["X-Token"])).endswith("send the header 'x-token' with the key")
+    assert refusal_of(build_tenants(**REFUSING)).endswith("send the header 'authorization' with 'Bearer' and the key")
+    assert refusal_of(build_tenants(**REFUSING, apiKeyHeaders=["X-Token"])).endswith(
+        "send the header 'x-token' with the key"
+    )
 
 
 def test_requests_are_counted_by_what_identified_them():
-    plugin = build(**REFUSING)
+    plugin = build_tenants(**REFUSING)
     for fields in ([("x-api-key", "key-1")], [("x-api-key", "key-2")], [(NAMESPACE, "ns-1")], [("x-api-key", "no")]):
         refusal_of(plugin, *fields)
     counts = {sample.labels: sample.value for sample in plugin.samples}
@@ -183,8 +172,8 @@ def test_requests_are_counted_by_what_identified_them():
 
 
 def test_key_header_reaches_the_model_server_unless_it_is_to_be_removed():
-    assert build(**THREE).sets_headers == ()
-    assert build(**THREE, removeApiKey=True, apiKeyHeaders=["X-Key"]).sets_headers == ("x-key",)
+    assert build_tenants(**THREE).sets_headers == ()
+    assert build_tenants(**THREE, removeApiKey=True, apiKeyHeaders=["X-Key"]).sets_headers == ("x-key",)
 
 
 names = st.sampled_from(["a", "b", "c", DEFAULT_FLOW, "", "key-a", "ns-a", "id-a", "id-b"])
@@ -204,7 +193,7 @@ values = st.one_of(keys, keys.map("Bearer {}".format), st.text(max_size=8))
     namespace=st.booleans(),
 )
 def test_nothing_but_its_own_marks_makes_a_request_that_of_a_tenant(fields, refuse, namespace):
-    plugin = build(
+    plugin = build_tenants(
         tenants=[
             {"name": "a", "apiKeys": [sha256("key-a")], "namespaces": ["ns-a"], "fairnessIds": ["id-a"]},
             {"name": "b", "apiKeys": [sha256("key-b")], "fairnessIds": ["id-b"]},

@@ -15,19 +15,15 @@ from structlog.testing import capture_logs
 
 from epp.admission.tenants.api_keys import read_key_file
 from epp.admission.tenants.plugin import Tenants
-from epp.framework import ManualClock, Request
+from epp.framework import Request
 from epp.framework.errors import ConfigurationError
 from epp.framework.quotas import TENANT
-from epp.framework.registry import Registry
 from epp.framework.request import Headers
 from tests.support.config_files import ConfigMap, replace
+from tests.support.tenants import build_tenants, sha256
 
 ANY = Path("keys.yaml")
 DEADLINE_SECONDS = 60.0
-
-
-def sha256(key: str) -> str:
-    return f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def digest(key: str) -> bytes:
@@ -35,19 +31,13 @@ def digest(key: str) -> bytes:
 
 
 def build(path: Path, **parameters: object) -> Tenants:
-    registry = Registry({})
-    registry.register(Tenants)
-    given = {"apiKeyFile": str(path), **parameters}
-    plugin = registry.build("tenants", given, name="tenants", clock=ManualClock())
-    assert isinstance(plugin, Tenants)
-    return plugin
+    return build_tenants(apiKeyFile=str(path), **parameters)
 
 
 def named(plugin: Tenants, key: str) -> str:
     request = Request("r", headers=Headers([("x-api-key", key)]))
     plugin.request_headers(request)
     tenant = request.get(TENANT)
-    assert tenant is not None
     return tenant.name
 
 
@@ -237,9 +227,7 @@ async def test_new_versions_apply_while_requests_come_however_the_file_is_replac
 
 
 async def test_plugin_without_a_file_follows_none():
-    registry = Registry({})
-    registry.register(Tenants)
-    plugin = registry.build("tenants", {}, name="tenants", clock=ManualClock())
+    plugin = build_tenants()
     await asyncio.wait_for(plugin.follow_files(), DEADLINE_SECONDS)
     assert not await plugin.look()
     assert plugin.inputs.rejected == {}

@@ -1,24 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters of tenants: what is refused, where, and with which remedy; a key is never shown."""
 
-import hashlib
-
 import pytest
 
-from epp.admission.tenants.plugin import Tenants
-from epp.framework import ManualClock
 from epp.framework.errors import ConfigurationError
-from epp.framework.registry import Registry
+from tests.support.tenants import build_tenants, sha256
 
-DIGEST = f"sha256:{hashlib.sha256(b'key').hexdigest()}"
-
-
-def build(**parameters: object) -> Tenants:
-    registry = Registry({})
-    registry.register(Tenants)
-    plugin = registry.build("tenants", parameters, name="tenants", clock=ManualClock())
-    assert isinstance(plugin, Tenants)
-    return plugin
+DIGEST = sha256("key")
 
 
 def tenants(*entries: dict) -> dict:
@@ -28,7 +16,7 @@ def tenants(*entries: dict) -> dict:
 @pytest.mark.parametrize("key", ["SECRET", "sha256:SECRET", DIGEST[:-1], 4242424242, 42424242.5])
 def test_plain_key_is_refused_with_the_command_that_makes_the_digest_and_is_not_shown(key):
     with pytest.raises(ConfigurationError) as refused:
-        build(**tenants({}, {"apiKeys": [DIGEST, key]}))
+        build_tenants(**tenants({}, {"apiKeys": [DIGEST, key]}))
     said = str(refused.value)
     assert said == (
         "tenants[1].apiKeys[1] is not a digest of an API key: write sha256: and what this prints: printf %s KEY | "
@@ -52,10 +40,7 @@ def test_plain_key_is_refused_with_the_command_that_makes_the_digest_and_is_not_
         ({**tenants({"name": "a"}), "default": {"name": "a"}}, "default.name is 'a', that of a tenant"),
         ({"qosPriorities": {"low": 0}}, "low is 0 and medium is 0: give low the lower priority"),
         ({"qosPriorities": {"high": 200}}, "high is 200 and critical is 100"),
-        (
-            {"apiKeyHeaders": ["x-key", "authorization: Bearer"]},
-            "apiKeyHeaders[1] is not a header name",
-        ),
+        ({"apiKeyHeaders": ["x-key", "authorization: Bearer"]}, "apiKeyHeaders[1] is not a header name"),
         ({"namespaceHeader": "x namespace"}, "namespaceHeader is not a header name: write the name alone"),
         ({"apiKeyHeaders": ["X-Request-Id"], "removeApiKey": True}, "apiKeyHeaders[0] is 'X-Request-Id', which cannot"),
         ({"unknown": "refuse"}, "'refuse' is not known; use 'Allow', 'Refuse'"),
@@ -65,7 +50,7 @@ def test_plain_key_is_refused_with_the_command_that_makes_the_digest_and_is_not_
 )
 def test_parameters_that_fit_no_tenant_are_refused(parameters, problem):
     with pytest.raises(ConfigurationError) as refused:
-        build(**parameters)
+        build_tenants(**parameters)
     assert problem in str(refused.value)
 
 
@@ -78,10 +63,10 @@ def test_parameters_that_fit_no_tenant_are_refused(parameters, problem):
     ],
 )
 def test_parameters_without_effect_are_warned_of(parameters, warning):
-    (said,) = build(**parameters).warnings
+    (said,) = build_tenants(**parameters).warnings
     assert said.startswith(warning)
 
 
 def test_nothing_is_said_of_what_has_an_effect():
     given = tenants({"apiKeys": [DIGEST]}, {"fairnessIds": ["f"]}, {"namespaces": ["n"]})
-    assert build(**given, namespaceHeader="x-ns").warnings == []
+    assert build_tenants(**given, namespaceHeader="x-ns").warnings == []
