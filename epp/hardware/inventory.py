@@ -17,8 +17,7 @@ from epp.hardware.selection.objectives import ignored_values
 from epp.hardware.tensor_fusion import placement_faults
 from epp.hardware.validation import Validation, gpus_of_node, may_have_slices
 from epp.kube.objects.base import Object
-from epp.kube.objects.core import Node, Pod, PodReference
-from epp.kube.objects.costs import UnitCost, UnitCosts, VariantAutoscaling
+from epp.kube.objects.core import Node, Pod, PodReference, UnitCost, UnitCosts, VariantAutoscaling
 from epp.kube.objects.decode import KNOWN_GROUPS
 from epp.kube.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from epp.kube.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator

@@ -36,7 +36,7 @@ USES_UTC = {
     "explain/recorder.py",  # of a record
     "kube/events.py",
     "kube/leader_election.py",  # for people: who leads is decided by `now`
-    "app/admin_routes.py",  # of requests that are only tried
+    "admin/simulate.py",  # of requests that are only tried
     "app/picker.py",  # of scores on a page
     "plugins/clusters.py",
     "admission/quotas/usage.py",
