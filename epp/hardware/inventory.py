@@ -335,7 +335,7 @@ def _class_problems(classes: Iterable[AcceleratorClass], flavors: Mapping[str, R
         discovery = each.spec.discovery
         found = list(issues_of(each))
         flavor = each.spec.integration.kueue_resource_flavor
-        no_selector = not discovery.node_selector and discovery.affinity.node_affinity.required is None
+        no_selector = not discovery.node_selector and each.affinity is None
         if flavor and flavor not in flavors and no_selector:
             found.append(f"there is no ResourceFlavor {flavor} to select its nodes by: add it, or write a nodeSelector")
         yield from (f"AcceleratorClass {each.id}: {text}" for text in found)

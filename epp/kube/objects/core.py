@@ -20,6 +20,19 @@ class MatchExpression(Part, frozen=True, kw_only=True):
     operator: str
     values: tuple[str, ...] = ()
 
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Return whether it holds, which one with an unknown operator never does; NotIn holds for a missing key."""
+        match self.operator:
+            case "Exists":
+                return self.key in labels
+            case "DoesNotExist":
+                return self.key not in labels
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+        return False
+
 
 class NodeSelectorTerm(Part, frozen=True, kw_only=True):
     """Tests that must all hold; an empty term matches no node."""
@@ -104,12 +117,6 @@ class PodIP(Part, frozen=True, kw_only=True):
     ip: str
 
 
-class ExtendedResourceClaimStatus(Part, frozen=True, kw_only=True):
-    """Name of the ResourceClaim behind the extended resources of the containers."""
-
-    resource_claim_name: str = ""
-
-
 class ResourceHealth(Part, frozen=True, kw_only=True):
     """Health of one device that a container has."""
 
@@ -140,7 +147,6 @@ class PodStatus(Part, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     resource_claim_statuses: tuple[PodClaim, ...] = ()
-    extended_resource_claim_status: ExtendedResourceClaimStatus = ExtendedResourceClaimStatus()
 
 
 class Pod(Object, frozen=True, kw_only=True):
@@ -148,6 +154,10 @@ class Pod(Object, frozen=True, kw_only=True):
 
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+    extended_resource_claim: str = msgspec.field(
+        default="", name="status.extendedResourceClaimStatus.resourceClaimName"
+    )
+    """Name of the ResourceClaim behind the extended resources of the containers."""
 
     def contradiction(self) -> tuple[str, Self] | None:
         """Return a container whose name occurs again; the last container with a name is used."""
@@ -180,7 +190,7 @@ class Pod(Object, frozen=True, kw_only=True):
         names = [
             *(status.resource_claim_name for status in self.status.resource_claim_statuses),
             *(claim.resource_claim_name for claim in self.spec.resource_claims),
-            self.status.extended_resource_claim_status.resource_claim_name,
+            self.extended_resource_claim,
         ]
         return tuple(f"{self.metadata.namespace}/{name}" for name in names if name)
 

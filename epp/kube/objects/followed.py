@@ -17,8 +17,15 @@ from epp.framework.plugin_status import InputProblem, InputState
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds, ObjectKey, decode_object
 from epp.kube.objects.files import ObjectFiles
-from epp.kube.objects.last_good import FileObjects, ObjectInEffect, ObjectVersions, Validator, no_faults, replaces
-from epp.kube.objects.limits import sanitized
+from epp.kube.objects.last_good import (
+    FileObjects,
+    ObjectInEffect,
+    ObjectVersions,
+    Validator,
+    checked,
+    no_faults,
+    replaces,
+)
 from epp.runtime.followed_files import changes
 
 _MOST_WARNINGS = 100
@@ -99,11 +106,10 @@ def _taken(each: ObjectsOfKind, before: _Kind, validate: Validator) -> _Kind:
             continue
         if not isinstance(found, Object):
             continue
-        kept, issues = sanitized(found)
-        reason = "; ".join(validate(kept))
-        if replaces(reason, earlier):
-            key = ObjectKey(each.kind.group, each.kind.kind, found.metadata.namespace, found.name)
-            held[name] = ObjectInEffect(key, kept, sound=not reason, issues=issues)
+        key = ObjectKey(each.kind.group, each.kind.kind, found.metadata.namespace, found.name)
+        version, reason = checked(key, found, validate)
+        if replaces(version, earlier):
+            held[name] = version
         elif earlier is not None:
             held[name] = earlier
             faulty[name] = InputProblem(SOURCE, f"{each.kind.kind} {name}", reason, 1)
