@@ -30,11 +30,10 @@ from epp.framework import Endpoint, errors, headers
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
 from epp.lab.gateway import (
+    STANDALONE,
     Bodies,
     FailureMode,
     chart_proxy_yaml,
-    standalone_buffered_yaml,
-    standalone_override_host_yaml,
     standalone_yaml,
 )
 from epp.lab.gateway.eds_file import discovery_response
@@ -433,9 +432,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
         FailureMode.FAIL_OPEN, Bodies.BUFFERED
     ),
     "deploy/endpoints.json": _endpoints_json,
-    "deploy/envoy.yaml": standalone_yaml,
-    "deploy/envoy-buffered.yaml": standalone_buffered_yaml,
-    "deploy/envoy-override-host.yaml": standalone_override_host_yaml,
+    **{f"deploy/{name}": partial(standalone_yaml, name) for name in STANDALONE},
     **{f"deploy/grafana/{name}.json": partial(dashboards.dashboard, name) for name in dashboards.DASHBOARDS},
     "docs/errors.md": errors_markdown,
     "docs/flags.md": flags_markdown,

@@ -5,14 +5,13 @@ from epp.admin.access import ClusterAccess, TokenAccess
 from epp.admin.allocation import allocation_routes
 from epp.admin.answers import LoopCalls, PickerView
 from epp.admin.configuration import config_routes, plugin_state_route
-from epp.admin.decisions import decision_routes
 from epp.admin.endpoints import endpoint_routes
 from epp.admin.page import page_routes
 from epp.admin.placement import placement_routes
 from epp.admin.port import LIMITS as ADMIN_LIMITS
 from epp.admin.port import AdminPort, AdminSettings
 from epp.admin.quotas import quota_routes
-from epp.admin.simulate import simulation_routes
+from epp.admin.simulate import decision_routes, simulation_routes
 
 __all__ = [
     "ADMIN_LIMITS",

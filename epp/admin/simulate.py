@@ -1,22 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that are only tried, on the admin port: where they would go, and why, without sending them."""
+"""Decisions on the admin port: records of the latest ones, and where a request would go, without sending it."""
 
 import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from http import HTTPStatus
 from secrets import randbits
 from typing import Any
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
-from epp.admin.answers import AdminError, BadAdminRequestError, PickerView, as_json, read_as, read_object
+from epp.admin.answers import (
+    AdminError,
+    BadAdminRequestError,
+    LoopCalls,
+    PickerView,
+    as_json,
+    read_as,
+    read_number,
+    read_object,
+    read_one,
+)
 from epp.config import Assembly
 from epp.explain.building import error_of, simulated_record
 from epp.explain.made_up_pool import MOST_CHANGES, EndpointChange, UnknownEndpointError, made_up
+from epp.explain.recorder import Recorder
 from epp.framework.candidates import Subset
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS
@@ -29,6 +41,11 @@ from epp.routing.director.incoming_request import DEFAULT_PATH
 PATH = "/api/simulate-schedule"
 MOST_BYTES = 1024 * 1024
 """Of a request with its prompt."""
+DECISIONS_PATH = "/api/decisions"
+_SHOWN = 50
+_MOST_SHOWN = 1000
+_MOST_RECORD_BYTES = 2 * 1024 * 1024
+"""Of records in an answer: to copy more would hold up requests."""
 _MOST_CONFIGS = 4
 _SEED = re.compile(r"[0-9a-fA-F]{1,16}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -182,3 +199,46 @@ def _not_in_effect(config: Assembly, now: Assembly) -> Sequence[str]:
         *(f"{name}: endpoints are tagged by the configuration in effect, not by this one" for name in untagged),
         *(f"{name}: nothing is collected by it while it is only tried" for name in uncollected),
     ]
+
+
+def decision_routes(loop: LoopCalls, recorder: Recorder) -> tuple[web.RouteDef, ...]:
+    """Return the routes; the recorder is of the loop."""
+
+    async def latest(request: web.Request) -> web.Response:
+        """Answer with the latest records, newest first."""
+        limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
+        (at, after), request_id = _since(request), read_one(request, "request")
+
+        def found() -> tuple[list[bytes], dict[str, object]]:
+            records = recorder.ring.latest(
+                limit, since=at, after=after, request_id=request_id, most_bytes=_MOST_RECORD_BYTES
+            )
+            return records, {"recorded": dict(recorder.recorded), "lost": dict(recorder.lost)}
+
+        records, counts = await loop.call(found)
+        return as_json({"decisions": [Raw(record) for record in records], **counts})
+
+    async def one(request: web.Request) -> web.Response:
+        """Answer with one record."""
+        record_id = request.match_info["name"]
+        found = await loop.call(lambda: recorder.ring.get(record_id))
+        if found is None:
+            message = f"no decision {quoted(record_id)} is kept: the latest are at {DECISIONS_PATH}"
+            raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)
+        return as_json(Raw(found))
+
+    return web.get(DECISIONS_PATH, latest), web.get(DECISIONS_PATH + "/{name:.+}", one)
+
+
+def _since(request: web.Request) -> tuple[float | None, str]:
+    """Return the time of the query, None without one, and the id of a decision, empty without one."""
+    text = read_one(request, "since")
+    if ":" not in text:
+        return None, text
+    try:
+        at = datetime.fromisoformat(text.replace(" ", "+"))  # a plus sign of a query is a blank
+    except ValueError:
+        raise BadAdminRequestError(
+            f"since is {quoted(text)}: write a time such as 2026-01-31T12:00:00Z, or the id of a decision"
+        ) from None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(), ""

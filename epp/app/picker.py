@@ -12,11 +12,9 @@ import structlog
 from aiohttp import web
 
 from epp.admin import AdminPort, ClusterAccess, LoopCalls, PickerView, TokenAccess, plugin_state_route
-from epp.app import health
-from epp.app.admin_routes import admin_routes, on_trial
 from epp.app.kubernetes import Kubernetes
 from epp.app.running import RunningConfig
-from epp.app.servers import Servers
+from epp.app.servers import Servers, admin_routes, endpoints_health, inputs_health, news, on_trial
 from epp.app.settings import PickerSettings
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.explain.recorder import DecisionMetrics, Recorder, Setup, recorder_of
@@ -368,10 +366,10 @@ class Picker:
             "ready": ready,
             **({} if ready else {"reason": self._unready_reason()}),
             "pool": self._settings.pool_name,
-            **health.of_endpoints(states),
+            **endpoints_health(states),
             "config": {"generation": config.generation, "refused": config.refused or None},
             "inherited_requests": self._running.inherited,
-            **health.news(
+            **news(
                 line=self.director.line,
                 now=self._clock.now(),
                 budgets=self._servers.extproc.budgets,
@@ -383,7 +381,7 @@ class Picker:
             **({} if self._kubernetes is None else self._kubernetes.health),
             "lost_log_lines": self._settings.lost_log_lines(),
             **({} if self._settings.tracing is None else {"tracing": self._settings.tracing.counts.as_fields}),
-            **health.of_inputs(self._input_owners()),
+            **inputs_health(self._input_owners()),
         }
 
     def _reviewing_api(self) -> KubeApi:

@@ -1,17 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers of a picker: ext_proc with health, the metrics port, and the admin port."""
+"""The servers of a picker (ext_proc with health, metrics, admin) and what `/healthz` and the admin port answer."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 
 from aiohttp import web
 
-from epp.admin import AdminPort
+from epp.admin import (
+    AdminPort,
+    PickerView,
+    allocation_routes,
+    config_routes,
+    decision_routes,
+    endpoint_routes,
+    page_routes,
+    placement_routes,
+    quota_routes,
+    simulation_routes,
+)
+from epp.config import Assembly, Builder, assemble, load_text
+from epp.config.lint import texts_in
+from epp.explain.recorder import Recorder
+from epp.explain.storage import DecisionFile
+from epp.extproc.budgets import Budgets
 from epp.extproc.open_streams import SessionMaker, StreamObserver
 from epp.extproc.server import ExtProcServer, ServerSettings
+from epp.framework.cluster import ObjectReader
 from epp.framework.errors import ConfigurationError
+from epp.framework.files import only_files
+from epp.framework.plugin_status import HasInputs
+from epp.routing.director.overload import QueueStatus
 from epp.runtime.addresses import HostPort, refusal, shown_listening
+from epp.telemetry.endpoints import MAX_ROWS, EndpointState
 from epp.telemetry.page import OperatorPage
 
 _ANSWER_SECONDS = 2.0
@@ -80,3 +102,86 @@ class Servers:
         await asyncio.to_thread(self._page.close)
         if self._admin is not None:
             await asyncio.to_thread(self._admin.close)
+
+
+def endpoints_health(states: Sequence[EndpointState]) -> Mapping[str, object]:
+    """Return the number of endpoints, how many are reachable, and some that need attention."""
+    unreachable = [state for state in states if not state.used]
+    return {
+        "endpoints": len(states),
+        "reachable": len(states) - len(unreachable),
+        "unreachable": [state.as_fields() for state in unreachable[:MAX_ROWS]],
+        "attention": [state.as_fields() for state in states if state.used and state.needs_attention][:MAX_ROWS],
+    }
+
+
+def news(
+    *,
+    line: QueueStatus | None,
+    now: float,
+    budgets: Budgets,
+    alerts: Sequence[Mapping[str, object]],
+    file: DecisionFile | None,
+    shadows: Sequence[Mapping[str, str]],
+) -> Mapping[str, object]:
+    """Return the parts that are there only while they have something to tell.
+
+    These are the waiting requests of flow control, budgets that had no room for something, limits of quotas that are
+    almost used up, decision records that are not written, and shadow profiles that do not run any more.
+    """
+    found: dict[str, object] = {}
+    if line is not None:
+        longest = 0.0 if line.since is None else max(0.0, now - line.since)
+        found["queued"] = {"requests": line.requests, "bytes": line.size_bytes, "longest_seconds": round(longest, 1)}
+    if spent := [each for each in budgets if each.refusals]:
+        found["budgets_used_up"] = {
+            each.name: {"used": each.used, "limit": each.limit, "refusals": each.refusals} for each in spent
+        }
+    if alerts:
+        found |= {"quota_alerts": alerts[:MAX_ROWS], "quotas_almost_used_up": len(alerts)}
+    if file is not None and file.problem:
+        found["decision_file"] = {"problem": file.problem, "lost": file.lost}
+    if shadows:
+        found["shadow_profiles_disabled"] = shadows
+    return found
+
+
+def inputs_health(owners: Sequence[HasInputs]) -> Mapping[str, object]:
+    """Return what of files and objects is not in effect."""
+    return {
+        "not_in_effect": [
+            {"plugin": owner.name, **asdict(problem)} for owner in owners for problem in owner.inputs.problems
+        ],
+        "ignored_values": [
+            {"plugin": owner.name, **asdict(value)} for owner in owners for value in owner.inputs.ignored[:MAX_ROWS]
+        ],
+    }
+
+
+def admin_routes(picker: PickerView, recorder: Recorder | None) -> Sequence[web.RouteDef]:
+    """Return all routes; those of decisions only with a recorder."""
+    return (
+        *page_routes(),
+        *quota_routes(picker.loop, lambda: picker.director.quotas, picker.tenants),
+        *(() if recorder is None else decision_routes(picker.loop, recorder)),
+        *simulation_routes(picker),
+        *placement_routes(picker),
+        *endpoint_routes(picker),
+        *allocation_routes(picker),
+        *config_routes(picker),
+    )
+
+
+def on_trial(text: str, builder: Builder, in_effect: Assembly, object_paths: Sequence[str]) -> Assembly:
+    """Return a configuration, assembled from its text, that does not observe, follow or collect anything.
+
+    It may only name the files that the configuration in effect names: errors quote the content of files. Raises
+    ConfigurationError.
+    """
+    named = (value for plugin in in_effect.loaded.model.plugins for value in texts_in(plugin.parameters))
+    with only_files(tuple(named), below=object_paths):
+        assembly = assemble(load_text(text, "config"), builder)
+        for plugin in assembly.plugins:
+            if isinstance(plugin, ObjectReader) and plugin is not builder.previous.get(plugin.name):
+                plugin.read_files(object_paths)
+    return assembly

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from epp.framework.clusters import ClusterTaint, TaintEffect
-from epp.kube.objects.core import MatchExpression
 from epp.kube.objects.ocm import CLUSTER_SET_LABEL, LabelSelector, ManagedCluster, ManagedClusterSet
 from epp.kube.objects.placement import ClusterSelector, Placement, Toleration
 
@@ -44,29 +43,15 @@ def selects(selector: ClusterSelector, cluster: ManagedCluster) -> bool:
     return (
         not selector.never
         and labels_match(selector.labels, cluster.metadata.labels)
-        and all(_holds(test, cluster.claims) for test in selector.claims)
+        and all(test.holds(cluster.claims) for test in selector.claims)
     )
 
 
 def labels_match(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
     """Return whether all tests hold."""
     return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
-        _holds(test, labels) for test in selector.match_expressions
+        test.holds(labels) for test in selector.match_expressions
     )
-
-
-def _holds(test: MatchExpression, values: Mapping[str, str]) -> bool:
-    """Return whether the test holds; as in Kubernetes, NotIn holds for a missing key."""
-    match test.operator:
-        case "Exists":
-            return test.key in values
-        case "DoesNotExist":
-            return test.key not in values
-        case "In":
-            return values.get(test.key) in test.values
-        case "NotIn":
-            return values.get(test.key) not in test.values
-    return False
 
 
 class Tolerance(NamedTuple):

@@ -22,8 +22,7 @@ from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.quantities import parse_duration
 from epp.kube.objects.decode import CLUSTER_KINDS, Kinds
-from epp.kube.objects.followed import Change, FollowedObjects
-from epp.kube.objects.follower import Effect, FollowsObjects
+from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
 
 _KINDS = tuple(ObjectKind(group, kind) for group, kind in sorted(CLUSTER_KINDS))
 _USAGE_KINDS = (

@@ -105,7 +105,7 @@ def is_of_slices(each: AcceleratorClass) -> bool:
 def node_pairs(each: AcceleratorClass, flavors: Mapping[str, ResourceFlavor]) -> Mapping[str, str]:
     """Return the required node labels of the class, or of its Kueue flavor if the class has no node selector."""
     discovery = each.spec.discovery
-    if discovery.node_selector or discovery.affinity.node_affinity.required is not None:
+    if discovery.node_selector or each.affinity is not None:
         return discovery.node_selector
     flavor = flavors.get(each.spec.integration.kueue_resource_flavor)
     return {} if flavor is None else flavor.node_labels
@@ -122,9 +122,8 @@ def _rank(
     pairs = node_pairs(each, flavors)
     if any(evidence.labels.get(key) != value for key, value in pairs.items()):
         return None
-    required = discovery.affinity.node_affinity.required
-    term = None if required is None else matching_term(required, evidence.labels, evidence.node)
-    if required is not None and term is None:
+    term = None if each.affinity is None else matching_term(each.affinity, evidence.labels, evidence.node)
+    if each.affinity is not None and term is None:
         return None
     verdicts = (
         _by_pci(discovery, evidence.pci),

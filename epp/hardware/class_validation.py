@@ -41,24 +41,11 @@ def term_holds(term: NodeSelectorTerm, labels: Mapping[str, str], node: str = ""
 
 
 def expression_holds(test: MatchExpression, labels: Mapping[str, str]) -> bool:
-    """Return whether the test holds; an invalid one never does."""
+    """Return whether the test holds, which may also compare numbers; an invalid one never does."""
     value = labels.get(test.key)
-    match test.operator:
-        case "Exists":
-            holds = value is not None
-        case "DoesNotExist":
-            holds = value is None
-        case "In":
-            holds = value is not None and value in test.values
-        case "NotIn":
-            holds = value is None or value not in test.values
-        case _:
-            holds = value is not None and _number_holds(test, value)
-    return holds
-
-
-def _number_holds(test: MatchExpression, value: str) -> bool:
-    if test.operator not in _NUMERIC or len(test.values) != 1:
+    if value is None or test.operator not in _NUMERIC:
+        return test.holds(labels)
+    if len(test.values) != 1:
         return False
     try:
         have, bound = quantity_of(value), _bound(test)
@@ -123,18 +110,16 @@ def issues_of(each: AcceleratorClass) -> Iterator[str]:
     if memory is not None and 0 < memory < BARE_GB_BELOW:
         number = f"{float(memory):g}"
         yield f"spec.capabilities.memoryGB is {number}, which means bytes: read as {number}Gi; write {number}Gi"
-    required = each.spec.discovery.affinity.node_affinity.required
-    if required is not None:
-        yield from affinity_problems(required)
+    if each.affinity is not None:
+        yield from affinity_problems(each.affinity)
     yield from (f"{fault}; it selects no device" for fault in _expression_faults(each))
     yield from (f"{fault}; it is ignored" for fault in _value_faults(each))
 
 
 def faults_of(each: AcceleratorClass) -> Iterator[str]:
     """Yield field, value and remedy of each invalid value of the class; such values have no effect."""
-    required = each.spec.discovery.affinity.node_affinity.required
-    if required is not None:
-        yield from (f"spec.discovery.affinity: {fault}" for fault in affinity_faults(required))
+    if each.affinity is not None:
+        yield from (f"spec.discovery.affinity: {fault}" for fault in affinity_faults(each.affinity))
     yield from _expression_faults(each)
     yield from _value_faults(each)
 

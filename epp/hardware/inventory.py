@@ -17,8 +17,7 @@ from epp.hardware.selection.objectives import ignored_values
 from epp.hardware.tensor_fusion import placement_faults
 from epp.hardware.validation import Validation, gpus_of_node, may_have_slices
 from epp.kube.objects.base import Object
-from epp.kube.objects.core import Node, Pod, PodReference
-from epp.kube.objects.costs import UnitCost, UnitCosts, VariantAutoscaling
+from epp.kube.objects.core import Node, Pod, PodReference, UnitCost, UnitCosts, VariantAutoscaling
 from epp.kube.objects.decode import KNOWN_GROUPS
 from epp.kube.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from epp.kube.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
@@ -336,7 +335,7 @@ def _class_problems(classes: Iterable[AcceleratorClass], flavors: Mapping[str, R
         discovery = each.spec.discovery
         found = list(issues_of(each))
         flavor = each.spec.integration.kueue_resource_flavor
-        no_selector = not discovery.node_selector and discovery.affinity.node_affinity.required is None
+        no_selector = not discovery.node_selector and each.affinity is None
         if flavor and flavor not in flavors and no_selector:
             found.append(f"there is no ResourceFlavor {flavor} to select its nodes by: add it, or write a nodeSelector")
         yield from (f"AcceleratorClass {each.id}: {text}" for text in found)

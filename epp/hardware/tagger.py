@@ -27,8 +27,7 @@ from epp.hardware.tables import Tables
 from epp.hardware.tag_builder import TagBuilder
 from epp.hardware.tensor_fusion import QUOTA_METRICS, quota_samples
 from epp.kube.objects.decode import ALL_KINDS, CLUSTER_KINDS, SCORER_KINDS
-from epp.kube.objects.followed import Change, FollowedObjects
-from epp.kube.objects.follower import Effect, FollowsObjects
+from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
 from epp.kube.objects.inference import INFERENCE_KINDS
 from epp.kube.resources import ACCELERATORS, PODS
 from epp.runtime.followed_files import changes

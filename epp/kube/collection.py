@@ -101,11 +101,11 @@ class ApiCollection:
         items: list[Item[T]] = []
         while True:
             content = await api.request("GET", self.path, params=params)
-            page = await asyncio.to_thread(objects.read_page, content, self.api_version)
-            items += page.items
-            if not page.more:
-                return items, page.version
-            params["continue"] = page.more
+            found, version, more = await asyncio.to_thread(objects.read_page, content, self.api_version)
+            items += found
+            if not more:
+                return items, version
+            params["continue"] = more
 
     def found(self) -> None:
         """Record that the selected version works."""

@@ -78,24 +78,6 @@ class _TopicState:
     tokens: float = _BURST
     counted_at: float = 0.0
 
-    def observe(self, problem: str, now: float) -> None:
-        if bool(problem) != bool(self.problem):
-            self.since = now
-        self.problem = problem
-        self.tokens = min(_BURST, self.tokens + (now - self.counted_at) / _REFILL_SECONDS)
-        self.counted_at = now
-
-    def is_due(self, grace_seconds: float, now: float) -> bool:
-        if self.tokens < 1:
-            return False
-        if self.problem == self.recorded:
-            return bool(self.problem) and now - self.recorded_at >= _REPEAT_SECONDS
-        return not self.problem or bool(self.recorded) or now - self.since >= grace_seconds
-
-    def record(self, message: str, now: float) -> None:
-        self.recorded, self.recorded_at = message, now
-        self.tokens -= 1
-
 
 class EventSchedule:
     """Schedules events for the start, change, repetition and end of each problem.
@@ -110,18 +92,31 @@ class EventSchedule:
     def observe(self, problems: Mapping[Topic, str], now: float) -> None:
         """Update the problem of each topic; a missing or empty text means no problem."""
         for topic, state in self._topics.items():
-            state.observe(problems.get(topic, ""), now)
+            problem = problems.get(topic, "")
+            if bool(problem) != bool(state.problem):
+                state.since = now
+            state.problem = problem
+            state.tokens = min(_BURST, state.tokens + (now - state.counted_at) / _REFILL_SECONDS)
+            state.counted_at = now
 
     def due(self, now: float) -> Event | None:
         """Return the event to write now; the same event until `written` is called or its topic changes."""
         for topic, state in self._topics.items():
-            if state.is_due(topic.grace_seconds, now):
+            if state.tokens < 1:
+                continue
+            if state.problem == state.recorded:
+                is_due = bool(state.problem) and now - state.recorded_at >= _REPEAT_SECONDS
+            else:
+                is_due = not state.problem or bool(state.recorded) or now - state.since >= topic.grace_seconds
+            if is_due:
                 return Event(topic, state.problem or topic.relief, bool(state.problem))
         return None
 
     def written(self, event: Event, now: float) -> None:
         """Record a written event."""
-        self._topics[event.topic].record(event.message if event.is_warning else "", now)
+        state = self._topics[event.topic]
+        state.recorded, state.recorded_at = event.message if event.is_warning else "", now
+        state.tokens -= 1
 
 
 def message_of(problems: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects of one resource, from lists and events as bytes; no I/O."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -50,15 +50,6 @@ class Item(Generic[T]):
     object: T | None = None
     """None for an invalid or irrelevant version."""
     problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """One page of a list."""
-
-    items: Sequence[Item[T]]
-    version: str
-    more: str
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -118,15 +109,15 @@ class ObjectSet(Generic[T]):
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def read_page(self, content: bytes, api_version: str) -> Page[T]:
-        """Decode a page of a list; thread-safe. Raises ApiError for an unreadable page."""
+    def read_page(self, content: bytes, api_version: str) -> tuple[list[Item[T]], str, str]:
+        """Return items, resourceVersion and continuation of a page of a list; raises ApiError. Thread-safe."""
         try:
             page = _decode_list(content)
         except _UNREADABLE as error:
             raise ApiError(0, "Malformed", f"the list of {self._resource.title} is unreadable: {error}") from error
         kind = {"apiVersion": api_version, "kind": self._resource.kind}
         items = [self._read({**_decode_document(raw), **kind}, _decode_head(raw).metadata) for raw in page.items or ()]
-        return Page(items, page.metadata.version, page.metadata.more)
+        return items, page.metadata.version, page.metadata.more
 
     def replace(self, items: Iterable[Item[T]], version: str) -> None:
         """Replace all objects."""

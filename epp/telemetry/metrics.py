@@ -14,10 +14,9 @@ from epp.framework.guard import SchedulingObserver
 from epp.framework.snapshot import Snapshot
 from epp.pool.collectors import CollectorObserver
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
-from epp.telemetry.endpoint_series import ids_of, slots_by_name
 from epp.telemetry.families import Families
 from epp.telemetry.flow_series import FlowSeries, RevocationSeries
-from epp.telemetry.pool_series import PoolSeries, QuotaSeries, served_models
+from epp.telemetry.pool_series import PoolSeries, QuotaSeries, ids_of, served_models, slots_by_name
 from epp.telemetry.request_metrics import RequestMetrics
 from epp.telemetry.request_series import MAX_COMBINATIONS
 from epp.telemetry.scheduling_metrics import LoopLag, SchedulingMetrics

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of the pool and its tenants: reachable endpoints, means over all, quotas and their alerts."""
+"""Metrics of the pool and its tenants: single endpoints, means over all, quotas and their alerts."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from math import isnan
 from typing import TypeVar
 
 import numpy as np
@@ -12,6 +13,7 @@ import structlog
 from epp.admission.quotas import Quotas
 from epp.framework import LoraState
 from epp.framework.clock import Clock
+from epp.framework.endpoint import Endpoint
 from epp.framework.errors import OverQuotaError, QuotaExceededError, RequestError
 from epp.framework.messages import printable
 from epp.framework.plugin_status import Legacy
@@ -29,7 +31,6 @@ from epp.framework.snapshot import (
     Column,
     Snapshot,
 )
-from epp.telemetry.endpoint_series import ENDPOINT_DERIVATIONS, show_endpoints
 from epp.telemetry.families import Computed, Families, Gauges, Row
 from epp.telemetry.hardware_series import HARDWARE_DERIVATIONS, show_hardware
 from epp.telemetry.request_series import OTHER, shortened
@@ -101,14 +102,6 @@ def _distinct(records: Iterable[_T]) -> Iterable[_T]:
     """Return each object once: most endpoints have the same few, and equal ones cost more to find."""
     return {id(record): record for record in records}.values()
 
-
-GAUGE_DERIVATIONS: Mapping[str, Sequence[Derivation]] = {
-    ENDPOINTS: ENDPOINT_DERIVATIONS,
-    ACCELERATOR.name: HARDWARE_DERIVATIONS,
-    MODELS.name: ((_union,),),
-    LORA.name: ((_adapters,),),
-}
-"""What gauges show that is derived of a pool, by name of the attribute: to be derived ahead where it is large."""
 
 _MOST_TENANTS = 100
 """Tenants with series of their own: clients can name any number."""
@@ -209,3 +202,50 @@ class QuotaSeries:
             self._minute_since, self._lines, self._unsaid = now, 0, 0
         self._lines += 1
         return self._lines <= _LINES_A_MINUTE
+
+
+def show_endpoints(families: Families, pool_name: str, shown: Callable[[], Snapshot]) -> None:
+    """Add whether each endpoint can be reached, and its queue where that is known.
+
+    Costs the event loop nothing, however large the pool is: pages are made in a thread.
+    """
+
+    def up() -> Iterator[Row]:
+        snapshot = shown()
+        answers = (snapshot.column(REACHABLE) == ANSWERS).tolist()
+        for endpoint, slot in snapshot.endpoints.derive(slots_by_name).items():
+            yield (pool_name, endpoint), (float(answers[slot]),)
+
+    def queues() -> Iterator[Row]:
+        snapshot = shown()
+        waiting = snapshot.column(WAITING).tolist()
+        for endpoint, slot in snapshot.endpoints.derive(slots_by_name).items():
+            if not isnan(waiting[slot]):
+                yield (pool_name, endpoint), (waiting[slot],)
+
+    registry, labels, name = families.registry, ("name", "model_server_endpoint"), "llm_d_epp_per_endpoint_queue_size"
+    text = "1 for an endpoint that can be reached, 0 otherwise."
+    Computed(registry, labels, {"llm_d_epp_endpoint_up": text}, up)
+    Computed(registry, labels, {name: "Requests waiting at an endpoint."}, queues)
+    if families.legacy:
+        older = {"inference_pool_per_pod_queue_size": f"Deprecated: use {name}."}
+        Computed(registry, ("name", "model_server_pod"), older, queues)
+
+
+def slots_by_name(endpoints: tuple[Endpoint | None, ...]) -> Mapping[str, int]:
+    """Return one slot for each name: in several namespaces there may be several."""
+    return {endpoint.name: slot for slot, endpoint in enumerate(endpoints) if endpoint is not None}
+
+
+def ids_of(endpoints: tuple[Endpoint | None, ...]) -> frozenset[str]:
+    """Return `namespace/name` of each endpoint."""
+    return frozenset(endpoint.id for endpoint in endpoints if endpoint is not None)
+
+
+GAUGE_DERIVATIONS: Mapping[str, Sequence[Derivation]] = {
+    ENDPOINTS: ((slots_by_name,), (ids_of,)),
+    ACCELERATOR.name: HARDWARE_DERIVATIONS,
+    MODELS.name: ((_union,),),
+    LORA.name: ((_adapters,),),
+}
+"""What gauges show that is derived of a pool, by name of the attribute: to be derived ahead where it is large."""

@@ -92,7 +92,7 @@ async def test_pod_that_gets_another_address_is_found_there(fleet, space, picker
             {"targetPorts": [{"number": number} for number in range(1, 10)]},
             "spec.targetPorts has 9 ports: write 1 to 8",
         ),
-        ({"targetPorts": [{"number": 70000}]}, "spec.targetPorts[0].number is 70000: write a port, 1 to 65535"),
+        ({"targetPorts": [{"number": 70000}]}, "spec.targetPorts[0].number is 70000: it must be between 1 and 65535"),
         ({"selector": None}, "spec.selector.matchLabels is missing: add it"),
         ({"selector": {"matchLabels": {"app": 5}}}, "spec.selector.matchLabels"),
     ],

@@ -17,8 +17,7 @@ from epp.framework.limits import Count
 from epp.framework.plugin_status import InputState
 from epp.framework.quotas import ALERT_PERCENT, Quota, QuotaSource, SingleLimits, TotalLimits
 from epp.kube.objects.decode import Kinds
-from epp.kube.objects.followed import Change, FollowedObjects
-from epp.kube.objects.follower import Effect, FollowsObjects
+from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
 from epp.kube.objects.last_good import ObjectsByKind
 from epp.kube.objects.tensor_fusion import Amount, GpuResourceQuota
 

@@ -13,8 +13,7 @@ from epp.hardware.inventory import Inventory
 from epp.hardware.labels import INSTANCE_TYPE_LABELS, NodeFacts
 from epp.hardware.prices import PriceList, PriceQuery
 from epp.hardware.resources import profile_of
-from epp.kube.objects.core import Pod
-from epp.kube.objects.costs import DEFAULT_VARIANT_COST, VariantAutoscaling
+from epp.kube.objects.core import DEFAULT_VARIANT_COST, Pod, VariantAutoscaling
 from epp.kube.objects.tensor_fusion import GpuNode
 
 _WHOLE_DEVICES = (

@@ -169,9 +169,9 @@ def _device(gpu: Gpu, clique: str) -> Device:
 
 
 def _links(gpu: Gpu) -> Iterator[DeviceLink]:
-    for each in gpu.status.topology.peers:
+    for each in gpu.linked:
         yield DeviceLink(peer=each.peer, tier=each.tier, bandwidth_mbps=float(each.bandwidth or 0))
-    for link in gpu.status.nv_link.peers:
+    for link in gpu.nv_links:
         yield DeviceLink(peer=link.peer, bandwidth_mbps=float(link.bandwidth or 0))
 
 

@@ -17,8 +17,7 @@ from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
 from epp.framework.plugin_status import IgnoredValue, InputState
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds
-from epp.kube.objects.followed import Change, FollowedObjects
-from epp.kube.objects.follower import Effect, FollowsObjects
+from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
 from epp.kube.objects.inference import POLICY_KINDS, POOL_GROUP, InferenceObjective, InferencePool
 from epp.kube.objects.last_good import FileObjects
 from epp.kube.objects.ome import AcceleratorClass

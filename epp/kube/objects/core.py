@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes and pods."""
+"""Nodes and pods, and the prices that the workload variant autoscaler knows."""
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any, Self, TypeAlias
 
 import msgspec
 
-from epp.kube.objects.base import ClusterObject, Condition, Object, Part, condition_of
-from epp.kube.objects.limits import AllocatableAmount, RequestedAmount
+from epp.kube.objects.base import ClusterObject, Condition, Metadata, Object, Part, condition_of, convert
+from epp.kube.objects.limits import AllocatableAmount, LargePrice, RequestedAmount, RequiredPrice
 
 Requests: TypeAlias = Mapping[str, RequestedAmount]
 
@@ -18,6 +19,19 @@ class MatchExpression(Part, frozen=True, kw_only=True):
     key: str
     operator: str
     values: tuple[str, ...] = ()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Return whether it holds, which one with an unknown operator never does; NotIn holds for a missing key."""
+        match self.operator:
+            case "Exists":
+                return self.key in labels
+            case "DoesNotExist":
+                return self.key not in labels
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+        return False
 
 
 class NodeSelectorTerm(Part, frozen=True, kw_only=True):
@@ -103,12 +117,6 @@ class PodIP(Part, frozen=True, kw_only=True):
     ip: str
 
 
-class ExtendedResourceClaimStatus(Part, frozen=True, kw_only=True):
-    """Name of the ResourceClaim behind the extended resources of the containers."""
-
-    resource_claim_name: str = ""
-
-
 class ResourceHealth(Part, frozen=True, kw_only=True):
     """Health of one device that a container has."""
 
@@ -139,7 +147,6 @@ class PodStatus(Part, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     resource_claim_statuses: tuple[PodClaim, ...] = ()
-    extended_resource_claim_status: ExtendedResourceClaimStatus = ExtendedResourceClaimStatus()
 
 
 class Pod(Object, frozen=True, kw_only=True):
@@ -147,6 +154,10 @@ class Pod(Object, frozen=True, kw_only=True):
 
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+    extended_resource_claim: str = msgspec.field(
+        default="", name="status.extendedResourceClaimStatus.resourceClaimName"
+    )
+    """Name of the ResourceClaim behind the extended resources of the containers."""
 
     def contradiction(self) -> tuple[str, Self] | None:
         """Return a container whose name occurs again; the last container with a name is used."""
@@ -179,7 +190,7 @@ class Pod(Object, frozen=True, kw_only=True):
         names = [
             *(status.resource_claim_name for status in self.status.resource_claim_statuses),
             *(claim.resource_claim_name for claim in self.spec.resource_claims),
-            self.status.extended_resource_claim_status.resource_claim_name,
+            self.extended_resource_claim,
         ]
         return tuple(f"{self.metadata.namespace}/{name}" for name in names if name)
 
@@ -205,3 +216,63 @@ class PodReference(Part, frozen=True, kw_only=True):
     def keys(self) -> frozenset[str]:
         """Index keys: the UID, or the id without one; and always `name:` followed by the id."""
         return frozenset({self.uid or self.id, f"name:{self.id}"} if self.id else {self.uid}) - {""}
+
+
+UNIT_COSTS_NAME = "accelerator-unit-costs"
+DEFAULT_VARIANT_COST = Fraction(10)
+"""Default of the kind VariantAutoscaling. It says nothing about the hardware, so it is not a price."""
+
+
+class UnitCost(Part, frozen=True, kw_only=True):
+    """Price of one accelerator, in the unit `costUnit` of the tagger."""
+
+    device: str = ""
+    cost: RequiredPrice
+
+
+class UnitCosts(Object, frozen=True, kw_only=True):
+    """Prices by accelerator name, such as `A100`."""
+
+    costs: Mapping[str, UnitCost] = msgspec.field(name="data")
+
+
+class ScaleTarget(Part, frozen=True, kw_only=True):
+    """Workload of a variant."""
+
+    kind: str = "Deployment"
+    name: str = ""
+
+
+class VariantAutoscaling(Object, frozen=True, kw_only=True):
+    """A variant of a model's servers and its price."""
+
+    target: ScaleTarget = msgspec.field(default=ScaleTarget(), name="spec.scaleTargetRef")
+    cost: LargePrice = msgspec.field(default=None, name="spec.variantCost")
+    """Price of one replica with all its accelerators."""
+
+    @property
+    def price(self) -> Fraction | None:
+        """The price; None for the default of the kind, which a cluster fills in if none is given."""
+        return None if self.cost == DEFAULT_VARIANT_COST else self.cost
+
+
+class _ConfigMap(Part, frozen=True, kw_only=True):
+    metadata: Metadata
+    data: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+def read_unit_costs(document: object) -> UnitCosts | None:
+    """Return the prices; None for a ConfigMap with another name. Raises ValueError."""
+    found = convert(document, _ConfigMap)
+    if found.metadata.name != UNIT_COSTS_NAME:
+        return None
+    return UnitCosts(metadata=found.metadata, costs={name: _cost(name, text) for name, text in found.data.items()})
+
+
+def _cost(name: str, text: str) -> UnitCost:
+    place = f"data.{name}"
+    try:
+        data = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        raise ValueError(f'{place} is {text!r:.60}: write JSON such as \'{{"cost": "40.00"}}\'') from None
+    return convert(data, UnitCost, place)

@@ -9,8 +9,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from epp.kube.objects.base import Object, convert
-from epp.kube.objects.core import Node, Pod
-from epp.kube.objects.costs import VariantAutoscaling, read_unit_costs
+from epp.kube.objects.core import Node, Pod, VariantAutoscaling, read_unit_costs
 from epp.kube.objects.dra import DeviceClass, ResourceClaim, read_device_taint_rule, read_resource_slice
 from epp.kube.objects.dynamic_scoring import DYNAMIC_SCORING, read_dynamic_scorer, read_dynamic_scoring_config
 from epp.kube.objects.inference import (

@@ -233,16 +233,12 @@ def version_of(text: str) -> tuple[int, ...] | str:
 
 
 class _Sharing(Part, frozen=True, kw_only=True):
-    strategy: str = ""
-
-
-class _OpaqueParameters(Part, frozen=True, kw_only=True):
-    sharing: _Sharing = _Sharing()
+    strategy: str = msgspec.field(default="", name="sharing.strategy")
 
 
 def _sharing_strategy(parameters: object) -> str:
     try:
-        return convert(parameters, _OpaqueParameters).sharing.strategy
+        return convert(parameters, _Sharing).strategy
     except ValueError:
         return ""
 

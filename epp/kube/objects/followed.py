@@ -1,20 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects in files and in a cluster, kept up to date in their last good versions."""
+"""Objects in files and in a cluster, in their last good versions, and the base of the plugins that follow them."""
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+import asyncio
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import structlog
 
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.datalayer import AffectedEndpoints
+from epp.framework.plugin import P
 from epp.framework.plugin_status import InputProblem, InputState
 from epp.kube.objects.base import Object
-from epp.kube.objects.decode import Kinds, ObjectKey
+from epp.kube.objects.decode import Kinds, ObjectKey, decode_object
 from epp.kube.objects.files import ObjectFiles
-from epp.kube.objects.last_good import FileObjects, ObjectInEffect, ObjectVersions, Validator, no_faults, replaces
-from epp.kube.objects.limits import sanitized
+from epp.kube.objects.last_good import (
+    FileObjects,
+    ObjectInEffect,
+    ObjectVersions,
+    Validator,
+    checked,
+    no_faults,
+    replaces,
+)
 from epp.runtime.followed_files import changes
 
 _MOST_WARNINGS = 100
@@ -95,11 +106,10 @@ def _taken(each: ObjectsOfKind, before: _Kind, validate: Validator) -> _Kind:
             continue
         if not isinstance(found, Object):
             continue
-        kept, issues = sanitized(found)
-        reason = "; ".join(validate(kept))
-        if replaces(reason, earlier):
-            key = ObjectKey(each.kind.group, each.kind.kind, found.metadata.namespace, found.name)
-            held[name] = ObjectInEffect(key, kept, sound=not reason, issues=issues)
+        key = ObjectKey(each.kind.group, each.kind.kind, found.metadata.namespace, found.name)
+        version, reason = checked(key, found, validate)
+        if replaces(version, earlier):
+            held[name] = version
         elif earlier is not None:
             held[name] = earlier
             faulty[name] = InputProblem(SOURCE, f"{each.kind.kind} {name}", reason, 1)
@@ -211,3 +221,56 @@ class FollowedObjects:
         files = (self._versions if versions is None else versions).in_order(self._files.order)
         own = {held.key for file in files for held in file.held}
         return Change(versions, cluster, (cluster.as_file(without=own), *files))
+
+
+Effect = Callable[[], AffectedEndpoints]
+"""Puts a new state into effect, in the event loop; returns the affected endpoints."""
+
+
+class FollowsObjects(ObjectReader[P]):
+    """Builds its state in a thread, and puts it into effect in the event loop; one change at a time."""
+
+    decode = staticmethod(decode_object)
+
+    def start_following(self, objects: FollowedObjects) -> None:
+        """Read the files for the first time; called by `setup`."""
+        self._objects = objects
+        self._changing = asyncio.Lock()
+        """Serializes changes by files, cluster and time."""
+        self._read_first()
+
+    def read_files(self, paths: Sequence[str]) -> None:
+        """Read files in addition to those of the parameters."""
+        if paths:
+            self._objects.read_also(paths, "--objects")
+            self._read_first()
+
+    async def look(self) -> AffectedEndpoints | None:
+        """Read the files; return the affected endpoints, None without a change."""
+        async with self._changing:
+            effect = await asyncio.to_thread(self._read)
+            return None if effect is None else effect()
+
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
+        """Apply changed objects of the cluster; return the affected endpoints."""
+        async with self._changing:
+            return (await asyncio.to_thread(self._with_cluster, kinds))()
+
+    @abstractmethod
+    def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:
+        """Build the state of these objects, in a thread and without side effects, for `Effect` to apply.
+
+        `kinds` are the changes in the cluster; empty for a change of files.
+        """
+
+    def _read_first(self) -> None:
+        if (effect := self._read()) is not None:
+            effect()
+
+    def _read(self) -> Effect | None:
+        """Return the effect of the files, None without a change."""
+        change = self._objects.read(self.clock.now())
+        return None if change is None else self.effect_of(change)
+
+    def _with_cluster(self, kinds: Sequence[ObjectsOfKind]) -> Effect:
+        return self.effect_of(self._objects.take(kinds), kinds)

@@ -2,10 +2,12 @@
 """InferencePool, InferencePoolImport, InferenceObjective and InferenceModelRewrite."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import Meta
 
+from epp.framework.limits import Port
 from epp.kube.objects.base import Object, Part, convert, with_fields
 
 _OBJECTIVE, _REWRITE = "InferenceObjective", "InferenceModelRewrite"
@@ -17,17 +19,16 @@ POLICY_KINDS = frozenset((group, kind) for group in (GROUP, LEGACY_GROUP) for ki
 INFERENCE_KINDS = POLICY_KINDS | {(POOL_GROUP, "InferencePool")}
 
 _MOST_PORTS = 8
-_HIGHEST_PORT = 65535
-_MOST_PRIORITY = 2**31 - 1
 _MOST_WEIGHT = 1_000_000
 _PROTOCOLS = ("http", "kubernetes.io/h2c")
 _EXACT = "Exact"
+Priority: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class TargetPort(Part, frozen=True, kw_only=True):
     """A port of each pod."""
 
-    number: int
+    number: Port
 
 
 class InferencePool(Object, frozen=True, kw_only=True):
@@ -74,7 +75,7 @@ class PoolMember(Object, frozen=True, kw_only=True):
 class InferenceObjective(PoolMember, frozen=True, kw_only=True):
     """A priority for the requests that name the objective."""
 
-    priority: int = msgspec.field(default=0, name="spec.priority")
+    priority: Priority = msgspec.field(default=0, name="spec.priority")
     """Requests with a negative priority are rejected while the pool is saturated."""
 
 
@@ -136,11 +137,9 @@ def read_inference_pool(document: object) -> InferencePool:
     if not 1 <= len(numbers) <= _MOST_PORTS:
         raise ValueError(f"spec.targetPorts has {len(numbers)} ports: write 1 to {_MOST_PORTS}")
     for index, number in enumerate(numbers):
-        place = f"spec.targetPorts[{index}].number is {number}"
-        if not 1 <= number <= _HIGHEST_PORT:
-            raise ValueError(f"{place}: write a port, 1 to {_HIGHEST_PORT}")
         if number in numbers[:index]:
-            raise ValueError(f"{place}, like that of another one: write each port once")
+            place = f"spec.targetPorts[{index}].number"
+            raise ValueError(f"{place} is {number}, like that of another one: write each port once")
     if pool.app_protocol not in _PROTOCOLS:
         raise ValueError(f"spec.appProtocol is {pool.app_protocol!r:.60}: write {' or '.join(_PROTOCOLS)}")
     return pool
@@ -148,12 +147,7 @@ def read_inference_pool(document: object) -> InferencePool:
 
 def read_inference_objective(document: object) -> InferenceObjective:
     """Return the object; raises ValueError."""
-    found = _with_known_pools(convert(document, InferenceObjective))
-    priority = found.priority
-    if not -_MOST_PRIORITY - 1 <= priority <= _MOST_PRIORITY:
-        lowest, highest = -_MOST_PRIORITY - 1, _MOST_PRIORITY
-        raise ValueError(f"spec.priority is {priority}: write a whole number from {lowest} to {highest}")
-    return found
+    return _with_known_pools(convert(document, InferenceObjective))
 
 
 def read_inference_model_rewrite(document: object) -> InferenceModelRewrite:

@@ -15,7 +15,7 @@ from epp.framework.quantities import parse_duration
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds, ObjectKey, Version, kinds_without_use, versions_in
 from epp.kube.objects.files import Reading, parse
-from epp.kube.objects.limits import Sanitized, sanitized
+from epp.kube.objects.limits import sanitized
 
 Validator = Callable[[Object], Iterable[str]]
 """Returns field, value and remedy of each invalid value of a decoded object."""
@@ -37,9 +37,16 @@ class ObjectInEffect(NamedTuple):
     """Field, value and remedy of each impossible value; the object is used without it."""
 
 
-def replaces(reason: str, earlier: ObjectInEffect | None) -> bool:
-    """Return whether a version takes effect: one with a `reason` against it does not replace a valid one."""
-    return not reason or earlier is None or not earlier.sound
+def checked(key: ObjectKey, found: Object, validate: Validator) -> tuple[ObjectInEffect, str]:
+    """Return a version without its impossible values, and the reason against it, empty for a valid version."""
+    kept, issues = sanitized(found)
+    reason = "; ".join(validate(kept))
+    return ObjectInEffect(key, kept, sound=not reason, issues=issues), reason
+
+
+def replaces(version: ObjectInEffect, earlier: ObjectInEffect | None) -> bool:
+    """Return whether a version takes effect: an invalid one does not replace a valid one."""
+    return version.sound or earlier is None or not earlier.sound
 
 
 class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +81,8 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
         problems: list[InputProblem] = []
         for version, found, reason in validated:
             earlier = before.get(version.key)
-            if found is not None and replaces(reason, earlier):
-                held.append(ObjectInEffect(version.key, found.object, sound=not reason, issues=found.issues))
+            if found is not None and replaces(found, earlier):
+                held.append(found)
                 continue
             keys = [version.key] if earlier is not None else [key for key in before if key in absent]
             kept = [before.pop(key) for key in keys if version.key.fits(key)]
@@ -193,11 +200,10 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         return before.objects.miss(reason, now, parse_duration(self.grace_period))
 
 
-def _validated(version: Version, validate: Validator) -> tuple[Version, Sanitized | None, str]:
+def _validated(version: Version, validate: Validator) -> tuple[Version, ObjectInEffect | None, str]:
     if version.object is None:
         return version, None, version.reason
-    found = sanitized(version.object)
-    return version, found, "; ".join(validate(found.object))
+    return version, *checked(version.key, version.object, validate)
 
 
 def _digest(content: bytes) -> bytes:

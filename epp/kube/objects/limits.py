@@ -140,13 +140,6 @@ RequestedAmount: TypeAlias = Annotated[Fraction, ResourceLimit(_DEVICES, most=_M
 Capacity: TypeAlias = Annotated[Fraction, CapacityLimit(_SIZE, most=2**46, above=True)]
 
 
-class Sanitized(NamedTuple):
-    """An object without its impossible values."""
-
-    object: Object
-    issues: tuple[str, ...] = ()
-
-
 class _Impossible(Exception):  # noqa: N818  control flow: removes the struct with a required value
     """A value is impossible."""
 
@@ -172,8 +165,8 @@ class _Field(NamedTuple):
     """Replacement for an impossible value; NODEFAULT for a required field."""
 
 
-def sanitized(each: Object) -> Sanitized:
-    """Return the object without impossible values.
+def sanitized(each: Object) -> tuple[Object, tuple[str, ...]]:
+    """Return the object without impossible values, and field, value and remedy of each of them.
 
     Limits come from the types of its fields, `contradiction` finds values that exclude each other, and `faults` has the
     values that decoding removed. An impossible required value removes the struct or entry that contains it, but never
@@ -184,7 +177,7 @@ def sanitized(each: Object) -> Sanitized:
     while (contradiction := found.contradiction()) is not None:
         sentence, found = contradiction
         issues.append(sentence)
-    return Sanitized(found, tuple(issues[:_MOST_ISSUES])) if issues else Sanitized(each)
+    return found, tuple(issues[:_MOST_ISSUES])
 
 
 @lru_cache(maxsize=256)  # one entry for each type of struct

@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 
 from epp.framework.clusters import MOST_SCORE, ClusterTaint, TaintEffect
-from epp.kube.objects.base import ClusterObject, Condition, Object, Part, condition_of, convert, quantity_of
+from epp.kube.objects.base import ClusterObject, Condition, Faults, Object, Part, condition_of, convert, quantity_of
 from epp.kube.objects.core import MatchExpression
-from epp.kube.objects.field_errors import Faults
 
 OCM = "cluster.open-cluster-management.io"
 CLUSTER_SET_LABEL = f"{OCM}/clusterset"

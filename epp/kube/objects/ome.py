@@ -13,18 +13,6 @@ from epp.kube.objects.limits import Bandwidth, DeviceMemory, Figure, Price, Toke
 _MOST_SPOT = 10
 
 
-class NodeAffinity(Part, frozen=True, kw_only=True):
-    """Terms that a node must meet."""
-
-    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
-
-
-class Affinity(Part, frozen=True, kw_only=True):
-    """Affinity for nodes."""
-
-    node_affinity: NodeAffinity = NodeAffinity()
-
-
 class DeviceSelector(Part, frozen=True, kw_only=True):
     """Selector of devices in ResourceSlices; an extension of the API."""
 
@@ -39,7 +27,6 @@ class Discovery(Part, frozen=True, kw_only=True):
     """Selectors of nodes and devices of a class."""
 
     node_selector: Mapping[str, str] = msgspec.field(default_factory=dict)
-    affinity: Affinity = Affinity()
     pci_vendor_id: str = msgspec.field(default="", name="pciVendorID")
     device_ids: tuple[str, ...] = msgspec.field(default=(), name="deviceIDs")
     dra: DeviceSelector | None = None
@@ -106,6 +93,10 @@ class AcceleratorClass(ClusterObject, frozen=True, kw_only=True):
     """A class of accelerators."""
 
     spec: ClassSpec = ClassSpec()
+    affinity: NodeSelector | None = msgspec.field(
+        default=None, name="spec.discovery.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    """Terms that a node must meet."""
 
     def contradiction(self) -> tuple[str, Self] | None:
         """Return a spot price far above the regular price."""

@@ -8,9 +8,8 @@ import msgspec
 
 from epp.framework.clusters import MOST_WEIGHT, USAGE_ALIASES, USAGE_SCORE, TaintEffect
 from epp.framework.quantities import parse_duration
-from epp.kube.objects.base import Object, Part, convert
+from epp.kube.objects.base import Faults, Object, Part, convert
 from epp.kube.objects.core import MatchExpression
-from epp.kube.objects.field_errors import Faults
 from epp.kube.objects.ocm import OCM, LabelSelector
 
 BALANCE, STEADY = "Balance", "Steady"

@@ -65,23 +65,11 @@ class LinkedGpu(Part, frozen=True, kw_only=True):
     bandwidth: LinkBandwidth = None
 
 
-class GpuTopology(Part, frozen=True, kw_only=True):
-    """Connections of a GPU."""
-
-    peers: tuple[LinkedGpu, ...] = ()
-
-
 class NvLinkPeer(Part, frozen=True, kw_only=True):
     """A GPU connected by NVLink."""
 
     peer: str = msgspec.field(default="", name="peerUUID")
     bandwidth: LinkBandwidth = msgspec.field(default=None, name="bandwidthMBps")
-
-
-class NvLinks(Part, frozen=True, kw_only=True):
-    """NVLinks of a GPU."""
-
-    peers: tuple[NvLinkPeer, ...] = ()
 
 
 class GpuStatus(Part, frozen=True, kw_only=True):
@@ -100,8 +88,6 @@ class GpuStatus(Part, frozen=True, kw_only=True):
     used_by: str = ""
     isolation_mode: str = ""
     running_apps: tuple[RunningApp, ...] = ()
-    topology: GpuTopology = GpuTopology()
-    nv_link: NvLinks = NvLinks()
     allocated_partitions: Mapping[str, AllocatedPartition] = msgspec.field(default_factory=dict)
 
 
@@ -109,6 +95,8 @@ class Gpu(ClusterObject, frozen=True, kw_only=True):
     """A GPU managed by TensorFusion."""
 
     status: GpuStatus = GpuStatus()
+    linked: tuple[LinkedGpu, ...] = msgspec.field(default=(), name="status.topology.peers")
+    nv_links: tuple[NvLinkPeer, ...] = msgspec.field(default=(), name="status.nvLink.peers")
 
     @property
     def node(self) -> str:

@@ -2,12 +2,7 @@
 """A local Envoy with a picker behind it: its configuration, and the process."""
 
 from epp.lab.gateway.bootstrap import bootstrap_dict, bootstrap_json, bootstrap_yaml, load_types
-from epp.lab.gateway.deploy_files import (
-    chart_proxy_yaml,
-    standalone_buffered_yaml,
-    standalone_override_host_yaml,
-    standalone_yaml,
-)
+from epp.lab.gateway.deploy_files import STANDALONE, chart_proxy_yaml, standalone_yaml
 from epp.lab.gateway.eds_file import EdsFile
 from epp.lab.gateway.envoy import EnvoyProcess
 from epp.lab.gateway.errors import (
@@ -30,6 +25,7 @@ from epp.lab.gateway.settings import (
 )
 
 __all__ = [
+    "STANDALONE",
     "Bodies",
     "BodyMode",
     "ClusterType",
@@ -51,7 +47,5 @@ __all__ = [
     "bootstrap_yaml",
     "chart_proxy_yaml",
     "load_types",
-    "standalone_buffered_yaml",
-    "standalone_override_host_yaml",
     "standalone_yaml",
 ]

@@ -63,12 +63,20 @@ _STANDALONE = GatewaySettings(
     admin_address="127.0.0.1:9901",
     access_log=True,
 )
-_STANDALONE_OVERRIDE_HOST = msgspec.structs.replace(
-    _STANDALONE,
-    cluster_type=ClusterType.OVERRIDE_HOST,
-    failure_mode=FailureMode.FAIL_OPEN,
-    eds_file=Path("/etc/envoy/endpoints.json"),
-)
+STANDALONE = {
+    "envoy.yaml": (_STANDALONE, _ORIGINAL_DST),
+    "envoy-buffered.yaml": (msgspec.structs.replace(_STANDALONE, body_mode=Bodies.BUFFERED), _BUFFERED),
+    "envoy-override-host.yaml": (
+        msgspec.structs.replace(
+            _STANDALONE,
+            cluster_type=ClusterType.OVERRIDE_HOST,
+            failure_mode=FailureMode.FAIL_OPEN,
+            eds_file=Path("/etc/envoy/endpoints.json"),
+        ),
+        _OVERRIDE_HOST,
+    ),
+}
+"""Settings and further comments of the stand-alone files, by name in `deploy/`."""
 _ADMIN = "envoy_admin"
 """The cluster of Envoy's own admin interface, for its statistics only."""
 _FALLBACK = "any_model_server"
@@ -84,21 +92,10 @@ _CHART_HEADER = """\
 _CHART = msgspec.structs.replace(_STANDALONE, listen_port=8081, admin_address=f"127.0.0.1:{_ADMIN_PORT}")
 
 
-def standalone_yaml() -> str:
-    """Return the text of `deploy/envoy.yaml`, with comments."""
-    return _HEADER.format(name="envoy.yaml", more=_ORIGINAL_DST) + bootstrap_yaml(_STANDALONE)
-
-
-def standalone_buffered_yaml() -> str:
-    """Return the text of `deploy/envoy-buffered.yaml`, with comments."""
-    header = _HEADER.format(name="envoy-buffered.yaml", more=_BUFFERED)
-    return header + bootstrap_yaml(msgspec.structs.replace(_STANDALONE, body_mode=Bodies.BUFFERED))
-
-
-def standalone_override_host_yaml() -> str:
-    """Return the text of `deploy/envoy-override-host.yaml`, with comments."""
-    header = _HEADER.format(name="envoy-override-host.yaml", more=_OVERRIDE_HOST)
-    return header + bootstrap_yaml(_STANDALONE_OVERRIDE_HOST)
+def standalone_yaml(name: str) -> str:
+    """Return the text of a file of `STANDALONE`, with comments."""
+    settings, more = STANDALONE[name]
+    return _HEADER.format(name=name, more=more) + bootstrap_yaml(settings)
 
 
 def chart_proxy_yaml(mode: FailureMode, bodies: Bodies | None = None) -> str:

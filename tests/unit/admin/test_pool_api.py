@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from epp.admin import PickerView
-from epp.app.admin_routes import admin_routes, on_trial
+from epp.app.servers import admin_routes, on_trial
 from epp.config import Builder, ConfigState, assemble, load_text
 from epp.explain.made_up_pool import EndpointChange, made_up
 from epp.explain.record import DecisionRecord

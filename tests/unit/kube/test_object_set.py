@@ -41,8 +41,9 @@ def widgets() -> ObjectSet[str]:
 
 
 def fill(widgets: ObjectSet[str], **colors: str) -> None:
-    page = widgets.read_page(list_of(*(widget(name, color) for name, color in colors.items())), "example.com/v2")
-    widgets.replace(page.items, page.version)
+    content = list_of(*(widget(name, color) for name, color in colors.items()))
+    items, version, _ = widgets.read_page(content, "example.com/v2")
+    widgets.replace(items, version)
 
 
 class SetAndServer(RuleBasedStateMachine):
@@ -101,10 +102,10 @@ class SetAndServer(RuleBasedStateMachine):
     @rule()
     def list_all(self) -> None:
         self.revision += 1
-        page = self.widgets.read_page(
+        items, version, _ = self.widgets.read_page(
             list_of(*(widget(name, color) for name, color in self.server.items()), version=self.revision), "example/v1"
         )
-        self.widgets.replace(page.items, page.version)
+        self.widgets.replace(items, version)
         self.pending.clear()
         for gone in self.expected.keys() - {f"ns/{name}" for name in self.server}:
             del self.expected[gone]

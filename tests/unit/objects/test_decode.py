@@ -5,8 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from epp.kube.objects.core import Node, Pod
-from epp.kube.objects.costs import UnitCosts, VariantAutoscaling
+from epp.kube.objects.core import Node, Pod, UnitCosts, VariantAutoscaling
 from epp.kube.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from epp.kube.objects.instaslice import AllocationClaim, NodeAccelerator
 from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor

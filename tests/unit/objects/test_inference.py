@@ -54,8 +54,8 @@ def test_pool_is_read():
         ({"selector": {"matchLabels": {"app": 1}}}, "spec.selector.matchLabels.app is 1: write it in quotes"),
         ({"targetPorts": []}, "spec.targetPorts has 0 ports: write 1 to 8"),
         ({"targetPorts": [{"number": n} for n in range(1, 10)]}, "spec.targetPorts has 9 ports: write 1 to 8"),
-        ({"targetPorts": [{"number": 0}]}, "spec.targetPorts[0].number is 0: write a port, 1 to 65535"),
-        ({"targetPorts": [{"number": 65536}]}, "spec.targetPorts[0].number is 65536: write a port, 1 to 65535"),
+        ({"targetPorts": [{"number": 0}]}, "spec.targetPorts[0].number is 0: it must be between 1 and 65535"),
+        ({"targetPorts": [{"number": 65536}]}, "spec.targetPorts[0].number is 65536: it must be between 1 and 65535"),
         ({"targetPorts": [{"number": "80"}]}, "spec.targetPorts[0].number is '80': remove the quotes"),
         (
             {"targetPorts": [{"number": 80}, {"number": 80}]},
@@ -88,7 +88,7 @@ def test_objective_without_a_priority_has_0(spec):
     ("spec", "reason"),
     [
         ({"priority": "high"}, "spec.priority is 'high': write a whole number"),
-        ({"priority": 2**31}, "spec.priority is 2147483648: write a whole number from -2147483648 to 2147483647"),
+        ({"priority": 2**31}, "spec.priority is 2147483648: it must be between -2147483648 and 2147483647"),
         ({"poolRef": {}}, "spec.poolRef.name is missing: add it"),
         ({"poolSelector": {}}, "spec.poolSelector is not supported: write poolRef with the name of the pool"),
     ],

@@ -133,7 +133,7 @@ def test_file_says_what_it_leaves_out_and_keeps_the_rest_of_the_object(of, reaso
     assert held.issues == (reason,)
     assert held.sound
     assert held.object.metadata == decoded(of).metadata
-    assert sanitized(held.object).issues == ()  # what is kept is possible
+    assert sanitized(held.object)[1] == ()  # what is kept is possible
 
 
 @pytest.mark.parametrize(("of", "reason"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
@@ -158,9 +158,9 @@ def test_required_value_takes_its_entry_along():
     costs = {"A100": '{"device": "A100", "cost": "-40"}', "T4": '{"device": "T4", "cost": "10"}'}
     of = document("v1", "ConfigMap", data=costs)
     of["metadata"]["name"] = "accelerator-unit-costs"
-    found = sanitized(decoded(of))
-    assert list(found.object.costs) == ["T4"]
-    assert found.issues == ("data.A100.cost is -40: write a price of 0 or more",)
+    found, issues = sanitized(decoded(of))
+    assert list(found.costs) == ["T4"]
+    assert issues == ("data.A100.cost is -40: write a price of 0 or more",)
 
 
 def test_kinds_of_known_groups_without_decoder_are_counted():
@@ -207,10 +207,10 @@ PODS = st.lists(st.tuples(st.sampled_from("ab"), QUANTITIES), max_size=4).map(
 
 @given(st.one_of(CLASSES, GPUS, PODS))
 def test_no_vetted_object_has_a_negative_or_infinite_number_and_vetting_it_again_changes_nothing(of):
-    found = sanitized(decoded(of))
-    assert all(isfinite(number) and number >= 0 for number in numbers_in(found.object))
-    assert sanitized(found.object) == (found.object, ())
-    assert bool(found.issues) == (found.object != decoded(of))
+    found, issues = sanitized(decoded(of))
+    assert all(isfinite(number) and number >= 0 for number in numbers_in(found))
+    assert sanitized(found) == (found, ())
+    assert bool(issues) == (found != decoded(of))
 
 
 def numbers_in(value: object) -> Iterator[float | Fraction]:

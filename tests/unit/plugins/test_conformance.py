@@ -6,7 +6,7 @@ import pytest
 
 from epp.framework import Candidates, Endpoint, Headers, Records, Request, Response, Snapshot
 from epp.framework.testing import candidates
-from epp.plugins.conformance import HeaderBasedTestingFilter, ServedVerifier
+from epp.plugins.request_control import HeaderBasedTestingFilter, ServedVerifier
 
 ENDPOINTS = (
     Endpoint("a", "10.0.0.1", 8000),

@@ -8,10 +8,10 @@ from epp.framework.accelerators.tag import AcceleratorTag, Cost
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, endpoint_rates
-from epp.plugins.endpoint_rates.detector import WorkSecondsDetector
 from epp.plugins.endpoint_rates.producer import EndpointRatesProducer
 from epp.plugins.endpoint_rates.slo_fit import SloFitFilter
 from epp.plugins.filters.saturation import ConcurrencyDetector
+from epp.plugins.flow_control.policies import WorkSecondsDetector
 from tests.support.plugins import built
 
 ALL = [True, True, True]
