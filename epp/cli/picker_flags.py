@@ -1,19 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flags of the commands that run a picker: `epp serve` and `epp gateway`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from epp.cli.options import (
-    CIPHER_SUITES,
-    COUNT,
-    DURATION,
-    LOG_LEVEL,
-    PORT,
-    SIZE,
-    SWITCH,
-    TLS_VERSION,
     AdminPort,
     Endpoints,
     EndpointSelector,
@@ -27,8 +19,9 @@ from epp.cli.options import (
     Verbosity,
     drain_timeout_flag,
     experimental_flag,
-    flag,
 )
+from epp.flags import CIPHER_SUITES, COUNT, DURATION, LOG_LEVEL, PORT, SIZE, SWITCH, TLS_VERSION, flag
+from epp.routing.settings import OutlierSettings
 
 POOL_GROUP = "inference.networking.k8s.io"
 _CONNECTIONS = "an eighth of the limit of file descriptors at most; one more closes the oldest of the host with most."
@@ -198,45 +191,7 @@ class PickerFlags:
         "active.",
         DURATION,
     )
-    outlier_detection: bool = flag(
-        True,
-        "Avoid endpoints whose requests fail: after a failed connection until its port answers, and after repeated "
-        "failures for a time.",
-        SWITCH,
-    )
-    outlier_consecutive_gateway_failure: int = flag(
-        3,
-        "Eject an endpoint after this number of failed connections (although its port answers) or responses "
-        "with 502, 503 or 504 in a row; 0 for never. A 503 with Retry-After does not count.",
-        "COUNT",
-        min=0,
-    )
-    outlier_consecutive_5xx: int = flag(
-        5,
-        "Eject an endpoint after this number of failures in a row, unless the others fail as well: responses "
-        "with any 5xx, with 429, with 404 for a model that others serve, or with 200 and no token; 0 for never.",
-        "COUNT",
-        min=0,
-    )
-    outlier_success_rate_request_volume: int = flag(
-        20,
-        "Eject an endpoint whose success rate is far below that of the others, if it and they had this "
-        "number of requests in the last 15 to 30 seconds; 0 for never.",
-        "COUNT",
-        min=0,
-    )
-    outlier_base_ejection_time: float = flag(
-        10.0, "Duration of an endpoint's first ejection; each further one is longer by this time.", DURATION
-    )
-    outlier_max_ejection_time: float = flag(300.0, "Longest time of an ejection.", DURATION)
-    outlier_max_ejection_percent: float = flag(
-        50,
-        "Largest part of the pool that may be ejected at a time, but at least one of several endpoints and "
-        "never all; 0 for none.",
-        "PERCENT",
-        min=0,
-        max=100,
-    )
+    outliers: OutlierSettings = field(default_factory=OutlierSettings)
     v: Verbosity = 2
     zap_encoder: Literal["json", "console"] | None = flag(
         None, "Form of log lines: JSON objects, or text for people. By default text on a terminal, JSON elsewhere."

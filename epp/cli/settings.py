@@ -33,7 +33,6 @@ from epp.framework import ConfigurationError
 from epp.framework.messages import install_command
 from epp.pool.collectors import PageLimits
 from epp.pool.discovery import PodTarget
-from epp.routing.outliers import OutlierSettings
 from epp.runtime import process
 from epp.runtime.http_server import HttpLimits
 from epp.telemetry import logs
@@ -95,7 +94,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         reservation_seconds=flags.reservation_ttl or math.inf,
         inherited_seconds=flags.inherited_requests_ttl,
         stall_seconds=flags.stall_threshold,
-        outliers=_outliers(flags),
+        outliers=flags.outliers,
         plain_errors=flags.plain_errors,
         max_body_bytes=flags.max_request_body,
         observers=request_log(_verbosity(flags)),
@@ -200,29 +199,6 @@ def _metrics_tls(flags: PickerFlags, *, asks_cluster: bool) -> PageTlsSettings |
             "--metrics-token-file or --metrics-client-ca-file"
         )
     return PageTlsSettings(directory, authorities)
-
-
-def _outliers(flags: PickerFlags) -> OutlierSettings:
-    """Return the settings of outlier detection; raises ConfigurationError for invalid times."""
-    base, longest = flags.outlier_base_ejection_time, flags.outlier_max_ejection_time
-    if base <= 0:
-        raise ConfigurationError(
-            "--outlier-base-ejection-time: must be greater than 0: write a duration such as 10s, or "
-            "--outlier-detection=false"
-        )
-    if longest < base:
-        raise ConfigurationError(
-            f"--outlier-max-ejection-time: {longest:g}s is shorter than --outlier-base-ejection-time, {base:g}s"
-        )
-    return OutlierSettings(
-        enabled=flags.outlier_detection,
-        consecutive_gateway_failure=flags.outlier_consecutive_gateway_failure,
-        consecutive_5xx=flags.outlier_consecutive_5xx,
-        success_rate_request_volume=flags.outlier_success_rate_request_volume,
-        base_ejection_seconds=base,
-        max_ejection_seconds=longest,
-        max_ejection_percent=flags.outlier_max_ejection_percent,
-    )
 
 
 def _admin(flags: PickerFlags) -> AdminSettings | None:

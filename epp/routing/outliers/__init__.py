@@ -2,7 +2,8 @@
 """Detection of failing endpoints, which requests then avoid for a while."""
 
 from epp.routing.outliers.outlier_detector import Ejected, OutlierDetector, OutlierObserver
-from epp.routing.outliers.record import Ask, Failure, OutlierSettings, Told, Verdict, failure_of
+from epp.routing.outliers.record import Ask, Failure, Told, Verdict, failure_of
+from epp.routing.settings import OutlierSettings
 
 __all__ = [
     "Ask",
