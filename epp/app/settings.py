@@ -11,7 +11,7 @@ from epp.admin import ADMIN_LIMITS, AdminSettings
 from epp.app.kubernetes import KubernetesSettings
 from epp.config import LoadedConfig
 from epp.explain.storage import DecisionSettings
-from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES, ResponseUsage
+from epp.extproc.exchange import ResponseUsage
 from epp.extproc.headers import IgnoredHeaders
 from epp.extproc.server import ServerSettings
 from epp.framework.datalayer import Discovery
@@ -107,8 +107,6 @@ class PickerSettings(PoolSettings):
     emit_endpoint_scores: bool = False
     plain_errors: bool = False
     """Whether refusals are bare sentences, instead of the JSON of the API that was called."""
-    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
-    """The largest request body taken."""
     drain_seconds: float = 30.0
     """Longest time for which the picker still serves after a request to stop."""
     drain_quiet_seconds: float = 2.0

@@ -20,6 +20,7 @@ from epp.cli.options import (
     drain_timeout_flag,
     experimental_flag,
 )
+from epp.extproc.settings import BudgetSettings
 from epp.flags import CIPHER_SUITES, COUNT, DURATION, LOG_LEVEL, PORT, SIZE, SWITCH, TLS_VERSION, flag
 from epp.routing.settings import OutlierSettings
 
@@ -131,32 +132,7 @@ class PickerFlags:
         SIZE,
     )
     decision_file_count: int = flag(5, "Number of decision files, including the current one.", COUNT)
-    max_request_body: int = flag(32 * 1024 * 1024, "Largest request body accepted.", SIZE)
-    max_gathered_bytes: int | None = flag(
-        None,
-        "Bytes of all incoming bodies and of all replies that gateways have not read. Above this limit, requests "
-        "are refused with 503, slow ones first. By default 256Mi, or twice --max-request-body if that is more.",
-        SIZE,
-    )
-    max_pending_streams: int = flag(
-        16_384, "Most incomplete requests at a time; further ones are refused with 503.", COUNT
-    )
-    max_streams: int = flag(65_536, "Most requests at a time, until their responses end; further ones get 503.", COUNT)
-    max_streams_per_connection: int = flag(
-        16_384, "Most requests at a time on one connection of a gateway, which then opens another connection.", COUNT
-    )
-    max_connections: int = flag(
-        4096,
-        "Connections of gateways, half of the file descriptors at most. A further one replaces one "
-        "without requests, first one that never had any, or is closed. Not with --transport grpcio.",
-        COUNT,
-    )
-    body_timeout: float = flag(
-        60.0,
-        "Longest pause within a request body; then the request is refused with 408. 0 for no limit. The time in "
-        "which a gateway buffers a body is not counted.",
-        DURATION,
-    )
+    budgets: BudgetSettings = field(default_factory=BudgetSettings)
     plain_errors: bool = flag(False, "Send errors as plain text instead of the API's JSON.", SWITCH)
     decision_headers: bool = flag(
         False,

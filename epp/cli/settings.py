@@ -26,7 +26,6 @@ from epp.cli.kubernetes import is_in_cluster, read_source
 from epp.cli.picker_flags import PickerFlags, Serve
 from epp.config import LoadedConfig
 from epp.explain.storage import DecisionSettings, FileSettings
-from epp.extproc.budgets import DEFAULT_GATHERED_BYTES, BudgetSettings, least_gathered_bytes
 from epp.extproc.exchange import ResponseUsage
 from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
@@ -96,7 +95,6 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         stall_seconds=flags.stall_threshold,
         outliers=flags.outliers,
         plain_errors=flags.plain_errors,
-        max_body_bytes=flags.max_request_body,
         observers=request_log(_verbosity(flags)),
         decision_headers=flags.decision_headers,
         response_usage=ResponseUsage(flags.response_usage),
@@ -106,25 +104,6 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         lost_log_lines=lambda: log.lost,
         terminal=logs.terminal(log, _log_style(flags)),
         before_ready=process.freeze,
-    )
-
-
-def budget_settings(flags: PickerFlags) -> BudgetSettings:
-    """Return the limits on the resources of gateways; raises ConfigurationError."""
-    least = least_gathered_bytes(flags.max_request_body)
-    gathered = flags.max_gathered_bytes
-    if gathered is not None and gathered < least:
-        raise ConfigurationError(
-            f"--max-gathered-bytes {gathered} is too little for bodies of --max-request-body {flags.max_request_body}: "
-            f"give it {least} or more, or lower --max-request-body"
-        )
-    return BudgetSettings(
-        max_connections=flags.max_connections,
-        max_streams=flags.max_streams,
-        max_streams_per_connection=flags.max_streams_per_connection,
-        max_pending_streams=flags.max_pending_streams,
-        max_gathered_bytes=max(DEFAULT_GATHERED_BYTES, least) if gathered is None else gathered,
-        body_timeout_seconds=flags.body_timeout or math.inf,
     )
 
 

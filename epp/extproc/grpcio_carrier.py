@@ -222,7 +222,7 @@ class GrpcioCarrier:
         if session.is_evictable or inbox.is_reading:
             return await inbox.next()
         if session.is_incomplete:
-            return await inbox.next(self._settings.budgets.body_timeout_seconds)
+            return await inbox.next(self._settings.budgets.pause_seconds)
         return await context.read()
 
 

@@ -9,8 +9,6 @@ from typer.testing import CliRunner
 from epp.cli.app import application
 from epp.cli.commands import Serve
 from epp.cli.options import filled, parameters
-from epp.cli.settings import budget_settings
-from epp.framework import ConfigurationError
 
 MIB = 1024 * 1024
 
@@ -35,6 +33,10 @@ def test_flags_set_the_fields_of_a_component():
             ["--outlier-max-ejection-time=1s"],
             "--outlier-max-ejection-time: 1s is shorter than --outlier-base-ejection-time, 10s",
         ),
+        (
+            ["--max-request-body=1Mi", "--max-gathered-bytes=1Mi"],
+            "--max-gathered-bytes 1048576 is too little for bodies of --max-request-body 1048576: give it 2097152 or",
+        ),
     ],
 )
 def test_contradiction_is_an_error_in_one_line(arguments, error):
@@ -46,14 +48,9 @@ def test_contradiction_is_an_error_in_one_line(arguments, error):
 
 @pytest.mark.parametrize(("body", "gathered"), [(MIB, 256 * MIB), (32 * MIB, 256 * MIB), (200 * MIB, 400 * MIB)])
 def test_two_of_the_largest_bodies_fit_by_default(body, gathered):
-    assert budget_settings(Serve(max_request_body=body)).max_gathered_bytes == gathered
-
-
-def test_limit_under_which_a_body_may_never_fit_is_refused_with_the_remedy():
-    with pytest.raises(ConfigurationError, match="give it 2097152 or more, or lower --max-request-body"):
-        budget_settings(Serve(max_request_body=MIB, max_gathered_bytes=MIB))
+    assert serve_flags(max_request_body=body).budgets.gathered_bytes == gathered
 
 
 def test_no_time_means_no_limit():
-    assert budget_settings(Serve(body_timeout=0.0)).body_timeout_seconds == math.inf
-    assert budget_settings(Serve()).body_timeout_seconds == 60
+    assert serve_flags(body_timeout=0.0).budgets.pause_seconds == math.inf
+    assert serve_flags().budgets.pause_seconds == 60
