@@ -16,7 +16,7 @@ from epp.extproc.headers import IgnoredHeaders
 from epp.extproc.server import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
-from epp.pool.collectors import PageLimits
+from epp.pool.settings import PageLimits
 from epp.routing.director import DirectorObserver
 from epp.routing.director.open_requests import RESERVATION_SECONDS
 from epp.routing.outliers import OutlierSettings

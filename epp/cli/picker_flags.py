@@ -22,6 +22,7 @@ from epp.cli.options import (
 )
 from epp.extproc.settings import BudgetSettings
 from epp.flags import CIPHER_SUITES, COUNT, DURATION, LOG_LEVEL, PORT, SIZE, SWITCH, TLS_VERSION, flag
+from epp.pool.settings import PageLimits
 from epp.routing.settings import OutlierSettings
 
 POOL_GROUP = "inference.networking.k8s.io"
@@ -200,18 +201,7 @@ class PickerFlags:
         0.05, "Time between two polls of an endpoint; up to 150ms while it is at rest.", DURATION
     )
     refresh_prometheus_metrics_interval: float = flag(5.0, "Time between two updates of the pool's gauges.", DURATION)
-    max_page_size: int = flag(
-        8 * 1024 * 1024, "Largest page of metrics that is read of an endpoint; a larger one is refused.", SIZE
-    )
-    max_page_series: int = flag(
-        1000, "Series of one name that are read of an endpoint's page: the first ones.", "COUNT", min=1
-    )
-    max_series_size: int = flag(
-        64 * 1024,
-        "Most bytes of the series that are read from an endpoint's page; a single series can have a quarter of "
-        "them. Requests wait while they are read, some milliseconds for 64Ki.",
-        SIZE,
-    )
+    page_limits: PageLimits = field(default_factory=PageLimits)
 
 
 @dataclass(frozen=True, kw_only=True)

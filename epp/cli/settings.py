@@ -30,7 +30,6 @@ from epp.extproc.exchange import ResponseUsage
 from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
 from epp.framework.messages import install_command
-from epp.pool.collectors import PageLimits
 from epp.pool.discovery import PodTarget
 from epp.runtime import process
 from epp.runtime.http_server import HttpLimits
@@ -86,9 +85,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         admin_limits=_limited(ADMIN_LIMITS, "admin", flags.admin_max_connections, seconds=flags.admin_request_timeout),
         decisions=_decisions(flags),
         refresh_metrics_seconds=flags.refresh_metrics_interval,
-        page_limits=PageLimits(
-            page_bytes=flags.max_page_size, family_series=flags.max_page_series, series_bytes=flags.max_series_size
-        ),
+        page_limits=flags.page_limits,
         refresh_prometheus_seconds=flags.refresh_prometheus_metrics_interval,
         reservation_seconds=flags.reservation_ttl or math.inf,
         inherited_seconds=flags.inherited_requests_ttl,

@@ -22,9 +22,9 @@ from epp.framework.errors import (
     TooManyStreamsError,
 )
 from epp.plugins.parsers import generate, json_parser
-from epp.pool.collectors import PageLimits
 from epp.pool.collectors.engines import engine
 from epp.pool.collectors.sources import models, response_parser
+from epp.pool.settings import PageLimits
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "limits.md").read_text()

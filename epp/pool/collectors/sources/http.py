@@ -19,7 +19,7 @@ from epp.framework.datalayer import DataSource, PageError, UnreachableError
 from epp.framework.endpoint import Endpoint
 from epp.framework.limits import AbsolutePath, PortOrZero
 from epp.framework.quantities import parse_duration
-from epp.pool.collectors.page_limits import REMEDIES, Limit, PageLimits
+from epp.pool.collectors.page_limits import REMEDIES, Limit
 from epp.pool.collectors.sources.connection import (
     ConnectError,
     Connection,
@@ -41,6 +41,7 @@ from epp.pool.collectors.sources.probes import (
     tls_context,
 )
 from epp.pool.collectors.sources.response_parser import IncompletePages, PageBuffer
+from epp.pool.settings import PageLimits
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _UNQUOTED = "/?&=%:@!$'()*+,;~-._[]"
