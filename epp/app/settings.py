@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from epp.admin import ADMIN_LIMITS, AdminSettings
 from epp.app.kubernetes import KubernetesSettings
 from epp.config import LoadedConfig
-from epp.explain.storage import DecisionSettings
+from epp.explain.settings import DecisionSettings
 from epp.extproc.exchange import ResponseUsage
 from epp.extproc.headers import IgnoredHeaders
 from epp.extproc.server import ServerSettings

@@ -20,8 +20,9 @@ from epp.cli.options import (
     drain_timeout_flag,
     experimental_flag,
 )
+from epp.explain.settings import DecisionSettings
 from epp.extproc.settings import BudgetSettings
-from epp.flags import CIPHER_SUITES, COUNT, DURATION, LOG_LEVEL, PORT, SIZE, SWITCH, TLS_VERSION, flag
+from epp.flags import CIPHER_SUITES, DURATION, LOG_LEVEL, PORT, SIZE, SWITCH, TLS_VERSION, flag
 from epp.pool.settings import PageLimits
 from epp.routing.settings import OutlierSettings
 
@@ -114,25 +115,7 @@ class PickerFlags:
     admin_request_timeout: float = flag(
         10.0, "Time for a client of the admin port to send the head of a request.", DURATION
     )
-    decision_sample_rate: float = flag(
-        0,
-        "Share of the requests whose decisions are recorded, 0 to 1, for `epp explain`, /api/decisions of the "
-        "admin port, and --decision-file. Failed requests are always recorded, at most ten per second.",
-        "SHARE",
-        min=0,
-        max=1,
-    )
-    decision_buffer: int = flag(1000, "Number of latest decisions kept in memory.", "COUNT", min=0)
-    decision_buffer_size: int = flag(16 * 1024 * 1024, "Largest total size of these decisions.", SIZE)
-    decision_file: Path | None = flag(
-        None, "Write each decision that is recorded into this file, as a line of JSON.", "FILE"
-    )
-    decision_file_size: int = flag(
-        64 * 1024 * 1024,
-        "Size at which --decision-file is rotated: FILE becomes FILE.1, FILE.1 becomes FILE.2, and so on.",
-        SIZE,
-    )
-    decision_file_count: int = flag(5, "Number of decision files, including the current one.", COUNT)
+    decisions: DecisionSettings = field(default_factory=DecisionSettings)
     budgets: BudgetSettings = field(default_factory=BudgetSettings)
     plain_errors: bool = flag(False, "Send errors as plain text instead of the API's JSON.", SWITCH)
     decision_headers: bool = flag(

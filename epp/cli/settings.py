@@ -25,7 +25,7 @@ from epp.cli.inputs import (
 from epp.cli.kubernetes import is_in_cluster, read_source
 from epp.cli.picker_flags import PickerFlags, Serve
 from epp.config import LoadedConfig
-from epp.explain.storage import DecisionSettings, FileSettings
+from epp.explain.settings import DecisionSettings
 from epp.extproc.exchange import ResponseUsage
 from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
@@ -130,25 +130,15 @@ def _metrics_token(flags: PickerFlags) -> Path | None:
 
 def _decisions(flags: PickerFlags) -> DecisionSettings | None:
     """Return the settings of decision records; None if they could not be read. Raises ConfigurationError."""
-    if flags.decision_file is None and (flags.admin_port is None or not flags.decision_buffer):
-        if flags.decision_sample_rate:
+    decisions = flags.decisions
+    if decisions.file is None and (flags.admin_port is None or not decisions.buffer):
+        if decisions.sample_rate:
             raise ConfigurationError(
                 "--decision-sample-rate has no effect without --admin-port, which shows the decisions of "
                 "--decision-buffer, and without --decision-file: add one of them"
             )
         return None
-    file = None
-    if flags.decision_file is not None:
-        file = FileSettings(
-            path=flags.decision_file, most_bytes=flags.decision_file_size, count=flags.decision_file_count
-        )
-    return DecisionSettings(
-        sample_rate=flags.decision_sample_rate,
-        asked_by_header=isinstance(flags, Serve) and bool(flags.trusted_gateways.strip()),
-        buffer=flags.decision_buffer,
-        buffer_bytes=flags.decision_buffer_size,
-        file=file,
-    )
+    return replace(decisions, asked_by_header=isinstance(flags, Serve) and bool(flags.trusted_gateways.strip()))
 
 
 def _asks_cluster(flags: PickerFlags, config: LoadedConfig | None) -> bool:
