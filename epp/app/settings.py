@@ -19,8 +19,8 @@ from epp.framework.endpoint import EndpointTrust
 from epp.pool.settings import PageLimits
 from epp.routing.director import DirectorObserver
 from epp.routing.director.open_requests import RESERVATION_SECONDS
-from epp.routing.outliers import OutlierSettings
 from epp.routing.policies import PolicyFiles
+from epp.routing.settings import OutlierSettings
 from epp.runtime.http_server import HttpLimits
 from epp.telemetry.page_tls import PageTlsSettings
 

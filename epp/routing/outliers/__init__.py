@@ -3,7 +3,6 @@
 
 from epp.routing.outliers.outlier_detector import Ejected, OutlierDetector, OutlierObserver
 from epp.routing.outliers.record import Ask, Failure, Told, Verdict, failure_of
-from epp.routing.settings import OutlierSettings
 
 __all__ = [
     "Ask",
@@ -11,7 +10,6 @@ __all__ = [
     "Failure",
     "OutlierDetector",
     "OutlierObserver",
-    "OutlierSettings",
     "Told",
     "Verdict",
     "failure_of",
