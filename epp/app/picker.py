@@ -66,7 +66,7 @@ class Picker:
         self._exchange = ExchangeSettings(
             emit_scores=settings.emit_endpoint_scores,
             plain_errors=settings.plain_errors,
-            max_body_bytes=settings.max_body_bytes,
+            max_body_bytes=settings.server.budgets.max_body_bytes,
             decision_headers=settings.decision_headers,
             response_usage=settings.response_usage,
             ignored_headers=settings.ignored_headers,

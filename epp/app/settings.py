@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 from epp.admin import ADMIN_LIMITS, AdminSettings
 from epp.app.kubernetes import KubernetesSettings
 from epp.config import LoadedConfig
-from epp.explain.storage import DecisionSettings
-from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES, ResponseUsage
+from epp.explain.settings import DecisionSettings
+from epp.extproc.exchange import ResponseUsage
 from epp.extproc.headers import IgnoredHeaders
 from epp.extproc.server import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
-from epp.pool.collectors import PageLimits
+from epp.pool.settings import PageLimits
 from epp.routing.director import DirectorObserver
 from epp.routing.director.open_requests import RESERVATION_SECONDS
-from epp.routing.outliers import OutlierSettings
 from epp.routing.policies import PolicyFiles
+from epp.routing.settings import OutlierSettings
 from epp.runtime.http_server import HttpLimits
 from epp.telemetry.page_tls import PageTlsSettings
 
@@ -107,8 +107,6 @@ class PickerSettings(PoolSettings):
     emit_endpoint_scores: bool = False
     plain_errors: bool = False
     """Whether refusals are bare sentences, instead of the JSON of the API that was called."""
-    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
-    """The largest request body taken."""
     drain_seconds: float = 30.0
     """Longest time for which the picker still serves after a request to stop."""
     drain_quiet_seconds: float = 2.0

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from epp.cli.commands import COMMANDS, GROUPS
-from epp.cli.options import go_spelling, is_switch, parameters
+from epp.cli.options import filled, go_spelling, is_switch, parameters
 
 _SWITCHES_HELP = "A flag with [true|false] alone is true. A next word that is true, t, 1, false, f or 0 is its value."
 
@@ -75,7 +75,12 @@ def _runner(name: str, flags: type[Any]) -> Callable[..., None]:
     function = name.replace(" ", "_").replace("-", "_")
 
     def run(**values: object) -> None:
-        getattr(import_module(f"epp.cli.{module}"), function)(flags(**values))
+        try:
+            given = filled(flags, values)
+        except ValueError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(1) from error
+        getattr(import_module(f"epp.cli.{module}"), function)(given)
 
     run.__signature__ = parameters(flags)  # type: ignore[attr-defined]  # where typer looks for options
     return run

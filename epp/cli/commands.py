@@ -12,10 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from epp.cli.options import (
-    COUNT,
-    DURATION,
-    PORT,
-    SWITCH,
     AdminPort,
     Endpoints,
     EndpointSelector,
@@ -31,9 +27,9 @@ from epp.cli.options import (
     Verbosity,
     argument,
     experimental_flag,
-    flag,
 )
 from epp.cli.picker_flags import POOL_GROUP, Gateway, Serve
+from epp.runtime.flags import COUNT, DURATION, PORT, SWITCH, flag
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from epp.cli.commands import Demo
 from epp.cli.gateway import read_listen
 from epp.cli.running import run
 from epp.config import LoadedConfig, load_file
-from epp.explain.storage import DecisionSettings
+from epp.explain.settings import DecisionSettings
 from epp.extproc.server import ServerSettings
 from epp.framework import Candidates, ConfigurationError, Snapshot, SystemClock
 from epp.framework.accelerators.arrays import cost_per_hour

@@ -11,7 +11,7 @@ import typer
 from epp.cli.inputs import read_bind_address, read_targets, read_trust
 from epp.cli.picker_flags import Gateway
 from epp.cli.running import exit_on, run
-from epp.cli.settings import budget_settings, configure_logs, picker_settings
+from epp.cli.settings import configure_logs, picker_settings
 from epp.extproc.server import ServerSettings, Transport
 from epp.framework import ConfigurationError
 from epp.lab.gateway import (
@@ -41,7 +41,7 @@ def gateway(flags: Gateway) -> None:
     writer = configure_logs(flags)
 
     async def work(stop: asyncio.Event) -> None:
-        server = ServerSettings("unix:unset", transport=Transport(flags.transport), budgets=budget_settings(flags))
+        server = ServerSettings("unix:unset", transport=Transport(flags.transport), budgets=flags.budgets)
         picker = picker_settings(flags, server, host=_page_host(flags), log=writer)
         with _flags_in_errors():
             async with local_gateway(picker, _settings(flags)) as running:
@@ -80,7 +80,7 @@ def _settings(flags: Gateway) -> GatewaySettings:
         failure_mode=FailureMode(flags.failure_mode),
         eds_file=None if flags.eds_file is None else flags.eds_file.absolute(),
         retry_on_reset=flags.retry_on_reset,
-        max_body_bytes=flags.max_request_body,
+        max_body_bytes=flags.budgets.max_body_bytes,
         endpoint_trust=read_trust(flags.endpoint_ca_file, skip_verify=flags.endpoint_insecure_skip_verify),
     )
 

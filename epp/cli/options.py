@@ -5,14 +5,18 @@ Nothing heavy is imported: `--help` needs them all.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import MISSING, Field, field, fields
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, field, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
+
+from epp.runtime.flags import CIPHER_SUITES, DURATION, FLAG, LOG_LEVEL, PORT, SIZE, SWITCH, TLS_VERSION, Kind, flag
+
+T = TypeVar("T")
 
 BOOLEANS = {
     **dict.fromkeys(("1", "t", "T", "true", "True", "TRUE"), True),
@@ -89,56 +93,79 @@ class Bytes(int):
         return f"{int(self)}"
 
 
-class Kind(NamedTuple):
-    """A kind of value: its name in the help, its limits, and how it is read."""
+class Reading(NamedTuple):
+    """How the values of a kind are read and shown."""
 
-    metavar: str | None
-    min: float | None = None
-    max: float | None = None
-    parse: Callable[[str], object] | None = None
+    parse: Callable[[str], object]
     shown: Callable[[Any], object] | None = None
     """Converts a default to the format of the flag."""
 
 
-def option(text: str, kind: Kind | str | None = None, *, name: str = "", **limits: Any) -> Any:
+def option(text: str, kind: Kind | str | None = None, *, name: str = "") -> Any:
     """Declare an option for typer; `kind` may be only the name of the value in the help."""
     kind = kind if isinstance(kind, Kind) else Kind(kind)
-    settings: dict[str, Any] = {"help": text, "metavar": kind.metavar, "min": kind.min, "max": kind.max, **limits}
-    if kind.parse is not None:
-        settings["parser"] = partial(_parse_or_default, kind.parse)
-    if kind is SWITCH:
+    settings: dict[str, Any] = {"help": text, **kind._asdict()}
+    if (reading := _READINGS.get(kind)) is not None:
+        settings["parser"] = partial(_parse_or_default, reading.parse)
+    if kind == SWITCH:
         settings["autocompletion"] = lambda: ["true", "false"]
     return typer.Option(*([name] if name else []), **settings)
 
 
-def flag(default: Any, text: str, kind: Kind | str | None = None, **settings: Any) -> Any:
-    """Declare a flag as a field of the dataclass of its command; `...` as default for a required one."""
-    metadata = {"option": option(text, kind, **settings), "kind": kind}
-    return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
-
-
 def argument(default: Any, text: str, metavar: str) -> Any:
     """Declare an argument as a field of the dataclass of its command; `...` as default for a required one."""
-    metadata = {"option": typer.Argument(help=text, metavar=metavar)}
+    metadata = {"argument": typer.Argument(help=text, metavar=metavar)}
     return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
 
 
 def parameters(flags: type[Any]) -> inspect.Signature:
-    """Return the flags of a dataclass as the parameters of a function, where typer looks for options."""
-    return inspect.Signature([_parameter(each) for each in fields(flags)])
+    """Return the flags of a dataclass as the parameters of a function, where typer looks for options.
+
+    Where the value of a field is the settings of a component, the flags of these settings take its place.
+    """
+    found = []
+    for each in fields(flags):
+        if is_dataclass(each.type):
+            settings = each.default_factory()  # type: ignore[operator]  # settings of components always have one
+            found += [_parameter(name, part, getattr(settings, part.name)) for name, part in _parts(each.type)]
+        else:
+            found.append(
+                _parameter(each.name, each, inspect.Parameter.empty if each.default is MISSING else each.default)
+            )
+    return inspect.Signature(found)
 
 
-def _parameter(flag: Field[Any]) -> inspect.Parameter:
-    default = inspect.Parameter.empty if flag.default is MISSING else flag.default
+def filled(flags: type[T], values: Mapping[str, object]) -> T:
+    """Return the flags of a command with the values of its parameters; raises ValueError if they contradict."""
+    given: dict[str, Any] = {}
+    for each in fields(flags):  # type: ignore[arg-type]  # a dataclass
+        if is_dataclass(each.type):
+            parts = {part.name: values[name] for name, part in _parts(each.type)}
+            given[each.name] = replace(each.default_factory(), **parts)  # type: ignore[operator]  # as above
+        else:
+            given[each.name] = values[each.name]
+    return flags(**given)
+
+
+def _parts(settings: Any) -> Iterator[tuple[str, Field[Any]]]:
+    """Yield the flags among the fields of settings, each after its name as a parameter."""
+    for each in fields(settings):
+        if (declared := each.metadata.get(FLAG)) is not None:
+            yield (declared.name.removeprefix("--").replace("-", "_") or each.name), each
+
+
+def _parameter(name: str, flag: Field[Any], default: Any) -> inspect.Parameter:
     annotation: Any = flag.type
-    if (declared := flag.metadata.get("option")) is not None:
-        kind = flag.metadata.get("kind")
-        if kind is SWITCH:
+    if (declared := flag.metadata.get(FLAG)) is not None:
+        if declared.kind == SWITCH:
             annotation = str if flag.type is bool else str | None
-        if isinstance(kind, Kind) and kind.shown is not None and isinstance(default, (bool, int, float)):
-            default = kind.shown(default)
+        reading = _READINGS.get(declared.kind)
+        if reading is not None and reading.shown is not None and isinstance(default, (bool, int, float)):
+            default = reading.shown(default)
+        annotation = Annotated[annotation, option(declared.text, declared.kind, name=declared.name)]
+    elif (declared := flag.metadata.get("argument")) is not None:
         annotation = Annotated[annotation, declared]
-    return inspect.Parameter(flag.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def is_switch(parameter: Any) -> bool:
@@ -206,14 +233,14 @@ def _parse_cipher_suites(text: str) -> str:
     return openssl_ciphers(text)
 
 
-SWITCH = Kind("[true|false]", parse=_parse_switch, shown=lambda value: "true" if value else "false")
-PORT = Kind("PORT", 0, 65535)
-COUNT = Kind("NUMBER", 1)
-DURATION = Kind("DURATION", parse=_parse_duration, shown=Seconds)
-SIZE = Kind("SIZE", parse=_parse_size, shown=Bytes)
-LOG_LEVEL = Kind("[debug|info|error|NUMBER]", parse=_parse_log_level)
-TLS_VERSION = Kind("VERSION", parse=_parse_tls_version)
-CIPHER_SUITES = Kind("NAME,...", parse=_parse_cipher_suites)
+_READINGS = {
+    SWITCH: Reading(_parse_switch, lambda value: "true" if value else "false"),
+    DURATION: Reading(_parse_duration, Seconds),
+    SIZE: Reading(_parse_size, Bytes),
+    LOG_LEVEL: Reading(_parse_log_level),
+    TLS_VERSION: Reading(_parse_tls_version),
+    CIPHER_SUITES: Reading(_parse_cipher_suites),
+}
 
 Endpoints = Annotated[
     list[str] | None,

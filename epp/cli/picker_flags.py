@@ -1,19 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flags of the commands that run a picker: `epp serve` and `epp gateway`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from epp.cli.options import (
-    CIPHER_SUITES,
-    COUNT,
-    DURATION,
-    LOG_LEVEL,
-    PORT,
-    SIZE,
-    SWITCH,
-    TLS_VERSION,
     AdminPort,
     Endpoints,
     EndpointSelector,
@@ -27,8 +19,12 @@ from epp.cli.options import (
     Verbosity,
     drain_timeout_flag,
     experimental_flag,
-    flag,
 )
+from epp.explain.settings import DecisionSettings
+from epp.extproc.settings import BudgetSettings
+from epp.pool.settings import PageLimits
+from epp.routing.settings import OutlierSettings
+from epp.runtime.flags import CIPHER_SUITES, DURATION, LOG_LEVEL, PORT, SIZE, SWITCH, TLS_VERSION, flag
 
 POOL_GROUP = "inference.networking.k8s.io"
 _CONNECTIONS = "an eighth of the limit of file descriptors at most; one more closes the oldest of the host with most."
@@ -119,51 +115,8 @@ class PickerFlags:
     admin_request_timeout: float = flag(
         10.0, "Time for a client of the admin port to send the head of a request.", DURATION
     )
-    decision_sample_rate: float = flag(
-        0,
-        "Share of the requests whose decisions are recorded, 0 to 1, for `epp explain`, /api/decisions of the "
-        "admin port, and --decision-file. Failed requests are always recorded, at most ten per second.",
-        "SHARE",
-        min=0,
-        max=1,
-    )
-    decision_buffer: int = flag(1000, "Number of latest decisions kept in memory.", "COUNT", min=0)
-    decision_buffer_size: int = flag(16 * 1024 * 1024, "Largest total size of these decisions.", SIZE)
-    decision_file: Path | None = flag(
-        None, "Write each decision that is recorded into this file, as a line of JSON.", "FILE"
-    )
-    decision_file_size: int = flag(
-        64 * 1024 * 1024,
-        "Size at which --decision-file is rotated: FILE becomes FILE.1, FILE.1 becomes FILE.2, and so on.",
-        SIZE,
-    )
-    decision_file_count: int = flag(5, "Number of decision files, including the current one.", COUNT)
-    max_request_body: int = flag(32 * 1024 * 1024, "Largest request body accepted.", SIZE)
-    max_gathered_bytes: int | None = flag(
-        None,
-        "Bytes of all incoming bodies and of all replies that gateways have not read. Above this limit, requests "
-        "are refused with 503, slow ones first. By default 256Mi, or twice --max-request-body if that is more.",
-        SIZE,
-    )
-    max_pending_streams: int = flag(
-        16_384, "Most incomplete requests at a time; further ones are refused with 503.", COUNT
-    )
-    max_streams: int = flag(65_536, "Most requests at a time, until their responses end; further ones get 503.", COUNT)
-    max_streams_per_connection: int = flag(
-        16_384, "Most requests at a time on one connection of a gateway, which then opens another connection.", COUNT
-    )
-    max_connections: int = flag(
-        4096,
-        "Connections of gateways, half of the file descriptors at most. A further one replaces one "
-        "without requests, first one that never had any, or is closed. Not with --transport grpcio.",
-        COUNT,
-    )
-    body_timeout: float = flag(
-        60.0,
-        "Longest pause within a request body; then the request is refused with 408. 0 for no limit. The time in "
-        "which a gateway buffers a body is not counted.",
-        DURATION,
-    )
+    decisions: DecisionSettings = field(default_factory=DecisionSettings)
+    budgets: BudgetSettings = field(default_factory=BudgetSettings)
     plain_errors: bool = flag(False, "Send errors as plain text instead of the API's JSON.", SWITCH)
     decision_headers: bool = flag(
         False,
@@ -198,45 +151,7 @@ class PickerFlags:
         "active.",
         DURATION,
     )
-    outlier_detection: bool = flag(
-        True,
-        "Avoid endpoints whose requests fail: after a failed connection until its port answers, and after repeated "
-        "failures for a time.",
-        SWITCH,
-    )
-    outlier_consecutive_gateway_failure: int = flag(
-        3,
-        "Eject an endpoint after this number of failed connections (although its port answers) or responses "
-        "with 502, 503 or 504 in a row; 0 for never. A 503 with Retry-After does not count.",
-        "COUNT",
-        min=0,
-    )
-    outlier_consecutive_5xx: int = flag(
-        5,
-        "Eject an endpoint after this number of failures in a row, unless the others fail as well: responses "
-        "with any 5xx, with 429, with 404 for a model that others serve, or with 200 and no token; 0 for never.",
-        "COUNT",
-        min=0,
-    )
-    outlier_success_rate_request_volume: int = flag(
-        20,
-        "Eject an endpoint whose success rate is far below that of the others, if it and they had this "
-        "number of requests in the last 15 to 30 seconds; 0 for never.",
-        "COUNT",
-        min=0,
-    )
-    outlier_base_ejection_time: float = flag(
-        10.0, "Duration of an endpoint's first ejection; each further one is longer by this time.", DURATION
-    )
-    outlier_max_ejection_time: float = flag(300.0, "Longest time of an ejection.", DURATION)
-    outlier_max_ejection_percent: float = flag(
-        50,
-        "Largest part of the pool that may be ejected at a time, but at least one of several endpoints and "
-        "never all; 0 for none.",
-        "PERCENT",
-        min=0,
-        max=100,
-    )
+    outliers: OutlierSettings = field(default_factory=OutlierSettings)
     v: Verbosity = 2
     zap_encoder: Literal["json", "console"] | None = flag(
         None, "Form of log lines: JSON objects, or text for people. By default text on a terminal, JSON elsewhere."
@@ -269,18 +184,7 @@ class PickerFlags:
         0.05, "Time between two polls of an endpoint; up to 150ms while it is at rest.", DURATION
     )
     refresh_prometheus_metrics_interval: float = flag(5.0, "Time between two updates of the pool's gauges.", DURATION)
-    max_page_size: int = flag(
-        8 * 1024 * 1024, "Largest page of metrics that is read of an endpoint; a larger one is refused.", SIZE
-    )
-    max_page_series: int = flag(
-        1000, "Series of one name that are read of an endpoint's page: the first ones.", "COUNT", min=1
-    )
-    max_series_size: int = flag(
-        64 * 1024,
-        "Most bytes of the series that are read from an endpoint's page; a single series can have a quarter of "
-        "them. Requests wait while they are read, some milliseconds for 64Ki.",
-        SIZE,
-    )
+    page_limits: PageLimits = field(default_factory=PageLimits)
 
 
 @dataclass(frozen=True, kw_only=True)

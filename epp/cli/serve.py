@@ -9,7 +9,7 @@ from epp.cli.inputs import read_bind_address
 from epp.cli.kubernetes import pool_title, read_kubernetes
 from epp.cli.picker_flags import Serve
 from epp.cli.running import run
-from epp.cli.settings import budget_settings, configure_logs, picker_settings
+from epp.cli.settings import configure_logs, picker_settings
 from epp.extproc.server import ServerSettings, Transport, message_bytes_for
 from epp.extproc.tls import TlsVersion
 from epp.framework import ConfigurationError
@@ -57,7 +57,7 @@ async def _started(picker: Picker, stop: asyncio.Event) -> bool:
 
 
 def _server(flags: Serve, host: str) -> ServerSettings:
-    message_bytes = message_bytes_for(flags.max_request_body)
+    message_bytes = message_bytes_for(flags.budgets.max_body_bytes)
     received, sent = flags.grpc_max_recv_msg_size, flags.grpc_max_send_msg_size
     return ServerSettings(
         address=str(HostPort(host, flags.grpc_port)),
@@ -71,5 +71,5 @@ def _server(flags: Serve, host: str) -> ServerSettings:
         transport=Transport(flags.transport),
         max_receive_bytes=message_bytes if received is None else received,
         max_send_bytes=message_bytes if sent is None else sent,
-        budgets=budget_settings(flags),
+        budgets=flags.budgets,
     )

@@ -25,15 +25,12 @@ from epp.cli.inputs import (
 from epp.cli.kubernetes import is_in_cluster, read_source
 from epp.cli.picker_flags import PickerFlags, Serve
 from epp.config import LoadedConfig
-from epp.explain.storage import DecisionSettings, FileSettings
-from epp.extproc.budgets import DEFAULT_GATHERED_BYTES, BudgetSettings, least_gathered_bytes
+from epp.explain.settings import DecisionSettings
 from epp.extproc.exchange import ResponseUsage
 from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
 from epp.framework.messages import install_command
-from epp.pool.collectors import PageLimits
 from epp.pool.discovery import PodTarget
-from epp.routing.outliers import OutlierSettings
 from epp.runtime import process
 from epp.runtime.http_server import HttpLimits
 from epp.telemetry import logs
@@ -88,16 +85,13 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         admin_limits=_limited(ADMIN_LIMITS, "admin", flags.admin_max_connections, seconds=flags.admin_request_timeout),
         decisions=_decisions(flags),
         refresh_metrics_seconds=flags.refresh_metrics_interval,
-        page_limits=PageLimits(
-            page_bytes=flags.max_page_size, family_series=flags.max_page_series, series_bytes=flags.max_series_size
-        ),
+        page_limits=flags.page_limits,
         refresh_prometheus_seconds=flags.refresh_prometheus_metrics_interval,
         reservation_seconds=flags.reservation_ttl or math.inf,
         inherited_seconds=flags.inherited_requests_ttl,
         stall_seconds=flags.stall_threshold,
-        outliers=_outliers(flags),
+        outliers=flags.outliers,
         plain_errors=flags.plain_errors,
-        max_body_bytes=flags.max_request_body,
         observers=request_log(_verbosity(flags)),
         decision_headers=flags.decision_headers,
         response_usage=ResponseUsage(flags.response_usage),
@@ -107,25 +101,6 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         lost_log_lines=lambda: log.lost,
         terminal=logs.terminal(log, _log_style(flags)),
         before_ready=process.freeze,
-    )
-
-
-def budget_settings(flags: PickerFlags) -> BudgetSettings:
-    """Return the limits on the resources of gateways; raises ConfigurationError."""
-    least = least_gathered_bytes(flags.max_request_body)
-    gathered = flags.max_gathered_bytes
-    if gathered is not None and gathered < least:
-        raise ConfigurationError(
-            f"--max-gathered-bytes {gathered} is too little for bodies of --max-request-body {flags.max_request_body}: "
-            f"give it {least} or more, or lower --max-request-body"
-        )
-    return BudgetSettings(
-        max_connections=flags.max_connections,
-        max_streams=flags.max_streams,
-        max_streams_per_connection=flags.max_streams_per_connection,
-        max_pending_streams=flags.max_pending_streams,
-        max_gathered_bytes=max(DEFAULT_GATHERED_BYTES, least) if gathered is None else gathered,
-        body_timeout_seconds=flags.body_timeout or math.inf,
     )
 
 
@@ -155,25 +130,15 @@ def _metrics_token(flags: PickerFlags) -> Path | None:
 
 def _decisions(flags: PickerFlags) -> DecisionSettings | None:
     """Return the settings of decision records; None if they could not be read. Raises ConfigurationError."""
-    if flags.decision_file is None and (flags.admin_port is None or not flags.decision_buffer):
-        if flags.decision_sample_rate:
+    decisions = flags.decisions
+    if decisions.file is None and (flags.admin_port is None or not decisions.buffer):
+        if decisions.sample_rate:
             raise ConfigurationError(
                 "--decision-sample-rate has no effect without --admin-port, which shows the decisions of "
                 "--decision-buffer, and without --decision-file: add one of them"
             )
         return None
-    file = None
-    if flags.decision_file is not None:
-        file = FileSettings(
-            path=flags.decision_file, most_bytes=flags.decision_file_size, count=flags.decision_file_count
-        )
-    return DecisionSettings(
-        sample_rate=flags.decision_sample_rate,
-        asked_by_header=isinstance(flags, Serve) and bool(flags.trusted_gateways.strip()),
-        buffer=flags.decision_buffer,
-        buffer_bytes=flags.decision_buffer_size,
-        file=file,
-    )
+    return replace(decisions, asked_by_header=isinstance(flags, Serve) and bool(flags.trusted_gateways.strip()))
 
 
 def _asks_cluster(flags: PickerFlags, config: LoadedConfig | None) -> bool:
@@ -200,29 +165,6 @@ def _metrics_tls(flags: PickerFlags, *, asks_cluster: bool) -> PageTlsSettings |
             "--metrics-token-file or --metrics-client-ca-file"
         )
     return PageTlsSettings(directory, authorities)
-
-
-def _outliers(flags: PickerFlags) -> OutlierSettings:
-    """Return the settings of outlier detection; raises ConfigurationError for invalid times."""
-    base, longest = flags.outlier_base_ejection_time, flags.outlier_max_ejection_time
-    if base <= 0:
-        raise ConfigurationError(
-            "--outlier-base-ejection-time: must be greater than 0: write a duration such as 10s, or "
-            "--outlier-detection=false"
-        )
-    if longest < base:
-        raise ConfigurationError(
-            f"--outlier-max-ejection-time: {longest:g}s is shorter than --outlier-base-ejection-time, {base:g}s"
-        )
-    return OutlierSettings(
-        enabled=flags.outlier_detection,
-        consecutive_gateway_failure=flags.outlier_consecutive_gateway_failure,
-        consecutive_5xx=flags.outlier_consecutive_5xx,
-        success_rate_request_volume=flags.outlier_success_rate_request_volume,
-        base_ejection_seconds=base,
-        max_ejection_seconds=longest,
-        max_ejection_percent=flags.outlier_max_ejection_percent,
-    )
 
 
 def _admin(flags: PickerFlags) -> AdminSettings | None:

@@ -17,7 +17,8 @@ from prometheus_client.registry import Collector
 from epp.explain.building import MOST_NAME, record_of
 from epp.explain.record import ShadowRun, Timings
 from epp.explain.recording import RECORDING, Recording
-from epp.explain.storage import DecisionFile, DecisionSettings, Kept, Ring
+from epp.explain.settings import DecisionSettings
+from epp.explain.storage import DecisionFile, Kept, Ring
 from epp.framework.clock import Clock
 from epp.framework.errors import RequestError
 from epp.framework.headers import DECISION_RECORD, REQUEST_ID
@@ -66,7 +67,11 @@ class Recorder(DirectorObserver):
     def __init__(self, settings: DecisionSettings, clock: Clock, setup: Setup) -> None:
         """Raise ConfigurationError for a file that cannot be written."""
         self.ring = Ring(settings.buffer, settings.buffer_bytes)
-        self.file = None if settings.file is None else DecisionFile(settings.file)
+        self.file = (
+            None
+            if settings.file is None
+            else DecisionFile(settings.file, most_bytes=settings.file_bytes, count=settings.file_count)
+        )
         self.recorded: Counter[str] = Counter({SAMPLED: 0, ASKED: 0, FAILED: 0})
         """Number of recorded decisions, by reason."""
         self.lost: Counter[str] = Counter({"busy": 0, "rate": 0, "error": 0})

@@ -6,7 +6,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -17,10 +16,6 @@ import structlog
 
 from epp.framework.errors import ConfigurationError
 
-DEFAULT_BUFFER = 1000
-DEFAULT_BUFFER_BYTES = 16 * 1024 * 1024
-DEFAULT_FILE_BYTES = 64 * 1024 * 1024
-DEFAULT_FILE_COUNT = 5
 _MOST_QUEUED_BYTES = 8 * 1024 * 1024
 """Limit on lines that wait to be written; further lines are lost."""
 _GATHER_SECONDS = 0.1
@@ -28,38 +23,6 @@ _GATHER_SECONDS = 0.1
 _END_SECONDS = 2.0
 _MODE = 0o640
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSettings:
-    """A file of records, one on a line."""
-
-    path: Path
-    most_bytes: int = DEFAULT_FILE_BYTES
-    """Size at which the file is rotated."""
-    count: int = DEFAULT_FILE_COUNT
-    """Number of files, including the current one; rotated files end in `.1` (the latest), `.2` and so on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionSettings:
-    """Which decisions are recorded; failed requests always are, up to a number per second."""
-
-    sample_rate: float = 0.0
-    """Share of all requests that are recorded, 0..1."""
-    asked_by_header: bool = False
-    """Whether a header of a request can ask for a record; it is removed unless a trusted gateway sent it."""
-    buffer: int = DEFAULT_BUFFER
-    """Number of records in memory."""
-    buffer_bytes: int = DEFAULT_BUFFER_BYTES
-    """Size limit of the records in memory."""
-    file: FileSettings | None = None
-    """None for no file."""
-
-    @property
-    def records_routed(self) -> bool:
-        """Whether requests are recorded that do not fail."""
-        return self.sample_rate > 0 or self.asked_by_header
 
 
 class Kept(NamedTuple):
@@ -149,10 +112,14 @@ class Ring:
 class DecisionFile:
     """A file of records, one per line; `write` never raises and never blocks, and lost lines are counted."""
 
-    def __init__(self, settings: FileSettings) -> None:
-        """Create the file if there is none; raises ConfigurationError if it cannot be written."""
-        self._settings = settings
-        self._path = settings.path.absolute()
+    def __init__(self, path: Path, *, most_bytes: int, count: int) -> None:
+        """Create the file if there is none; raises ConfigurationError if it cannot be written.
+
+        It is rotated at `most_bytes`; of `count` files, the older ones end in `.1` (the latest), `.2` and so on.
+        """
+        self._path = path.absolute()
+        self._most_bytes = most_bytes
+        self._count = count
         self._queue: SimpleQueue[bytes] = SimpleQueue()
         self._queued_bytes = self._taken_bytes = 0  # the former is written by callers, the latter by the thread
         self._turned_away = self._unwritten = 0  # likewise
@@ -219,7 +186,7 @@ class DecisionFile:
         group: list[bytes] = []
         size = 0
         for line in lines:
-            if group and size + len(line) + 1 > self._settings.most_bytes:
+            if group and size + len(line) + 1 > self._most_bytes:
                 self._write_group(group)
                 group, size = [], 0
             group.append(line)
@@ -252,7 +219,7 @@ class DecisionFile:
         descriptor = self._open()
         try:
             size = os.fstat(descriptor).st_size
-            if size and size + len(data) > self._settings.most_bytes:
+            if size and size + len(data) > self._most_bytes:
                 self._rotate()
                 os.close(descriptor)
                 descriptor, size = -1, 0
@@ -279,11 +246,11 @@ class DecisionFile:
 
     def _rotate(self) -> None:
         """Rename the files to make room for a new one; raises OSError, so that their total size stays limited."""
-        for number in range(self._settings.count - 1, 0, -1):
+        for number in range(self._count - 1, 0, -1):
             newer = self._path if number == 1 else self._numbered(number - 1)
             with contextlib.suppress(FileNotFoundError):
                 newer.replace(self._numbered(number))
-        if self._settings.count == 1:
+        if self._count == 1:
             self._path.unlink(missing_ok=True)
 
     def _numbered(self, number: int) -> Path:

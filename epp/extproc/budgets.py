@@ -3,21 +3,17 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from epp.extproc.http2.capacity import Account, BufferedBytes, Capacity
 from epp.extproc.http2.limits import RateLimitedLog
+from epp.extproc.settings import BudgetSettings
 from epp.runtime.process import gateway_connections
 
 _STALL_SECONDS: Final = 1.0
 """A request without progress for this time may be evicted; most are complete within milliseconds."""
 _PROGRESS_BYTES: Final = 16 * 1024
 """Bytes that count as progress."""
-_MIB: Final = 1024 * 1024
-DEFAULT_GATHERED_BYTES: Final = 256 * _MIB
-_LARGEST_BODIES: Final = 2
-"""Number of bodies of the largest size that must fit."""
 _EXTRA_STREAMS: Final = 8
 """One stream above the limit for each 8 below it is answered with a refusal; more are refused by gRPC."""
 _REMEDIES: Final = {
@@ -26,28 +22,6 @@ _REMEDIES: Final = {
     "pending_streams": "--max-pending-streams",
     "gathered_bytes": "--max-gathered-bytes",
 }
-
-
-def least_gathered_bytes(body_bytes: int) -> int:
-    """Return the least limit of gathered bytes under which a body of this size always fits."""
-    return _LARGEST_BODIES * body_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetSettings:
-    """Limits on the resources of gateways."""
-
-    max_connections: int = 4096
-    """Half of the file descriptors of this process at most."""
-    max_streams: int = 65_536
-    """Of all connections together."""
-    max_streams_per_connection: int = 16_384
-    max_pending_streams: int = 16_384
-    """Streams whose request is not complete."""
-    max_gathered_bytes: int = DEFAULT_GATHERED_BYTES
-    """Bytes of incoming bodies, and of answers that gateways have not read."""
-    body_timeout_seconds: float = 60.0
-    """Longest time without another byte of a request that has begun; infinite for no limit."""
 
 
 class PendingStreams(Capacity):
@@ -115,7 +89,7 @@ class Budgets:
         self.connections = Capacity("connections", gateway_connections(settings.max_connections), self._warn)
         self.streams = Capacity("streams", settings.max_streams, self._warn)
         self.pending = PendingStreams("pending_streams", settings.max_pending_streams, self._warn)
-        self.gathered = BufferedBytes("gathered_bytes", settings.max_gathered_bytes, self._warn)
+        self.gathered = BufferedBytes("gathered_bytes", settings.gathered_bytes, self._warn)
         limit = settings.max_streams
         self.most_streams = limit + max(limit // _EXTRA_STREAMS, 1)
         """At this number of streams, new ones get no session, not even for a refusal."""

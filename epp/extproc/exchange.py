@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from epp.extproc.headers import IgnoredHeaders
 from epp.extproc.http2.limits import RateLimitedLog
+from epp.extproc.settings import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.wire import ProcessingRequest
 from epp.routing.director import PendingRequest
 from epp.routing.director.observers import RequestTracer
@@ -15,7 +16,6 @@ from epp.routing.director.observers import RequestTracer
 _CONCLUSIVE_EXCHANGES = 10
 Answer: TypeAlias = bytes | PendingRequest
 """A serialised ProcessingResponse, or a held request: the carrier settles it before it asks for the next answer."""
-DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
 
 
 class BodyMode(IntEnum):

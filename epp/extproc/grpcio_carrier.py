@@ -153,7 +153,7 @@ class _CarriedCall(Outlet):
         self.account = budgets.gathered.account()
         self.metadata = {name: value for name, value in given if name in names and isinstance(value, str)}
         self._context = context
-        self._body_timeout = settings.budgets.body_timeout_seconds
+        self._body_timeout = settings.budgets.pause_seconds
         self._task = asyncio.current_task()
         self._reading: asyncio.Task[object] | None = None
         self._unsent: deque[bytes] = deque()

@@ -81,7 +81,7 @@ class Http2Carrier:
             max_sent_message_bytes=min(settings.max_send_bytes, 2**31 - 1),
             max_streams=settings.budgets.max_streams_per_connection,
             metadata_names=settings.metadata_names,
-            stall_seconds=settings.budgets.body_timeout_seconds,
+            stall_seconds=settings.budgets.pause_seconds,
         )
         budgets = self._sessions.budgets
         self._server = GrpcServer(methods, limits, tls, connections=budgets.connections, held=budgets.gathered)

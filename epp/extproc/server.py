@@ -10,10 +10,10 @@ from typing import Protocol
 
 import structlog
 
-from epp.extproc.budgets import Budgets, BudgetSettings
-from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES
+from epp.extproc.budgets import Budgets
 from epp.extproc.health import Health
 from epp.extproc.open_streams import SessionMaker, SessionSource, StreamObserver
+from epp.extproc.settings import DEFAULT_MAX_BODY_BYTES, BudgetSettings
 from epp.extproc.tls import TlsVersion
 from epp.runtime.addresses import parse_host_port, shown_listening
 

@@ -62,7 +62,7 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
     load_types()  # before the picker starts: loading the types would hold its event loop
     with temporary_directory("epp-") as directory:
         address = f"unix:{Path(directory) / 'picker.sock'}"
-        message_bytes = message_bytes_for(picker.max_body_bytes)
+        message_bytes = message_bytes_for(picker.server.budgets.max_body_bytes)
         server = replace(
             picker.server, address=address, secure=False, max_receive_bytes=message_bytes, max_send_bytes=message_bytes
         )

@@ -7,7 +7,8 @@ from epp.framework import Endpoint
 from epp.framework.datalayer import PageError
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor
 from epp.pool.collectors.exposition import AFTER_NAME, Selector
-from epp.pool.collectors.page_limits import LARGE_BYTES, MetricFilter, PageLimits
+from epp.pool.collectors.page_limits import LARGE_BYTES, MetricFilter
+from epp.pool.settings import PageLimits
 from perf.fuzz.targets import FuzzTarget
 
 _NAMES = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:lora_requests_info", "a", "a_b")

@@ -138,7 +138,7 @@ async def test_open_gateway_has_the_mode_too(directory):
 @pytest.mark.parametrize("cluster", [ClusterType.ORIGINAL_DST, ClusterType.OVERRIDE_HOST])
 async def test_body_that_envoy_does_not_buffer_is_413_and_counted_as_that(directory, cluster):
     settings = GatewaySettings(body_mode=Bodies.BUFFERED, max_body_bytes=200_000, cluster_type=cluster)
-    async with stepwise(directory, settings, max_body_bytes=200_000) as setup:
+    async with stepwise(directory, settings) as setup:
         empty = len(b'{"model": "m", "prompt": ""}')
         assert (await setup.ask(prompt="p" * (200_000 - empty)))[0] == 200
         # Envoy may take a little more than its limit, as it does not measure the last piece; the picker measures all.

@@ -12,7 +12,7 @@ import pytest
 from epp.framework.snapshot import METRICS_AT
 from epp.lab.gateway import ClusterType, GatewaySettings, bootstrap_dict
 from epp.lab.sim import running
-from epp.routing.outliers import OutlierSettings
+from epp.routing.settings import OutlierSettings
 from tests.support.config_files import endpoints_file, with_pool
 from tests.support.world import FAST, MODEL, World, open_world, until
 

@@ -13,7 +13,7 @@ from epp.extproc.exchange import ResponseUsage
 from epp.lab.gateway import Bodies, BodyMode, GatewaySettings
 from epp.lab.gateway.settings import HeaderMode
 from epp.routing.director import Cause
-from epp.routing.outliers import OutlierSettings
+from epp.routing.settings import OutlierSettings
 from tests.support.config_files import replace
 from tests.support.stepwise import CONFIG, LAST, PIECE, REPORTS, Setup, stepwise
 from tests.support.waiting import until

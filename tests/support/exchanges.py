@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from epp.config import Builder, assemble, load_text
 from epp.config.load import sample_texts
-from epp.extproc.budgets import Budgets, BudgetSettings, Claim
+from epp.extproc.budgets import Budgets, Claim
 from epp.extproc.exchange import Answer, ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
+from epp.extproc.settings import BudgetSettings
 from epp.extproc.wire import (
     HeaderMap,
     HeaderValue,

@@ -5,7 +5,8 @@ from collections import Counter
 
 from epp.framework import Endpoint, ManualClock
 from epp.routing.datastore import Datastore
-from epp.routing.outliers import Failure, OutlierDetector, OutlierObserver, OutlierSettings, Told, Verdict
+from epp.routing.outliers import Failure, OutlierDetector, OutlierObserver, Told, Verdict
+from epp.routing.settings import OutlierSettings
 
 SETTINGS = OutlierSettings(
     consecutive_gateway_failure=3, consecutive_5xx=5, base_ejection_seconds=10, max_ejection_seconds=60

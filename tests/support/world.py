@@ -19,8 +19,8 @@ from epp.lab.gateway import GatewaySettings
 from epp.lab.local import LocalGateway, local_gateway
 from epp.lab.sim import PRESETS, RunningSim
 from epp.pool.discovery import StaticDiscovery, parse_targets
-from epp.routing.outliers import OutlierSettings
 from epp.routing.policies import PolicyFiles
+from epp.routing.settings import OutlierSettings
 from tests.support.transports import server_settings
 from tests.support.waiting import until
 

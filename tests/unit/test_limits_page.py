@@ -10,9 +10,10 @@ import typer.main
 from epp.cli.app import application
 from epp.cli.options import Bytes, Seconds, parameters
 from epp.cli.picker_flags import Serve
-from epp.extproc.budgets import DEFAULT_GATHERED_BYTES, Budgets, BudgetSettings, least_gathered_bytes
+from epp.extproc.budgets import Budgets
 from epp.extproc.http2 import tls_session
 from epp.extproc.http2.limits import Limits
+from epp.extproc.settings import DEFAULT_GATHERED_BYTES, BudgetSettings
 from epp.framework.errors import (
     BodyTimeoutError,
     RequestError,
@@ -21,9 +22,9 @@ from epp.framework.errors import (
     TooManyStreamsError,
 )
 from epp.plugins.parsers import generate, json_parser
-from epp.pool.collectors import PageLimits
 from epp.pool.collectors.engines import engine
 from epp.pool.collectors.sources import models, response_parser
+from epp.pool.settings import PageLimits
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "limits.md").read_text()
@@ -59,7 +60,7 @@ def test_default_of_a_budget_is_that_of_its_flag(row):
     if flag == "--max-gathered-bytes":
         assert default is None, "it depends on --max-request-body"
         assert written == f"{Bytes(DEFAULT_GATHERED_BYTES)}, or twice `--max-request-body`"
-        assert least_gathered_bytes(10) == 20
+        assert BudgetSettings(max_body_bytes=10).least_gathered_bytes == 20
     else:
         assert written.replace(",", "") == shown(default)
 

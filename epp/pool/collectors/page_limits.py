@@ -5,13 +5,12 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
 from epp.framework.datalayer import PageError
+from epp.pool.settings import PageLimits
 
-_KIB, _MIB = 1024, 1024 * 1024
 LARGE_BYTES = 64 * 1024
 """Size from which a page is filtered: the most that extractors read at once."""
 _SLICE_BYTES = 32 * 1024
@@ -38,20 +37,6 @@ class Limit(StrEnum):
 
 
 _IN_PART = frozenset({Limit.FAMILY_SERIES, Limit.SERIES_BYTES})
-
-
-@dataclass(frozen=True, slots=True)
-class PageLimits:
-    """Limits on one page of one endpoint."""
-
-    page_bytes: int = 8 * _MIB
-    """Largest page; a larger one is refused."""
-    family_series: int = 1000
-    """Most series of one name; only the first ones are read."""
-    series_bytes: int = 64 * _KIB
-    """Most bytes of all series that are read; a single series may have a quarter of that."""
-    arriving_bytes: int = 64 * _MIB
-    """Most bytes of all incomplete pages that are buffered whole, beyond the first 64 KiB of each."""
 
 
 class PageLimitError(PageError):

@@ -33,7 +33,8 @@ from epp.routing.director.router import (
 from epp.routing.director.routing import Cause, Routing
 from epp.routing.director.simulation import Simulation
 from epp.routing.director.waiting import PendingRequest, WaitingRequest
-from epp.routing.outliers import OutlierDetector, OutlierSettings
+from epp.routing.outliers import OutlierDetector
+from epp.routing.settings import OutlierSettings
 
 
 class Director:

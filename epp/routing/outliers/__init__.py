@@ -2,7 +2,7 @@
 """Detection of failing endpoints, which requests then avoid for a while."""
 
 from epp.routing.outliers.outlier_detector import Ejected, OutlierDetector, OutlierObserver
-from epp.routing.outliers.record import Ask, Failure, OutlierSettings, Told, Verdict, failure_of
+from epp.routing.outliers.record import Ask, Failure, Told, Verdict, failure_of
 
 __all__ = [
     "Ask",
@@ -10,7 +10,6 @@ __all__ = [
     "Failure",
     "OutlierDetector",
     "OutlierObserver",
-    "OutlierSettings",
     "Told",
     "Verdict",
     "failure_of",

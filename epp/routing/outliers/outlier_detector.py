@@ -10,7 +10,8 @@ import structlog
 from epp.framework.clock import Clock
 from epp.framework.endpoint import Endpoint
 from epp.routing.datastore import Change, Datastore
-from epp.routing.outliers.record import Ask, Failure, OutlierSettings, Record, RequestCounts, State, Told, Verdict
+from epp.routing.outliers.record import Ask, Failure, Record, RequestCounts, State, Told, Verdict
+from epp.routing.settings import OutlierSettings
 
 _LONGEST_SUSPICION_SECONDS = 3.0
 """After this time, polls have detected a silent endpoint."""

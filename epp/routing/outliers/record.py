@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When an endpoint counts as an outlier, and its failures: in a row, and as a share of its requests."""
+"""The failures of an endpoint: in a row, and as a share of its requests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from enum import Enum, StrEnum, auto
 from typing import TypeAlias
 
 from epp.framework.endpoint import Endpoint
+from epp.routing.settings import OutlierSettings
 
 
 class Verdict(StrEnum):
@@ -62,36 +63,6 @@ def failure_of(status: int, *, by_gateway: bool, overloaded: bool) -> Failure | 
     if status in _GATEWAY_ERRORS:
         return None if overloaded and status == _UNAVAILABLE else Failure.GATEWAY
     return Failure.SERVER
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutlierSettings:
-    """When endpoints are ejected, and for how long."""
-
-    enabled: bool = True
-    """Whether responses count for or against endpoints at all."""
-    consecutive_gateway_failure: int = 3
-    """Failed connections, and responses with 502, 503 or 504, in a row; 0 for never."""
-    consecutive_5xx: int = 5
-    """Failed requests of any kind in a row, unless the other endpoints fail as well; 0 for never."""
-    success_rate_request_volume: int = 20
-    """Requests within the window before success rates are compared, at the endpoint and at the others; 0 for never."""
-    base_ejection_seconds: float = 10.0
-    """Time of the first ejection, above 0; the second takes twice as long, and so on."""
-    max_ejection_seconds: float = 300.0
-    """Longest time of an ejection."""
-    max_ejection_percent: float = 50.0
-    """Largest part of the pool that is ejected at a time: of two or more one at least, never all; 0 for none."""
-
-    def most_ejected(self, endpoints: int) -> int:
-        """Return how many of so many endpoints may be ejected at a time."""
-        if endpoints < 2 or self.max_ejection_percent <= 0:  # noqa: PLR2004  one is all there is
-            return 0
-        return min(max(int(endpoints * self.max_ejection_percent / 100), 1), endpoints - 1)
-
-    def seconds_of(self, ejections: int) -> float:
-        """Return the time of the ejection of this number, from 1."""
-        return min(self.base_ejection_seconds * ejections, self.max_ejection_seconds)
 
 
 class State(Enum):

@@ -10,10 +10,11 @@ from session import headers
 from timing import no_log_lines, quick, tell, turns
 
 from epp.config import Builder, assemble
-from epp.extproc.budgets import Budgets, BudgetSettings, Claim
+from epp.extproc.budgets import Budgets, Claim
 from epp.extproc.codec import decode
 from epp.extproc.exchange import ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
+from epp.extproc.settings import BudgetSettings
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, HttpBody, ProcessingRequest, ProtocolConfiguration
 from epp.framework import Endpoint, SystemClock
 from epp.framework.registry import Registry

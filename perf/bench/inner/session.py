@@ -11,10 +11,11 @@ from configs import llm_d_default
 from timing import no_log_lines, quick, tell
 
 from epp.config import Builder, assemble
-from epp.extproc.budgets import Budgets, BudgetSettings, Claim
+from epp.extproc.budgets import Budgets, Claim
 from epp.extproc.codec import decode
 from epp.extproc.exchange import ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
+from epp.extproc.settings import BudgetSettings
 from epp.extproc.wire import (
     FULL_DUPLEX_STREAMED,
     HeaderMap,

@@ -7,7 +7,8 @@ import pytest
 
 from epp.admin import AdminPort, decision_routes
 from epp.explain.recorder import Recorder, Setup, recorder_of
-from epp.explain.storage import DecisionSettings, Kept
+from epp.explain.settings import DecisionSettings
+from epp.explain.storage import Kept
 from epp.framework import ManualClock, Snapshot
 from tests.support.admin_client import asked, loop_calls, opened
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from epp.cli.options import filled, parameters
 from epp.cli.picker_flags import Gateway, PickerFlags, Serve
 from epp.cli.settings import picker_settings
-from epp.explain.storage import DecisionSettings, FileSettings
+from epp.explain.settings import DecisionSettings
 from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
 from epp.telemetry.logs import LogWriter
@@ -21,32 +22,44 @@ def decisions(flags: PickerFlags) -> DecisionSettings | None:
 
 def test_nothing_is_recorded_that_nobody_could_read():
     assert decisions(Serve()) is None
-    assert decisions(Serve(admin_port=0, decision_buffer=0)) is None
+    assert decisions(Serve(admin_port=0, decisions=DecisionSettings(buffer=0))) is None
     assert decisions(Serve(admin_port=0)) == DecisionSettings()
     assert decisions(Gateway(admin_port=0)) == DecisionSettings()
 
 
 def test_flags_are_settings():
     path = Path("decisions.jsonl")
-    flags = Serve(
-        decision_file=path,
-        decision_file_size=10,
-        decision_file_count=2,
-        decision_sample_rate=0.5,
-        decision_buffer=7,
-        decision_buffer_size=1000,
-        trusted_gateways="10.0.0.0/8",
+    flags = filled(
+        Serve,
+        {name: each.default for name, each in parameters(Serve).parameters.items()}
+        | {
+            "decision_file": path,
+            "decision_file_size": 10,
+            "decision_file_count": 2,
+            "decision_sample_rate": 0.5,
+            "decision_buffer": 7,
+            "decision_buffer_size": 1000,
+            "trusted_gateways": "10.0.0.0/8",
+        },
     )
     assert decisions(flags) == DecisionSettings(
         sample_rate=0.5,
         asked_by_header=True,
         buffer=7,
         buffer_bytes=1000,
-        file=FileSettings(path=path, most_bytes=10, count=2),
+        file=path,
+        file_bytes=10,
+        file_count=2,
     )
 
 
-@pytest.mark.parametrize("flags", [Serve(decision_sample_rate=1.0), Serve(decision_sample_rate=1.0, decision_buffer=0)])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        Serve(decisions=DecisionSettings(sample_rate=1.0)),
+        Serve(decisions=DecisionSettings(sample_rate=1.0, buffer=0), admin_port=0),
+    ],
+)
 def test_sample_that_nobody_could_read_is_refused_with_the_remedy(flags):
     with pytest.raises(
         ConfigurationError, match=r"^--decision-sample-rate has no effect without --admin-port, .*: add"

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from epp.cli.options import DURATION, SIZE, TLS_VERSION, option
+from epp.cli.options import option
+from epp.runtime.flags import DURATION, SIZE, TLS_VERSION
 
 UNITS = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 SIZE_UNITS = {"": 1, "B": 1, "KB": 1_000, **UNITS, **{f"{unit}B": factor for unit, factor in UNITS.items()}}

@@ -13,10 +13,11 @@ from structlog.testing import capture_logs
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import Contact, Feed, PageError
 from epp.framework.snapshot import LORA, MODELS, WAITING
-from epp.pool.collectors import CollectorObserver, PageLimits
+from epp.pool.collectors import CollectorObserver
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
 from epp.pool.collectors.sources.models import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
 from epp.pool.collectors.sources.response_parser import InvalidResponseError, Reading, ResponseParser, WholePage
+from epp.pool.settings import PageLimits
 from epp.routing.datastore import Datastore
 from tests.support.hostile_servers import HONEST, answering, answers, endless, whole
 

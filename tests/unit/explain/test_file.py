@@ -10,12 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.explain import storage as decision_file
-from epp.explain.storage import DecisionFile, FileSettings
+from epp.explain.storage import DecisionFile
 from epp.framework import ConfigurationError
 
 
-def opened(path: Path, **options) -> DecisionFile:
-    return DecisionFile(FileSettings(path=path, **options))
+def opened(path: Path, *, most_bytes: int = 1_000_000, count: int = 5) -> DecisionFile:
+    return DecisionFile(path, most_bytes=most_bytes, count=count)
 
 
 def write(path: Path, *lines: bytes, **options) -> DecisionFile:

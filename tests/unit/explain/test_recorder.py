@@ -12,7 +12,7 @@ from epp.config import Builder, assemble, load_text
 from epp.explain import recorder as recorder_module
 from epp.explain.record import DecisionRecord, ShadowRun
 from epp.explain.recorder import Recorder, SamplingRecorder, Setup, recorder_of
-from epp.explain.storage import DecisionSettings, FileSettings
+from epp.explain.settings import DecisionSettings
 from epp.framework import Endpoint, Headers, ManualClock
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
@@ -36,9 +36,8 @@ class World:
         store.replace([Endpoint(name, f"10.0.0.{number}", 8000) for number, name in enumerate("abcd", 1)])
         text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n{plugins}"
         pipeline = assemble(load_text(text), Builder(Registry(), self.clock)).pipeline
-        file = None if path is None else FileSettings(path=path)
         setup = Setup(lambda: pipeline.scheduler.profiles, lambda: 7, store.snapshot)
-        self.recorder = recorder_of(DecisionSettings(file=file, **settings), self.clock, setup)
+        self.recorder = recorder_of(DecisionSettings(file=path, **settings), self.clock, setup)
         self.director = Director(Runtime(store, self.clock, Observers(self.recorder)), pipeline, seeds=Seeds(b"test"))
 
     def route(self, request_id: str = "r1", **more: str) -> Routing:

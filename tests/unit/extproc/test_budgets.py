@@ -7,18 +7,21 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from epp.extproc.budgets import Budgets, BudgetSettings, Claim, PendingStreams
+from epp.extproc.budgets import Budgets, Claim, PendingStreams
 from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.http2.capacity import GRACE_SECONDS, Account
 from epp.extproc.open_streams import SessionSource
 from epp.extproc.session import Session
+from epp.extproc.settings import BudgetSettings
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, ProcessingRequest
 from epp.framework.errors import BodyTimeoutError, TooManyBytesError
 from epp.routing.director import Cause
 from tests.support.exchanges import BODY, Exchange, new_bench, request_body, request_headers, response_headers
 
 GATHERED, STREAMS, PENDING = 1_000_000, 6, 4
-SETTINGS = BudgetSettings(max_streams=STREAMS, max_pending_streams=PENDING, max_gathered_bytes=GATHERED)
+SETTINGS = BudgetSettings(
+    max_streams=STREAMS, max_pending_streams=PENDING, max_gathered_bytes=GATHERED, max_body_bytes=1
+)
 
 
 def headers() -> ProcessingRequest:

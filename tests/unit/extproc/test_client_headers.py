@@ -160,6 +160,7 @@ def test_every_header_from_clients_for_the_picker_has_a_group_but_credentials():
 
 def test_group_names_are_those_of_the_flag():
     from epp.cli.picker_flags import PickerFlags  # noqa: PLC0415  its fields alone
+    from epp.runtime.flags import FLAG  # noqa: PLC0415
 
-    text = PickerFlags.__dataclass_fields__["ignore_client_headers"].metadata["option"].help
+    text = PickerFlags.__dataclass_fields__["ignore_client_headers"].metadata[FLAG].text
     assert all(name in text for name in GROUPS)

@@ -14,11 +14,12 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from epp.extproc.budgets import Budgets, BudgetSettings
+from epp.extproc.budgets import Budgets
 from epp.extproc.health import Health
 from epp.extproc.http2_carrier import Http2Carrier
 from epp.extproc.open_streams import SessionSource
 from epp.extproc.server import ServerSettings, Transport
+from epp.extproc.settings import BudgetSettings
 from epp.extproc.tls import TlsVersion
 from epp.extproc.wire import SERVICE
 from epp.framework import ConfigurationError

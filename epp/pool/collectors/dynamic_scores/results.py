@@ -13,7 +13,8 @@ import numpy as np
 from epp.framework.endpoint import Endpoint
 from epp.framework.scoring import DynamicScore
 from epp.pool.collectors.exposition import Selector
-from epp.pool.collectors.page_limits import MetricFilter, PageLimits
+from epp.pool.collectors.page_limits import MetricFilter
+from epp.pool.settings import PageLimits
 
 _MOST_RESULTS = 20_000
 _MOST_COMMAS = 16 * _MOST_RESULTS

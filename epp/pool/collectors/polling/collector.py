@@ -14,7 +14,6 @@ from epp.framework.clock import Clock
 from epp.framework.datalayer import Contact, Feed
 from epp.framework.endpoint import Endpoint, EndpointTrust
 from epp.framework.plugin import Datum
-from epp.pool.collectors.page_limits import PageLimits
 from epp.pool.collectors.polling.conditions import Conditions, Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
 from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget, slowest_interval
@@ -23,6 +22,7 @@ from epp.pool.collectors.sources.http import HttpSource
 from epp.pool.collectors.sources.probes import ConnectionProbe, EndpointTls
 from epp.pool.collectors.sources.response_parser import Reading
 from epp.pool.collectors.tagging import run_in_steps
+from epp.pool.settings import PageLimits
 from epp.routing.datastore import Change, Datastore
 from epp.routing.outliers import Told
 from epp.runtime.process import shortage

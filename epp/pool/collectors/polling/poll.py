@@ -22,8 +22,9 @@ from epp.framework.datalayer import (
 from epp.framework.endpoint import Endpoint
 from epp.framework.messages import described
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING, Column
-from epp.pool.collectors.page_limits import ImpossibleValueError, MetricFilter, PageLimitError, PageLimits, cut_short
+from epp.pool.collectors.page_limits import ImpossibleValueError, MetricFilter, PageLimitError, cut_short
 from epp.pool.collectors.polling.conditions import Condition, Reachability
+from epp.pool.settings import PageLimits
 from epp.routing.datastore import Datastore
 from epp.runtime.supervisor import TaskObserver
 

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from epp.pool.collectors.page_limits import Limit, PageLimits
+from epp.pool.collectors.page_limits import Limit
+from epp.pool.settings import PageLimits
 
 BUFFER_BYTES = 64 * 1024
 """Most bytes read in one event-loop iteration: a page of 51 KB with its head. asyncio would read 32 times as many."""
